@@ -1,0 +1,33 @@
+# Both commands do all the set-up that is missing and reuse what is there:
+#   make demo   train, evaluate, save, load again and use a small Vision Transformer (about a minute after set-up)
+#   make test   lint and the test suite
+# An active virtual environment is used as it is; otherwise one is made in .venv.
+VENV   ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+
+.PHONY: demo test test-slow
+demo: $(VENV)/.vitkit-run
+	rm -rf runs/demo
+	$(BIN)/vitkit train digits --workdir runs/demo
+	$(BIN)/vitkit evaluate runs/demo digits
+	$(BIN)/vitkit predict runs/demo digits --limit 32 --sheet runs/demo/predictions.png
+	@echo "Open runs/demo/predictions.png and runs/demo/report.html"
+
+test: $(VENV)/.vitkit-dev
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.vitkit-dev
+	$(BIN)/python -m pytest -m slow
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.vitkit-run: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.vitkit-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.vitkit-run

@@ -1,0 +1,34 @@
+"""vitkit: the Vision Transformer paper, whole, as software that people use.
+
+Importing this module imports nothing heavy; a public name brings its room with it when it is first used.
+"""
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "ViTConfig": "vitkit.models",
+    "VisionTransformer": "vitkit.models",
+    "vit": "vitkit.models",
+    "create": "vitkit.models",
+    "attention_maps": "vitkit.models",
+    "Preprocessing": "vitkit.data",
+    "Classifier": "vitkit.weights",
+    "load": "vitkit.weights",
+    "save": "vitkit.weights",
+    "Recipe": "vitkit.train",
+    "train": "vitkit.train",
+    "predict": "vitkit.serve",
+}
+__all__ = ["__version__", *_ROOMS]
+
+
+def __getattr__(name: str):
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'vitkit' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_ROOMS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,97 @@
+"""The `vitkit` command: the only place with argv. Help comes before anything heavy is imported."""
+
+import sys
+from difflib import get_close_matches
+
+STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
+COMMANDS = ("train", "evaluate", "predict", "models")
+
+OVERVIEW = """usage: vitkit COMMAND ...
+
+  train RECIPE [--setting value]   train a model, or continue the run that is there
+  evaluate MODEL DATA              accuracy of a model on images with labels
+  predict MODEL IMAGE...           the likeliest classes of images
+  models                           every named model, with what it costs
+
+vitkit COMMAND --help says more. The first thing to try: vitkit train digits"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; its exit status. What a user can cause is one sentence and status 1 (2 for a wrong command line)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(OVERVIEW)
+        return 0
+    if argv[0] == "--version":
+        from vitkit import __version__
+
+        print(f"vitkit {__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        near = get_close_matches(argv[0], COMMANDS, 1)
+        print(
+            f"vitkit: no command {argv[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}\n\n{OVERVIEW}",
+            file=sys.stderr,
+        )
+        return 2
+
+    from rich.console import Console
+
+    from vitkit.train import Interrupted
+
+    try:
+        return _dispatch(argv[0], argv[1:])
+    except Interrupted:
+        return STOPPED
+    except BrokenPipeError:  # `vitkit models | head`
+        sys.stderr.close()
+        return 1
+    except (ValueError, OSError, FloatingPointError) as error:
+        Console(stderr=True).print(f"vitkit: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        return 1
+
+
+def _dispatch(name: str, rest: list[str]) -> int:
+    import tyro
+
+    from vitkit.commands import COMMANDS
+
+    settings, act = COMMANDS[name]
+    prog, default = f"vitkit {name}", None
+    if name == "train":
+        from vitkit.recipes import RECIPES, recipe
+
+        if not rest or rest[0].startswith("-"):
+            lines = "\n".join(f"  {n:16}{(f.__doc__ or '').splitlines()[0]}" for n, f in RECIPES.items())
+            print(
+                f"usage: vitkit train RECIPE [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
+                f"vitkit train RECIPE --help lists every setting with its value."
+            )
+            return 0 if rest else 2
+        prog, default = f"{prog} {rest[0]}", settings(recipe(rest[0]))
+        rest = rest[1:]
+    with _spans():
+        return act(tyro.cli(settings, prog=prog, args=rest, **({"default": default} if default else {})))
+
+
+def _spans():
+    """Durations on the command line are one word: --length 10epochs."""
+    import tyro
+
+    from vitkit.train import Span
+
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec | None:
+        if info.type is not Span:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="DURATION",
+            instance_from_str=lambda words: Span.parse(words[0]),
+            is_instance=lambda value: isinstance(value, Span),
+            str_from_instance=lambda span: [str(span).replace(" ", "")],
+        )
+
+    return registry

@@ -1,0 +1,185 @@
+"""What each command of `vitkit` takes and does. A class is its settings, and its docstring and comments the help text."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from vitkit.train import Recipe
+from vitkit.train import train as run
+
+
+@dataclass
+class Train:
+    """Train a model by a recipe, or continue the run that is in the directory."""
+
+    recipe: Annotated[Recipe, arg(name="")]
+    workdir: Path | None = None
+    """Directory of the run; runs/NAME unless told. Run the same command again to continue it."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+
+
+@dataclass
+class Evaluate:
+    """Accuracy of a model on images with labels; every example counts exactly once."""
+
+    model: Positional[Path]
+    """Directory of a run or of a saved model."""
+    data: Positional[str]
+    """Folder, manifest, parquet file, or digits."""
+    split: Literal["train", "val", "test"] | None = None
+    """Which part of the data; unless told its test part, else its val part, else all of it."""
+    batch: int = 64
+    """Images a forward pass."""
+    workers: int = -1
+    """Processes that decode images; -1 follows the CPU quota."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the matrix products."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    json: bool = False
+    """Print the metrics as one line of JSON."""
+
+
+@dataclass
+class Predict:
+    """The likeliest classes of images, with their probabilities."""
+
+    model: Positional[Path]
+    """Directory of a run or of a saved model."""
+    images: Positional[tuple[str, ...]]
+    """Image files, folders of images, data sets (their test part), or digits."""
+    top: int = 5
+    """Classes to name for each image."""
+    limit: int = 0
+    """At most so many images, spread evenly; 0 is all."""
+    sheet: Path | None = None
+    """Draw images and predictions into this PNG file."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    json: bool = False
+    """Print one line of JSON an image."""
+
+
+@dataclass
+class Models:
+    """Every named model with its parameters, tokens and multiply-accumulates."""
+
+    image: int = 224
+    """Side of the square image in pixels; a patch that does not divide it takes the multiple just below."""
+    classes: int = 1000
+    """Classes of the head."""
+    names: Positional[tuple[str, ...]] = field(default=())
+    """Only these; any size with any patch, such as B/20."""
+
+
+def train(command: Train) -> int:
+    """`vitkit train`."""
+    from vitkit.inspection import report
+
+    workdir = command.workdir or Path("runs") / command.recipe.name
+    run(command.recipe, workdir, command.device)
+    page = report(workdir)
+    print(f"wrote {workdir / 'model'} and {page}")
+    print(f"next: vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE...")
+    return 0
+
+
+def evaluate(command: Evaluate) -> int:
+    """`vitkit evaluate`."""
+    from rich.progress import track
+
+    from vitkit.data import default_workers, eval_batches, open_source
+    from vitkit.evaluate import accuracy, align
+    from vitkit.parallel import autocast, pick_device
+    from vitkit.weights import load
+
+    place, found = pick_device(command.device), load(command.model)
+    source = open_source(command.data, split=command.split)
+    numbers = align(source.labels, found.labels)
+    workers = default_workers() if command.workers < 0 else command.workers
+    batches = eval_batches(source, found.preprocessing, command.batch, workers)
+    shown = track(batches, "evaluating", console=Console(stderr=True), transient=True)
+    aligned = (batch._replace(labels=numbers[batch.labels]) for batch in shown)
+    with autocast(place, command.precision):
+        metrics = dict(accuracy(aligned, found.preprocessing.normalise, place)(found.model.to(place)))
+    if command.json:
+        print(json.dumps(metrics))
+        return 0
+    table = Table("metric", "value", title=f"{command.model} on {command.data}")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.2%}" if name.startswith("top") else f"{value:,.4g}")
+    Console().print(table)
+    print(f"next: vitkit predict {command.model} IMAGE...")
+    return 0
+
+
+def predict(command: Predict) -> int:
+    """`vitkit predict`; 1 where an image was broken, after all the others are done."""
+    from vitkit import serve
+    from vitkit.data import open_image
+    from vitkit.inspection.sheet import Tile, contact_sheet
+    from vitkit.weights import load
+
+    found = load(command.model)
+    items = list(serve.pictures(command.images))
+    if 0 < command.limit < len(items):
+        items = [items[i * len(items) // command.limit] for i in range(command.limit)]
+    answers = list(serve.predict(found, items, command.top, device=command.device))
+    table = Table("image", "prediction", "probability", "others")
+    for answer in answers:
+        if command.json:
+            print(
+                json.dumps(answer._asdict() if answer.error is None else {"name": answer.name, "error": answer.error})
+            )
+        elif answer.error is None:
+            rest = ", ".join(f"{n} {p:.1%}" for n, p in zip(answer.labels[1:], answer.probabilities[1:], strict=True))
+            wrong = f" (is {answer.truth})" if answer.truth not in (None, answer.labels[0]) else ""
+            table.add_row(answer.name, answer.labels[0] + wrong, f"{answer.probabilities[0]:.1%}", rest)
+        else:
+            table.add_row(answer.name, "broken image", "", answer.error)
+    if not command.json:
+        Console().print(table)
+    good = [(item, answer) for item, answer in zip(items, answers, strict=True) if answer.error is None]
+    if command.sheet and good:
+        tiles = [
+            Tile(
+                open_image(item.image, item.name).pixels(),
+                f"{answer.labels[0]} {answer.probabilities[0]:.0%}",
+                None if answer.truth is None else answer.truth == answer.labels[0],
+            )
+            for item, answer in good
+        ]
+        print(f"wrote {contact_sheet(tiles, command.sheet)}", file=sys.stderr if command.json else sys.stdout)
+    return 0 if len(good) == len(answers) else 1
+
+
+def models(command: Models) -> int:
+    """`vitkit models`."""
+    from vitkit.models import NAMES, cost, vit
+
+    table = Table("model", "parameters", "image", "tokens", "GMACs")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in command.names or NAMES:
+        patch = vit(name).patch
+        side = max(command.image // patch, 1) * patch
+        found = cost(vit(name, image=(side, side), classes=command.classes))
+        table.add_row(name, f"{found.parameters:,}", str(side), f"{found.tokens:,}", f"{found.macs / 1e9:.2f}")
+    Console().print(table)
+    return 0
+
+
+COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
+    "train": (Train, train),
+    "evaluate": (Evaluate, evaluate),
+    "predict": (Predict, predict),
+    "models": (Models, models),
+}

@@ -1,0 +1,28 @@
+"""From images on disk to batches on their way to a model."""
+
+from vitkit.data.check import check_images
+from vitkit.data.images import BadImage, Picture, open_image
+from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
+from vitkit.data.sources import Source, Splits, open_source, open_splits, subset
+from vitkit.data.tables import Columns
+from vitkit.data.transforms import Augmentation, Preprocessing, augment
+
+__all__ = [
+    "Augmentation",
+    "BadImage",
+    "Batch",
+    "Columns",
+    "Picture",
+    "Preprocessing",
+    "Source",
+    "Splits",
+    "augment",
+    "check_images",
+    "default_workers",
+    "eval_batches",
+    "open_image",
+    "open_source",
+    "open_splits",
+    "subset",
+    "train_batches",
+]

@@ -1,0 +1,43 @@
+"""Where a training crop lies. Boxes are (top, left, height, width) in pixels, always inside the image."""
+
+import numpy as np
+
+from vitkit.data.images import Box
+
+ASPECT = (0.75, 1.33)  # width / height; TensorFlow's default, which is not 4/3
+ATTEMPTS = 100
+
+
+def inception_box(height: int, width: int, area: tuple[float, float], random: np.random.Generator) -> Box:
+    """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were trained (PAPER 9.1).
+
+    An aspect ratio is drawn uniformly, then a height: uniformly among those for which the area lies within its bounds, as
+    shares of the image, and the width within the image. So it is the side that is uniform, not the area. After 100
+    attempts without a fit it is the whole image.
+    """
+    low, high = area[0] * height * width, area[1] * height * width
+    for _ in range(ATTEMPTS):
+        aspect = random.uniform(*ASPECT)
+        tallest = round((high / aspect) ** 0.5)
+        if round(tallest * aspect) > width:
+            tallest = int((width + 0.5 - 1e-7) / aspect)
+            tallest -= round(tallest * aspect) > width
+        tallest = min(tallest, height)
+        shortest = min(round((low / aspect) ** 0.5), tallest)
+        h = shortest + int(random.integers(tallest - shortest + 1))
+        w = round(h * aspect)
+        if h * w < low:  # rounding put it just outside: one pixel more, or one less, may mend that
+            h, w = h + 1, round((h + 1) * aspect)
+        if h * w > high:
+            h, w = h - 1, round((h - 1) * aspect)
+        if low <= h * w <= high and 0 < h <= height and 0 < w <= width:
+            # As in the original, a crop smaller than the image never touches its last row or column.
+            top = int(random.integers(height - h)) if h < height else 0
+            left = int(random.integers(width - w)) if w < width else 0
+            return top, left, h, w
+    return 0, 0, height, width
+
+
+def random_box(height: int, width: int, size: tuple[int, int], random: np.random.Generator) -> Box:
+    """A box of the given size, every place alike."""
+    return int(random.integers(height - size[0] + 1)), int(random.integers(width - size[1] + 1)), *size

@@ -1,0 +1,218 @@
+"""Image files to pixels: upright, RGB, 8 bits a channel, or one sentence that says what is wrong.
+
+What a file may hold, and what becomes of it:
+- an Exif or XMP orientation is applied; of an animation or a multi-page file the first frame counts;
+- transparency is laid on white, as viewers show it (dropping the alpha channel would reveal whatever hides below it);
+- 16-bit grey is scaled by its white level (65535, or what the file says), never clipped; floating point by the smallest of
+  1, 255 and 65535 that holds it, and where none does, from its own minimum to its maximum;
+- colour profiles are ignored: the published models were trained on pixels as they are stored;
+- truncated and damaged files are refused, and so are those beyond MAX_PIXELS, before anything large is allocated.
+
+Boxes are (top, left, height, width) in pixels of the upright image.
+"""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from PIL import Image
+
+from vitkit.data import jpeg
+
+Box = tuple[int, int, int, int]
+
+MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
+# What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has no signature.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "DIB", "JPEG2000", "AVIF", "ICO", "QOI", "SGI", "PCX")
+REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
+
+_ORIENTATION, _BITS_PER_SAMPLE = 0x0112, 258  # tags of Exif and TIFF
+# What makes a stored image upright: turn it about its diagonal, then mirror top and bottom, then left and right.
+_TURNS = {
+    1: (False, False, False),
+    2: (False, False, True),
+    3: (False, True, True),
+    4: (False, True, False),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
+}
+
+
+class BadImage(ValueError):
+    """An image that cannot be used; the message names it and says what is wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A picture that is an array already: uint8 (h, w), (h, w, 1) or (h, w, 3)."""
+
+    array: np.ndarray
+    name: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width)"""
+        return self.array.shape[:2]
+
+    def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
+        """RGB uint8 (h, w, 3), of the whole or of a box; maybe a view, so do not write to it. `reduce` is for JPEG."""
+        array = self.array[..., None] if self.array.ndim == 2 else self.array
+        if box is not None:
+            top, left, height, width = _inside(box, self.size)
+            array = array[top : top + height, left : left + width]
+        return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A picture whose header has been read, and whose pixels are decoded when they are asked for."""
+
+    data: bytes
+    name: str
+    image: Image.Image
+
+    @cached_property
+    def orientation(self) -> int:
+        """Exif's: 1 to 8, where 1 is upright. Raises BadImage when it takes a decode to know and that fails."""
+        with _sentences(self.name):
+            return _orientation(self.image)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the upright image."""
+        width, height = self.image.size
+        return (width, height) if _TURNS[self.orientation][0] else (height, width)
+
+    def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
+        """RGB uint8 (h, w, 3), writable, of the whole image or of a box of it. Raises BadImage.
+
+        Of a JPEG only what the box needs is decoded where the library for it is there (see jpeg.py).
+        reduce: 2, 4 or 8 decodes a JPEG at 1/reduce of its size, ceil(h / reduce) by ceil(w / reduce) pixels or one more
+        where the box lies across; other formats ignore it. The box remains in pixels of the full size.
+        """
+        turn, rows, columns = _TURNS[self.orientation]
+        height, width = self.size
+        top, left, h, w = _inside(box or (0, 0, height, width), self.size)
+        raw = (height - top - h if rows else top, width - left - w if columns else left, h, w)
+        if turn:
+            raw = (raw[1], raw[0], w, h)
+        with _sentences(self.name):
+            pixels = self._stored(raw, reduce if self.image.format == "JPEG" else 1)
+        if self.orientation == 1:
+            return pixels
+        pixels = pixels.transpose(1, 0, 2) if turn else pixels
+        return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])
+
+    def _stored(self, box: Box, reduce: int) -> np.ndarray:
+        """A box of the image as it is stored, before any turn."""
+        image = self.image
+        if reduce > 1:
+            image = _open(self.data)
+            image.draft("RGB", (image.width // reduce, image.height // reduce))
+            box = _reduced(box, reduce, image.size)
+        if self.image.format == "JPEG" and (found := jpeg.region(self.data, *box, scale=reduce)) is not None:
+            return found
+        top, left, height, width = box
+        image.load()
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            image = _eight_bits(image)
+        if box != (0, 0, image.height, image.width):
+            image = image.crop((left, top, left + width, top + height))
+        if image.has_transparency_data:
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+Picture = Decoded | Encoded
+
+
+def open_image(data: bytes | np.ndarray, name: str) -> Picture:
+    """A picture from a file's bytes, of which only the header is read, or from an array (uint8, grey or RGB).
+
+    `name` is what errors call it. Raises BadImage for what is no image, too large, or no 8-bit grey or RGB array.
+    """
+    if isinstance(data, np.ndarray):
+        if data.dtype != np.uint8 or data.ndim not in (2, 3) or data.shape[2:] not in ((), (1,), (3,)) or not data.size:
+            raise BadImage(f"{name} is an array of {data.dtype} {data.shape}; expected uint8 (h, w), (h, w, 1) or (h, w, 3)")
+        return Decoded(data, name)
+    if not data:
+        raise BadImage(f"{name} is empty: 0 bytes")
+    with _sentences(name):
+        image = _open(data)
+    width, height = image.size
+    if not 0 < width * height <= MAX_PIXELS:
+        raise BadImage(f"{name} claims to be {width} x {height} pixels; from 1 to {MAX_PIXELS:,} pixels are accepted")
+    return Encoded(data, name, image)
+
+
+def _open(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _inside(box: Box, size: tuple[int, int]) -> Box:
+    top, left, height, width = box
+    assert min(top, left) >= 0 and min(height, width) > 0, box
+    assert top + height <= size[0] and left + width <= size[1], (box, size)
+    return box
+
+
+def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
+    """The box of an image at 1/reduce of its size, `size` (width, height), that covers a box of the full one."""
+    top, left, height, width = box
+    bottom, right = min(-(-(top + height) // reduce), size[1]), min(-(-(left + width) // reduce), size[0])
+    return top // reduce, left // reduce, bottom - top // reduce, right - left // reduce
+
+
+def _orientation(image: Image.Image) -> int:
+    if image.format == "TIFF":  # Pillow turns these itself
+        return 1
+    if image.format == "PNG":  # its Exif may come after the pixels
+        image.load()
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # unreadable Exif is no reason to refuse the pixels
+        return 1
+    return found if isinstance(found, int) and found in _TURNS else 1
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of more than 8 bits as mode L. Raises BadImage for values that are no numbers."""
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("it holds values that are not finite")
+    low, high = 0.0, 65535.0
+    if image.mode.startswith("I;16"):
+        bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
+        high = float(2**bits - 1)
+    elif image.mode == "F" or not (values.min() >= 0 and values.max() <= high):
+        whites = (white for white in (1.0, 255.0, 65535.0) if values.min() >= 0 and values.max() <= white)
+        low, high = 0.0, next(whites, 0.0)
+        if not high:
+            low, high = values.min(), max(values.max(), values.min() + 1e-9)
+    grey = ((values - low) * (255 / (high - low))).round().clip(0, 255).astype(np.uint8)
+    if isinstance(transparent := image.info.get("transparency"), int):
+        grey[values == transparent] = 255
+    return Image.fromarray(grey)
+
+
+@contextmanager
+def _sentences(name: str) -> Iterator[None]:
+    """Pillow's many ways to fail as BadImage. Its warnings are silenced: what they tell does not spoil the pixels."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Image.UnidentifiedImageError:
+        known = ", ".join(FORMATS)
+        raise BadImage(f"{name} is no image in a format that is read here ({known}), or its header is damaged") from None
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"{name} is refused as a decompression bomb: {error}") from error
+    except Exception as error:  # a damaged file raises nearly anything: OSError, SyntaxError, struct.error, KeyError ...
+        raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error

@@ -1,0 +1,296 @@
+"""Batches: the one at step t is a pure function of (seed, t), whatever the number of worker processes.
+
+The order is the permutations of all epochs end to end, and batch t is positions (t - 1) B to t B of it: epochs have no
+seam, every example comes once in each, and B may be larger than the data set. What augmentation does to an example is
+decided by (seed, epoch, example). So a run is continued by its step number alone, with any number of workers.
+
+Legend: B batch, N examples, h w pixels.
+"""
+
+import itertools
+import shutil
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vitkit.data.images import BadImage, open_image
+from vitkit.data.sources import Source
+from vitkit.data.stores import Arrays
+from vitkit.data.transforms import Augmentation, Preprocessing, augment, suit
+from vitkit.parallel import cpus
+
+MAX_WORKERS = 16
+AHEAD = 2  # batches that each worker prepares before they are asked for
+# Workers are forked where that is safe: at once, and they share what the source holds in memory.
+START = "fork" if sys.platform.startswith("linux") else "spawn"
+
+_ORDER, _AUGMENT = 0, 1  # what a stream of random numbers is for
+
+
+class Batch(NamedTuple):
+    """What a training or evaluation step gets."""
+
+    images: Tensor
+    """uint8 (B, 3, h, w)"""
+    labels: Tensor
+    """int64 (B,)"""
+    real: Tensor
+    """bool (B,): False on the rows that fill up the last evaluation batch."""
+    indices: Tensor
+    """int64 (B,): which examples of the source these are."""
+
+
+def default_workers(source: Source | None = None) -> int:
+    """Worker processes that suit this machine's CPU quota, one being left to the model; 0 where nothing is decoded."""
+    if source is not None and isinstance(source.store, Arrays):
+        return 0
+    return max(1, min(MAX_WORKERS, cpus() - 1))
+
+
+def train_batches(
+    source: Source,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    batch: int,
+    seed: int,
+    after: int,
+    workers: int,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[Batch]:
+    """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented. Close it to end its workers.
+
+    workers: processes that prepare batches; 0 is none besides this one. share: (rank, ranks) yields this rank's equal
+    part of every batch, so that all ranks together see what one would.
+    Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
+    """
+    suit(augmentation, preprocessing)
+    if not len(source):
+        raise ValueError("there are no images to train on")
+    if seed < 0 or after < 0:
+        raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
+    part = _part(batch, share)
+    if augmentation.rand_augment[0]:
+        import torchvision.transforms.v2  # noqa: F401 once here, rather than in every worker
+    build = _Training(source, augmentation, preprocessing, batch, seed, part)
+    return _stream(build, _Count(after + 1), source, preprocessing, part, workers)
+
+
+def eval_batches(
+    source: Source, preprocessing: Preprocessing, batch: int, workers: int, share: tuple[int, int] = (0, 1)
+) -> "EvalBatches":
+    """Every example once, in order, in batches of `batch`; can be gone through again and again.
+
+    The last batch is filled up with rows whose `real` is False. share: as in train_batches; every rank gets as many
+    batches. Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
+    """
+    return EvalBatches(source, preprocessing, batch, workers, _part(batch, share))
+
+
+@dataclass(frozen=True, eq=False)
+class EvalBatches:
+    """What eval_batches returns: it has a length and can be iterated, each time from the beginning."""
+
+    source: Source
+    preprocessing: Preprocessing
+    batch: int
+    workers: int
+    part: range
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.batch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        build = _Evaluation(self.source, self.preprocessing, self.batch, self.part)
+        workers = min(self.workers, len(self))
+        return _stream(build, range(len(self)), self.source, self.preprocessing, self.part, workers)
+
+
+@lru_cache(maxsize=2)
+def order(count: int, seed: int, epoch: int) -> np.ndarray:
+    """The permutation of `count` examples in an epoch, counted from 0: int64 (count,)."""
+    return _random(seed, _ORDER, epoch, 0).permutation(count)
+
+
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """Step -> Batch."""
+
+    source: Source
+    augmentation: Augmentation
+    preprocessing: Preprocessing
+    batch: int
+    seed: int
+    part: range
+
+    def __getitem__(self, step: int) -> "Batch | BadImage":
+        count = len(self.source)
+        places = [divmod((step - 1) * self.batch + i, count) for i in self.part]
+        rows = [(epoch, int(order(count, self.seed, epoch)[place])) for epoch, place in places]
+        batch = _empty([index for _, index in rows], self.source, self.preprocessing)
+        for row, (epoch, index) in enumerate(rows):
+            try:
+                picture = open_image(self.source[index][0], self.source.name(index))
+                random = _random(self.seed, _AUGMENT, epoch, index)
+                batch.images[row] = augment(picture, self.augmentation, self.preprocessing, random)
+            except BadImage as error:
+                return error
+        return batch
+
+
+@dataclass(frozen=True, eq=False)
+class _Evaluation:
+    """Number of a batch, counted from 0 -> Batch."""
+
+    source: Source
+    preprocessing: Preprocessing
+    batch: int
+    part: range
+
+    def __getitem__(self, number: int) -> "Batch | BadImage":
+        places = [number * self.batch + i for i in self.part]
+        last = len(self.source) - 1
+        batch = _empty([min(place, last) for place in places], self.source, self.preprocessing)
+        for row, place in enumerate(places):
+            if place > last:
+                batch.images[row], batch.labels[row], batch.real[row] = 0, 0, False
+                continue
+            try:
+                batch.images[row] = self.preprocessing(open_image(self.source[place][0], self.source.name(place)))
+            except BadImage as error:
+                return error
+        return batch
+
+
+@dataclass(frozen=True)
+class _Count:
+    """first, first + 1, ... without end."""
+
+    first: int
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count(self.first)
+
+
+def in_order(build, steps, workers: int, pin: bool = False, ahead: int = AHEAD) -> Iterator:
+    """build[step] for every step, in order, prepared by worker processes; an exception that build returns is raised.
+
+    pin: put tensors into page-locked memory. Raises RuntimeError, in one sentence, when a worker is killed.
+    """
+    for item in _in_workers(build, steps, workers, pin, ahead) if workers else _in_this_process(build, steps, pin):
+        if isinstance(item, Exception):
+            raise item
+        yield item
+
+
+def _in_this_process(build, steps, pin: bool) -> Iterator:
+    for step in steps:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # images are so small that waiting for another thread takes longer than the work
+        try:
+            item = build[step]
+        finally:
+            torch.set_num_threads(threads)
+        yield Batch(*(tensor.pin_memory() for tensor in item)) if pin and isinstance(item, Batch) else item
+
+
+def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
+    with warnings.catch_warnings():
+        # More workers than cores may be right where reading waits for a network; and Python 3.12 warns of every fork
+        # beside threads: theirs hold no lock that a worker, which computes on one thread of its own, would take.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        items = iter(
+            DataLoader(
+                build,
+                batch_size=None,
+                sampler=steps,
+                num_workers=workers,
+                worker_init_fn=_begin_worker,
+                pin_memory=pin,
+                prefetch_factor=ahead,
+                multiprocessing_context=START,
+            )
+        )
+    try:
+        yield from items
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise RuntimeError(
+            f"a process that prepares images was killed, most likely for want of memory: use fewer --data.workers than "
+            f"{workers}, or 0 to prepare them in the main process ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _stream(build, steps, source: Source, preprocessing: Preprocessing, part: range, workers: int) -> Iterator[Batch]:
+    if workers < 0:
+        raise ValueError(f"workers is {workers}; it is 0 or more")
+    source.prepare()
+    ahead = _fitting(workers, len(part) * 3 * preprocessing.size[0] * preprocessing.size[1]) if workers else AHEAD
+    return in_order(build, steps, workers, torch.cuda.is_available(), ahead)
+
+
+def _fitting(workers: int, size: int, free: Callable[[], int | None] | None = None) -> int:
+    """Batches of `size` bytes that each worker may prepare ahead: they travel through /dev/shm, often 64 MB in a container.
+
+    Raises ValueError where not even one each would fit; without this the process dies of a bus error.
+    """
+    room = (free or _shared_memory)()
+    if room is None or (AHEAD * workers + 1) * size <= room:
+        return AHEAD
+    if (workers + 1) * size > room:
+        raise ValueError(
+            f"{workers} workers need {(workers + 1) * size >> 20:,} MB of shared memory and /dev/shm has {room >> 20:,} free; "
+            f"use fewer --data.workers, or start the container with more (docker run --shm-size=2g)"
+        )
+    return 1
+
+
+def _shared_memory() -> int | None:
+    shared = Path("/dev/shm")
+    return shutil.disk_usage(shared).free if shared.is_dir() else None
+
+
+def _begin_worker(number: int) -> None:
+    """Leave signals to the main process: a scheduler sends them to everyone, and the run wants to save itself first.
+
+    A second SIGTERM ends the worker; a main process that goes takes its workers along within seconds.
+    """
+    for name in ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+    def first_time(number, frame):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, first_time)
+
+
+def _part(batch: int, share: tuple[int, int]) -> range:
+    """Which rows of every batch a rank builds. Raises ValueError where they cannot be shared out equally."""
+    rank, ranks = share
+    if batch < 1 or not 0 <= rank < ranks or batch % ranks:
+        raise ValueError(f"a batch of {batch} cannot be shared equally: this is rank {rank} of {ranks}")
+    return range(batch // ranks * rank, batch // ranks * (rank + 1))
+
+
+def _empty(indices: list[int], source: Source, preprocessing: Preprocessing) -> Batch:
+    """A batch of these examples whose images are still to be written."""
+    labels = torch.from_numpy(source.targets[indices])
+    images = torch.empty(len(indices), 3, *preprocessing.size, dtype=torch.uint8)
+    return Batch(images, labels, torch.ones(len(indices), dtype=torch.bool), torch.tensor(indices))
+
+
+def _random(seed: int, purpose: int, epoch: int, index: int) -> np.random.Generator:
+    """A stream of its own for everything that is ever drawn: the keys of Philox are counters, so none can overlap."""
+    return np.random.Generator(np.random.Philox(key=(seed, purpose), counter=(0, 0, epoch, index)))

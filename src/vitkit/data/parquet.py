@@ -1,0 +1,139 @@
+"""Parquet files of images, as Hugging Face's `datasets` writes and names them."""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data.stores import ParquetRows
+from vitkit.data.tables import IMAGE, LABEL, PARTS, Columns, Table, as_labels, as_parts, pick
+
+# NAME-train.parquet, train-00000-of-00004.parquet: a name, a part and a shard, of which the part is needed.
+_FILE = re.compile(
+    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_](?P<shard>\d+)(?:-of-(?P<shards>\d+)(?:-[0-9a-f]+)?)?)?",
+    re.IGNORECASE,
+)
+
+
+def families(folder: Path) -> dict[str, dict[Path, str]]:
+    """The data sets among a folder's parquet files, by the name their files share: {file: part}. The name may be ""."""
+    found: dict[str, dict[Path, str]] = {}
+    for file in sorted(folder.glob("*.parquet")):
+        match = _FILE.fullmatch(file.stem)
+        if match and not file.name.startswith("."):
+            found.setdefault(match["name"] or "", {})[file] = PARTS[match["part"].lower()]
+    return found
+
+
+class _File(NamedTuple):
+    """What a parquet file says of itself, and its labels."""
+
+    image: str
+    label: str
+    names: tuple[str, ...] | None
+    labels: list
+    split: list  # "" for every row where there is no such column
+    rows: list[int]  # of every row group
+    size: int  # bytes of the image column
+
+
+def read_parquet(files: dict[Path, str], columns: Columns) -> Table:
+    """The table of parquet files, given the part that each belongs to ("" for none). Only labels are read now.
+
+    Class names come from the header that `datasets` leaves in the schema. Raises ValueError for what is missing,
+    malformed, or differs between files.
+    """
+    _complete(files)
+    opened = {file: _open(file, columns) for file in files}
+    first_file, first = next(iter(opened.items()))
+    for file, found in opened.items():
+        if found[:3] != first[:3]:
+            raise ValueError(f"{file} has other columns or class names than {first_file.name}; they are no one data set")
+    rows = [rows for found in opened.values() for rows in found.rows]
+    if not sum(rows):
+        raise ValueError(f"{', '.join(map(str, files))} has no rows")
+    groups = [(i, j) for i, found in enumerate(opened.values()) for j in range(len(found.rows))]
+    counts = [sum(found.rows) for found in opened.values()]
+    store = ParquetRows(
+        files=tuple(map(str, files)),
+        column=first.image,
+        groups=np.array(groups),
+        starts=np.cumsum([0, *rows]),
+        firsts=np.cumsum([0, *counts[:-1]]),
+        size=sum(found.size for found in opened.values()),
+    )
+    labels = as_labels([label for found in opened.values() for label in found.labels], ", ".join(f.name for f in files))
+    parts = [
+        as_parts(found.split, file.name) if any(found.split) else np.full(len(found.labels), files[file], dtype=object)
+        for file, found in opened.items()
+    ]
+    return Table(store, labels, np.concatenate(parts), first.names, ())
+
+
+def _open(file: Path, columns: Columns) -> _File:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file, memory_map=True) as opened:
+            schema, meta = opened.schema_arrow, opened.metadata
+            features = _features(schema.metadata or {})
+            image, label = _columns(schema, features, columns)
+            split = [name for name in schema.names if name.lower() == "split"][:1]
+            read = opened.read(columns=[label, *split])
+            labels, *parts = (read.column(name).to_pylist() for name in (label, *split))
+            groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+            chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+            size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] == image)
+    except (pa.ArrowException, OSError) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{file} is no readable parquet file: {said}") from None
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    names = features.get(label, {}).get("names")
+    names = tuple(map(str, names)) if isinstance(names, list) else None
+    rows = [group.num_rows for group in groups]
+    return _File(image, label, names, labels, parts[0] if parts else [""] * len(labels), rows, size)
+
+
+def _features(metadata: dict[bytes, bytes]) -> dict[str, dict]:
+    """The features that `datasets` describes in the schema: column -> description; {} where there are none to read."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _columns(schema, features: dict[str, dict], columns: Columns) -> tuple[str, str]:
+    """The image and the label column. Raises ValueError where they cannot be found, or hold something else."""
+    import pyarrow.types as types
+
+    def declared(kind: str) -> list[str]:
+        return [name for name in schema.names if features.get(name, {}).get("_type") == kind]
+
+    image = pick(columns.image, IMAGE, schema.names, "columns.image", declared("Image"))
+    label = pick(columns.label, LABEL, schema.names, "columns.label", declared("ClassLabel"))
+    kind = schema.field(image).type
+    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    if not (types.is_binary(kind) or types.is_large_binary(kind)):
+        raise ValueError(
+            f"column {image!r} holds {schema.field(image).type}; expected the images' bytes, plain or as {{bytes, path}}"
+        )
+    return image, label
+
+
+def _complete(files: dict[Path, str]) -> None:
+    """Raises ValueError where a shard of several is missing: half a data set trains without a complaint."""
+    shards: dict[tuple[str, int], set[int]] = {}
+    for file, part in files.items():
+        match = _FILE.fullmatch(file.stem)
+        if part and match and match["shards"]:
+            shards.setdefault((part, int(match["shards"])), set()).add(int(match["shard"]))
+    for (part, count), there in shards.items():
+        if count <= 100_000 and (missing := sorted(set(range(count)) - there)):
+            folder = next(iter(files)).parent
+            raise ValueError(f"{folder} has {len(there)} of {count} {part} files; number {missing[0]:05d} is missing")

@@ -1,0 +1,118 @@
+"""What every kind of data set is read into, and which columns of a table hold images and labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data.stores import Store
+
+IMAGE = ("image", "img", "pixels", "jpg", "png")
+PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
+LABEL = ("label", "labels", "class", "target", "y", "category", "cls", "fine_label")
+# What people call the parts of a data set, and what they are called here.
+PARTS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
+PARTS |= {"dev": "val", "test": "test", "testing": "test"}
+MAX_CLASSES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table hold the images and the labels; None finds them by their usual names."""
+
+    image: str | None = None
+    """Name of the column with the images, or in a manifest with their paths."""
+    label: str | None = None
+    """Name of the column with the classes, as names or numbers."""
+
+
+class Table(NamedTuple):
+    """A data set as it was found: one row an example, all parts together."""
+
+    store: Store
+    labels: np.ndarray  # int64, or objects: class names
+    parts: np.ndarray  # "train", "val" or "test" of every row, "" where the data set has no parts
+    names: tuple[str, ...] | None  # of the classes, where integer labels come with names
+    notes: tuple[str, ...]
+
+
+def pick(asked: str | None, known: Sequence[str], present: Sequence[str], flag: str, typed: Sequence[str] = ()) -> str:
+    """The column that is meant: the one asked for, else the only one with a known name, else the only one of the type.
+
+    flag: what to set when it cannot be found. typed: columns that their type or a header declares to be it.
+    Raises ValueError, naming the columns present, when there is none or more than one.
+    """
+    listed = ", ".join(present)
+    if asked is not None:
+        if asked not in present:
+            raise ValueError(f"there is no column {asked!r}; the columns are {listed}; correct --data.{flag}")
+        return asked
+    named = [name for name in present if name.lower() in known]
+    for found in (named, list(typed)):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ValueError(f"several columns may be meant: {', '.join(found)} (of {listed}); say which with --data.{flag}")
+    raise ValueError(f"none of the columns {listed} is called {', '.join(known)}; say which is meant with --data.{flag}")
+
+
+def as_labels(values: Sequence, where: str) -> np.ndarray:
+    """Labels of one kind: int64, or class names as objects. Text that is all whole numbers counts as numbers.
+
+    Raises ValueError, naming the row, for a label that is missing or of another kind than the others.
+    """
+    for row, value in enumerate(values):
+        if value is None or value == "":
+            raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
+        if not isinstance(value, str | int) and not (isinstance(value, float) and value.is_integer()):
+            raise ValueError(f"{where} row {row} has the label {value!r}; a label is a whole number or a name")
+        if isinstance(value, str) != isinstance(values[0], str):
+            raise ValueError(f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); choose one kind")
+    if values and isinstance(values[0], str):
+        if not all(value.isascii() and value.isdigit() and str(int(value)) == value for value in set(values)):
+            return np.array(values, dtype=object)
+        values = [int(value) for value in values]
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        raise ValueError(f"{where} has labels beyond 64 bits; number the classes from 0, or name them") from None
+
+
+def as_parts(values: Sequence, where: str) -> np.ndarray:
+    """The part of every row, by any of its usual names. Raises ValueError, naming the row, for another."""
+    found = [PARTS.get(str(value).lower(), "") for value in values]
+    if "" in found:
+        row = found.index("")
+        raise ValueError(f"{where} row {row} belongs to the split {values[row]!r}; the splits are {', '.join(PARTS)}")
+    return np.array(found, dtype=object)
+
+
+def classes(table: Table) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
+    """Names of the classes, the class of every row (int64), and what the user should know about them.
+
+    Named classes are numbered in the order of their sorted names, those of the training part where there is one; numbers
+    stay what they are. Raises ValueError for a class that training has not, and for a number without a name.
+    """
+    labels, where = table.labels, table.store.name
+    if labels.dtype == np.int64:
+        low, high = int(labels.min()), int(labels.max())
+        limit = len(table.names) if table.names else MAX_CLASSES
+        if low < 0 or high >= limit:
+            row = int(labels.argmin() if low < 0 else labels.argmax())
+            raise ValueError(f"{where(row)} has the label {labels[row]}; labels go from 0 to {limit - 1}")
+        names = table.names or tuple(str(number) for number in range(high + 1))
+        used = len(np.unique(labels))
+        sparse = table.names is None and used < len(names)
+        return names, labels, (f"labels go from {low} to {high}; {used} of these {len(names)} classes occur",) if sparse else ()
+    train = labels[table.parts == "train"]
+    names = tuple(sorted(set(train if len(train) else labels)))
+    number = {name: i for i, name in enumerate(names)}
+    unknown = sorted(set(labels) - set(names))
+    if unknown:
+        row = int(np.flatnonzero(labels == unknown[0])[0])
+        raise ValueError(
+            f"{where(row)} is of the class {unknown[0]!r}, which the training part does not have "
+            f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''}); rename or remove it"
+        )
+    return names, np.array([number[label] for label in labels], dtype=np.int64), ()

@@ -1,0 +1,218 @@
+"""What every image goes through before a model sees it, in evaluation (Preprocessing) and in training (Augmentation).
+
+Images are uint8 until they are normalised, on the model's device. Resizing is PyTorch's own for uint8, which computes
+what Pillow does when it antialiases, to within a grey level. Legend: B batch, h w pixels of what the model gets.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.data.crops import inception_box, random_box
+from vitkit.data.images import MAX_PIXELS, REDUCTIONS, BadImage, Box, Picture
+
+Interpolation = Literal["bilinear", "bicubic"]
+MAX_SIDE = 8192
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes what the model was made for. It is saved with the model and never guessed.
+
+    The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1), with antialiasing, as
+    Hugging Face and timm resize; Google's own evaluation resized without it (PAPER 9.3).
+    """
+
+    size: tuple[int, int] = (224, 224)
+    """Height and width that the model gets, in pixels."""
+    rule: Literal["square", "shorter"] = "square"
+    """How it gets there: both sides at once, or the shorter side to `shorter` pixels and the centre of that."""
+    shorter: int = 0
+    """Pixels of the shorter side before the crop, for the rule of that name; 256 and 224 are the usual pair."""
+    interpolation: Interpolation = "bilinear"
+    """Of the resize."""
+    antialias: bool = True
+    """Whether a resize to fewer pixels averages over all of the old ones."""
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Subtracted from red, green and blue on the scale from 0 to 1."""
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """What the rest is divided by."""
+
+    def __post_init__(self):
+        for name in ("size", "mean", "std"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _check_side("size", self.size)
+        _check_choice("rule", self.rule, ("square", "shorter"))
+        _check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
+        _check_choice("antialias", self.antialias, (True, False))
+        if self.rule == "shorter" and not max(self.size) <= self.shorter <= MAX_SIDE:
+            raise ValueError(
+                f'shorter is {self.shorter}; with the rule "shorter" it must be from {max(self.size)}, for the crop of '
+                f"{self.size[0]} x {self.size[1]} to fit, to {MAX_SIDE}"
+            )
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) != 3 or not all(np.isfinite(values)) or (name == "std" and min(values) <= 0):
+                raise ValueError(f"{name} is {values}; it is three numbers{', all positive' * (name == 'std')}, for r, g, b")
+
+    def __call__(self, picture: Picture) -> Tensor:
+        """A picture as uint8 (3, h, w). Raises BadImage."""
+        size = self.size
+        if self.rule == "shorter":
+            height, width = picture.size
+            short = min(height, width)
+            size = (int(self.shorter * height / short), int(self.shorter * width / short))
+            if size[0] * size[1] > MAX_PIXELS:
+                raise BadImage(f"{picture.name} is {width} x {height} pixels: too narrow for a side of {self.shorter}")
+        image = resize(picture.pixels(), size, self.interpolation, self.antialias)
+        top, left = (round((have - want) / 2) for have, want in zip(size, self.size, strict=True))
+        return image[:, top : top + self.size[0], left : left + self.size[1]]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (B, 3, h, w) on any device -> float32: (x / 255 - mean) / std."""
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(f"got {images.dtype} of shape {tuple(images.shape)}; expected uint8 (B, 3, h, w)")
+        out = images / 255
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            out[:, channel].sub_(mean).div_(std)  # numbers, not tensors: no copy to the device that would wait for it
+        return out
+
+    def to_json(self) -> dict:
+        """Plain values; from_json is the way back."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: dict) -> "Preprocessing":
+        """Raises ValueError for what to_json would not have written."""
+        names = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or values.keys() != set(names):
+            found = ", ".join(map(str, values)) if isinstance(values, dict) else repr(values)
+            raise ValueError(f"a preprocessing has the settings {', '.join(names)}; got {found[:200]}")
+        try:
+            return cls(**values)
+        except TypeError as error:  # a number where there should be a list, and the like
+            raise ValueError(f"the preprocessing {values} is malformed: {error}") from None
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What a training image goes through instead of the Preprocessing's rule; its size and statistics remain.
+
+    The default is the paper's pre-training: an Inception crop and a flip (Section 4.1, App. B.1; PAPER 9.1).
+    """
+
+    crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
+    """A random part resized to the size; a square resize and a random crop of it (BiT's, for fine-tuning); a random shift
+    by up to `pad` pixels (CIFAR's); or what the Preprocessing does."""
+    area: tuple[float, float] = (0.05, 1.0)
+    """Smallest and largest part of the image that an Inception crop may take."""
+    resize: int = 0
+    """Side of the square before a resize_crop; BiT has 448 for 384, 160 for 128."""
+    pad: int = 4
+    """Black pixels added on every side before a pad_crop."""
+    flip: bool = True
+    """Mirror every other image, left to right."""
+    rand_augment: tuple[int, int] = (0, 0)
+    """RandAugment's layers and magnitude, on torchvision's scale from 0 to 30; 0 layers is none."""
+    interpolation: Interpolation | None = None
+    """Of the resize; None does as the Preprocessing does."""
+    antialias: bool | None = None
+    """Of the resize; None does as the Preprocessing does. Google's pipeline did not antialias."""
+    reduced_decode: bool = False
+    """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large photographs, other pixels."""
+
+    def __post_init__(self):
+        for name in ("area", "rand_augment"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _check_choice("crop", self.crop, ("inception", "resize_crop", "pad_crop", "none"))
+        _check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
+        if len(self.area) != 2 or not 0 < self.area[0] <= self.area[1] <= 1:
+            raise ValueError(f"area is {self.area}; it is two shares of the image, 0 < smallest <= largest <= 1")
+        if not 0 <= self.resize <= MAX_SIDE or (self.crop == "resize_crop" and self.resize < 1):
+            raise ValueError(f"resize is {self.resize}; a resize_crop needs a side from 1 to {MAX_SIDE} pixels")
+        if not 0 <= self.pad <= MAX_SIDE:
+            raise ValueError(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
+        if len(self.rand_augment) != 2 or not (0 <= self.rand_augment[0] <= 16 and 0 <= self.rand_augment[1] <= 30):
+            raise ValueError(f"rand_augment is {self.rand_augment}; it is up to 16 layers and a magnitude from 0 to 30")
+
+
+def suit(how: Augmentation, preprocessing: Preprocessing) -> None:
+    """Raises ValueError where the two cannot go together."""
+    height, width = preprocessing.size
+    if how.crop == "resize_crop" and how.resize < max(height, width):
+        raise ValueError(f"resize is {how.resize}; a crop of {height} x {width} does not fit: make it {max(height, width)} or more")
+
+
+def augment(picture: Picture, how: Augmentation, preprocessing: Preprocessing, random: np.random.Generator) -> Tensor:
+    """A picture as uint8 (3, h, w), augmented. Only what an Inception crop keeps is decoded. Raises BadImage.
+
+    Every random choice comes from `random`, in this order: crop, flip, RandAugment. `how` must `suit` the preprocessing.
+    """
+    size = preprocessing.size
+    kernel = how.interpolation or preprocessing.interpolation
+    antialias = preprocessing.antialias if how.antialias is None else how.antialias
+    if how.crop == "inception":
+        box = inception_box(*picture.size, how.area, random)
+        image = resize(picture.pixels(box, _reduction(box, size, how)), size, kernel, antialias)
+    elif how.crop == "resize_crop":
+        square = (how.resize, how.resize)
+        whole = picture.pixels(None, _reduction((0, 0, *picture.size), square, how))
+        image = _cut(resize(whole, square, kernel, antialias), random_box(*square, size, random))
+    else:
+        image = preprocessing(picture)
+        if how.crop == "pad_crop":
+            padded = F.pad(image, [how.pad] * 4)
+            image = _cut(padded, random_box(*padded.shape[1:], size, random))
+    if how.flip and random.random() < 0.5:
+        image = image.flip(-1)
+    return _rand_augment(image, how.rand_augment, random) if how.rand_augment[0] else image
+
+
+def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation, antialias: bool) -> Tensor:
+    """uint8 (height, width, 3) -> uint8 (3, *size)."""
+    if not pixels.flags.writeable:  # which torch would warn about
+        pixels = pixels.copy()
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # channels last in memory: the fast way through interpolate
+    if images.shape[2:] != size:
+        images = F.interpolate(images, size, mode=interpolation, antialias=antialias)
+    return images[0]
+
+
+def _cut(image: Tensor, box: Box) -> Tensor:
+    top, left, height, width = box
+    return image[:, top : top + height, left : left + width]
+
+
+def _reduction(box: Box, size: tuple[int, int], how: Augmentation) -> int:
+    """The largest reduction that leaves a box at least as many pixels as it is then resized to."""
+    fitting = (n for n in REDUCTIONS if box[2] // n >= size[0] and box[3] // n >= size[1])
+    return next(fitting, 1) if how.reduced_decode else 1
+
+
+def _rand_augment(image: Tensor, setting: tuple[int, int], random: np.random.Generator) -> Tensor:
+    """torchvision draws from PyTorch's global generator: it is seeded for this image, and left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(random.integers(2**63)))
+        return _policy(*setting)(image.contiguous())
+
+
+@cache
+def _policy(layers: int, magnitude: int):
+    from torchvision.transforms.v2 import RandAugment
+
+    return RandAugment(layers, magnitude)
+
+
+def _check_side(name: str, size: tuple[int, ...]) -> None:
+    if len(size) != 2 or not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in size):
+        raise ValueError(f"{name} is {size}; it is a height and a width from 1 to {MAX_SIDE} pixels")
+
+
+def _check_choice(name: str, value, known: tuple) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(str, known))}")

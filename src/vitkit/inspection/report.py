@@ -1,0 +1,86 @@
+"""report.html: what a run did, on one page that needs nothing else."""
+
+import base64
+import html
+import io
+import json
+from pathlib import Path
+
+from vitkit.train.log import last_metrics, read_metrics
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1b1f24 }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem }
+table { border-collapse: collapse } td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd }
+td + td { font-variant-numeric: tabular-nums } img { max-width: 100% } pre { background: #f6f8fa; padding: 1rem; overflow: auto }
+"""
+
+
+def report(workdir: Path | str) -> Path:
+    """Write `report.html` of a run directory from what the run recorded: curves, last metrics, data, recipe."""
+    workdir = Path(workdir)
+    recipe = json.loads((workdir / "recipe.json").read_text())
+    data = json.loads((workdir / "data.json").read_text())
+    lines = read_metrics(workdir / "metrics.jsonl")
+    metrics = {name: _figure(name, value) for name, value in last_metrics(workdir).items()}
+    counts = {name: f"{count:,} images" for name, count in data["counts"].items()}
+    counts |= {f"left out of {name}": f"{len(bad):,} broken images" for name, bad in data["skipped"].items()}
+    skipped = [text for bad in data["skipped"].values() for _, text in bad]
+    events = [line for line in lines if line["event"] in ("skipped", "rollback")]
+    parts = [
+        f"<h1>{html.escape(recipe['name'])}</h1>",
+        "<h2>Last evaluation</h2>",
+        _table(metrics) if metrics else "<p>Nothing was held out.</p>",
+        "<h2>Curves</h2>",
+        _curves(lines),
+        "<h2>Data</h2>",
+        _table({"source": data["source"], "classes": f"{len(data['labels']):,}"} | counts),
+        *(f"<p>{html.escape(note)}</p>" for note in data["notes"]),
+        _listed("Images left out", skipped),
+        _listed("Steps that were not finite", [json.dumps(line) for line in events]),
+        "<h2>Recipe, as it ran</h2>",
+        f"<pre>{html.escape(json.dumps(recipe, indent=1))}</pre>",
+    ]
+    page = f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(recipe['name'])}</title>"
+    page += f"<style>{STYLE}</style><body>{''.join(parts)}</body></html>"
+    path = workdir / "report.html"
+    path.write_text(page)
+    return path
+
+
+def _curves(lines: list[dict]) -> str:
+    """Training loss and held-out accuracy against steps, as one embedded picture."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    training = [line for line in lines if line["event"] == "training"]
+    evaluations = [line for line in lines if line["event"] == "evaluation"]
+    left.plot([line["step"] for line in training], [line["loss"] for line in training], color="#0b57d0")
+    left.set(title="training loss", xlabel="step")
+    for name in sorted({name for line in evaluations for name in line if name.endswith("/top1")}):
+        right.plot([line["step"] for line in evaluations], [100 * line[name] for line in evaluations], "o-", label=name)
+    right.set(title="accuracy, %", xlabel="step")
+    if evaluations:
+        right.legend()
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return f'<img alt="training loss and accuracy" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+
+
+def _figure(name: str, value: float) -> str:
+    if "/top" in name:
+        return f"{value:.2%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def _table(rows: dict[str, str]) -> str:
+    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows.items())
+    return f"<table>{''.join(cells)}</table>"
+
+
+def _listed(title: str, lines: list[str]) -> str:
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""

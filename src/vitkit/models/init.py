@@ -1,0 +1,11 @@
+"""Initialisers of the official code that torch does not have (PAPER.md 1.3)."""
+
+from torch import Tensor, nn
+
+_STD_OF_TRUNCATED = 0.87962566103423978  # of a unit normal cut at two standard deviations
+
+
+def lecun_normal_(weight: Tensor) -> Tensor:
+    """Truncated normal of variance 1 / fan_in, the default of flax's Dense and Conv. weight: (out, in, ...)."""
+    std = weight[0].numel() ** -0.5 / _STD_OF_TRUNCATED
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)

@@ -1,0 +1,59 @@
+"""The machine: how many CPUs are ours, which device, which arithmetic."""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+Precision = Literal["float32", "bfloat16"]
+
+
+def cpus() -> int:
+    """CPUs that this process may use: the affinity mask and the container's quota, whichever is less; at least 1.
+
+    A container on a 64-core host often owns two; as many workers as cores would fight over those (PAINS theme 8).
+    """
+    mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(mask, _quota() or mask))
+
+
+def _quota() -> int | None:
+    """CPUs that the control group grants, rounded down; None where nothing limits them."""
+    try:  # version 2: "max 100000" or "200000 100000"
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:  # version 1: -1 is no limit
+            quota = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text().strip()
+            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not quota.isdecimal() or not period.isdecimal():
+        return None
+    return max(1, int(quota) // int(period))
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The named device, or the best there is: CUDA, then Apple's MPS, then the CPU.
+
+    Raises ValueError, with what there is, for a device that this machine does not have.
+    """
+    have = ["cpu"]
+    if torch.backends.mps.is_available():
+        have.insert(0, "mps")
+    if torch.cuda.is_available():
+        have.insert(0, "cuda")
+    kind = name.split(":")[0]
+    if name == "auto":
+        return torch.device(have[0])
+    if kind not in have:
+        raise ValueError(f"no device {name!r} on this machine; there is {', '.join(have)}")
+    return torch.device(name)
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager:
+    """Where matrix products run in bfloat16, with float32 weights, or everything in float32."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)

@@ -1,0 +1,42 @@
+"""Recipes: data about training, as functions that return a Recipe. A docstring says the command, its cost, what it reached."""
+
+import runpy
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+from vitkit.recipes.small import cifar10, cifar10_laptop, digits, scratch
+from vitkit.train import Recipe
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "digits": digits,
+    "cifar10": cifar10,
+    "cifar10-laptop": cifar10_laptop,
+    "scratch": scratch,
+}
+
+
+def recipe(name: str) -> Recipe:
+    """A recipe by its name, or by "file.py:function" from a file of one's own, which is run to get it.
+
+    Raises ValueError, with the nearest name, when there is none.
+    """
+    file, colon, function = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        if not Path(file).is_file():
+            raise ValueError(f"no file {file!r} to take the recipe {function!r} from")
+        found = runpy.run_path(file).get(function)
+        made = found() if callable(found) else None
+        if not isinstance(made, Recipe):
+            raise ValueError(f"{function!r} in {file} is not a function that returns a vitkit Recipe")
+        return made
+    if name not in RECIPES:
+        near = get_close_matches(name, RECIPES, 1)
+        raise ValueError(
+            f"no recipe {name!r}{f'; did you mean {near[0]!r}?' if near else ''} There are {', '.join(RECIPES)}, and "
+            f"file.py:function for your own"
+        )
+    return RECIPES[name]()
+
+
+__all__ = ["RECIPES", "recipe"]

@@ -1,0 +1,79 @@
+"""Small models from scratch: what a laptop, or one GPU for an hour, can train."""
+
+from vitkit.data import Augmentation, Preprocessing
+from vitkit.models import ViTConfig, vit
+from vitkit.train import Data, Optim, Recipe, Span
+
+
+def digits() -> Recipe:
+    """`vitkit train digits`: 1,797 handwritten digits that come with scikit-learn; nothing is downloaded."""
+    return Recipe(
+        name="digits",
+        model=ViTConfig(width=96, depth=4, mlp=192, heads=3, patch=2, image=(8, 8), classes=0),
+        data=Data(
+            source="digits",
+            preprocessing=Preprocessing(size=(8, 8)),
+            augmentation=Augmentation(crop="pad_crop", pad=1, flip=False),
+        ),
+        optim=Optim(lr=2e-3, weight_decay=0.05, warmup=Span(5, "epochs")),
+        length=Span(60, "epochs"),
+        batch=64,
+        average=0.99,
+        evaluate_every=Span(10, "epochs"),
+        save_every=Span(10, "epochs"),
+    )
+
+
+def cifar10() -> Recipe:
+    """`vitkit train cifar10 --data.source PATH`: a ViT of 6.3 million parameters, patch 4, for one GPU."""
+    return Recipe(
+        name="cifar10",
+        model=vit("Ti/4", image=(32, 32), width=256, depth=8, mlp=1024, heads=4, classes=0, stochastic_depth=0.1),
+        data=Data(
+            preprocessing=Preprocessing(size=(32, 32)),
+            augmentation=Augmentation(crop="pad_crop", pad=4, rand_augment=(2, 9)),
+        ),
+        optim=Optim(lr=1e-3, weight_decay=0.1, decay_on="kernels", warmup=Span(10, "epochs")),
+        length=Span(300, "epochs"),
+        batch=512,
+        average=0.9998,
+        precision="bfloat16",
+        evaluate_every=Span(10, "epochs"),
+        save_every=Span(10, "epochs"),
+    )
+
+
+def cifar10_laptop() -> Recipe:
+    """`vitkit train cifar10-laptop --data.source PATH`: the same task in half an hour on two cores."""
+    return Recipe(
+        name="cifar10-laptop",
+        model=vit("Ti/4", image=(32, 32), width=128, depth=6, mlp=256, heads=4, classes=0),
+        data=Data(
+            preprocessing=Preprocessing(size=(32, 32)),
+            augmentation=Augmentation(crop="pad_crop", pad=4),
+        ),
+        optim=Optim(lr=2e-3, weight_decay=0.05, decay_on="kernels", warmup=Span(1, "epochs")),
+        length=Span(20, "epochs"),
+        batch=128,
+        average=0.999,
+        precision="bfloat16",
+        evaluate_every=Span(2, "epochs"),
+        save_every=Span(1, "epochs"),
+    )
+
+
+def scratch() -> Recipe:
+    """`vitkit train scratch --data.source PATH`: S/16 at 224 on photographs of one's own, with the paper's augmentation.
+
+    From scratch a Vision Transformer needs many images (Fig. 3, Fig. 4): below some tens of thousands expect little.
+    """
+    return Recipe(
+        name="scratch",
+        model=vit("S/16", classes=0, dropout=0.1),
+        data=Data(preprocessing=Preprocessing(rule="shorter", shorter=256, size=(224, 224))),
+        optim=Optim(lr=1e-3, weight_decay=0.1, warmup=Span(5, "epochs")),
+        length=Span(90, "epochs"),
+        batch=256,
+        micro_batch=64,
+        precision="bfloat16",
+    )

@@ -1,0 +1,194 @@
+"""The loop: one, whatever the objective."""
+
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from vitkit.data import Batch, default_workers, eval_batches, train_batches
+from vitkit.evaluate import accuracy
+from vitkit.models import create
+from vitkit.parallel import autocast, pick_device
+from vitkit.train.log import Log, last_metrics
+from vitkit.train.recipe import Recipe, resolve
+from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
+from vitkit.train.span import due
+from vitkit.train.state import State, checkpoints, start
+from vitkit.weights import Classifier, load, save
+
+BAD_STEPS = 3  # non-finite ones in a row, before the run goes back to the last good checkpoint
+
+
+def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Console | None = None) -> Classifier:
+    """Run a recipe in a directory, or continue the run that is there; returns the finished model, saved in `model/`.
+
+    Killed at any moment and called again, it ends with the weights of a run that was never disturbed: bit for bit on a
+    CPU. Raises ValueError for what cannot run, Interrupted after SIGTERM or Ctrl-C, OSError when the disk is full,
+    FloatingPointError when the loss stays non-finite.
+    """
+    workdir, place = Path(workdir), pick_device(device)
+    workdir.mkdir(parents=True, exist_ok=True)
+    console = console or Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    with stoppable() as stop:
+        data = open_data(recipe.data, workdir, recipe.seed, say)
+        recipe = resolve(recipe, data.facts)
+        claim(workdir, recipe)
+        model = create(recipe.model, place, recipe.seed)
+        model.recompute = recipe.recompute
+        average = {n: p.detach().clone() for n, p in model.named_parameters()} if recipe.average else None
+        state = State(model, recipe.optim.build(model), average)
+        start(workdir, state, say)
+        if state.step == recipe.length.n and (workdir / "model").exists():
+            say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
+            return load(workdir)
+        if recipe.compile:
+            model.compile()
+        log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
+        log.say(_opening(recipe, data, state, place))
+        try:
+            _steps(recipe, workdir, state, data, log, stop)
+        except Interrupted:
+            if state.bad_in_row == 0:
+                state.save(workdir, recipe.keep)
+            log.say(f"interrupted at step {state.step:,} and saved; the same command continues")
+            raise
+        finally:
+            log.close()
+        with state.averaged():
+            origin = {"recipe": recipe.name, "data": recipe.data.source, "steps": state.step}
+            origin |= {"loss": recipe.objective.loss, "metrics": last_metrics(workdir)}
+            classifier = Classifier(model.eval(), recipe.data.preprocessing, data.facts.labels, origin)
+            save(classifier, workdir / "model")
+            model.requires_grad_(False)
+        return load(workdir)
+
+
+def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> None:
+    """From the state's step to the last one, with evaluations and checkpoints on the way."""
+    total, place = recipe.length.n, next(state.model.parameters()).device
+    workers = default_workers() if recipe.data.workers < 0 else recipe.data.workers
+    images = recipe.data
+    batches = train_batches(
+        data.train, images.augmentation, images.preprocessing, recipe.batch, recipe.seed, state.step, workers
+    )
+    if state.step == 0 and not checkpoints(workdir):
+        state.save(workdir, recipe.keep)  # a disk that cannot hold a checkpoint says so before the first step
+    try:
+        while True:
+            if due(state.step, recipe.evaluate_every.n, total) and state.step not in log.evaluated:
+                log("evaluation", state.step, **_evaluate(recipe, state, data, log, stop))
+            if state.step == total:
+                return
+            stop.raise_if_asked()
+            began = time.perf_counter()
+            batch = next(batches)
+            log.meter.waited += time.perf_counter() - began
+            lr = recipe.optim.rate(state.step, total)
+            for group in state.optimizer.param_groups:
+                group["lr"] = lr * group["scale"]
+            loss, norm = gradient(recipe, state, batch, place)
+            state.step += 1
+            if torch.isfinite(loss) and torch.isfinite(norm):
+                state.optimizer.step()
+                state.bad_in_row = 0
+                if state.average is not None:
+                    state.update_average(recipe.average)
+            else:
+                _skip(recipe, workdir, state, batch, log, (loss, norm))
+            state.optimizer.zero_grad()
+            if due(state.step, recipe.log_every, total):
+                log.training(state.step, recipe.batch, loss.item(), norm.item(), lr)
+            if due(state.step, recipe.save_every.n, total) and state.bad_in_row == 0:
+                began = time.perf_counter()
+                state.save(workdir, recipe.keep)
+                log.meter.paused += time.perf_counter() - began
+    finally:
+        batches.close()
+
+
+def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) -> tuple[Tensor, Tensor]:
+    """Loss of a batch and the norm of its gradient before clipping; the clipped gradient is left on the parameters.
+
+    Micro-batches are weighted by their share of the batch, so that they add up to the gradient of the whole.
+    """
+    model = state.model.train()
+    torch.manual_seed(recipe.seed * 1_000_003 + state.step)  # dropout is a function of (seed, step), as the data is
+    images, labels = batch.images.to(place, non_blocking=True), batch.labels.to(place, non_blocking=True)
+    loss = torch.zeros((), device=place)
+    for part, answers in zip(images.split(recipe.micro_batch), labels.split(recipe.micro_batch), strict=True):
+        with autocast(place, recipe.precision):
+            share = recipe.objective(model, recipe.data.preprocessing.normalise(part), answers) * (
+                len(part) / len(images)
+            )
+        share.backward()
+        loss += share.detach()
+    return loss, nn.utils.clip_grad_norm_(model.parameters(), recipe.optim.clip or float("inf"))
+
+
+def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, found: tuple[Tensor, Tensor]) -> None:
+    """Count a step whose loss or gradient is not finite, keep its batch for replay, and go back if it goes on.
+
+    Going back takes the weights of the last good checkpoint and goes on with the batches that come next: the same batches
+    would lead to the same place. Raises FloatingPointError when that has been tried.
+    """
+    state.skipped += 1
+    state.bad_in_row += 1
+    loss, norm = (value.item() for value in found)
+    log("skipped", state.step, loss=str(loss), norm=str(norm), indices=batch.indices.tolist())
+    log.say(f"step {state.step}: loss {loss}, gradient norm {norm}: skipped; its batch is listed in {log.path}")
+    if state.bad_in_row < BAD_STEPS:
+        return
+    advice = f"lower --optim.lr (it is {recipe.optim.lr:g}), lengthen --optim.warmup, or use --precision float32"
+    if state.rollbacks:
+        raise FloatingPointError(
+            f"{BAD_STEPS} steps in a row were not finite at step {state.step}, after going back once already; {advice}"
+        )
+    counts = (state.step, state.skipped)
+    for checkpoint in checkpoints(workdir):
+        state.load(checkpoint)
+        if all(p.isfinite().all() for p in state.model.parameters()):
+            break
+    else:
+        raise FloatingPointError(f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}")
+    log.say(
+        f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on with new batches"
+    )
+    state.step, state.skipped = counts
+    state.bad_in_row, state.rollbacks = 0, 1
+    log("rollback", state.step, checkpoint=checkpoint.name)
+    state.save(workdir, recipe.keep)
+
+
+def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop) -> dict[str, float]:
+    """Metrics on every held-out part, of the averaged weights where there is an average."""
+    began, found = time.perf_counter(), {}
+    place = next(state.model.parameters()).device
+    workers = default_workers() if recipe.data.workers < 0 else recipe.data.workers
+    for name, part in data.held_out.items():
+        batches = eval_batches(part, recipe.data.preprocessing, recipe.micro_batch, workers)
+        evaluator = accuracy(stop.watch(batches), recipe.data.preprocessing.normalise, place)
+        with state.averaged() as model, autocast(place, recipe.precision):
+            found |= {f"{name}/{key}": value for key, value in evaluator(model)}
+    shown = [f"{key} {value:.2%}" for key, value in found.items() if "/top" in key]
+    log.say(f"step {state.step:,}: {', '.join(shown) or 'nothing is held out to evaluate on'}")
+    log.meter.paused += time.perf_counter() - began
+    return found
+
+
+def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -> str:
+    """What is about to run, in the numbers that people get wrong: the effective batch, rate and length."""
+    count = sum(p.numel() for p in state.model.parameters())
+    held = ", ".join(f"{len(part):,} {name}" for name, part in data.held_out.items())
+    height, width = recipe.model.image
+    return (
+        f"{count:,} parameters on {place}, {recipe.precision}; {len(data.train):,} training images"
+        f"{f', {held}' if held else ''}, {len(data.facts.labels)} classes, {height} x {width}; "
+        f"{recipe.length} of {recipe.batch} ({recipe.optim.name}, lr {recipe.optim.lr:g}, {recipe.optim.schedule})"
+        f"{f'; continuing at step {state.step:,}' if state.step else ''}"
+    )

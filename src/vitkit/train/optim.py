@@ -1,0 +1,107 @@
+"""Optimisers, parameter groups by rule, and schedules as pure functions of the step."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from vitkit.train.span import Span
+
+
+@dataclass(frozen=True)
+class Optim:
+    """Adam with decoupled weight decay (Section 4.1, Table 3), or SGD with momentum (Table 4)."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    """adam: decoupled decay, p <- p - lr * decay * p. sgd: plain momentum, not Nesterov."""
+    lr: float = 1e-3
+    """Base learning rate, reached at the end of the warm-up."""
+    weight_decay: float = 0.0
+    """Multiplied by the current learning rate."""
+    decay_on: Literal["all", "kernels"] = "all"
+    """Which parameters decay: all of them, as in the paper's sibling code, or the weights of dense layers and convolutions
+    only, as in big_vision."""
+    clip: float = 1.0
+    """Largest global norm of the gradient; 0 is off."""
+    warmup: Span = Span(0, "steps")
+    """Linear increase of the learning rate from 0."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """What follows the warm-up."""
+    end_lr: float = 1e-5
+    """Where the linear schedule ends; cosine ends at 0."""
+    beta1: float = 0.9
+    """Adam's decay of the first moment."""
+    beta2: float = 0.999
+    """Adam's decay of the second moment."""
+    eps: float = 1e-8
+    """Adam's addition to the denominator."""
+    momentum: float = 0.9
+    """SGD's."""
+    layer_decay: float = 1.0
+    """Learning rate of a layer as a share of that of the layer above; 1 is the same for all, as in the paper."""
+
+    def __post_init__(self):
+        for name, low, high in (("lr", 0, math.inf), ("layer_decay", 0, 1)):
+            if not low < getattr(self, name) <= high:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above {low} and at most {high}")
+        for name in ("weight_decay", "clip", "end_lr", "eps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        for name in ("beta1", "beta2", "momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 up to, not including, 1")
+
+    def rate(self, step: int, total: int) -> float:
+        """Learning rate of the update that follows `step` finished ones (PAPER.md 7.4): 0 at the first with a warm-up."""
+        warmup = self.warmup.n
+        progress = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
+        if self.schedule == "linear":
+            end = min(self.end_lr, self.lr)
+            lr = end + (self.lr - end) * (1 - progress)
+        elif self.schedule == "cosine":
+            lr = self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        else:
+            lr = self.lr
+        return lr * min(1.0, step / warmup) if warmup else lr
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """An optimiser whose groups carry `scale`, the share of the learning rate that their layer gets."""
+        groups = parameter_groups(model, self)
+        if self.name == "sgd":
+            return torch.optim.SGD(groups, self.lr, self.momentum, fused=True)
+        return torch.optim.AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+
+
+# Every parameter of every model belongs to exactly one of these; one that does not is an error, not a default.
+KINDS = {
+    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|head)\.weight",
+    "other": r"(.*\.)?((\w+\.)?bias|norm\d?\.weight|cls|table|probe)",
+}
+LAYERS = {
+    r"(stem|cls|positions)\b.*": lambda found, depth: 0,
+    r"blocks\.(\d+)\..*": lambda found, depth: int(found[1]) + 1,
+    r"(norm|pool|representation|head)\..*": lambda found, depth: depth + 1,
+}
+
+
+def parameter_groups(model: nn.Module, optim: Optim) -> list[dict]:
+    """Parameters by weight decay and learning-rate share; frozen ones are left out.
+
+    Raises ValueError for a parameter that no rule, or more than one, speaks of.
+    """
+    depth, groups = len(model.blocks), {}
+    for name, parameter in model.named_parameters():
+        kinds = [kind for kind, rule in KINDS.items() if re.fullmatch(rule, name)]
+        layers = [at(found, depth) for rule, at in LAYERS.items() if (found := re.fullmatch(rule, name))]
+        if len(kinds) != 1 or len(layers) != 1:
+            raise ValueError(f"parameter {name!r} belongs to kinds {kinds} and layers {layers}; it needs one of each")
+        if not parameter.requires_grad:
+            continue
+        decay = optim.weight_decay if optim.decay_on == "all" or kinds == ["kernel"] else 0.0
+        scale = optim.layer_decay ** (depth + 1 - layers[0])
+        group = groups.setdefault((decay, scale), {"params": [], "weight_decay": decay, "scale": scale})
+        group["params"].append(parameter)
+    return list(groups.values())

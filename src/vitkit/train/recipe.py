@@ -1,0 +1,147 @@
+"""A Recipe is everything that decides a run, as one frozen value; resolve() returns the one that runs, and is saved."""
+
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Literal, NamedTuple
+
+from vitkit.data import Augmentation, Columns, Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.parallel import Precision
+from vitkit.train.objectives import Supervised
+from vitkit.train.optim import Optim
+from vitkit.train.span import Span
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images, and how they reach the model."""
+
+    source: str = ""
+    """Folder of images, CSV or JSONL manifest, parquet file, prefix or folder, or "digits"."""
+    columns: Columns = field(default_factory=Columns)
+    """Which columns of a table hold the image and its label; found by their names unless told."""
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    """What every image goes through in evaluation and prediction; saved with the model."""
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    """What training images go through instead."""
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    """What a broken image does to the run: stop it before it starts, or be left out and listed."""
+    workers: int = -1
+    """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run. Spans are "500 steps", "10 epochs" or "1e6 images"."""
+
+    model: ViTConfig
+    """The network; `classes` 0 is filled in from the data."""
+    data: Data
+    """The images."""
+    name: str = "unnamed"
+    """What the run is called; its directory is runs/NAME unless told."""
+    optim: Optim = field(default_factory=Optim)
+    """Optimiser and learning-rate schedule."""
+    objective: Supervised = field(default_factory=Supervised)
+    """What is minimised."""
+    length: Span = Span(10, "epochs")
+    """How long the run is."""
+    batch: int = 512
+    """Examples an update sees, whatever the micro-batch."""
+    micro_batch: int = 0
+    """Examples a forward pass sees; 0 is the whole batch. Smaller ones accumulate to the same gradient in less memory."""
+    average: float = 0.0
+    """Factor of the weights' Polyak average (0.9999 in Section 4.1), which is then what is evaluated and saved; 0 is off."""
+    precision: Precision = "float32"
+    """Arithmetic of the matrix products; weights and loss stay float32."""
+    compile: bool = False
+    """Run the model through torch.compile."""
+    recompute: bool = False
+    """Activation checkpointing: recompute blocks in the backward pass, for less memory."""
+    seed: int = 0
+    """Decides initial weights, order, augmentation and dropout."""
+    evaluate_every: Span = Span(1, "epochs")
+    """Time between evaluations; one always ends the run."""
+    save_every: Span = Span(1, "epochs")
+    """Time between checkpoints."""
+    keep: int = 2
+    """Checkpoints that stay on disk; two, so that a damaged last one has one before it."""
+    log_every: int = 50
+    """Steps between lines of the log."""
+    tensorboard: bool = False
+    """Write TensorBoard events beside metrics.jsonl (extra `track`)."""
+
+
+class Facts(NamedTuple):
+    """What a recipe must know of its data: examples to train on, and the classes' names."""
+
+    examples: int
+    labels: tuple[str, ...]
+
+
+FREE_ON_RESUME = ("data.workers", "save_every", "keep", "log_every", "tensorboard")  # they do not change the weights
+
+
+def resolve(recipe: Recipe, facts: Facts) -> Recipe:
+    """The recipe with every span in steps and every open setting filled in. Raises ValueError for what cannot run."""
+    if facts.examples < 1:
+        raise ValueError(f"{recipe.data.source!r} has no training images")
+    classes = len(facts.labels)
+    if recipe.model.classes not in (0, classes):
+        raise ValueError(f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0")
+    if recipe.model.image != tuple(recipe.data.preprocessing.size):
+        sizes = [" ".join(map(str, size)) for size in (recipe.model.image, recipe.data.preprocessing.size)]
+        raise ValueError(
+            f"the model's images are {sizes[0]} but the data's are {sizes[1]} (height width); set both: "
+            f"--model.image {sizes[1]} --data.preprocessing.size {sizes[1]}"
+        )
+    if recipe.batch < 1 or recipe.micro_batch < 0:
+        raise ValueError(
+            f"batch is {recipe.batch} and micro_batch {recipe.micro_batch}; a batch has at least one example"
+        )
+    if not 0 <= recipe.average < 1:
+        raise ValueError(f"average is {recipe.average}; it is a factor from 0 (off) up to, not including, 1")
+    for name in ("keep", "log_every"):
+        if getattr(recipe, name) < 1:
+            raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
+
+    def steps(span: Span) -> Span:
+        return Span(span.steps(recipe.batch, facts.examples), "steps")
+
+    length = steps(recipe.length)
+    if length.n < 1:
+        raise ValueError(f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a longer one")
+    warmup = steps(recipe.optim.warmup)
+    if recipe.optim.schedule != "constant" and warmup.n >= length.n:
+        raise ValueError(
+            f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {length}; choose a shorter one"
+        )
+    return replace(
+        recipe,
+        model=replace(recipe.model, classes=classes),
+        optim=replace(recipe.optim, warmup=warmup),
+        length=length,
+        micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
+        evaluate_every=steps(recipe.evaluate_every),
+        save_every=steps(recipe.save_every),
+    )
+
+
+def to_json(node) -> dict:
+    """A recipe as plain values, spans as text."""
+    if isinstance(node, Span):
+        return str(node)
+    if is_dataclass(node):
+        return {name: to_json(getattr(node, name)) for name in node.__dataclass_fields__}
+    return list(node) if isinstance(node, tuple) else node
+
+
+def differences(ran: dict, asked: dict, prefix: str = "") -> list[str]:
+    """ "name: value that ran -> value asked for" of every setting in which two saved recipes differ and that counts."""
+    found = []
+    for name in sorted(ran.keys() | asked.keys()):
+        path, left, right = prefix + name, ran.get(name), asked.get(name)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found += differences(left, right, path + ".")
+        elif left != right and path not in FREE_ON_RESUME:
+            found.append(f"{path}: {left} -> {right}")
+    return found

@@ -1,0 +1,134 @@
+"""The run directory: recipe.json (what runs), data.json (what it runs on), metrics.jsonl, checkpoints/ + LAST, model/."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitkit.data import BadImage, Source, check_images, default_workers, open_splits, subset
+from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The parts of a data set after broken images were dealt with."""
+
+    train: Source
+    held_out: dict[str, Source]
+    """"val" and "test", as far as they are there."""
+    facts: Facts
+
+
+def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
+    """Open, check and write down the data of a run. An interrupted run finds its data.json and is not checked again.
+
+    Every image is decoded once before the training. A broken one raises BadImage, or with `on_bad_image` "skip" is left
+    out, counted and listed in data.json.
+    """
+    if not data.source:
+        raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
+    splits = open_splits(data.source, data.columns, seed)
+    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
+    if "train" not in parts:
+        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+    counts = {name: len(part) for name, part in parts.items()}
+    path, known = workdir / "data.json", None
+    if path.exists():
+        known = json.loads(path.read_text())
+        if known["counts"] != counts or known["labels"] != list(splits.labels):
+            raise ValueError(
+                f"{data.source!r} has changed since this run began: {known['counts']} then, {counts} now; choose another "
+                f"--workdir for a new run, or bring the images back"
+            )
+    else:
+        for note in splits.notes:
+            say(note)
+        known = {"source": data.source, "labels": list(splits.labels), "counts": counts, "notes": list(splits.notes)}
+        known |= {"made": splits.made, "skipped": _check(parts, data, say)}
+        write_json(path, known)
+    for name, bad in known["skipped"].items():
+        out = {index for index, _ in bad}
+        parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
+    train = parts.pop("train")
+    return RunData(train, parts, Facts(len(train), tuple(splits.labels)))
+
+
+def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[int, str]]]:
+    """Broken images of every part, by index, with what is wrong. Raises BadImage at the first where they must not be."""
+    workers = default_workers() if data.workers < 0 else data.workers
+    skipped = {name: bad for name, part in parts.items() if (bad := check_images(part, workers))}
+    count = sum(map(len, skipped.values()))
+    if count and data.on_bad_image == "fail":
+        first = "\n  ".join([text for bad in skipped.values() for _, text in bad][:10])
+        raise BadImage(
+            f"{count} broken image{'s' if count > 1 else ''} in {data.source!r}; mend or remove them, or leave them out "
+            f"with --data.on-bad-image skip:\n  {first}{'' if count <= 10 else f'{chr(10)}  and {count - 10} more'}"
+        )
+    for bad in skipped.values():
+        for _, text in bad:
+            say(f"left out: {text}")
+    return skipped
+
+
+def claim(workdir: Path, recipe: Recipe) -> None:
+    """Write down what runs; a directory that holds a run of another recipe is refused, with the differences."""
+    path, asked = workdir / "recipe.json", to_json(recipe)
+    if path.exists():
+        other = differences(json.loads(path.read_text()), asked)
+        if other:
+            raise ValueError(
+                f"{workdir} holds a run of another recipe ({'; '.join(other[:5])}); choose another --workdir, or remove it"
+            )
+    write_json(path, asked)
+
+
+def write_json(path: Path, value: dict) -> None:
+    """Whole or not at all."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(value, indent=1, ensure_ascii=False))
+    new.replace(path)
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, saved itself and can be continued by the same command."""
+
+
+class Stop:
+    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C). Asked again, it stops at once."""
+
+    def __init__(self):
+        self.asked = False
+
+    def raise_if_asked(self) -> None:
+        """Raises Interrupted."""
+        if self.asked:
+            raise Interrupted
+
+    def watch(self, items) -> Iterator:
+        """The same items, until someone asks."""
+        for item in items:
+            self.raise_if_asked()
+            yield item
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread, as signals go."""
+    stop, before = Stop(), {}
+
+    def ask(number, frame):
+        stop.asked = True
+        signal.signal(number, before[number] or signal.SIG_DFL)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not the main thread
+        pass
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,181 @@
+"""What holds everywhere in the house: ranks, settings that are read, light imports, documented public names."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitkit
+from vitkit.data import Augmentation, Columns, Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.train import Data, Optim, Recipe, Supervised
+
+ROOT = Path(vitkit.__file__).parent
+RANKS = {
+    "__init__": 9, "parallel": 0, "models": 1, "data": 1, "weights": 2, "evaluate": 2, "train": 3, "recipes": 4,
+    "inspection": 4, "serve": 4, "commands": 6, "cli": 6, "__main__": 6,
+}  # fmt: skip
+FILES = sorted(ROOT.rglob("*.py"))
+PUBLIC_ROOMS = ["models", "data", "weights", "evaluate", "train", "recipes", "inspection", "serve", "parallel"]
+
+
+def room(file: Path) -> str:
+    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Modules of vitkit that a file imports, at the top or anywhere."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" if node.module == "vitkit" else node.module for alias in node.names}
+    return {name for name in found if name.startswith("vitkit.")}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_imports_come_from_lower_ranks_or_the_same_room(file):
+    here = room(file)
+    for module in imported(ast.parse(file.read_text())):
+        there = module.split(".")[1]
+        if there == "__version__":
+            continue
+        assert there == here or RANKS[there] < RANKS[here] or {here, there} == {"cli", "commands"}, (
+            f"{file.name} (rank {RANKS[here]}) imports {module} (rank {RANKS[there]})"
+        )
+
+
+def test_models_import_torch_only():
+    for file in (ROOT / "models").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            for name in names:
+                top = name.split(".")[0]
+                assert top in sys.stdlib_module_names | {"torch", "vitkit"}, f"{file.name} imports {name}"
+                assert not name.startswith(("torch.distributed", "torch.optim")), f"{file.name} imports {name}"
+
+
+@pytest.mark.parametrize("config", [ViTConfig, Preprocessing, Augmentation, Columns, Data, Optim, Supervised, Recipe])
+def test_every_setting_is_read_and_frozen(config):
+    read = set()
+    for file in FILES:
+        tree = ast.parse(file.read_text())
+        read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    unread = {field.name for field in dataclasses.fields(config)} - read
+    assert not unread, f"{config.__name__}: nobody reads {unread}"
+    assert config.__dataclass_params__.frozen
+
+
+def test_nothing_heavy_is_imported_with_vitkit():
+    heavy = ["torch", "torchvision", "matplotlib", "sklearn", "pyarrow", "numpy", "PIL", "rich", "tyro"]
+    code = f"import sys, vitkit; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_using_a_model_needs_no_pictures_or_tables():
+    code = (
+        "import sys, vitkit; vitkit.create('mu/16'); "
+        "print([m for m in 'torchvision matplotlib sklearn pyarrow'.split() if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_importing_changes_nothing_in_torch():
+    code = (
+        "import torch; state = torch.get_rng_state(), torch.get_num_threads(), torch.get_default_dtype()\n"
+        "import vitkit.cli, vitkit.commands, vitkit.recipes, vitkit.serve, vitkit.inspection\n"
+        "assert torch.equal(state[0], torch.get_rng_state())\n"
+        "assert state[1:] == (torch.get_num_threads(), torch.get_default_dtype())\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_modules_only_define():
+    """At the top of a module stand definitions, constants and imports: no loop, no `with`, no bare call."""
+    for file in FILES:
+        for node in ast.parse(file.read_text()).body:
+            assert not isinstance(node, ast.For | ast.While | ast.With | ast.Try), f"{file}:{node.lineno}"
+            bare = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
+            assert not bare, f"{file}:{node.lineno} does something at import"
+
+
+def public_things():
+    for name in PUBLIC_ROOMS:
+        module = importlib.import_module(f"vitkit.{name}")
+        names = getattr(module, "__all__", None) or [
+            n
+            for n, v in vars(module).items()
+            if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__
+        ]
+        for public in names:
+            thing = getattr(module, public)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                yield f"{name}.{public}", thing
+
+
+@pytest.mark.parametrize(("name", "thing"), public_things(), ids=lambda x: x if isinstance(x, str) else "")
+def test_public_names_are_documented_and_typed(name, thing):
+    doc = inspect.getdoc(thing)
+    assert doc and len(doc.split()) >= 4, f"{name} has no docstring"
+    if inspect.isfunction(thing):
+        signature = inspect.signature(thing)
+        untyped = [p.name for p in signature.parameters.values() if p.annotation is p.empty]
+        assert not untyped, f"{name}: no type for {untyped}"
+        assert signature.return_annotation is not signature.empty, f"{name}: no return type"
+        assert not [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD] or name.startswith("models.")
+    else:
+        for method, value in vars(thing).items():
+            if inspect.isfunction(value) and not method.startswith("_") and method not in ("forward", "init_weights"):
+                assert inspect.getdoc(value), f"{name}.{method} has no docstring"
+
+
+SHAPED = ["embed", "encode", "features", "forward"]
+
+
+@pytest.mark.parametrize("method", SHAPED)
+def test_the_models_seams_say_their_shapes(method):
+    doc = inspect.getdoc(getattr(vitkit.VisionTransformer, method))
+    assert "(B, C, H, W)" in doc and "->" in doc
+
+
+def test_every_setting_is_explained_on_the_command_line():
+    """tyro takes a field's text from the string below it; none may be without."""
+    for config in (ViTConfig, Preprocessing, Augmentation, Columns, Data, Optim, Supervised, Recipe):
+        tree = ast.parse(inspect.getsource(config)).body[0]
+        fields = [i for i, node in enumerate(tree.body) if isinstance(node, ast.AnnAssign)]
+        for i in fields:
+            below = tree.body[i + 1] if i + 1 < len(tree.body) else None
+            explained = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            assert explained, f"{config.__name__}.{tree.body[i].target.id} is not explained"
+
+
+def test_every_module_is_importable_and_says_what_it_is():
+    for info in pkgutil.walk_packages([str(ROOT)], "vitkit."):
+        assert importlib.import_module(info.name).__doc__, f"{info.name} does not say what it is"
+
+
+def test_lazy_names_are_the_rooms_own():
+    for name in vitkit.__all__:
+        assert getattr(vitkit, name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = vitkit.nothing
+
+
+def test_only_the_command_line_reads_argv_or_exits():
+    for file in FILES:
+        if file.name not in ("cli.py", "__main__.py"):
+            assert "sys.argv" not in file.read_text() and "sys.exit" not in file.read_text(), file
+
+
+def test_nothing_is_unpickled():
+    for file in FILES:
+        text = file.read_text()
+        assert "import pickle" not in text and "torch.load(" not in text, file

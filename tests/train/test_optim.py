@@ -1,0 +1,168 @@
+"""Schedules, parameter groups and losses against the paper's formulas and torch's own pieces."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vitkit.models import create, vit
+from vitkit.train import Optim, Span, Supervised
+from vitkit.train.optim import parameter_groups
+from vitkit.train.span import due
+
+ONE_BLOCK = vit("mu/16", classes=4, depth=2)
+
+
+class TestSchedule:
+    def test_cosine(self):
+        optim = Optim(lr=0.1, warmup=Span(10), schedule="cosine")
+        assert optim.rate(0, 110) == 0
+        assert optim.rate(5, 110) == pytest.approx(0.5 * 0.1)  # the decay has not begun
+        assert optim.rate(10, 110) == pytest.approx(0.1)
+        assert optim.rate(60, 110) == pytest.approx(0.05)
+        assert optim.rate(35, 110) == pytest.approx(0.1 * 0.5 * (1 + math.cos(math.pi / 4)))
+        assert optim.rate(110, 110) == pytest.approx(0, abs=1e-12)
+
+    def test_linear_ends_at_1e_5(self):
+        optim = Optim(lr=8e-4, warmup=Span(10_000), schedule="linear")
+        assert optim.rate(0, 100_000) == 0
+        assert optim.rate(10_000, 100_000) == pytest.approx(8e-4)
+        assert optim.rate(55_000, 100_000) == pytest.approx((8e-4 + 1e-5) / 2)
+        assert optim.rate(100_000, 100_000) == pytest.approx(1e-5)
+
+    def test_without_warmup_the_first_update_counts(self):
+        assert Optim(lr=0.1).rate(0, 10) == pytest.approx(0.1)
+        assert Optim(lr=0.1, schedule="constant").rate(9, 10) == 0.1
+
+
+class TestSpan:
+    @pytest.mark.parametrize(
+        ("text", "steps"),
+        [("500", 500), ("500steps", 500), ("1 epoch", 98), ("10epochs", 977), ("51200images", 100), ("1e3", 1000), ("0", 0),
+         ("0.001epochs", 1)],
+    )  # fmt: skip
+    def test_of_cifar(self, text, steps):
+        assert Span.parse(text).steps(batch=512, examples=50_000) == steps
+
+    @pytest.mark.parametrize("span", [Span(1.5, "epochs"), Span(20_000, "steps"), Span(3e8, "images")])
+    def test_text_and_back(self, span):
+        assert Span.parse(str(span)) == span
+
+    @pytest.mark.parametrize("text", ["", "ten", "10 fortnights", "1.2.3", "-4"])
+    def test_what_is_none(self, text):
+        with pytest.raises(ValueError, match="is not a duration"):
+            Span.parse(text)
+
+    def test_due(self):
+        assert [step for step in range(12) if due(step, 5, 11)] == [5, 10, 11]
+        assert [step for step in range(12) if due(step, 0, 11)] == [11]
+
+
+class TestGroups:
+    def test_decay_of_all_or_of_kernels_only(self):
+        model = create(replace(ONE_BLOCK, pool="map", representation=8), seed=0)
+        (group,) = parameter_groups(model, Optim(weight_decay=0.1))
+        assert len(group["params"]) == len(list(model.parameters()))
+        kernels = {id(p) for p in model.parameters() if p.ndim in (2, 4)}  # positions, cls and probe have three
+        for group in parameter_groups(model, Optim(weight_decay=0.1, decay_on="kernels")):
+            assert {id(p) in kernels for p in group["params"]} == {group["weight_decay"] > 0}
+
+    def test_layer_decay(self):
+        model = create(ONE_BLOCK, seed=0)
+        scale = {id(p): g["scale"] for g in parameter_groups(model, Optim(layer_decay=0.5)) for p in g["params"]}
+        assert scale[id(model.head.weight)] == scale[id(model.norm.bias)] == 1
+        assert scale[id(model.blocks[1].mlp.expand.bias)] == 0.5
+        assert scale[id(model.blocks[0].attention.qkv.weight)] == 0.25
+        assert scale[id(model.cls)] == scale[id(model.positions.table)] == scale[id(model.stem.project.weight)] == 0.125
+
+    def test_frozen_parameters_are_left_out(self):
+        model = create(ONE_BLOCK, seed=0)
+        model.requires_grad_(False).head.requires_grad_(True)
+        (group,) = parameter_groups(model, Optim())
+        assert [id(p) for p in group["params"]] == [id(model.head.weight), id(model.head.bias)]
+
+    def test_an_unmatched_parameter_is_an_error(self):
+        model = create(ONE_BLOCK, seed=0)
+        model.novelty = torch.nn.Parameter(torch.zeros(2))
+        with pytest.raises(ValueError, match="'novelty' belongs to kinds"):
+            parameter_groups(model, Optim())
+
+
+class TestUpdates:
+    def test_adam_decouples_decay_and_multiplies_it_by_the_rate(self):
+        model = create(ONE_BLOCK, seed=0)
+        optimizer = Optim(lr=0.01, weight_decay=0.3).build(model)
+        before = model.blocks[0].norm1.weight.detach().clone()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+        torch.testing.assert_close(model.blocks[0].norm1.weight.detach(), before - 0.01 * 0.3 * before)
+
+    def test_adam_by_hand(self):
+        model = create(ONE_BLOCK, seed=0)
+        optim = Optim(lr=0.01, weight_decay=0.1)
+        optimizer = optim.build(model)
+        p, m, v = model.head.weight, 0.0, 0.0
+        w = p.detach().double().clone()
+        torch.manual_seed(0)
+        for step in range(1, 4):
+            for q in model.parameters():
+                q.grad = torch.randn_like(q)
+            g = p.grad.double().clone()
+            optimizer.step()
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            w = w - 0.01 * 0.1 * w - 0.01 * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+        torch.testing.assert_close(p.detach().double(), w, atol=1e-6, rtol=1e-5)
+
+    def test_sgd_is_plain_momentum(self):
+        model = create(ONE_BLOCK, seed=0)
+        optimizer = Optim(name="sgd", lr=0.1, momentum=0.9).build(model)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        before = model.head.bias.detach().clone()
+        optimizer.step()
+        optimizer.step()
+        torch.testing.assert_close(model.head.bias.detach(), before - 0.1 * (1 + 1.9))
+
+    @pytest.mark.parametrize(
+        "bad", [{"lr": 0}, {"lr": -1}, {"weight_decay": -0.1}, {"beta1": 1.0}, {"layer_decay": 2.0}]
+    )
+    def test_values_that_cannot_be(self, bad):
+        name = next(iter(bad))
+        with pytest.raises(ValueError, match=f"{name} is {bad[name]}"):
+            Optim(**bad)
+
+
+class TestLosses:
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 3, 4, 0])
+
+    def loss(self, name, smoothing=0.0):
+        return Supervised(name, smoothing)(lambda _: self.logits, None, self.labels)
+
+    def test_softmax(self):
+        expected = -self.logits.log_softmax(-1)[torch.arange(6), self.labels].mean()
+        torch.testing.assert_close(self.loss("softmax"), expected)
+
+    def test_sigmoid_sums_over_classes(self):
+        y = F.one_hot(self.labels, 5).float()
+        p = self.logits.sigmoid()
+        expected = -(y * p.log() + (1 - y) * (1 - p).log()).sum(-1).mean()
+        torch.testing.assert_close(self.loss("sigmoid"), expected)
+
+    @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+    def test_smoothing_spreads_a_share_of_the_target(self, name):
+        y = F.one_hot(self.labels, 5) * 0.8 + 0.2 / 5
+        if name == "softmax":
+            expected = -(y * self.logits.log_softmax(-1)).sum(-1).mean()
+        else:
+            expected = F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
+        torch.testing.assert_close(self.loss(name, 0.2), expected)
+
+    def test_first_loss_of_the_official_pretraining(self):
+        """Zero head, bias -10, 21,843 classes, one label: K ln(1 + e^-10) + 10 (PAPER.md 19)."""
+        model = create("mu/16", classes=21_843, head_bias=-10.0, seed=0).eval()
+        loss = Supervised("sigmoid")(model, torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]))
+        assert loss.item() == pytest.approx(21_843 * math.log1p(math.exp(-10)) + 10, rel=1e-5)
