@@ -3,7 +3,8 @@
     python benchmarks/loader.py --data FOLDER_OR_PARQUET ...      (a class a folder; or image{bytes, path} and label)
 
 The same task for all: JPEG files on disk, Inception crop to 224 (area 5 to 100 %, bilinear, antialiased), mirrored half
-the time, batches of 64 uint8 images, two workers. timm's and torchvision's usual endings turn batches into floats;
+the time, batches of 64 uint8 images, two workers. vitkit draws crops as the paper did (the side is uniform), the peers
+larger ones (the area is uniform): the row with torchvision's crop sizes is the comparison of like with like. timm's and torchvision's usual endings turn batches into floats;
 where a peer has a uint8 way it is measured as well, and the best of all peers counts. A round runs every pipeline once
 over the same files, in an order of its own. The clock starts when the batches that were under way at the start are
 there, so that starting processes does not count. Printed and written to benchmarks/results/: the median over the rounds
@@ -17,6 +18,8 @@ again (4:2:0): the texture stays that of photographs, which enlarging would smoo
 import argparse
 import io
 import json
+import math
+import multiprocessing
 import os
 import platform
 import random
@@ -25,12 +28,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import date
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -52,24 +57,35 @@ Start = Callable[[int], Batches]            # a pipeline ready to run: begins an
 # vitkit
 
 
-def vitkit(folder: Path, reduced: bool = False, library: bool = True) -> Start:
-    from vitkit.data import jpeg
-    from vitkit.data.loader import train_batches
-    from vitkit.data.sources import open_source
-    from vitkit.data.transforms import Augmentation, Preprocessing
+def vitkit(folder: Path, reduced: bool = False, library: bool = True, torchvisions_crops: bool = False) -> Start:
+    from vitkit.data import Augmentation, Preprocessing, open_source, train_batches
 
     source = open_source(str(folder))
-    augmentation, preprocessing = Augmentation(reduced_decode=reduced), Preprocessing(size=SIDE)
+    augmentation, preprocessing = Augmentation(reduced_decode=reduced), Preprocessing(size=(SIDE, SIDE))
+    changes = {} if library else {"vitkit.data.jpeg._library": lambda: None}
+    if torchvisions_crops:
+        changes["vitkit.data.transforms.inception_box"] = torchvision_box
 
     def start(seed: int) -> Batches:
         stream = train_batches(source, augmentation, preprocessing, batch=BATCH, seed=seed, after=0, workers=WORKERS)
-        if library:
-            return iter(stream)
-        with mock.patch.object(jpeg, "_library", lambda: None):       # the workers are forked while it is hidden
-            first = next(stream := iter(stream))
-        return (batch for part in ([first], stream) for batch in part)
+        with ExitStack() as patches:
+            for name, value in changes.items():
+                patches.enter_context(mock.patch(name, value))
+            yield next(stream)                      # starts the workers, which keep what was changed
+        yield from stream
 
     return start
+
+
+def torchvision_box(height: int, width: int, area: tuple[float, float], random: np.random.Generator):
+    """RandomResizedCrop's box: the area is uniform, so crops are larger than TensorFlow's, whose side is uniform."""
+    for _ in range(10):
+        size = height * width * random.uniform(*area)
+        aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round((size * aspect) ** 0.5), round((size / aspect) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            return int(random.integers(height - h + 1)), int(random.integers(width - w + 1)), h, w
+    return 0, 0, height, width
 
 
 # its peers
@@ -127,6 +143,7 @@ def hugging_face(folder: Path) -> Start:
 
 OURS = {
     "vitkit": vitkit,
+    "vitkit, torchvision's crop sizes": partial(vitkit, torchvisions_crops=True),
     "vitkit, reduced decode": partial(vitkit, reduced=True),
     "vitkit without TurboJPEG": partial(vitkit, library=False),
 }
@@ -142,55 +159,70 @@ PEERS = {
 # the measurement
 
 
-def images_per_second(start: Start, seed: int, steps: int) -> float:
+class Rate(NamedTuple):
+    images_per_second: float
+    cpu_ms: float               # processor time of all processes, per image: much less disturbed by other programs
+
+
+def rate(start: Start, seed: int, steps: int) -> Rate:
     """The steady rate: from the arrival of the batches that were under way at the start to that of the last one."""
     stream = start(seed)
     skipped = 2 * WORKERS
     for _ in islice(stream, skipped):
         pass
-    begin = time.perf_counter()
+    begin, busy = time.perf_counter(), processor_seconds()
     got = sum(1 for _ in islice(stream, steps - skipped))
-    rate = got * BATCH / (time.perf_counter() - begin)
+    seconds, busy = time.perf_counter() - begin, processor_seconds() - busy
     assert got == steps - skipped, f"{got} batches came, not {steps - skipped}"
     if hasattr(stream, "close"):
         stream.close()
-    return rate
+    return Rate(got * BATCH / seconds, busy * 1e3 / (got * BATCH))
 
 
-def measure(pipelines: dict[str, Start], rounds: int, steps: int) -> dict[str, list[float]]:
-    """Images a second by pipeline and round, after a round that does not count."""
+def processor_seconds() -> float:
+    """Of this process and its workers; those of the workers are known on Linux alone."""
+    ticks = 0
+    for child in multiprocessing.active_children():
+        if (stat := Path(f"/proc/{child.pid}/stat")).exists():
+            ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure(pipelines: dict[str, Start], rounds: int, steps: int) -> dict[str, list[Rate]]:
+    """Rates by pipeline and round, after a round that does not count."""
     rates = {name: [] for name in pipelines}
     for number in range(rounds + 1):
-        order = random.Random(number).sample(list(pipelines), len(pipelines))
-        for name in order:
-            rate = images_per_second(pipelines[name], number, steps)
-            if number:
-                rates[name].append(rate)
+        for name in random.Random(number).sample(list(pipelines), len(pipelines)):
+            rates[name].append(rate(pipelines[name], number, steps))
         print(f"round {number} of {rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    return rates
+    return {name: values[1:] for name, values in rates.items()}
 
 
 def reduced_difference(folder: Path, steps: int) -> dict[str, float]:
     """What reduced decoding changes, in grey levels of 255: the crops are the same, being a function of seed and step."""
     exact, reduced = (vitkit(folder, reduced=flag)(0) for flag in (False, True))
     pairs = islice(zip(exact, reduced, strict=False), steps)
-    levels = torch.cat([(a.images.short() - b.images.short()).abs().flatten() for a, b in pairs]).numpy()
+    levels = torch.cat([(a.images.short() - b.images).abs().flatten() for a, b in pairs]).numpy()
     return {"mean": round(float(levels.mean()), 3), **{f"p{q}": float(np.percentile(levels, q)) for q in (95, 99, 99.9)}}
 
 
-def report(rates: dict[str, list[float]]) -> list[dict]:
-    best = max((name for name in rates if name in PEERS), key=lambda name: median(rates[name]))
+def report(rates: dict[str, list[Rate]]) -> list[dict]:
+    """A row a pipeline, the fastest first, with ratios to the peer that is best by the median."""
+    speed = {name: [rate.images_per_second for rate in values] for name, values in rates.items()}
+    cpu = {name: median(rate.cpu_ms for rate in values) for name, values in rates.items()}
+    best = max((name for name in rates if name in PEERS), key=lambda name: median(speed[name]))
     rows = []
-    for name, values in rates.items():
-        paired = [mine / theirs for mine, theirs in zip(values, rates[best], strict=True)]
+    for name, values in speed.items():
+        paired = [mine / theirs for mine, theirs in zip(values, speed[best], strict=True)]
         rows.append(
             {
                 "pipeline": name,
                 "images_per_second": round(median(values), 1),
-                "min": round(min(values), 1),
-                "max": round(max(values), 1),
-                "ratio_to_best_peer": round(median(values) / median(rates[best]), 3),
-                "ratio_min_max_over_rounds": [round(min(paired), 3), round(max(paired), 3)],
+                "min_max": [round(min(values), 1), round(max(values), 1)],
+                "ratio_to_best_peer": round(median(values) / median(speed[best]), 3),
+                "ratio_of_each_round": [round(value, 3) for value in paired],
+                "cpu_ms_an_image": round(cpu[name], 3),
+                "cpu_ratio": round(cpu[best] / cpu[name], 3),
                 "best_peer": name == best,
             }
         )
@@ -317,13 +349,13 @@ def write(result: dict, options: argparse.Namespace) -> None:
 
 def show(result: dict) -> None:
     print(f"{result['data']}, load at the start {result['load_at_start']}")
-    print(f"{'pipeline':38}{'images/s':>10}{'min':>8}{'max':>8}{'ratio':>8}   over the rounds")
+    print(f"{'pipeline':36}{'images/s':>9}{'min':>7}{'max':>7}{'ratio':>7}{'rounds':>14}{'CPU ms':>8}{'ratio':>7}")
     for row in result["results"]:
-        low, high = row["ratio_min_max_over_rounds"]
-        mark = "  <- best peer" if row["best_peer"] else ""
+        (low, high), each = row["min_max"], row["ratio_of_each_round"]
+        spread = f"{min(each):.2f}-{max(each):.2f}"
         print(
-            f"{row['pipeline']:38}{row['images_per_second']:10.0f}{row['min']:8.0f}{row['max']:8.0f}"
-            f"{row['ratio_to_best_peer']:8.2f}   {low:.2f} to {high:.2f}{mark}"
+            f"{row['pipeline']:36}{row['images_per_second']:9.0f}{low:7.0f}{high:7.0f}{row['ratio_to_best_peer']:7.2f}"
+            f"{spread:>14}{row['cpu_ms_an_image']:8.2f}{row['cpu_ratio']:7.2f}{' <- best peer' * row['best_peer']}"
         )
     if levels := result.get("reduced_decode_difference_in_grey_levels"):
         print("reduced decode against exact, grey levels of 255:", levels)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from vitkit.data import Columns, Source
 from vitkit.train import Recipe
 from vitkit.train import train as run
 
@@ -35,7 +36,9 @@ class Evaluate:
     data: Positional[str]
     """Folder, manifest, parquet file, or digits."""
     split: Literal["train", "val", "test"] | None = None
-    """Which part of the data; unless told its test part, else its val part, else all of it."""
+    """Which part of the data; unless told its test part, else its val part, else what the run set aside, else all."""
+    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
+    """Which columns of a table hold the image and its label; found by their names unless told."""
     batch: int = 64
     """Images a forward pass."""
     workers: int = -1
@@ -96,15 +99,15 @@ def evaluate(command: Evaluate) -> int:
     """`vitkit evaluate`."""
     from rich.progress import track
 
-    from vitkit.data import default_workers, eval_batches, open_source
+    from vitkit.data import default_workers, eval_batches
     from vitkit.evaluate import accuracy, align
     from vitkit.parallel import autocast, pick_device
     from vitkit.weights import load
 
     place, found = pick_device(command.device), load(command.model)
-    source = open_source(command.data, split=command.split)
+    source, part = _part(command, found.origin)
     numbers = align(source.labels, found.labels)
-    workers = default_workers() if command.workers < 0 else command.workers
+    workers = default_workers(source) if command.workers < 0 else command.workers
     batches = eval_batches(source, found.preprocessing, command.batch, workers)
     shown = track(batches, "evaluating", console=Console(stderr=True), transient=True)
     aligned = (batch._replace(labels=numbers[batch.labels]) for batch in shown)
@@ -113,12 +116,25 @@ def evaluate(command: Evaluate) -> int:
     if command.json:
         print(json.dumps(metrics))
         return 0
-    table = Table("metric", "value", title=f"{command.model} on {command.data}")
+    print(f"{command.model} on {part}")
+    table = Table("metric", "value")
     for name, value in metrics.items():
         table.add_row(name, f"{value:.2%}" if name.startswith("top") else f"{value:,.4g}")
     Console().print(table)
     print(f"next: vitkit predict {command.model} IMAGE...")
     return 0
+
+
+def _part(command: Evaluate, origin: dict) -> tuple[Source, str]:
+    """The images to evaluate on, and what to call them: never those that the model was trained on, where that is known."""
+    from vitkit.data import open_source, open_splits
+
+    if command.split is None and command.data == origin.get("data"):
+        splits = open_splits(command.data, command.columns, origin.get("seed", 0))
+        if splits.made:
+            return splits.test, f"the {len(splits.test):,} images of {command.data} that its training set aside"
+    source = open_source(command.data, command.columns, command.split)
+    return source, f"{len(source):,} images of {command.data}"
 
 
 def predict(command: Predict) -> int:
@@ -133,20 +149,20 @@ def predict(command: Predict) -> int:
     if 0 < command.limit < len(items):
         items = [items[i * len(items) // command.limit] for i in range(command.limit)]
     answers = list(serve.predict(found, items, command.top, device=command.device))
-    table = Table("image", "prediction", "probability", "others")
+    table = Table("prediction", "probability", "image", "next")
+    table.columns[2].overflow = table.columns[3].overflow = "fold"
     for answer in answers:
         if command.json:
-            print(
-                json.dumps(answer._asdict() if answer.error is None else {"name": answer.name, "error": answer.error})
-            )
+            print(json.dumps(answer._asdict() if answer.error is None else {"name": answer.name, "error": answer.error}))
         elif answer.error is None:
             rest = ", ".join(f"{n} {p:.1%}" for n, p in zip(answer.labels[1:], answer.probabilities[1:], strict=True))
             wrong = f" (is {answer.truth})" if answer.truth not in (None, answer.labels[0]) else ""
-            table.add_row(answer.name, answer.labels[0] + wrong, f"{answer.probabilities[0]:.1%}", rest)
-        else:
-            table.add_row(answer.name, "broken image", "", answer.error)
-    if not command.json:
+            table.add_row(answer.labels[0] + wrong, f"{answer.probabilities[0]:.1%}", answer.name, rest)
+    if table.row_count:
         Console().print(table)
+    for answer in answers:
+        if answer.error is not None and not command.json:
+            print(f"not classified: {answer.error}", file=sys.stderr)
     good = [(item, answer) for item, answer in zip(items, answers, strict=True) if answer.error is None]
     if command.sheet and good:
         tiles = [

@@ -3,10 +3,20 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from rich.console import Console
 
 from vitkit.recipes import recipe
 from vitkit.train import Recipe, Span
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

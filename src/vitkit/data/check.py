@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 
 from vitkit.data.images import BadImage, open_image
-from vitkit.data.loader import in_order
 from vitkit.data.sources import Source
+from vitkit.data.workers import in_order
 
 CHUNK = 64  # images between two updates of the progress bar
 PATIENCE = 2.0  # seconds before there is one
@@ -48,4 +48,6 @@ def _shown(chunks, total: int, progress: bool):
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(chunks, "checking images", total=total, completed=done, console=Console(stderr=True), transient=True)
+    yield from track(
+        chunks, "checking images", total=total, completed=done, console=Console(stderr=True), transient=True
+    )

@@ -10,9 +10,9 @@ from vitkit.data.stores import Files
 from vitkit.data.tables import PARTS, Table
 
 # Of the formats that images.py reads.
-SUFFIXES = frozenset(
-    [".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".dib", ".ppm", ".pgm", ".pbm", ".pnm", ".webp", ".tif", ".tiff", ".jp2", ".j2k", ".j2c", ".jpx", ".jpc", ".avif", ".ico", ".qoi", ".sgi", ".rgb", ".rgba", ".bw", ".pcx"]
-)
+SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif", ".tiff"}
+SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".j2c", ".jpc", ".jpx", ".avif", ".ico", ".qoi", ".sgi"}
+SUFFIXES |= {".rgb", ".rgba", ".bw", ".pcx"}
 
 
 def find_images(root: Path | str) -> tuple[list[str], Counter]:
@@ -73,7 +73,9 @@ def read_folder(root: Path) -> Table:
     parts = [PARTS[split[i][0].lower()] if divided else "" for i in kept]
     twice = {name for name in {split[i][0] for i in kept} if divided}
     if len(twice) > len(set(parts)):
-        raise ValueError(f"{root} holds the same part under two names ({', '.join(sorted(twice))}); merge or rename them")
+        raise ValueError(
+            f"{root} holds the same part under two names ({', '.join(sorted(twice))}); merge or rename them"
+        )
     notes = [f"left out: {', '.join(f'{n:,} {kind}' for kind, n in sorted(left.items()))}"] if left else []
     notes += _empty(root, {"/".join(split[i][:depth]) for i in kept}, depth)
     return Table(

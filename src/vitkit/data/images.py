@@ -140,7 +140,9 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     """
     if isinstance(data, np.ndarray):
         if data.dtype != np.uint8 or data.ndim not in (2, 3) or data.shape[2:] not in ((), (1,), (3,)) or not data.size:
-            raise BadImage(f"{name} is an array of {data.dtype} {data.shape}; expected uint8 (h, w), (h, w, 1) or (h, w, 3)")
+            raise BadImage(
+                f"{name} is an array of {data.dtype} {data.shape}; expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
+            )
         return Decoded(data, name)
     if not data:
         raise BadImage(f"{name} is empty: 0 bytes")
@@ -211,8 +213,12 @@ def _sentences(name: str) -> Iterator[None]:
             yield
     except Image.UnidentifiedImageError:
         known = ", ".join(FORMATS)
-        raise BadImage(f"{name} is no image in a format that is read here ({known}), or its header is damaged") from None
+        raise BadImage(
+            f"{name} is no image in a format that is read here ({known}), or its header is damaged"
+        ) from None
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}") from error
-    except Exception as error:  # a damaged file raises nearly anything: OSError, SyntaxError, struct.error, KeyError ...
+    except (
+        Exception
+    ) as error:  # a damaged file raises nearly anything: OSError, SyntaxError, struct.error, KeyError ...
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error

@@ -8,31 +8,23 @@ Legend: B batch, N examples, h w pixels.
 """
 
 import itertools
-import shutil
-import signal
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, suit
+from vitkit.data.workers import batches_ahead, in_order
 from vitkit.parallel import cpus
 
 MAX_WORKERS = 16
-AHEAD = 2  # batches that each worker prepares before they are asked for
-# Workers are forked where that is safe: at once, and they share what the source holds in memory.
-START = "fork" if sys.platform.startswith("linux") else "spawn"
 
 _ORDER, _AUGMENT = 0, 1  # what a stream of random numbers is for
 
@@ -181,99 +173,12 @@ class _Count:
         return itertools.count(self.first)
 
 
-def in_order(build, steps, workers: int, pin: bool = False, ahead: int = AHEAD) -> Iterator:
-    """build[step] for every step, in order, prepared by worker processes; an exception that build returns is raised.
-
-    pin: put tensors into page-locked memory. Raises RuntimeError, in one sentence, when a worker is killed.
-    """
-    for item in _in_workers(build, steps, workers, pin, ahead) if workers else _in_this_process(build, steps, pin):
-        if isinstance(item, Exception):
-            raise item
-        yield item
-
-
-def _in_this_process(build, steps, pin: bool) -> Iterator:
-    for step in steps:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # images are so small that waiting for another thread takes longer than the work
-        try:
-            item = build[step]
-        finally:
-            torch.set_num_threads(threads)
-        yield Batch(*(tensor.pin_memory() for tensor in item)) if pin and isinstance(item, Batch) else item
-
-
-def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
-    with warnings.catch_warnings():
-        # More workers than cores may be right where reading waits for a network; and Python 3.12 warns of every fork
-        # beside threads: theirs hold no lock that a worker, which computes on one thread of its own, would take.
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        items = iter(
-            DataLoader(
-                build,
-                batch_size=None,
-                sampler=steps,
-                num_workers=workers,
-                worker_init_fn=_begin_worker,
-                pin_memory=pin,
-                prefetch_factor=ahead,
-                multiprocessing_context=START,
-            )
-        )
-    try:
-        yield from items
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise RuntimeError(
-            f"a process that prepares images was killed, most likely for want of memory: use fewer --data.workers than "
-            f"{workers}, or 0 to prepare them in the main process ({str(error).splitlines()[0]})"
-        ) from error
-
-
 def _stream(build, steps, source: Source, preprocessing: Preprocessing, part: range, workers: int) -> Iterator[Batch]:
     if workers < 0:
         raise ValueError(f"workers is {workers}; it is 0 or more")
     source.prepare()
-    ahead = _fitting(workers, len(part) * 3 * preprocessing.size[0] * preprocessing.size[1]) if workers else AHEAD
-    return in_order(build, steps, workers, torch.cuda.is_available(), ahead)
-
-
-def _fitting(workers: int, size: int, free: Callable[[], int | None] | None = None) -> int:
-    """Batches of `size` bytes that each worker may prepare ahead: they travel through /dev/shm, often 64 MB in a container.
-
-    Raises ValueError where not even one each would fit; without this the process dies of a bus error.
-    """
-    room = (free or _shared_memory)()
-    if room is None or (AHEAD * workers + 1) * size <= room:
-        return AHEAD
-    if (workers + 1) * size > room:
-        raise ValueError(
-            f"{workers} workers need {(workers + 1) * size >> 20:,} MB of shared memory and /dev/shm has {room >> 20:,} free; "
-            f"use fewer --data.workers, or start the container with more (docker run --shm-size=2g)"
-        )
-    return 1
-
-
-def _shared_memory() -> int | None:
-    shared = Path("/dev/shm")
-    return shutil.disk_usage(shared).free if shared.is_dir() else None
-
-
-def _begin_worker(number: int) -> None:
-    """Leave signals to the main process: a scheduler sends them to everyone, and the run wants to save itself first.
-
-    A second SIGTERM ends the worker; a main process that goes takes its workers along within seconds.
-    """
-    for name in ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-
-    def first_time(number, frame):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    signal.signal(signal.SIGTERM, first_time)
+    size = len(part) * 3 * preprocessing.size[0] * preprocessing.size[1]
+    return in_order(build, steps, workers, torch.cuda.is_available(), batches_ahead(workers, size))
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:

@@ -39,7 +39,9 @@ def read_manifest(path: Path, columns: Columns) -> Table:
             raise ValueError(f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}")
         names.append(_inside(row[image], base, f"{path} row {number}"))
     if not Path(base, names[0]).exists():
-        raise ValueError(f"{path} row 0 names {names[0]!r}, and there is no such file in {base or '.'}; paths start there")
+        raise ValueError(
+            f"{path} row 0 names {names[0]!r}, and there is no such file in {base or '.'}; paths start there"
+        )
     split = [name for name in present if name.lower() == "split"]
     parts = as_parts([row.get(split[0]) for row in rows], str(path)) if split else np.full(len(rows), "", dtype=object)
     return Table(Files.of(base, names), as_labels([row[label] for row in rows], str(path)), parts, None, ())
@@ -59,7 +61,9 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
                 if not line:
                     continue
                 if len(line) != len(names):
-                    raise ValueError(f"{path} line {lines.line_num} has {len(line)} fields, the first line {len(names)}")
+                    raise ValueError(
+                        f"{path} line {lines.line_num} has {len(line)} fields, the first line {len(names)}"
+                    )
                 yield dict(zip(names, line, strict=True))
         except csv.Error as error:
             raise ValueError(f"{path} line {lines.line_num} is malformed: {error}") from None

@@ -50,7 +50,9 @@ def read_parquet(files: dict[Path, str], columns: Columns) -> Table:
     first_file, first = next(iter(opened.items()))
     for file, found in opened.items():
         if found[:3] != first[:3]:
-            raise ValueError(f"{file} has other columns or class names than {first_file.name}; they are no one data set")
+            raise ValueError(
+                f"{file} has other columns or class names than {first_file.name}; they are no one data set"
+            )
     rows = [rows for found in opened.values() for rows in found.rows]
     if not sum(rows):
         raise ValueError(f"{', '.join(map(str, files))} has no rows")

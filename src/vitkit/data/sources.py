@@ -142,7 +142,9 @@ def _read(where: str, columns: Columns) -> Table:
             return read_manifest(path, columns)
         if path.suffix.lower() == ".parquet":
             return read_parquet({path: ""}, columns)
-        raise ValueError(f"{path} is no {', '.join(manifests.SUFFIXES)} or .parquet file; give one, or a folder of images")
+        raise ValueError(
+            f"{path} is no {', '.join(manifests.SUFFIXES)} or .parquet file; give one, or a folder of images"
+        )
     found = families(path.parent) if path.parent.is_dir() else {}
     if path.name in found:
         return read_parquet(found[path.name], columns)

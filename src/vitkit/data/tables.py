@@ -53,8 +53,12 @@ def pick(asked: str | None, known: Sequence[str], present: Sequence[str], flag: 
         if len(found) == 1:
             return found[0]
         if found:
-            raise ValueError(f"several columns may be meant: {', '.join(found)} (of {listed}); say which with --data.{flag}")
-    raise ValueError(f"none of the columns {listed} is called {', '.join(known)}; say which is meant with --data.{flag}")
+            raise ValueError(
+                f"several columns may be meant: {', '.join(found)} (of {listed}); say which with --data.{flag}"
+            )
+    raise ValueError(
+        f"none of the columns {listed} is called {', '.join(known)}; say which is meant with --data.{flag}"
+    )
 
 
 def as_labels(values: Sequence, where: str) -> np.ndarray:
@@ -68,15 +72,21 @@ def as_labels(values: Sequence, where: str) -> np.ndarray:
         if not isinstance(value, str | int) and not (isinstance(value, float) and value.is_integer()):
             raise ValueError(f"{where} row {row} has the label {value!r}; a label is a whole number or a name")
         if isinstance(value, str) != isinstance(values[0], str):
-            raise ValueError(f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); choose one kind")
+            raise ValueError(
+                f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); choose one kind"
+            )
     if values and isinstance(values[0], str):
-        if not all(value.isascii() and value.isdigit() and str(int(value)) == value for value in set(values)):
+        if not all(map(_is_number, set(values))):
             return np.array(values, dtype=object)
         values = [int(value) for value in values]
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
         raise ValueError(f"{where} has labels beyond 64 bits; number the classes from 0, or name them") from None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19 and str(int(text)) == text
 
 
 def as_parts(values: Sequence, where: str) -> np.ndarray:
@@ -104,7 +114,11 @@ def classes(table: Table) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]
         names = table.names or tuple(str(number) for number in range(high + 1))
         used = len(np.unique(labels))
         sparse = table.names is None and used < len(names)
-        return names, labels, (f"labels go from {low} to {high}; {used} of these {len(names)} classes occur",) if sparse else ()
+        return (
+            names,
+            labels,
+            (f"labels go from {low} to {high}; {used} of these {len(names)} classes occur",) if sparse else (),
+        )
     train = labels[table.parts == "train"]
     names = tuple(sorted(set(train if len(train) else labels)))
     number = {name: i for i, name in enumerate(names)}

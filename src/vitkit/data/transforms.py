@@ -1,11 +1,14 @@
 """What every image goes through before a model sees it, in evaluation (Preprocessing) and in training (Augmentation).
 
-Images are uint8 until they are normalised, on the model's device. Resizing is PyTorch's own for uint8, which computes
-what Pillow does when it antialiases, to within a grey level. Legend: B batch, h w pixels of what the model gets.
+Images are uint8 until they are normalised, on the model's device. Resizing is PyTorch's own for uint8, whose pixels are
+Pillow's where it antialiases: fewer than two in a hundred differ, by one level.
+
+Legend: B batch, h w pixels of what the model gets.
 """
 
 from dataclasses import asdict, dataclass, fields
 from functools import cache
+from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -57,8 +60,11 @@ class Preprocessing:
             )
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if len(values) != 3 or not all(np.isfinite(values)) or (name == "std" and min(values) <= 0):
-                raise ValueError(f"{name} is {values}; it is three numbers{', all positive' * (name == 'std')}, for r, g, b")
+            numbers = len(values) == 3 and all(isinstance(value, int | float) and isfinite(value) for value in values)
+            if not numbers or (name == "std" and min(values) <= 0):
+                raise ValueError(
+                    f"{name} is {values}; it is three numbers{', all positive' * (name == 'std')}, for r, g, b"
+                )
 
     def __call__(self, picture: Picture) -> Tensor:
         """A picture as uint8 (3, h, w). Raises BadImage."""
@@ -145,7 +151,8 @@ def suit(how: Augmentation, preprocessing: Preprocessing) -> None:
     """Raises ValueError where the two cannot go together."""
     height, width = preprocessing.size
     if how.crop == "resize_crop" and how.resize < max(height, width):
-        raise ValueError(f"resize is {how.resize}; a crop of {height} x {width} does not fit: make it {max(height, width)} or more")
+        least = max(height, width)
+        raise ValueError(f"resize is {how.resize}; a crop of {height} x {width} does not fit: make it {least} or more")
 
 
 def augment(picture: Picture, how: Augmentation, preprocessing: Preprocessing, random: np.random.Generator) -> Tensor:
@@ -177,7 +184,9 @@ def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolati
     """uint8 (height, width, 3) -> uint8 (3, *size)."""
     if not pixels.flags.writeable:  # which torch would warn about
         pixels = pixels.copy()
-    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # channels last in memory: the fast way through interpolate
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[
+        None
+    ]  # channels last in memory: the fast way through interpolate
     if images.shape[2:] != size:
         images = F.interpolate(images, size, mode=interpolation, antialias=antialias)
     return images[0]

@@ -62,7 +62,7 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
             log.close()
         with state.averaged():
             origin = {"recipe": recipe.name, "data": recipe.data.source, "steps": state.step}
-            origin |= {"loss": recipe.objective.loss, "metrics": last_metrics(workdir)}
+            origin |= {"seed": recipe.seed, "loss": recipe.objective.loss, "metrics": last_metrics(workdir)}
             classifier = Classifier(model.eval(), recipe.data.preprocessing, data.facts.labels, origin)
             save(classifier, workdir / "model")
             model.requires_grad_(False)
@@ -72,7 +72,7 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
 def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> None:
     """From the state's step to the last one, with evaluations and checkpoints on the way."""
     total, place = recipe.length.n, next(state.model.parameters()).device
-    workers = default_workers() if recipe.data.workers < 0 else recipe.data.workers
+    workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     images = recipe.data
     batches = train_batches(
         data.train, images.augmentation, images.preprocessing, recipe.batch, recipe.seed, state.step, workers
@@ -169,7 +169,7 @@ def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop)
     """Metrics on every held-out part, of the averaged weights where there is an average."""
     began, found = time.perf_counter(), {}
     place = next(state.model.parameters()).device
-    workers = default_workers() if recipe.data.workers < 0 else recipe.data.workers
+    workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     for name, part in data.held_out.items():
         batches = eval_batches(part, recipe.data.preprocessing, recipe.micro_batch, workers)
         evaluator = accuracy(stop.watch(batches), recipe.data.preprocessing.normalise, place)

@@ -41,7 +41,8 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0
     """Binary cross-entropy of every class, summed over K (not averaged), mean over B."""
     classes = logits.shape[-1]
     targets = F.one_hot(labels, classes).to(logits) * (1 - smoothing) + smoothing / classes
-    return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)
+    # binary_cross_entropy_with_logits loses the many small terms of a head bias of -10 to rounding
+    return -(targets * F.logsigmoid(logits) + (1 - targets) * F.logsigmoid(-logits)).sum() / len(logits)
 
 
 LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}

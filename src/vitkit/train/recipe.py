@@ -1,6 +1,6 @@
 """A Recipe is everything that decides a run, as one frozen value; resolve() returns the one that runs, and is saved."""
 
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing
@@ -131,7 +131,7 @@ def to_json(node) -> dict:
     if isinstance(node, Span):
         return str(node)
     if is_dataclass(node):
-        return {name: to_json(getattr(node, name)) for name in node.__dataclass_fields__}
+        return {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
     return list(node) if isinstance(node, tuple) else node
 
 

@@ -1,0 +1,36 @@
+"""Every broken image is found before a run, by index and by name."""
+
+import pytest
+
+from vitkit.data import check, check_images, open_source, open_splits
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_images_are_listed(folder, monkeypatch, workers):
+    monkeypatch.setattr(check, "CHUNK", 2)
+    root = folder({f"cat/{i:02}.{'png' if i % 2 else 'jpg'}": 20 for i in range(20)})
+    (root / "cat/03.png").write_bytes((root / "cat/03.png").read_bytes()[:200])
+    (root / "cat/08.jpg").write_bytes(b"")
+    (root / "cat/19.png").unlink()
+    source = open_source(str(root))
+    assert len(source) == 19
+    (root / "cat/17.png").unlink()
+    found = check_images(source, workers)
+    assert [index for index, _ in found] == [3, 8, 17]
+    for (_, sentence), end in zip(found, ("truncated", "is empty: 0 bytes", "is missing"), strict=True):
+        assert "photos/cat/" in sentence and end in sentence and "\n" not in sentence
+
+
+def test_progress_is_shown_when_it_takes_a_while(folder, monkeypatch, capsys):
+    monkeypatch.setattr(check, "PATIENCE", -1.0)
+    monkeypatch.setattr(check, "CHUNK", 1)
+    source = open_source(str(folder({f"cat/{i}.png": 8 for i in range(5)})))
+    assert check_images(source, 0, progress=False) == []
+    assert capsys.readouterr().err == ""
+    assert check_images(source, 0) == []
+
+
+def test_good_data_sets_are_good(shared):
+    assert check_images(open_splits("digits").train, 0) == []
+    assert check_images(open_source(str(shared("data/ants_bees-test.parquet"))), 1) == []
+    assert check_images(open_source(str(shared("data/eurosat_1k-val.parquet"))), 0) == []

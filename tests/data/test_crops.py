@@ -1,0 +1,55 @@
+"""The Inception crop has the distribution of TensorFlow's sample_distorted_bounding_box."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from vitkit.data.crops import ASPECT, inception_box, random_box
+
+
+def boxes(height, width, count=2000, area=(0.05, 1.0)):
+    random = np.random.default_rng(0)
+    return np.array([inception_box(height, width, area, random) for _ in range(count)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(height=st.integers(1, 64), width=st.integers(1, 64), seed=st.integers(0, 2**32), low=st.floats(0.01, 1))
+def test_crops_lie_inside_images_of_any_size(height, width, seed, low):
+    random = np.random.default_rng(seed)
+    top, left, h, w = inception_box(height, width, (low, 1.0), random)
+    assert top >= 0 and left >= 0 and h > 0 and w > 0 and top + h <= height and left + w <= width
+    assert h * w >= low * height * width or (h, w) == (height, width)
+    size = (min(height, 7), min(width, 5))
+    top, left, h, w = random_box(height, width, size, random)
+    assert (h, w) == size and 0 <= top <= height - h and 0 <= left <= width - w
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (1200, 1200)])
+def test_areas_and_aspects_keep_their_bounds(height, width):
+    found = boxes(height, width)
+    areas, aspects = found[:, 2] * found[:, 3] / (height * width), found[:, 3] / found[:, 2]
+    assert areas.min() >= 0.05 and areas.max() <= 1
+    assert aspects.min() > ASPECT[0] - 0.02 and aspects.max() < ASPECT[1] + 0.02  # whole pixels
+    assert areas.min() < 0.06 and areas.max() > 0.6
+
+
+def test_sides_are_uniform_between_the_smallest_and_the_largest_that_fit():
+    """An independent account of the distribution, in continuous sizes: aspect uniform, then the height uniform in what
+    remains when area and width have had their say. Areas themselves are not uniform: small crops are the more frequent."""
+    height, width, random = 1500, 2000, np.random.default_rng(1)
+    aspect = random.uniform(*ASPECT, 20_000)
+    tallest = np.minimum(np.minimum(height, width / aspect), np.sqrt(height * width / aspect))
+    shortest = np.sqrt(0.05 * height * width / aspect)
+    heights = random.uniform(shortest, tallest)
+    found = boxes(height, width, 4000)
+    assert stats.ks_2samp(found[:, 2], heights).pvalue > 0.001
+    assert stats.ks_2samp(found[:, 3], heights * aspect).pvalue > 0.001
+    assert stats.ks_2samp(found[:, 2] * found[:, 3], heights**2 * aspect).pvalue > 0.001
+    assert stats.kstest(found[:, 0] / (height - found[:, 2]).clip(1), "uniform").pvalue > 0.001
+    assert stats.kstest(found[:, 1] / (width - found[:, 3]).clip(1), "uniform").pvalue > 0.001
+
+
+def test_where_nothing_fits_the_whole_image_is_taken():
+    assert (boxes(8, 400, 50, area=(0.9, 1.0)) == (0, 0, 8, 400)).all()  # at most 1.33 times as wide as high

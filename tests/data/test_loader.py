@@ -1,0 +1,233 @@
+"""Batches are a function of (seed, step); every example counts once; workers change nothing and leave nothing behind."""
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import encoded, photograph
+
+from vitkit.data import (
+    Augmentation,
+    BadImage,
+    Preprocessing,
+    Source,
+    default_workers,
+    eval_batches,
+    loader,
+    open_source,
+    open_splits,
+    subset,
+    train_batches,
+    workers,
+)
+from vitkit.data.stores import Arrays
+
+TO = Preprocessing(size=(16, 16))
+PLAIN = Augmentation(crop="none", flip=False)
+
+
+def numbers(count: int) -> Source:
+    """Examples whose pixels say which they are."""
+    images = np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None], (count, 4, 4)).copy()
+    return Source(Arrays("numbers", images), np.arange(count), np.arange(count) % 3, ("a", "b", "c"))
+
+
+@pytest.fixture
+def photographs(tmp_path) -> Source:
+    for i in range(23):
+        path = tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(photograph(40 + i, 60 - i, i)))
+    return open_source(str(tmp_path / "photos"))
+
+
+def take(count: int, *args, **settings) -> list:
+    batches = train_batches(*args, **settings)
+    found = list(itertools.islice(batches, count))
+    batches.close()
+    return found
+
+
+def same(one, two) -> bool:
+    return all(
+        torch.equal(a, b) for left, right in zip(one, two, strict=True) for a, b in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("how", [Augmentation(), Augmentation(crop="pad_crop", rand_augment=(2, 9))])
+def test_neither_the_number_of_workers_nor_where_a_run_begins_changes_a_batch(photographs, how):
+    alone = take(6, photographs, how, TO, 5, 3, 0, 0)
+    assert same(alone, take(6, photographs, how, TO, 5, 3, 0, 1))
+    assert same(alone[2:], take(4, photographs, how, TO, 5, 3, 2, 4))
+    assert same(alone[5:], take(1, photographs, how, TO, 5, 3, 5, 0))
+    assert not same(alone, take(6, photographs, how, TO, 5, 4, 0, 0))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_may_be_started_either_way(photographs, monkeypatch, start):
+    if start not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"this system cannot {start}")
+    monkeypatch.setattr(workers, "START", start)
+    assert same(
+        take(2, photographs, Augmentation(), TO, 5, 3, 0, 2), take(2, photographs, Augmentation(), TO, 5, 3, 0, 0)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(1, 20), batch=st.integers(1, 30), seed=st.integers(0, 2**40), after=st.integers(0, 10**9))
+def test_every_example_comes_once_an_epoch_whatever_the_batch(count, batch, seed, after):
+    source = numbers(count)
+    steps = 2 * count // batch + 3
+    found = take(steps, source, PLAIN, TO, batch, seed, after, 0)
+    indices = torch.cat([one.indices for one in found]).numpy()
+    first = -(after * batch) % count  # where the first whole epoch begins
+    for epoch in range(first, len(indices) - count + 1, count):
+        assert sorted(indices[epoch : epoch + count]) == list(range(count))
+    for one in found:
+        assert one.images.shape == (batch, 3, 16, 16) and one.images.dtype == torch.uint8
+        assert torch.equal(one.images[:, 0, 0, 0], one.indices.to(torch.uint8)) and one.real.all()
+        assert one.labels.dtype == one.indices.dtype == torch.int64 and torch.equal(one.labels, one.indices % 3)
+
+
+def test_epochs_are_shuffled_apart_and_examples_augmented_anew():
+    source = numbers(50)
+    orders = [one.indices.tolist() for one in take(3, source, PLAIN, TO, 50, 0, 0, 0)]
+    assert len({tuple(order) for order in orders}) == 3 and orders[0] != list(range(50))
+    ramp = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+    one = Source(Arrays("one", ramp), np.zeros(1, np.int64), np.zeros(1, np.int64), ("a",))
+    views = {batch.images.numpy().tobytes() for batch in take(20, one, Augmentation(), TO, 1, 0, 0, 0)}
+    assert len(views) > 15
+
+
+def test_ranks_together_see_what_one_would(photographs):
+    whole = take(3, photographs, Augmentation(), TO, 6, 1, 0, 0)
+    parts = [take(3, photographs, Augmentation(), TO, 6, 1, 0, 0, share=(rank, 3)) for rank in range(3)]
+    for step, batch in enumerate(whole):
+        for field in range(4):
+            assert torch.equal(torch.cat([part[step][field] for part in parts]), batch[field])
+    evaluated = [list(eval_batches(photographs, TO, 10, 0, share=(rank, 2))) for rank in range(2)]
+    assert len(evaluated[0]) == len(evaluated[1]) == 3
+    seen = [index for part in evaluated for batch in part for index in batch.indices[batch.real].tolist()]
+    assert sorted(seen) == list(range(23))
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_evaluation_sees_every_example_once_and_can_be_repeated(photographs, count):
+    batches = eval_batches(photographs, TO, 10, count)
+    assert len(batches) == 3
+    first, again = list(batches), list(batches)
+    assert same(first, again)
+    assert [batch.real.sum().item() for batch in first] == [10, 10, 3]
+    assert torch.cat([batch.indices[batch.real] for batch in first]).tolist() == list(range(23))
+    assert torch.cat([batch.labels[batch.real] for batch in first]).tolist() == photographs.targets.tolist()
+    assert all(len(batch.images) == 10 for batch in first) and not first[2].images[3:].any()
+
+
+def test_an_evaluation_of_nothing_has_no_batch():
+    empty = eval_batches(subset(numbers(3), []), TO, 10, 2)
+    assert len(empty) == 0 and list(empty) == []
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_bad_image_reaches_the_user_as_one_sentence(photographs, tmp_path, count):
+    (tmp_path / "photos/b/07.jpg").write_bytes(encoded(photograph(40, 40))[:300])
+    for batches in (
+        train_batches(photographs, Augmentation(), TO, 5, 0, 0, count),
+        eval_batches(photographs, TO, 5, count),
+    ):
+        with pytest.raises(BadImage, match=r"^[^\n]*photos/b/07\.jpg cannot be decoded: [^\n]*$"):
+            list(itertools.islice(batches, 10))
+    deadline = time.monotonic() + 10
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not multiprocessing.active_children()
+
+
+def test_closing_or_forgetting_the_batches_ends_their_workers(photographs):
+    batches = train_batches(photographs, Augmentation(), TO, 5, 0, 0, 2)
+    next(batches)
+    assert len(multiprocessing.active_children()) == 2
+    batches.close()
+    assert not multiprocessing.active_children()
+    batches = train_batches(photographs, Augmentation(), TO, 5, 0, 0, 2)
+    next(batches)
+    del batches
+    assert not multiprocessing.active_children()
+
+
+def test_a_killed_worker_is_one_sentence(photographs):
+    batches = train_batches(photographs, Augmentation(), TO, 5, 0, 0, 1)
+    next(batches)
+    pid = multiprocessing.active_children()[0].pid
+    os.kill(pid, signal.SIGSTOP)  # so that it is waited for when it dies
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.raises(
+        RuntimeError, match=r"^a process that prepares images was killed.*fewer --data.workers than 1[^\n]*$"
+    ):
+        for _ in range(1000):
+            next(batches)
+
+
+def test_workers_outlive_the_signals_of_a_scheduler(photographs):
+    batches = train_batches(photographs, Augmentation(), TO, 5, 0, 0, 1)
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        os.kill(worker.pid, number)
+    for _ in range(20):
+        next(batches)
+    assert worker.is_alive()
+    with contextlib.suppress(RuntimeError):  # PyTorch may say here that a worker died
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.join(10)
+    assert not worker.is_alive()
+
+
+def test_what_is_wrong_is_said_before_the_first_batch(photographs):
+    for rest, message in [
+        ((Augmentation(crop="resize_crop", resize=8), TO, 5, 0, 0, 0), "resize is 8; a crop of 16 x 16 does not fit"),
+        ((PLAIN, TO, 0, 0, 0, 0), "a batch of 0 cannot be shared equally"),
+        ((PLAIN, TO, 5, -1, 0, 0), "seed is -1 and after is 0"),
+        ((PLAIN, TO, 5, 0, 0, -2), "workers is -2"),
+        ((PLAIN, TO, 5, 0, 0, 0, (0, 2)), "a batch of 5 cannot be shared equally: this is rank 0 of 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            train_batches(photographs, *rest)
+    with pytest.raises(ValueError, match="there are no images to train on"):
+        train_batches(subset(photographs, []), PLAIN, TO, 5, 0, 0, 0)
+
+
+def test_shared_memory_is_looked_at_before_it_runs_out(monkeypatch):
+    for free, ahead in [(None, 2), (9 << 20, 2), (8 << 20, 1), (5 << 20, 1)]:
+        monkeypatch.setattr(workers, "_shared_memory", lambda free=free: free)
+        assert workers.batches_ahead(4, 1 << 20) == ahead
+    monkeypatch.setattr(workers, "_shared_memory", lambda: 4 << 20)
+    with pytest.raises(ValueError, match=r"4 workers need 5 MB of shared memory and /dev/shm has 4 free; use fewer"):
+        workers.batches_ahead(4, 1 << 20)
+    assert workers.batches_ahead(0, 1 << 40) == workers.AHEAD
+
+
+def test_the_default_is_the_quota_less_one(monkeypatch, photographs):
+    for cpus, expected in [(1, 1), (2, 1), (8, 7), (200, loader.MAX_WORKERS)]:
+        monkeypatch.setattr(loader, "cpus", lambda cpus=cpus: cpus)
+        assert default_workers() == default_workers(photographs) == expected
+    assert default_workers(open_splits("digits").train) == 0
+
+
+def test_preparing_a_batch_leaves_the_threads_of_the_model_alone(photographs):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        take(1, photographs, Augmentation(), TO, 5, 0, 0, 0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

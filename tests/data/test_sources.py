@@ -1,0 +1,450 @@
+"""Folders, manifests, parquet files and the digits become the same thing, and whatever is wrong is said."""
+
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import encoded, photograph
+
+from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, stores, subset
+from vitkit.data.sources import stratified
+from vitkit.data.tables import LABEL, PARTS, pick
+
+CATS = {f"{kind}/{i}.jpg": 8 for kind in ("cat", "dog") for i in range(10)}
+
+
+def sizes(splits) -> tuple:
+    return tuple(len(part) if part else None for part in (splits.train, splits.val, splits.test))
+
+
+# Folders
+
+
+def test_a_folder_of_classes(folder):
+    splits = open_splits(str(folder(CATS)))
+    assert splits.labels == ("cat", "dog") and sizes(splits) == (16, None, 4)
+    source = open_source(str(folder(CATS)))
+    assert len(source) == 20 and source.targets.tolist() == [0] * 10 + [1] * 10
+    data, label = source[13]
+    assert label == 1 and source.name(13).endswith("photos/dog/3.jpg")
+    assert open_image(data, "x").size == (8, 12)
+
+
+@pytest.mark.parametrize(
+    "names", [("train", "val", "test"), ("training", "valid", "testing"), ("Train", "Validation", "Test")]
+)
+def test_a_folder_with_parts(folder, names):
+    train, val, test = names
+    files = {f"{train}/cat/deep/down/1.jpg": 8, f"{train}/dog/2.png": 8, f"{val}/dog/3.png": 8, f"{test}/cat/4.webp": 8}
+    splits = open_splits(str(folder(files)))
+    assert sizes(splits) == (1 + 1, 1, 1) and splits.made is None and splits.notes == ()
+    assert splits.val[0][1] == 1 and splits.test[0][1] == 0
+    where = str(folder(files))
+    assert open_source(where).name(0).endswith("4.webp") and open_source(where, split="val").name(0).endswith("3.png")
+
+
+def test_what_lies_elsewhere_is_counted(folder):
+    root = folder(
+        {**CATS, "stray.jpg": 8, ".hidden/cat/1.jpg": 8, "cat/.DS_Store": 8, "cat/notes.txt": 8, "dog/a.HEIC": 8}
+    )
+    (root / "mouse").mkdir()
+    splits = open_splits(str(root))
+    assert splits.labels == ("cat", "dog") and len(open_source(str(root))) == 20
+    assert splits.notes[:2] == (
+        "left out: 1 .heic files, 1 .txt files, 1 hidden files, 1 hidden folders, 1 images outside every class folder",
+        "folders without an image: mouse",
+    )
+
+
+@pytest.mark.parametrize(("files", "message"), [
+    ({"1.jpg": 8, "2.jpg": 8}, "holds 2 images but no class folders; expected photos/CLASS/IMAGE"),
+    ({"train/1.jpg": 8, "test/2.jpg": 8}, "holds 2 images but no class folders; expected photos/test/CLASS/IMAGE"),
+    ({"cat/notes.txt": 8}, "holds no images"),
+    ({"train/cat/1.jpg": 8, "extra/dog/2.jpg": 8}, "is divided into parts, but extra is none of train"),
+    ({"train/cat/1.jpg": 8, "val/cat/2.jpg": 8, "valid/cat/3.jpg": 8}, r"the same part under two names \(train, val, valid\)"),
+    ({"train/cat/1.jpg": 8, "test/cats/2.jpg": 8}, r"test/cats/2.jpg is of the class 'cats', which .* not have \(cat\)"),
+])  # fmt: skip
+def test_folders_that_cannot_be_understood(folder, files, message):
+    with pytest.raises(ValueError, match=message):
+        open_splits(str(folder(files)))
+
+
+def test_links_are_followed_once(folder, tmp_path):
+    root = folder(CATS)
+    (root / "cat" / "again").symlink_to(root)
+    other = folder({"1.jpg": 8}, "elsewhere")
+    (root / "bird").symlink_to(other)
+    source = open_source(str(root))
+    assert len(source) == 21 and source.labels == ("bird", "cat", "dog")
+
+
+def test_files_that_go_or_cannot_be_read_are_bad_images(folder):
+    root = folder(CATS)
+    source = open_source(str(root))
+    (root / "cat/0.jpg").unlink()
+    with pytest.raises(BadImage, match=r"photos/cat/0\.jpg is missing"):
+        source[0]
+    (root / "cat/0.jpg").mkdir()
+    with pytest.raises(BadImage, match=r"photos/cat/0\.jpg is no file"):
+        source[0]
+
+
+def test_a_folder_s_names_are_kept_as_they_are(folder):
+    names = [f"cläss {i}/ü b.{i}.jpg" for i in range(3)]
+    source = open_source(str(folder(dict.fromkeys(names, 8))))
+    assert [source.name(i).split("photos/")[1] for i in range(3)] == names
+    assert all(len(source[i][0]) for i in range(3))
+
+
+# Manifests
+
+
+def manifest(folder, text: str, name: str = "list.csv", encoding: str = "utf-8"):
+    root = folder(CATS)
+    (root / name).write_bytes(text.encode(encoding))
+    return str(root / name)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("list.csv", "image,label\ncat/1.jpg,tabby\ndog/2.jpg,collie\ncat/2.jpg,tabby\n"),
+    ("list.csv", "\ufefffilename;Class\r\ncat/1.jpg;tabby\r\n\r\ndog/2.jpg;collie\r\ncat/2.jpg;tabby\r\n"),
+    ("list.csv", 'note,label,path\n"a, b",tabby,cat/1.jpg\nx,"collie",dog/2.jpg\n"two\nlines",tabby,cat/2.jpg'),
+    ("list.tsv", "target\tfile\ntabby\tcat/1.jpg\ncollie\tdog/2.jpg\ntabby\tcat/2.jpg\n"),
+    ("list.jsonl", '{"img": "cat/1.jpg", "y": "tabby"}\n\n{"y": "collie", "img": "dog/2.jpg"}\n'
+                   '{"img": "cat/2.jpg", "y": "tabby"}'),
+])  # fmt: skip
+def test_manifests_in_their_many_forms(folder, name, text):
+    source = open_source(manifest(folder, text, name))
+    assert source.labels == ("collie", "tabby") and source.targets.tolist() == [1, 0, 1]
+    assert source.name(1).endswith("photos/dog/2.jpg") and open_image(source[1][0], "x").size == (8, 12)
+
+
+def test_a_manifest_may_divide_itself(folder):
+    where = manifest(
+        folder, "image,label,split\ncat/1.jpg,a,train\ncat/2.jpg,b,train\ncat/3.jpg,b,Validation\ncat/4.jpg,a,test\n"
+    )
+    assert sizes(open_splits(where)) == (2, 1, 1)
+    assert open_source(where).targets.tolist() == [0]
+
+
+def test_numbers_stay_what_they_are(folder):
+    lines = "image,label\ncat/1.jpg,3\ncat/2.jpg,0\n"
+    splits = open_splits(manifest(folder, lines))
+    assert splits.labels == ("0", "1", "2", "3") and "labels go from 0 to 3; 2 of these 4 classes occur" in splits.notes
+    zeros = open_source(manifest(folder, lines.replace(",3", ",03")))
+    assert zeros.labels == ("0", "03")  # text: what is written with zeros in front is a name
+    values = [{"image": "cat/1.jpg", "label": value} for value in (2, 1.0, True)]
+    assert open_source(manifest(folder, "\n".join(map(json.dumps, values)), "list.jsonl")).targets.tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "has no rows"),
+    ("image,label\n", "has no rows"),
+    ("photo,label\nx,1\n", "none of the columns photo, label is called image, img, .*--data.columns.image"),
+    ("image,path,label\nx,y,1\n", r"several columns may be meant: image, path \(of image, path, label\)"),
+    ("image,label,target\nx,y,1\n", r"several columns may be meant: label, target .*--data.columns.label"),
+    ("image,image\nx,y\n", "names a column twice: image, image"),
+    ("image,label\ncat/1.jpg,a,b\n", "line 2 has 3 fields, the first line 2"),
+    ('image,label\ncat/1.jpg,"a\n', "line . is malformed: unexpected end of data"),
+    ("image,label\ncat/1.jpg,\n", "row 0 has no label"),
+    ("image,label\nnowhere.jpg,a\n", "row 0 names 'nowhere.jpg', and there is no such file"),
+    ("image,label\n/etc/passwd,a\n", "row 0 names '/etc/passwd', which leads out of"),
+    ("image,label\ncat/1.jpg,a\ncat/../../x.jpg,a\n", "row 1 names 'cat/../../x.jpg', which leads out of"),
+    ("image,label,split\ncat/1.jpg,a,holdout\n", "row 0 belongs to the split 'holdout'; the splits are train"),
+    ("image,label\ncat/1.jpg,999999999\n", r"cat/1.jpg has the label 999999999; labels go from 0 to 999999"),
+    ("image,label\n,a\n", "row 0 has no usable path: ''"),
+])  # fmt: skip
+def test_malformed_csv_is_one_sentence(folder, text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        open_splits(manifest(folder, text))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('{"image": "cat/1.jpg", "label": "a"}\n{"image": \n', "line 2 is not JSON"),
+    ("[1, 2]", "line 1 is no object"),
+    ("{}", "line 1 is no object"),
+    ('{"image": "cat/1.jpg", "label": "a"}\n{"image": "cat/2.jpg"}', "row 1 lacks 'image' or 'label'"),
+    ('{"image": 3, "label": "a"}', "row 0 has no usable path: 3"),
+    ('{"image": "cat/1.jpg", "label": null}', "row 0 has no label"),
+    ('{"image": "cat/1.jpg", "label": [1]}', r"row 0 has the label \[1\]"),
+    ('{"image": "cat/1.jpg", "label": 1}\n{"image": "cat/1.jpg", "label": "a"}', "has numbers and names as labels"),
+    ('{"image": "cat/1.jpg", "label": -1}', "has the label -1; labels go from 0"),
+    ('{"image": "cat/1.jpg", "label": 99999999999999999999}', "labels beyond 64 bits"),
+    ("[" * 100_000, "line 1 is not JSON"),
+])  # fmt: skip
+def test_malformed_json_lines_are_one_sentence(folder, text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        open_splits(manifest(folder, text, "list.jsonl"))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_encodings_are_refused(folder):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
+        open_splits(manifest(folder, "image,label\ncat/1.jpg,Köter\n", encoding="latin-1"))
+
+
+def test_absolute_paths_below_the_manifest_are_fine(folder):
+    root = folder(CATS)
+    assert len(open_source(manifest(folder, f"image,label\n{root.absolute()}/cat/1.jpg,a\n"))) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([*LABEL, "note", "id", "Split"]), min_size=1, max_size=5, unique=True),
+    st.none() | st.text(max_size=5),
+)
+def test_a_column_is_found_or_the_columns_are_named(present, asked):
+    try:
+        assert pick(asked, LABEL, present, "columns.label") in present
+    except ValueError as error:
+        assert all(name in str(error) for name in present) and "--data.columns.label" in str(error)
+
+
+# Parquet
+
+
+def table(images, labels, image: str = "image", label: str = "label", names=None, header: bool = True) -> pa.Table:
+    features = {
+        image: {"_type": "Image"},
+        label: {"_type": "ClassLabel", "names": names} if names else {"_type": "Value"},
+    }
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})} if header else None
+    return pa.table({image: images, label: labels}).replace_schema_metadata(metadata)
+
+
+def pictures(count: int) -> list[dict]:
+    return [{"bytes": encoded(photograph(8, 9, i), "PNG"), "path": f"{i}.png"} for i in range(count)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(name: str, content: pa.Table, group: int = 3):
+        pq.write_table(content, tmp_path / name, row_group_size=group)
+        return str(tmp_path / name)
+
+    return make
+
+
+def test_a_parquet_file(write):
+    where = write("x.parquet", table(pictures(10), [0, 1] * 5, names=["cat", "dog"]))
+    source = open_source(where)
+    assert source.labels == ("cat", "dog") and source.targets.tolist() == [0, 1] * 5
+    for i in (9, 0, 4, 3):
+        assert np.array_equal(open_image(source[i][0], "x").pixels(), photograph(8, 9, i))
+    assert source.name(4) == "x.parquet row 4"
+
+
+def test_shared_parquet_families_open(shared):
+    root = shared("data/cifar10_1k-train.parquet").parent
+    splits = open_splits(str(root / "cifar10_1k"))
+    assert sizes(splits) == (800, 200, 2000) and splits.labels[3] == "cat" and splits.made is None
+    assert len(open_source(str(root / "cifar10_1k"))) == 2000
+    two = open_splits(str(root / "tiny_imagenet100"))
+    assert sizes(two) == (49_984, None, 4_999)
+    assert two.train.name(24_992) == "tiny_imagenet100-train-00001-of-00002.parquet row 0"
+    assert open_image(*two.train[24_992][:1], "x").size == (64, 64)
+    alone = open_source(str(root / "imagenet_val500.parquet"))
+    assert len(alone) == 500 and len(alone.labels) == alone.targets.max() + 1
+    with pytest.raises(ValueError, match=r"holds several data sets; name one: .*/ants_bees, .*cifar10_1k"):
+        open_splits(str(root))
+    with pytest.raises(ValueError, match=r"no folder, file or data set .*there are ants_bees"):
+        open_splits(str(root / "cifar1000"))
+
+
+def test_hugging_face_directories_open(write, tmp_path):
+    for name, count in [
+        ("train-00000-of-00002", 4),
+        ("train-00001-of-00002-0a1b", 3),
+        ("validation-00000-of-00001", 2),
+    ]:
+        write(f"{name}.parquet", table(pictures(count), [0] * count, names=["a", "b"]))
+    splits = open_splits(str(tmp_path))
+    assert sizes(splits) == (7, 2, None) and splits.labels == ("a", "b")
+    (tmp_path / "train-00001-of-00002-0a1b.parquet").unlink()
+    with pytest.raises(ValueError, match="has 1 of 2 train files; number 00001 is missing"):
+        open_splits(str(tmp_path))
+
+
+@pytest.mark.parametrize(("image", "label"), [("img", "fine_label"), ("pixels", "Label"), ("jpg", "cls"), ("png", "y")])
+def test_columns_are_found_by_name(write, image, label):
+    content = table(pictures(2), [1, 0], image, label).append_column("other", [["a", "b"]])
+    assert open_source(write("x.parquet", content)).targets.tolist() == [1, 0]
+
+
+def test_columns_are_found_by_the_header_and_by_order(write):
+    content = table(pictures(2), [1, 0], "foto", "art", names=["a", "b"])
+    assert open_source(write("x.parquet", content)).labels == ("a", "b")
+    bare = write("y.parquet", table(pictures(2), [1, 0], "foto", "art", header=False))
+    with pytest.raises(ValueError, match=r"y.parquet: none of the columns foto, art .*--data.columns.image"):
+        open_source(bare)
+    assert len(open_source(bare, Columns(image="foto", label="art"))) == 2
+    with pytest.raises(ValueError, match="there is no column 'photo'; the columns are foto, art"):
+        open_source(bare, Columns(image="photo"))
+
+
+def test_image_bytes_may_be_plain_and_labels_names(write):
+    plain = [picture["bytes"] for picture in pictures(3)]
+    source = open_source(write("x.parquet", table(plain, ["dog", "cat", "dog"])))
+    assert source.labels == ("cat", "dog") and source.targets.tolist() == [1, 0, 1]
+    assert np.array_equal(open_image(source[2][0], "x").pixels(), photograph(8, 9, 2))
+    coded = pa.array(["dog", "cat", "dog"]).dictionary_encode()
+    assert open_source(write("y.parquet", table(plain, coded))).targets.tolist() == [1, 0, 1]
+
+
+def test_a_split_column_of_a_parquet_file_counts(write):
+    content = table(pictures(3), [0, 1, 0]).append_column("split", [["train", "test", "train"]])
+    assert sizes(open_splits(write("x.parquet", content))) == (2, None, 1)
+
+
+def test_rows_without_an_image_are_named(write):
+    images = [*pictures(2), {"bytes": None, "path": "a.png"}, {"bytes": b"", "path": None}, None]
+    source = open_source(write("x.parquet", table(images, [0] * 5)))
+    for row in (2, 3, 4):
+        with pytest.raises(BadImage, match=f"x.parquet row {row} has no image: column 'image' is empty there"):
+            source[row]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (lambda: table(pa.array([], pa.binary()), pa.array([], pa.int64())), "has no rows"),
+    (lambda: table(["a.jpg"], [0]), "column 'image' holds string; expected the images' bytes"),
+    (lambda: table([[[1, 2]]], [0]), "column 'image' holds list"),
+    (lambda: table(pictures(2), [0, None]), "row 1 has no label"),
+    (lambda: table(pictures(1), [0.5]), "row 0 has the label 0.5"),
+    (lambda: table(pictures(1), [2], names=["a", "b"]), "row 0 has the label 2; labels go from 0 to 1"),
+    (lambda: table(pictures(1), [[1]]), r"row 0 has the label \[1\]"),
+])  # fmt: skip
+def test_parquet_files_that_hold_something_else(write, content, message):
+    with pytest.raises(ValueError, match=message):
+        open_splits(write("x.parquet", content()))
+
+
+def test_headers_that_are_malformed_are_ignored(write):
+    for header in ("{", "[]", '{"info": 3}', '{"info": {"features": {"label": {"names": 7}}}}'):
+        content = table(pictures(2), [0, 1]).replace_schema_metadata({"huggingface": header})
+        assert open_source(write("x.parquet", content)).labels == ("0", "1")
+
+
+def test_files_of_different_data_sets_are_no_family(write, tmp_path):
+    write("x-train.parquet", table(pictures(2), [0, 1], names=["a", "b"]))
+    write("x-test.parquet", table(pictures(2), [0, 1], names=["b", "a"]))
+    with pytest.raises(ValueError, match=r"x-train.parquet has other columns or class names than x-test.parquet"):
+        open_splits(str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: b"", lambda d: d[:100], lambda d: b"x" * 500, lambda d: d[:-20] + b"\0" * 20]
+)
+def test_damaged_parquet_files_are_one_sentence(write, tmp_path, damage):
+    where = write("x.parquet", table(pictures(3), [0, 1, 2]))
+    (tmp_path / "x.parquet").write_bytes(damage((tmp_path / "x.parquet").read_bytes()))
+    with pytest.raises(ValueError, match="x.parquet is no readable parquet file: ") as caught:
+        open_splits(where)
+    assert "\n" not in str(caught.value)
+
+
+def test_pages_damaged_below_a_sound_header_are_bad_images(write, tmp_path):
+    where = write("x.parquet", table(pictures(30), list(range(30))), group=5)
+    data = bytearray((tmp_path / "x.parquet").read_bytes())
+    data[4:300] = bytes(296)
+    (tmp_path / "x.parquet").write_bytes(data)
+    source = open_source(where)
+    with pytest.raises(BadImage, match=r"x.parquet is damaged"):
+        source[0]
+
+
+def test_large_parquet_files_keep_few_row_groups(write, monkeypatch):
+    source = open_source(write("x.parquet", table(pictures(60), [0] * 60)))
+    monkeypatch.setattr(stores, "KEEP", 10)
+    source.prepare()
+    for i in np.random.default_rng(0).permutation(60):
+        assert np.array_equal(open_image(source[i][0], "x").pixels(), photograph(8, 9, int(i)))
+    assert len(source.store.kept) == stores.GROUPS
+
+
+# What all have in common
+
+
+def test_sources_travel_light(folder, write):
+    for where in (str(folder(CATS)), write("x.parquet", table(pictures(9), [0] * 9)), "digits"):
+        source = open_source(where)
+        source.prepare()
+        data = pickle.dumps(source)
+        again = pickle.loads(data)
+        for i in (0, len(source) - 1):
+            assert again.name(i) == source.name(i)
+            for ours, theirs in zip(again[i], source[i], strict=True):
+                assert np.array_equal(ours, theirs)
+        assert where == "digits" or len(data) < 3000
+
+
+def test_the_digits_have_their_own_test_part():
+    one, two = open_splits("digits", seed=0), open_splits("digits", seed=7)
+    assert sizes(one) == (1438, None, 359) and one.made is None and one.labels == tuple("0123456789")
+    assert np.array_equal(one.test.rows, two.test.rows)
+    assert len(open_source("digits")) == 359 and not set(one.train.rows) & set(one.test.rows)
+    images = np.stack([one.train[i][0] for i in range(len(one.train))])
+    assert images.dtype == np.uint8 and images.shape == (1438, 8, 8) and images.min() == 0 and images.max() == 255
+    assert one.train.name(0) == "digits image 0"
+
+
+def test_a_test_part_is_made_stratified_and_written_down(folder):
+    files = {f"{kind}/{i}.jpg": 8 for kind, count in (("a", 20), ("b", 10), ("c", 2), ("d", 1)) for i in range(count)}
+    where = str(folder(files))
+    splits = open_splits(where, seed=3)
+    assert np.bincount(splits.test.targets, minlength=4).tolist() == [4, 2, 1, 0]
+    assert np.bincount(splits.train.targets, minlength=4).tolist() == [16, 8, 1, 1]
+    made = json.loads(json.dumps(splits.made))
+    assert made["seed"] == 3 and sorted(made["train"] + made["test"]) == list(range(33))
+    whole = open_source(where)
+    assert [splits.test.name(i) for i in range(7)] == [whole.name(i) for i in made["test"]]
+    assert "7 of 33 images, 20% of every class, were set aside" in splits.notes[-1]
+    assert open_splits(where, seed=3).made == splits.made != open_splits(where, seed=4).made
+
+
+def test_a_training_part_alone_is_divided_too(folder):
+    splits = open_splits(str(folder({f"train/{name}": side for name, side in CATS.items()})))
+    assert sizes(splits) == (16, None, 4) and splits.made["seed"] == 0
+    both = open_splits(str(folder({f"{part}/{name}": 8 for name in CATS for part in ("train", "val")}, "other")))
+    assert sizes(both) == (20, 20, None) and both.made is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(0, 9))
+def test_stratified_parts_are_a_partition(targets, seed):
+    targets = np.array(targets)
+    first, second = stratified(targets, 0.2, seed)
+    assert sorted([*first, *second]) == list(range(len(targets)))
+    for number, count in zip(*np.unique(targets, return_counts=True), strict=True):
+        assert (targets[second] == number).sum() == min(max(1, round(0.2 * count)), count - 1)
+
+
+def test_subsets_keep_names_and_targets(folder):
+    source = open_source(str(folder(CATS)))
+    part = subset(subset(source, [19, 3, 7]), [2, 0])
+    assert len(part) == 2 and part.targets.tolist() == [0, 1] and part.labels == source.labels
+    assert [part.name(i) for i in range(2)] == [source.name(7), source.name(19)] and part[1][0] == source[19][0]
+    assert len(subset(source, [])) == 0
+
+
+def test_what_is_not_there_is_said(folder, tmp_path):
+    for where, message in [
+        (tmp_path / "nowhere", "there is no folder, file or data set"),
+        (tmp_path / "no" / "where", "there is no folder, file or data set"),
+        (folder({"cat/a.jpg": 8}) / "cat/a.jpg", "is no .csv, .tsv, .jsonl, .ndjson or .parquet file"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            open_splits(str(where))
+    with pytest.raises(ValueError, match="has no part 'val'; it has train, test"):
+        open_source(str(folder({f"{part}/cat/1.jpg": 8 for part in ("train", "test")}, "parts")), split="val")
+    with pytest.raises(ValueError, match="has no part 'test'; it has no parts"):
+        open_source(str(folder(CATS, "flat")), split="test")
+
+
+def test_every_part_has_one_name_here():
+    assert set(PARTS.values()) == {"train", "val", "test"}

@@ -1,0 +1,165 @@
+"""The command line as its user types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.cli import main
+
+
+def say(capsys, *words) -> tuple[int, str, str]:
+    try:
+        status = main(list(map(str, words)))
+    except SystemExit as left:  # the parser's own way out: help, or a wrong command line
+        status = left.code
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+QUICK = (
+    "--length 8 --batch 16 --optim.warmup 2 --log-every 4 --model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2 "
+    "--device cpu"
+).split()
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Two classes of small photographs: reddish ones and bluish ones, and one file that is broken."""
+    random = np.random.default_rng(0)
+    for name, colour in (("red", (200, 60, 60)), ("blue", (60, 60, 200))):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = np.clip(random.normal(colour, 40, (40, 30 + i, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.jpg")
+    return tmp_path / "photos"
+
+
+SIZES = "--data.preprocessing.shorter 32 --data.preprocessing.size 32 32 --model.image 32 32 --model.patch 8".split()
+
+
+def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
+    run = tmp_path / "run"
+    train = ("train", "scratch", "--data.source", photographs, "--workdir", run, *QUICK, *SIZES)
+    status, out, _ = say(capsys, *train)
+    assert status == 0
+    assert "8 of 40 images, 20% of every class, were set aside" in out
+    assert "32 training images, 8 test, 2 classes, 32 x 32" in out
+    assert f"next: vitkit evaluate {run}" in out
+    assert (run / "report.html").read_text().count("data:image/png;base64,") == 1
+
+    status, out, _ = say(capsys, "evaluate", run, photographs, "--json", "--device", "cpu")
+    assert status == 0
+    metrics = json.loads(out)
+    assert metrics["seen"] == 8  # not the 32 that it was trained on
+    recorded = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    assert metrics["top1"] == recorded["test/top1"]
+
+    status, out, _ = say(capsys, "predict", run, photographs / "red" / "0.jpg", photographs / "blue", "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert len(answers) == 21
+    assert set(answers[0]["labels"]) == {"red", "blue"}
+    assert sum(answers[0]["probabilities"]) == pytest.approx(1, abs=1e-5)
+
+    status, out, _ = say(capsys, *train)
+    assert status == 0
+    assert "this run is finished after 8 steps" in out
+
+
+def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, tmp_path, capsys):
+    broken = photographs / "red" / "3.jpg"
+    broken.write_bytes(broken.read_bytes()[:400])
+    train = ("train", "scratch", "--data.source", photographs, "--workdir", tmp_path / "run", *QUICK, *SIZES)
+    status, _, err = say(capsys, *train)
+    assert status == 1
+    assert "1 broken image in" in err and "red/3.jpg" in err and "--data.on-bad-image skip" in err
+    status, out, _ = say(capsys, *train, "--data.on-bad-image", "skip")
+    assert status == 0
+    assert "left out: " in out and "red/3.jpg" in out
+    skipped = json.loads((tmp_path / "run" / "data.json").read_text())["skipped"]
+    assert sum(map(len, skipped.values())) == 1
+    assert "red/3.jpg" in (tmp_path / "run" / "report.html").read_text()
+
+    status, _, err = say(capsys, "predict", tmp_path / "run", broken, photographs / "red" / "4.jpg")
+    assert status == 1
+    assert "not classified: " in err and "red/3.jpg" in err
+
+
+def test_contact_sheet(photographs, tmp_path, capsys):
+    say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK, "--model.heads", "2")
+    status, out, _ = say(capsys, "predict", tmp_path / "run", "digits", "--limit", "12", "--sheet", tmp_path / "p.png")
+    assert status == 0
+    assert f"wrote {tmp_path / 'p.png'}" in out
+    with Image.open(tmp_path / "p.png") as picture:
+        assert picture.width > 1000
+
+
+def test_models_lists_every_name(capsys):
+    from vitkit.models import NAMES
+
+    status, out, _ = say(capsys, "models")
+    assert status == 0
+    for name in NAMES:
+        assert name in out
+    assert "86,567,656" in out and "17.56" in out
+    assert "B/20" in say(capsys, "models", "B/20", "--image", "320")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["tran"], 2, "no command 'tran'; did you mean 'train'?"),
+        (["train", "dgits"], 1, "no recipe 'dgits'; did you mean 'digits'?"),
+        (["train", "digits", "--optm.lr", "1"], 2, "--optim.lr"),
+        (["train", "digits", "--length", "soon"], 2, "'soon' is not a duration"),
+        (["train", "scratch"], 1, "no images: say which with --data.source"),
+        (["train", "nowhere.py:mine"], 1, "no file 'nowhere.py'"),
+        (["evaluate", "nowhere", "digits"], 1, "nowhere holds no model: no config.json in it"),
+        (["models", "B-16"], 1, "no model 'B-16'; did you mean 'B/16'?"),
+        (["train", "digits", "--device", "abacus"], 1, "no device 'abacus' on this machine"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, status, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = say(capsys, *words)
+    assert found[0] == status
+    assert sentence in " ".join((found[1] + found[2]).split())
+    assert "Traceback" not in found[1] + found[2]
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["train"], ["--version"]])
+def test_help(words, capsys):
+    status, out, _ = say(capsys, *words)
+    assert "vitkit" in out
+    assert status == (2 if words == ["train"] else 0)
+
+
+@pytest.mark.parametrize("command", [["train", "digits"], ["evaluate"], ["predict"], ["models"]])
+def test_help_of_every_command(command, capsys):
+    status, out, _ = say(capsys, *command, "--help")
+    assert status == 0
+    assert f"usage: vitkit {' '.join(command)}" in out
+
+
+def test_a_recipe_of_ones_own(tmp_path, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from dataclasses import replace\nfrom vitkit.recipes import recipe\n"
+        "def smaller():\n    return replace(recipe('digits'), name='smaller')\nnothing = 3\n"
+    )
+    status, out, _ = say(capsys, "train", f"{mine}:smaller", "--workdir", tmp_path / "run", *QUICK)
+    assert status == 0
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["name"] == "smaller"
+    assert "is not a function that returns a vitkit Recipe" in say(capsys, "train", f"{mine}:nothing")[2]
+
+
+def test_python_m_vitkit_starts_at_once():
+    found = subprocess.run([sys.executable, "-X", "importtime", "-m", "vitkit"], capture_output=True, text=True, check=True)
+    assert "usage: vitkit COMMAND" in found.stdout
+    assert "torch" not in found.stderr
+    assert Path(sys.executable).exists()
