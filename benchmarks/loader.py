@@ -4,15 +4,18 @@
 
 The same task for all: JPEG files on disk, Inception crop to 224 (area 5 to 100 %, bilinear, antialiased), mirrored half
 the time, batches of 64 uint8 images, two workers. vitkit draws crops as the paper did (the side is uniform), the peers
-larger ones (the area is uniform): the row with torchvision's crop sizes is the comparison of like with like. timm's and torchvision's usual endings turn batches into floats;
-where a peer has a uint8 way it is measured as well, and the best of all peers counts. A round runs every pipeline once
-over the same files, in an order of its own. The clock starts when the batches that were under way at the start are
-there, so that starting processes does not count. Printed and written to benchmarks/results/: the median over the rounds
-with minimum and maximum, and the ratio to the best peer.
+somewhat larger ones (the area is uniform): the row with torchvision's crop sizes compares like with like. timm's and
+torchvision's usual endings turn batches into floats; where a peer has a uint8 way it is measured as well.
 
-`reduced decode` lets libjpeg halve an image, or more, before the crop is resized. That changes pixels; by how much is
-measured too. `--mirror 500x375` makes photographs of that size out of smaller ones, mirrored at their edges and encoded
-again (4:2:0): the texture stays that of photographs, which enlarging would smooth away.
+A round runs every pipeline once over the same files, in an order of its own. The clock starts when the batches that
+were under way at the start are there, so that starting processes does not count. Printed and written to
+benchmarks/results/: the median over the rounds with minimum and maximum, the ratio to the best peer, and the processor
+time an image takes, in all processes together, which other programs on the machine disturb much less.
+
+`reduced decode` lets libjpeg halve an image, or more, before the crop is resized, where the crop is at least twice as
+large as 224. That changes pixels; by how much is measured too. `--mirror 500x375` makes photographs of that size out of
+smaller ones, mirrored at their edges and encoded again (4:2:0): the texture stays that of photographs, which enlarging
+would smooth away.
 """
 
 import argparse

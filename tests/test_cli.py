@@ -152,14 +152,16 @@ def test_a_recipe_of_ones_own(tmp_path, capsys):
         "from dataclasses import replace\nfrom vitkit.recipes import recipe\n"
         "def smaller():\n    return replace(recipe('digits'), name='smaller')\nnothing = 3\n"
     )
-    status, out, _ = say(capsys, "train", f"{mine}:smaller", "--workdir", tmp_path / "run", *QUICK)
+    status, _, _ = say(capsys, "train", f"{mine}:smaller", "--workdir", tmp_path / "run", *QUICK)
     assert status == 0
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["name"] == "smaller"
     assert "is not a function that returns a vitkit Recipe" in say(capsys, "train", f"{mine}:nothing")[2]
 
 
 def test_python_m_vitkit_starts_at_once():
-    found = subprocess.run([sys.executable, "-X", "importtime", "-m", "vitkit"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "vitkit"], capture_output=True, text=True, check=True
+    )
     assert "usage: vitkit COMMAND" in found.stdout
     assert "torch" not in found.stderr
     assert Path(sys.executable).exists()

@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         return _dispatch(argv[0], argv[1:])
     except Interrupted:
         return STOPPED
+    except KeyboardInterrupt:  # outside a training run, where there is nothing to save
+        return 130
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1

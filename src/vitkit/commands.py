@@ -139,6 +139,8 @@ def _part(command: Evaluate, origin: dict) -> tuple[Source, str]:
 
 def predict(command: Predict) -> int:
     """`vitkit predict`; 1 where an image was broken, after all the others are done."""
+    from rich.progress import track
+
     from vitkit import serve
     from vitkit.data import open_image
     from vitkit.inspection.sheet import Tile, contact_sheet
@@ -148,12 +150,15 @@ def predict(command: Predict) -> int:
     items = list(serve.pictures(command.images))
     if 0 < command.limit < len(items):
         items = [items[i * len(items) // command.limit] for i in range(command.limit)]
-    answers = list(serve.predict(found, items, command.top, device=command.device))
+    asked = serve.predict(found, items, command.top, device=command.device)
+    answers = list(track(asked, "predicting", len(items), console=Console(stderr=True), transient=True))
     table = Table("prediction", "probability", "image", "next")
     table.columns[2].overflow = table.columns[3].overflow = "fold"
     for answer in answers:
         if command.json:
-            print(json.dumps(answer._asdict() if answer.error is None else {"name": answer.name, "error": answer.error}))
+            print(
+                json.dumps(answer._asdict() if answer.error is None else {"name": answer.name, "error": answer.error})
+            )
         elif answer.error is None:
             rest = ", ".join(f"{n} {p:.1%}" for n, p in zip(answer.labels[1:], answer.probabilities[1:], strict=True))
             wrong = f" (is {answer.truth})" if answer.truth not in (None, answer.labels[0]) else ""
@@ -167,13 +172,19 @@ def predict(command: Predict) -> int:
     if command.sheet and good:
         tiles = [
             Tile(
-                open_image(item.image, item.name).pixels(),
+                open_image(item.read(), item.name).pixels(),
                 f"{answer.labels[0]} {answer.probabilities[0]:.0%}",
                 None if answer.truth is None else answer.truth == answer.labels[0],
             )
             for item, answer in good
         ]
         print(f"wrote {contact_sheet(tiles, command.sheet)}", file=sys.stderr if command.json else sys.stdout)
+    if not command.json:
+        print(
+            f"next: vitkit predict {command.model} IMAGE... --json, or --sheet FILE.png"
+            if not command.sheet
+            else f"next: open {command.sheet}"
+        )
     return 0 if len(good) == len(answers) else 1
 
 
@@ -190,6 +201,7 @@ def models(command: Models) -> int:
         found = cost(vit(name, image=(side, side), classes=command.classes))
         table.add_row(name, f"{found.parameters:,}", str(side), f"{found.tokens:,}", f"{found.macs / 1e9:.2f}")
     Console().print(table)
+    print("Any size goes with any patch: vitkit models B/20. Next: vitkit train digits")
     return 0
 
 

@@ -1,13 +1,12 @@
 """A run that takes a second: the digits, a tiny model, everything on that a run can have."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from rich.console import Console
 
-from vitkit.recipes import recipe
-from vitkit.train import Recipe, Span
+from vitkit.data import Augmentation, Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.train import Data, Optim, Recipe, Span
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +25,20 @@ def quiet() -> Console:
 
 @pytest.fixture
 def tiny() -> Recipe:
-    base = recipe("digits")
-    return replace(
-        base,
-        model=replace(base.model, width=24, depth=2, mlp=48, heads=2, dropout=0.1, stochastic_depth=0.1),
-        optim=replace(base.optim, warmup=Span(5)),
-        data=replace(base.data, workers=0),
+    return Recipe(
+        model=ViTConfig(
+            width=24, depth=2, mlp=48, heads=2, patch=2, image=(8, 8), classes=0, dropout=0.1, stochastic_depth=0.1
+        ),
+        data=Data(
+            source="digits",
+            preprocessing=Preprocessing(size=(8, 8)),
+            augmentation=Augmentation(crop="pad_crop", pad=1, flip=False),
+            workers=0,
+        ),
+        optim=Optim(lr=2e-3, weight_decay=0.05, warmup=Span(5)),
         length=Span(30),
         batch=50,
+        average=0.99,
         log_every=5,
         evaluate_every=Span(10),
         save_every=Span(6),

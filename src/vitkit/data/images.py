@@ -75,17 +75,28 @@ class Encoded:
 
     data: bytes
     name: str
-    image: Image.Image
+    plain: tuple[int, int] | None = None
+    """(height, width) of an upright JPEG that jpeg.py can take, for which Pillow is not needed unless that fails."""
+
+    @cached_property
+    def image(self) -> Image.Image:
+        """As Pillow opens it. Raises BadImage."""
+        with _sentences(self.name):
+            return _open(self.data)
 
     @cached_property
     def orientation(self) -> int:
         """Exif's: 1 to 8, where 1 is upright. Raises BadImage when it takes a decode to know and that fails."""
+        if self.plain:
+            return 1
         with _sentences(self.name):
             return _orientation(self.image)
 
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the upright image."""
+        if self.plain:
+            return self.plain
         width, height = self.image.size
         return (width, height) if _TURNS[self.orientation][0] else (height, width)
 
@@ -103,7 +114,7 @@ class Encoded:
         if turn:
             raw = (raw[1], raw[0], w, h)
         with _sentences(self.name):
-            pixels = self._stored(raw, reduce if self.image.format == "JPEG" else 1)
+            pixels = self._stored(raw, reduce)
         if self.orientation == 1:
             return pixels
         pixels = pixels.transpose(1, 0, 2) if turn else pixels
@@ -111,8 +122,13 @@ class Encoded:
 
     def _stored(self, box: Box, reduce: int) -> np.ndarray:
         """A box of the image as it is stored, before any turn."""
+        if self.plain:
+            height, width = (-(-side // reduce) for side in self.plain)
+            found = jpeg.region(self.data, *_reduced(box, reduce, (width, height)), scale=reduce)
+            if found is not None:
+                return found
         image = self.image
-        if reduce > 1:
+        if reduce > 1 and image.format == "JPEG":
             image = _open(self.data)
             image.draft("RGB", (image.width // reduce, image.height // reduce))
             box = _reduced(box, reduce, image.size)
@@ -146,12 +162,13 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
         return Decoded(data, name)
     if not data:
         raise BadImage(f"{name} is empty: 0 bytes")
-    with _sentences(name):
-        image = _open(data)
-    width, height = image.size
+    if jpeg.available() and (header := jpeg.header(data)) and not header.app1:
+        return Encoded(data, name, (header.height, header.width))
+    picture = Encoded(data, name)
+    width, height = picture.image.size
     if not 0 < width * height <= MAX_PIXELS:
         raise BadImage(f"{name} claims to be {width} x {height} pixels; from 1 to {MAX_PIXELS:,} pixels are accepted")
-    return Encoded(data, name, image)
+    return picture
 
 
 def _open(data: bytes) -> Image.Image:

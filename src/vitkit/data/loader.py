@@ -8,6 +8,7 @@ Legend: B batch, N examples, h w pixels.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,10 +19,11 @@ import torch
 from torch import Tensor
 
 from vitkit.data.images import BadImage, open_image
+from vitkit.data.slots import in_slots
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, suit
-from vitkit.data.workers import batches_ahead, in_order
+from vitkit.data.workers import batches_ahead, forked, in_order
 from vitkit.parallel import cpus
 
 MAX_WORKERS = 16
@@ -125,10 +127,14 @@ class _Training:
     part: range
 
     def __getitem__(self, step: int) -> "Batch | BadImage":
+        return self.fill(_images(self.part, self.preprocessing), step)
+
+    def fill(self, images: Tensor, step: int) -> "Batch | BadImage":
+        """The batch whose images are written into `images`."""
         count = len(self.source)
         places = [divmod((step - 1) * self.batch + i, count) for i in self.part]
         rows = [(epoch, int(order(count, self.seed, epoch)[place])) for epoch, place in places]
-        batch = _empty([index for _, index in rows], self.source, self.preprocessing)
+        batch = _empty([index for _, index in rows], self.source, images)
         for row, (epoch, index) in enumerate(rows):
             try:
                 picture = open_image(self.source[index][0], self.source.name(index))
@@ -149,9 +155,13 @@ class _Evaluation:
     part: range
 
     def __getitem__(self, number: int) -> "Batch | BadImage":
+        return self.fill(_images(self.part, self.preprocessing), number)
+
+    def fill(self, images: Tensor, number: int) -> "Batch | BadImage":
+        """The batch whose images are written into `images`."""
         places = [number * self.batch + i for i in self.part]
         last = len(self.source) - 1
-        batch = _empty([min(place, last) for place in places], self.source, self.preprocessing)
+        batch = _empty([min(place, last) for place in places], self.source, images)
         for row, place in enumerate(places):
             if place > last:
                 batch.images[row], batch.labels[row], batch.real[row] = 0, 0, False
@@ -177,8 +187,11 @@ def _stream(build, steps, source: Source, preprocessing: Preprocessing, part: ra
     if workers < 0:
         raise ValueError(f"workers is {workers}; it is 0 or more")
     source.prepare()
-    size = len(part) * 3 * preprocessing.size[0] * preprocessing.size[1]
-    return in_order(build, steps, workers, torch.cuda.is_available(), batches_ahead(workers, size))
+    shape = (len(part), 3, *preprocessing.size)
+    ahead, pin = batches_ahead(workers, math.prod(shape)), torch.cuda.is_available()
+    if workers and forked() and not pin:  # pinning copies a batch anyway, in a thread of its own
+        return in_slots(build, steps, workers, ahead, shape)
+    return in_order(build, steps, workers, pin, ahead)
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:
@@ -189,10 +202,13 @@ def _part(batch: int, share: tuple[int, int]) -> range:
     return range(batch // ranks * rank, batch // ranks * (rank + 1))
 
 
-def _empty(indices: list[int], source: Source, preprocessing: Preprocessing) -> Batch:
-    """A batch of these examples whose images are still to be written."""
+def _images(part: range, preprocessing: Preprocessing) -> Tensor:
+    return torch.empty(len(part), 3, *preprocessing.size, dtype=torch.uint8)
+
+
+def _empty(indices: list[int], source: Source, images: Tensor) -> Batch:
+    """A batch of these examples; what is in `images` is still to be written."""
     labels = torch.from_numpy(source.targets[indices])
-    images = torch.empty(len(indices), 3, *preprocessing.size, dtype=torch.uint8)
     return Batch(images, labels, torch.ones(len(indices), dtype=torch.bool), torch.tensor(indices))
 
 

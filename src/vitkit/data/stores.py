@@ -7,7 +7,7 @@ Python strings (every reference count that a worker touches would copy a page of
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from os import fsdecode, fsencode
+from os import fsdecode, fsencode, fstat
 from pathlib import Path
 
 import numpy as np
@@ -60,12 +60,11 @@ class Files:
             if not path.is_file():  # a pipe would wait for ever
                 raise BadImage(f"{path} is {'no file' if path.exists() else 'missing'}")
             with path.open("rb") as file:
-                data = file.read(MAX_FILE + 1)
+                if fstat(file.fileno()).st_size > MAX_FILE:  # read(MAX_FILE) would first make room for as much
+                    raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
+                return file.read()
         except OSError as error:
             raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
-        if len(data) > MAX_FILE:
-            raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
-        return data
 
     def name(self, row: int) -> str:
         return str(self.path(row))

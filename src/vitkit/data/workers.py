@@ -45,6 +45,11 @@ def batches_ahead(workers: int, size: int) -> int:
     return 1
 
 
+def forked() -> bool:
+    """Whether workers begin with all that this process holds in memory."""
+    return START == "fork"
+
+
 def _in_this_process(build, steps, pin: bool) -> Iterator:
     for step in steps:
         threads = torch.get_num_threads()

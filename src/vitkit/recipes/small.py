@@ -9,18 +9,19 @@ def digits() -> Recipe:
     """`vitkit train digits`: 1,797 handwritten digits that come with scikit-learn; nothing is downloaded."""
     return Recipe(
         name="digits",
-        model=ViTConfig(width=96, depth=4, mlp=192, heads=3, patch=2, image=(8, 8), classes=0),
+        model=ViTConfig(width=64, depth=4, mlp=128, heads=4, patch=4, image=(16, 16), classes=0),
         data=Data(
             source="digits",
-            preprocessing=Preprocessing(size=(8, 8)),
-            augmentation=Augmentation(crop="pad_crop", pad=1, flip=False),
+            preprocessing=Preprocessing(size=(16, 16)),
+            augmentation=Augmentation(crop="none", flip=False, rand_augment=(1, 10)),
+            workers=1,
         ),
-        optim=Optim(lr=2e-3, weight_decay=0.05, warmup=Span(5, "epochs")),
-        length=Span(60, "epochs"),
-        batch=64,
-        average=0.99,
-        evaluate_every=Span(10, "epochs"),
-        save_every=Span(10, "epochs"),
+        optim=Optim(lr=3e-3, weight_decay=0.1, decay_on="kernels", warmup=Span(3, "epochs")),
+        length=Span(90, "epochs"),
+        batch=96,
+        average=0.98,
+        evaluate_every=Span(15, "epochs"),
+        save_every=Span(15, "epochs"),
     )
 
 

@@ -1,6 +1,7 @@
 """From images to named classes with probabilities."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data import BadImage, open_image, open_source
+from vitkit.data import BadImage, Source, open_image, open_source
 from vitkit.parallel import pick_device
 from vitkit.weights import Classifier
 
@@ -17,10 +18,10 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 
 
 class Item(NamedTuple):
-    """An image to classify: its name, its bytes or pixels, and its class's name where that is known."""
+    """An image to classify: its name, how to get its bytes or pixels, and its class's name where that is known."""
 
     name: str
-    image: bytes | np.ndarray
+    read: Callable[[], bytes | np.ndarray]
     truth: str | None = None
 
 
@@ -45,36 +46,41 @@ def pictures(places: Iterable[str]) -> Iterator[Item]:
             files = sorted(f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
             if not files:
                 raise ValueError(f"no images in {place!r}")
-            yield from (Item(str(file), file.read_bytes()) for file in files)
+            yield from (Item(str(file), file.read_bytes) for file in files)
         elif path.is_file() and path.suffix.lower() not in (".parquet", ".csv", ".jsonl"):
-            yield Item(place, path.read_bytes())
+            yield Item(place, path.read_bytes)
         elif path.exists() or place == "digits":
             source = open_source(place)
             for i in range(len(source)):
-                image, label = source[i]
-                yield Item(source.name(i), image, source.labels[label])
+                yield Item(source.name(i), partial(_image, source, i), source.labels[source.targets[i]])
         else:
             raise ValueError(f"no image, folder or data set {place!r}")
+
+
+def _image(source: Source, i: int) -> bytes | np.ndarray:
+    return source[i][0]
 
 
 def predict(
     classifier: Classifier, items: Iterable[Item | str | Path], top: int = 5, batch: int = 32, device: str = "auto"
 ) -> Iterator[Prediction]:
-    """Classify images, one Prediction for each, in order; a broken one yields its `error` and does not stop the others.
+    """Classify images, one Prediction for each, in order, read as they are needed; a broken one yields its `error`.
 
     Items are file names, or what `pictures` yields. Every image goes through the classifier's own preprocessing.
     """
     place = pick_device(device)
     model, prepare = classifier.model.to(place).eval(), classifier.preprocessing
-    items = (item if isinstance(item, Item) else Item(str(item), Path(item).read_bytes()) for item in items)
+    items = (item if isinstance(item, Item) else Item(str(item), Path(item).read_bytes) for item in items)
     while group := list(islice(items, batch)):
         tensors: dict[int, Tensor] = {}
         errors: dict[int, str] = {}
         for i, item in enumerate(group):
             try:
-                tensors[i] = prepare(open_image(item.image, item.name))
+                tensors[i] = prepare(open_image(item.read(), item.name))
             except BadImage as error:
                 errors[i] = str(error)
+            except OSError as error:
+                errors[i] = f"{item.name} cannot be read: {error}"
         found = {}
         if tensors:
             with torch.inference_mode():

@@ -35,22 +35,22 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    data = open_data(recipe.data, workdir, recipe.seed, say)
+    recipe = resolve(recipe, data.facts)
+    claim(workdir, recipe)
+    model = create(recipe.model, place, recipe.seed)
+    model.recompute = recipe.recompute
+    average = {n: p.detach().clone() for n, p in model.named_parameters()} if recipe.average else None
+    state = State(model, recipe.optim.build(model), average)
+    start(workdir, state, say)
+    if state.step == recipe.length.n and (workdir / "model").exists():
+        say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
+        return load(workdir)
+    if recipe.compile:
+        model.compile()
+    log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
+    log.say(_opening(recipe, data, state, place))
     with stoppable() as stop:
-        data = open_data(recipe.data, workdir, recipe.seed, say)
-        recipe = resolve(recipe, data.facts)
-        claim(workdir, recipe)
-        model = create(recipe.model, place, recipe.seed)
-        model.recompute = recipe.recompute
-        average = {n: p.detach().clone() for n, p in model.named_parameters()} if recipe.average else None
-        state = State(model, recipe.optim.build(model), average)
-        start(workdir, state, say)
-        if state.step == recipe.length.n and (workdir / "model").exists():
-            say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
-            return load(workdir)
-        if recipe.compile:
-            model.compile()
-        log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
-        log.say(_opening(recipe, data, state, place))
         try:
             _steps(recipe, workdir, state, data, log, stop)
         except Interrupted:
@@ -60,13 +60,11 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
             raise
         finally:
             log.close()
-        with state.averaged():
-            origin = {"recipe": recipe.name, "data": recipe.data.source, "steps": state.step}
-            origin |= {"seed": recipe.seed, "loss": recipe.objective.loss, "metrics": last_metrics(workdir)}
-            classifier = Classifier(model.eval(), recipe.data.preprocessing, data.facts.labels, origin)
-            save(classifier, workdir / "model")
-            model.requires_grad_(False)
-        return load(workdir)
+    with state.averaged():
+        origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
+        origin |= {"loss": recipe.objective.loss, "metrics": last_metrics(workdir)}
+        save(Classifier(model, recipe.data.preprocessing, data.facts.labels, origin), workdir / "model")
+    return load(workdir)
 
 
 def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> None:
