@@ -160,7 +160,8 @@ def predict(command: Predict) -> int:
                 json.dumps(answer._asdict() if answer.error is None else {"name": answer.name, "error": answer.error})
             )
         elif answer.error is None:
-            rest = ", ".join(f"{n} {p:.1%}" for n, p in zip(answer.labels[1:], answer.probabilities[1:], strict=True))
+            others = zip(answer.labels[1:], answer.probabilities[1:], strict=True)
+            rest = ", ".join(f"{name} {share:.1%}" for name, share in others if share >= 0.001)
             wrong = f" (is {answer.truth})" if answer.truth not in (None, answer.labels[0]) else ""
             table.add_row(answer.labels[0] + wrong, f"{answer.probabilities[0]:.1%}", answer.name, rest)
     if table.row_count:

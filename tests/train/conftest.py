@@ -38,7 +38,7 @@ def tiny() -> Recipe:
         optim=Optim(lr=2e-3, weight_decay=0.05, warmup=Span(5)),
         length=Span(30),
         batch=50,
-        average=0.99,
+        average=0.8,
         log_every=5,
         evaluate_every=Span(10),
         save_every=Span(6),

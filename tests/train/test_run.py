@@ -49,7 +49,7 @@ def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
     assert [x["step"] for x in lines if x["event"] == "evaluation"] == [10, 20, 30]
     assert all(x["test/seen"] == 359 for x in lines if x["event"] == "evaluation")
     assert classifier.labels == tuple("0123456789")
-    assert classifier.origin["metrics"]["test/top1"] == lines[-1]["test/top1"] > 0.3
+    assert classifier.origin["metrics"]["test/top1"] == lines[-1]["test/top1"] > 0.1
     assert not classifier.model.training
 
 

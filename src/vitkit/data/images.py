@@ -75,8 +75,8 @@ class Encoded:
 
     data: bytes
     name: str
-    plain: tuple[int, int] | None = None
-    """(height, width) of an upright JPEG that jpeg.py can take, for which Pillow is not needed unless that fails."""
+    plain: jpeg.Header | None = None
+    """Of an upright JPEG that jpeg.py can take, for which Pillow is not needed unless that fails."""
 
     @cached_property
     def image(self) -> Image.Image:
@@ -96,7 +96,7 @@ class Encoded:
     def size(self) -> tuple[int, int]:
         """(height, width) of the upright image."""
         if self.plain:
-            return self.plain
+            return self.plain.height, self.plain.width
         width, height = self.image.size
         return (width, height) if _TURNS[self.orientation][0] else (height, width)
 
@@ -107,9 +107,11 @@ class Encoded:
         reduce: 2, 4 or 8 decodes a JPEG at 1/reduce of its size, ceil(h / reduce) by ceil(w / reduce) pixels or one more
         where the box lies across; other formats ignore it. The box remains in pixels of the full size.
         """
+        box = _inside(box or (0, 0, *self.size), self.size)
+        if self.plain and (found := self._part(box, reduce)) is not None:
+            return found
         turn, rows, columns = _TURNS[self.orientation]
-        height, width = self.size
-        top, left, h, w = _inside(box or (0, 0, height, width), self.size)
+        (height, width), (top, left, h, w) = self.size, box
         raw = (height - top - h if rows else top, width - left - w if columns else left, h, w)
         if turn:
             raw = (raw[1], raw[0], w, h)
@@ -120,13 +122,13 @@ class Encoded:
         pixels = pixels.transpose(1, 0, 2) if turn else pixels
         return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])
 
+    def _part(self, box: Box, reduce: int) -> np.ndarray | None:
+        """A box of a plain JPEG, or None."""
+        width, height = -(-self.plain.width // reduce), -(-self.plain.height // reduce)
+        return jpeg.region(self.data, *_reduced(box, reduce, (width, height)), reduce, self.plain)
+
     def _stored(self, box: Box, reduce: int) -> np.ndarray:
         """A box of the image as it is stored, before any turn."""
-        if self.plain:
-            height, width = (-(-side // reduce) for side in self.plain)
-            found = jpeg.region(self.data, *_reduced(box, reduce, (width, height)), scale=reduce)
-            if found is not None:
-                return found
         image = self.image
         if reduce > 1 and image.format == "JPEG":
             image = _open(self.data)
@@ -163,7 +165,7 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     if not data:
         raise BadImage(f"{name} is empty: 0 bytes")
     if jpeg.available() and (header := jpeg.header(data)) and not header.app1:
-        return Encoded(data, name, (header.height, header.width))
+        return Encoded(data, name, header)
     picture = Encoded(data, name)
     width, height = picture.image.size
     if not 0 < width * height <= MAX_PIXELS:

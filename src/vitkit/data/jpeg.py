@@ -82,19 +82,22 @@ def header(data: bytes) -> Header | None:
     return None
 
 
-def region(data: bytes, top: int, left: int, height: int, width: int, scale: int = 1) -> np.ndarray | None:
+def region(
+    data: bytes, top: int, left: int, height: int, width: int, scale: int = 1, known: Header | None = None
+) -> np.ndarray | None:
     """The pixels of one box of a JPEG: uint8 RGB (height, width, 3), contiguous, the caller's own.
 
     data: the whole file. top, left, height, width: pixels of the raw image, before any Exif rotation.
     scale: 1, 2, 4 or 8. Above 1 the image is decoded at 1/scale of its size, ceil(H / scale) by ceil(W / scale), and
     box and result are in pixels of that smaller image: libjpeg's reduction (Pillow's `draft`), not a resized decode.
+    known: what header(data) gave, where it has been read already.
 
     None where the caller has to decode in the ordinary way: no library, not an ordinary JPEG, or damaged.
     Raises ValueError for a box that is empty or reaches out of the image, and for another scale.
     """
     if scale not in SCALES:
         raise ValueError(f"scale is {scale}; a JPEG is decoded at 1/scale for scale in {SCALES}")
-    found = header(data)
+    found = known or header(data)
     library = _library()
     if library is None or found is None or not _complete(data, found):
         return None

@@ -112,7 +112,7 @@ class EvalBatches:
 @lru_cache(maxsize=2)
 def order(count: int, seed: int, epoch: int) -> np.ndarray:
     """The permutation of `count` examples in an epoch, counted from 0: int64 (count,)."""
-    return _random(seed, _ORDER, epoch, 0).permutation(count)
+    return _Stream(seed, _ORDER).at(epoch, 0).permutation(count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,10 +135,11 @@ class _Training:
         places = [divmod((step - 1) * self.batch + i, count) for i in self.part]
         rows = [(epoch, int(order(count, self.seed, epoch)[place])) for epoch, place in places]
         batch = _empty([index for _, index in rows], self.source, images)
+        stream = _Stream(self.seed, _AUGMENT)
         for row, (epoch, index) in enumerate(rows):
             try:
                 picture = open_image(self.source[index][0], self.source.name(index))
-                random = _random(self.seed, _AUGMENT, epoch, index)
+                random = stream.at(epoch, index)
                 batch.images[row] = augment(picture, self.augmentation, self.preprocessing, random)
             except BadImage as error:
                 return error
@@ -212,6 +213,16 @@ def _empty(indices: list[int], source: Source, images: Tensor) -> Batch:
     return Batch(images, labels, torch.ones(len(indices), dtype=torch.bool), torch.tensor(indices))
 
 
-def _random(seed: int, purpose: int, epoch: int, index: int) -> np.random.Generator:
-    """A stream of its own for everything that is ever drawn: the keys of Philox are counters, so none can overlap."""
-    return np.random.Generator(np.random.Philox(key=(seed, purpose), counter=(0, 0, epoch, index)))
+class _Stream:
+    """Random numbers of their own for everything that is ever drawn: Philox counts in its key's name, so none overlap."""
+
+    def __init__(self, seed: int, purpose: int):
+        self.bits = np.random.Philox(key=(seed, purpose))
+        self.random = np.random.Generator(self.bits)
+        self.state = self.bits.state
+
+    def at(self, epoch: int, index: int) -> np.random.Generator:
+        """The generator, at the beginning of what an example in an epoch has. To be used up before the next call."""
+        self.state["state"]["counter"][:] = 0, 0, epoch, index
+        self.bits.state = self.state
+        return self.random

@@ -20,13 +20,13 @@ SPARE = 3  # pieces beside those that workers may be filling: for the batch in u
 
 
 def in_slots(build, steps, workers: int, ahead: int, shape: tuple[int, ...]) -> Iterator:
-    """As in_order, for workers that are forked and a build that has fill(images, step): the batch whose images these are.
+    """As in_order, for forked workers and a build with fill(images, step): a named tuple of tensors, first these images.
 
     The images handed out are uint8 of `shape`, and theirs who get them, for as long as they are held.
     """
     slots = Slots(shape, workers * ahead + SPARE)
     for slot, batch in in_order(_Filling(build, slots), _Asking(steps, slots), workers, ahead=ahead):
-        yield batch if slot is None else batch._replace(images=slots.hand_out(slot))
+        yield batch if slot is None else type(batch)(slots.hand_out(slot), *map(torch.from_numpy, batch[1:]))
 
 
 class Slots:
@@ -78,4 +78,5 @@ class _Filling:
         batch = self.build.fill(self.slots.open(slot), step)
         if isinstance(batch, Exception):
             return batch
-        return slot, batch if slot is None else batch._replace(images=None)
+        # The rest is small: as arrays it travels in the message, without a piece of shared memory for each.
+        return slot, batch if slot is None else type(batch)(None, *(tensor.numpy() for tensor in batch[1:]))

@@ -4,11 +4,12 @@ A store answers read(row), name(row) and prepare(rows). It travels to worker pro
 Python strings (every reference count that a worker touches would copy a page of them) and opens files anew where it lands.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from os import fsdecode, fsencode, fstat
 from pathlib import Path
+from stat import S_ISREG
 
 import numpy as np
 
@@ -46,28 +47,28 @@ class Files:
 
     @classmethod
     def of(cls, root: Path | str, names: Sequence[str]) -> "Files":
-        encoded = [fsencode(name) for name in names]
+        encoded = [os.fsencode(name) for name in names]
         return cls(str(root), b"".join(encoded), np.cumsum([len(name) for name in encoded], dtype=np.int64))
-
-    def path(self, row: int) -> Path:
-        start = int(self.ends[row - 1]) if row else 0
-        return Path(self.root, fsdecode(self.block[start : int(self.ends[row])]))
 
     def read(self, row: int) -> bytes:
         """The file's bytes. Raises BadImage where there is no such file."""
-        path = self.path(row)
+        path = self.name(row)
         try:
-            if not path.is_file():  # a pipe would wait for ever
-                raise BadImage(f"{path} is {'no file' if path.exists() else 'missing'}")
-            with path.open("rb") as file:
-                if fstat(file.fileno()).st_size > MAX_FILE:  # read(MAX_FILE) would first make room for as much
-                    raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
-                return file.read()
+            found = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
+            if not S_ISREG(found.st_mode):  # a pipe would wait for ever
+                raise BadImage(f"{path} is no file")
+            if found.st_size > MAX_FILE:
+                raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                return file.readall()
+        except FileNotFoundError:
+            raise BadImage(f"{path} is missing") from None
         except OSError as error:
             raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
 
     def name(self, row: int) -> str:
-        return str(self.path(row))
+        start = int(self.ends[row - 1]) if row else 0
+        return f"{self.root}{os.sep}{os.fsdecode(self.block[start : int(self.ends[row])])}"
 
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""

@@ -73,6 +73,7 @@ def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
                 batch_size=None,
                 sampler=steps,
                 num_workers=workers,
+                collate_fn=_unchanged,
                 worker_init_fn=_begin,
                 pin_memory=pin,
                 prefetch_factor=ahead,
@@ -93,6 +94,11 @@ def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
         f"a process that prepares images was killed, most likely for want of memory: use fewer --data.workers than "
         f"{workers}, or 0 to prepare them in the main process ({said})"
     )
+
+
+def _unchanged(item):
+    """Instead of PyTorch's default, which makes tensors of arrays."""
+    return item
 
 
 def _begin(number: int) -> None:

@@ -1,0 +1,36 @@
+"""What the machine gives us, whatever it says of itself."""
+
+import os
+
+import pytest
+import torch
+
+from vitkit import parallel
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("max 100000", None), ("200000 100000", 2), ("150000 100000", 1), ("50000 100000", 1), ("nonsense", None)],
+)
+def test_the_quota_of_a_container(content, expected, tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text(content)
+    real = parallel.Path
+    monkeypatch.setattr(parallel, "Path", lambda path: real(str(path).replace("/sys/fs/cgroup", str(tmp_path))))
+    assert parallel._quota() == expected
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert parallel.cpus() == (expected or 64)
+
+
+def test_devices():
+    assert parallel.pick_device("cpu") == torch.device("cpu")
+    assert parallel.pick_device().type in ("cpu", "cuda", "mps")
+    with pytest.raises(ValueError, match="no device 'abacus' on this machine; there is"):
+        parallel.pick_device("abacus")
+
+
+def test_precision():
+    a = torch.randn(4, 4)
+    with parallel.autocast(torch.device("cpu"), "bfloat16"):
+        assert (a @ a).dtype == torch.bfloat16
+    with parallel.autocast(torch.device("cpu"), "float32"):
+        assert (a @ a).dtype == torch.float32

@@ -1,0 +1,106 @@
+"""A saved model opens again with the same bits and everything that it needs; a file that is not one is a sentence."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vitkit.data import Preprocessing
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, load, save
+
+CONFIG = vit("mu/8", image=(16, 24), classes=3, pool="map", representation=8, gelu="erf", eps=1e-5, resample="timm")
+PREPARE = Preprocessing(size=(16, 24), rule="shorter", shorter=32, interpolation="bicubic", mean=(0.4, 0.5, 0.6))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    classifier = Classifier(
+        create(CONFIG, seed=0), PREPARE, ("ant", "bee", "Käfer"), {"data": "photos", "loss": "sigmoid"}
+    )
+    return classifier, save(classifier, tmp_path / "model")
+
+
+def test_the_same_again(saved):
+    before, path = saved
+    after = load(path)
+    assert after.model.config == CONFIG
+    assert (after.preprocessing, after.labels, after.origin) == (before.preprocessing, before.labels, before.origin)
+    assert not after.model.training
+    for (name, one), (other, two) in zip(before.model.named_parameters(), after.model.named_parameters(), strict=True):
+        assert name == other and torch.equal(one, two) and two.requires_grad
+    x = torch.randn(2, 3, 16, 24)
+    assert torch.equal(before.model.eval()(x), after.model(x))
+
+
+def test_a_model_without_a_head(tmp_path):
+    save(Classifier(create(replace(CONFIG, classes=0), seed=0), PREPARE, ()), tmp_path / "model")
+    assert load(tmp_path / "model").model(torch.zeros(1, 3, 16, 24)).shape == (1, 8)
+
+
+def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
+    classifier, path = saved
+    save(classifier, path)
+    assert {p.name for p in path.iterdir()} == {"config.json", "model.safetensors"}
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(ValueError, match="letters exists and is no model directory"):
+        save(classifier, tmp_path / "letters")
+    assert (tmp_path / "letters" / "dear.txt").exists()
+
+
+def edit(path, change):
+    config = json.loads((path / "config.json").read_text())
+    change(config["vitkit"])
+    (path / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda c: c["model"].update(width=64), "tensors do not fit its config.json"),
+        (lambda c: c["model"].update(depth=10**12), "too few for 1000000000000 blocks"),
+        (lambda c: c["model"].update(heads=0), "heads is 0"),
+        (lambda c: c["model"].update(heads=5), "cannot be split among 5 heads"),
+        (lambda c: c["model"].update(width="wide"), "does not describe a vitkit model"),
+        (lambda c: c["model"].update(tint=1), "settings that this version does not know: tint"),
+        (lambda c: c.pop("preprocessing"), "'preprocessing' is missing"),
+        (lambda c: c["preprocessing"].update(std=[0, 0, 0]), "std is"),
+        (lambda c: c["labels"].pop(), "names 2 classes for a head of 3"),
+    ],
+)
+def test_a_config_that_does_not_fit(saved, change, sentence):
+    _, path = saved
+    edit(path, change)
+    with pytest.raises(ValueError, match=sentence):
+        load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 8 + b"{}", b"PK\x03\x04"])
+def test_weights_that_are_none(saved, content):
+    _, path = saved
+    (path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load(path)
+
+
+def test_a_tensor_too_few_or_too_many_is_named(saved):
+    _, path = saved
+    tensors = load_file(path / "model.safetensors")
+    save_file({**tensors, "extra": torch.zeros(2)}, path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"extra \(2,\) \(expected nothing\)"):
+        load(path)
+    tensors.pop("norm.bias")
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"norm.bias missing \(expected \(32,\)\)"):
+        load(path)
+
+
+def test_places_without_a_model(tmp_path):
+    with pytest.raises(ValueError, match="holds no model: no config.json in it"):
+        load(tmp_path)
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(ValueError, match="is a run that has not finished; continue it"):
+        load(tmp_path)
