@@ -54,7 +54,7 @@ SIDE, BATCH, WORKERS = 224, 64, 2
 PACKAGES = ("vitkit", "torch", "torchvision", "pillow", "timm", "datasets", "numpy", "turbojpeg")
 
 Batches = Iterator[object]
-Start = Callable[[int], Batches]            # a pipeline ready to run: begins anew with a seed
+Start = Callable[[int], Batches]  # a pipeline ready to run: begins anew with a seed
 
 
 # vitkit
@@ -74,7 +74,7 @@ def vitkit(folder: Path, reduced: bool = False, library: bool = True, torchvisio
         with ExitStack() as patches:
             for name, value in changes.items():
                 patches.enter_context(mock.patch(name, value))
-            yield next(stream)                      # starts the workers, which keep what was changed
+            yield next(stream)  # starts the workers, which keep what was changed
         yield from stream
 
     return start
@@ -164,7 +164,7 @@ PEERS = {
 
 class Rate(NamedTuple):
     images_per_second: float
-    cpu_ms: float               # processor time of all processes, per image: much less disturbed by other programs
+    cpu_ms: float  # processor time of all processes, per image: much less disturbed by other programs
 
 
 def rate(start: Start, seed: int, steps: int) -> Rate:
@@ -206,7 +206,10 @@ def reduced_difference(folder: Path, steps: int) -> dict[str, float]:
     exact, reduced = (vitkit(folder, reduced=flag)(0) for flag in (False, True))
     pairs = islice(zip(exact, reduced, strict=False), steps)
     levels = torch.cat([(a.images.short() - b.images).abs().flatten() for a, b in pairs]).numpy()
-    return {"mean": round(float(levels.mean()), 3), **{f"p{q}": float(np.percentile(levels, q)) for q in (95, 99, 99.9)}}
+    return {
+        "mean": round(float(levels.mean()), 3),
+        **{f"p{q}": float(np.percentile(levels, q)) for q in (95, 99, 99.9)},
+    }
 
 
 def report(rates: dict[str, list[Rate]]) -> list[dict]:
@@ -293,7 +296,9 @@ def versions() -> dict[str, str]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, nargs="+", required=True, help="a folder of class folders, or parquet files")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, help="a folder of class folders, or parquet files"
+    )
     parser.add_argument("--mirror", metavar="WIDTHxHEIGHT", help="make photographs of this size out of smaller ones")
     parser.add_argument("--quality", type=int, default=95, help="JPEG quality of those")
     parser.add_argument("--images", type=int, default=1536, help="files a round")
@@ -315,14 +320,14 @@ def main() -> None:
         measured = run(files, root / "photographs", options)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    command = [Path(word).name if "/" in word else word for word in sys.argv[1:]]       # no one's folders
+    command = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no one's folders
     result = {
         "measures": "training input pipeline, images a second: JPEG files to 224 crop, flip, uint8 batches",
         "command": " ".join(["python benchmarks/loader.py", *command]),
         "date": date.today().isoformat(),
         "machine": machine(),
         "versions": versions(),
-        "load_at_start": round(load, 2),
+        "load_at_start_and_end": [round(load, 2), round(os.getloadavg()[0], 2)],  # its own part of that is about two
         "data": {**description(files), "files_a_round": options.images},
         "settings": {"batch": BATCH, "workers": WORKERS, "side": SIDE, "rounds": options.rounds},
         **measured,
@@ -351,7 +356,7 @@ def write(result: dict, options: argparse.Namespace) -> None:
 
 
 def show(result: dict) -> None:
-    print(f"{result['data']}, load at the start {result['load_at_start']}")
+    print(f"{result['data']}, load at start and end {result['load_at_start_and_end']}")
     print(f"{'pipeline':36}{'images/s':>9}{'min':>7}{'max':>7}{'ratio':>7}{'rounds':>14}{'CPU ms':>8}{'ratio':>7}")
     for row in result["results"]:
         (low, high), each = row["min_max"], row["ratio_of_each_round"]

@@ -36,7 +36,7 @@ PILLOW = {
     "optimised": {"subsampling": 2, "optimize": True, "quality": 35},
     "best": {"subsampling": 0, "quality": 100},
 }
-TURBO = {"4:4:0": 4, "4:1:1": 5}                # enum TJSAMP; Pillow cannot write these
+TURBO = {"4:4:0": 4, "4:1:1": 5}  # enum TJSAMP; Pillow cannot write these
 KINDS = [*PILLOW, *TURBO]
 
 
@@ -66,8 +66,8 @@ def turbo_encoded(pixels: np.ndarray, subsampling: int) -> bytes:
     pixels, out, size = np.ascontiguousarray(pixels), ctypes.c_void_p(), ctypes.c_size_t()
     height, width, _ = pixels.shape
     handle = library.tj3Init(0)
-    library.tj3Set(handle, 3, 90)               # TJPARAM_QUALITY
-    library.tj3Set(handle, 4, subsampling)      # TJPARAM_SUBSAMP
+    library.tj3Set(handle, 3, 90)  # TJPARAM_QUALITY
+    library.tj3Set(handle, 4, subsampling)  # TJPARAM_SUBSAMP
     failed = library.tj3Compress8(
         handle, pixels.ctypes.data, width, 0, height, 0, ctypes.byref(out), ctypes.byref(size)
     )
@@ -137,7 +137,7 @@ def test_every_first_and_last_row_is_exact(kind):
 @pytest.mark.parametrize("scale", [2, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reduced_box_has_the_pixels_of_pillows_draft(kind, scale):
-    for size in (size for size in SIZES if min(size) >= scale):         # Pillow reduces no side to nothing
+    for size in (size for size in SIZES if min(size) >= scale):  # Pillow reduces no side to nothing
         data = encoded(kind, size)
         reduced = tuple(-(-side // scale) for side in size)
         expected = full(data, scale)
@@ -167,6 +167,14 @@ def test_the_header_is_pillows():
     file = io.BytesIO()
     photograph(16, 48).save(file, "JPEG", exif=exif)
     assert jpeg.header(file.getvalue()).app1
+
+
+@needs_library
+def test_a_header_that_is_known_is_not_read_again(monkeypatch):
+    data = encoded("4:2:0", (33, 130))
+    known, expected = jpeg.header(data), jpeg.region(data, 5, 6, 7, 8)
+    monkeypatch.setattr(jpeg, "header", None)
+    assert np.array_equal(jpeg.region(data, 5, 6, 7, 8, known=known), expected)
 
 
 def unusual() -> dict[str, bytes]:
@@ -298,7 +306,7 @@ def test_without_a_library_there_is_nothing(monkeypatch):
 
 def test_a_missing_or_old_library_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "libturbojpeg.so.0").write_bytes(b"no library")
-    paths = [str(tmp_path / "libturbojpeg.so.0"), str(tmp_path / "none"), "libc.so.6"]      # the last has no tj3Init
+    paths = [str(tmp_path / "libturbojpeg.so.0"), str(tmp_path / "none"), "libc.so.6"]  # the last has no tj3Init
     monkeypatch.setattr(jpeg, "_system_paths", lambda: paths)
     monkeypatch.setattr(jpeg, "_wheel_paths", list)
     assert jpeg._library.__wrapped__() is None

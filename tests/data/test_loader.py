@@ -231,3 +231,17 @@ def test_preparing_a_batch_leaves_the_threads_of_the_model_alone(photographs):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_stream_is_numpys_philox_at_a_counter():
+    """What a run drew must never change: a checkpoint could not be continued."""
+    stream = loader._Stream(5, 1)
+    for epoch, index in [(3, 77), (0, 0), (2**40, 2**62)]:
+        fresh = np.random.Generator(np.random.Philox(key=(5, 1), counter=(0, 0, epoch, index)))
+        found = stream.at(epoch, index)
+        for draw in (
+            lambda r: r.random(),
+            lambda r: r.integers(9, dtype=np.int32),
+            lambda r: r.permutation(7).tolist(),
+        ):
+            assert draw(found) == draw(fresh)

@@ -25,16 +25,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-MAX_PIXELS = 89_478_485         # Pillow's limit for a decompression bomb; beyond it the strict decoder decides
-MAX_SEGMENTS = 1000             # before the first scan; a colour profile may take 255
-MAX_SCANS = 100                 # a progressive file has about ten; thousands of them are a known denial of service
+MAX_PIXELS = 89_478_485  # Pillow's limit for a decompression bomb; beyond it the strict decoder decides
+MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
+MAX_SCANS = 100  # a progressive file has about ten; thousands of them are a known denial of service
 SCALES = (1, 2, 4, 8)
 
 _SOI, _EOI, _SOS, _APP1 = b"\xff\xd8", b"\xff\xd9", 0xDA, 0xE1
-_BARE = {0x00, 0x01, 0xFF, *range(0xD0, 0xDA)}                  # no length follows; no ordinary header has them
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8}                   # every coding: lossless, hierarchical, arithmetic ...
-_BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2           # ... and the three that are decoded here
-_SAMPLINGS = (b"\x11", b"\x21", b"\x12", b"\x22", b"\x41")      # luma's factors in 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1
+_BARE = {0x00, 0x01, 0xFF, *range(0xD0, 0xDA)}  # no length follows; no ordinary header has them
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8}  # every coding: lossless, hierarchical, arithmetic ...
+_BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2  # ... and the three that are decoded here
+_SAMPLINGS = (b"\x11", b"\x21", b"\x12", b"\x22", b"\x41")  # luma's factors in 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1
 
 # turbojpeg.h
 _DECOMPRESS, _RGB, _STOP_ON_WARNING, _SCAN_LIMIT = 1, 0, 0, 13
@@ -44,13 +44,13 @@ _NEEDED = ("Init", "Set", "DecompressHeader", "SetScalingFactor", "SetCroppingRe
 class Header(NamedTuple):
     """What an ordinary JPEG says before its first scan. Sizes are raw: an Exif orientation is not applied."""
 
-    height: int                 # pixels
-    width: int                  # pixels
+    height: int  # pixels
+    width: int  # pixels
     progressive: bool
-    column: int                 # pixels across one column of coding units: a partial decode starts at a multiple of it
-    components: bytes           # their identifiers
-    app1: bool = False          # an APP1 segment (Exif or XMP) is there and may ask for a rotation
-    scan: int = 0               # where in the data the first scan begins
+    column: int  # pixels across one column of coding units: a partial decode starts at a multiple of it
+    components: bytes  # their identifiers
+    app1: bool = False  # an APP1 segment (Exif or XMP) is there and may ask for a rotation
+    scan: int = 0  # where in the data the first scan begins
 
 
 class _Region(ctypes.Structure):
@@ -123,7 +123,7 @@ def _frame(marker: int, body: bytes) -> Header | None:
     if marker not in (_BASELINE, _EXTENDED, _PROGRESSIVE) or len(body) < 6 or len(body) != 6 + 3 * body[5]:
         return None
     height, width, count = int.from_bytes(body[1:3]), int.from_bytes(body[3:5]), body[5]
-    samplings = body[7::3]                              # a byte a component: horizontal factor, vertical factor
+    samplings = body[7::3]  # a byte a component: horizontal factor, vertical factor
     ordinary = count == 1 or (count == 3 and samplings[:1] in _SAMPLINGS and samplings[1:] == b"\x11\x11")
     if body[0] != 8 or not ordinary or not 0 < height * width <= MAX_PIXELS:
         return None
@@ -144,14 +144,14 @@ def _refined(data: bytes, found: Header) -> bool:
     at, end = found.scan, data.find(_EOI, found.scan)
     for _ in range(MAX_SCANS):
         count = data[at + 4] if at + 4 < len(data) else 0
-        tail = data[at + 5 : at + 8 + 2 * count]        # per component an identifier and tables; then first, last, bits
+        tail = data[at + 5 : at + 8 + 2 * count]  # per component an identifier and tables; then first, last, bits
         if len(tail) < 2 * count + 3:
             return False
         first, last, low_bit = tail[-3], tail[-2], tail[-1] & 15
         for identifier in tail[: 2 * count : 2]:
             if identifier in missing and first <= last < 64:
                 missing[identifier][first : last + 1] = [low_bit > 0] * (last + 1 - first)
-        at = data.find(b"\xff\xda", at + 8, end)        # in coded data FF is followed by 00 or a restart marker
+        at = data.find(b"\xff\xda", at + 8, end)  # in coded data FF is followed by 00 or a restart marker
         if at < 0:
             return not any(any(bits) for bits in missing.values())
     return False
@@ -159,7 +159,7 @@ def _refined(data: bytes, found: Header) -> bool:
 
 def _columns(left: int, width: int, full_width: int, column: int) -> tuple[int, int]:
     """The columns to ask for, so that smooth upsampling within the box has its neighbours: from, to."""
-    narrow = 5                                          # fewer pixels have two chroma samples, which are not smoothed
+    narrow = 5  # fewer pixels have two chroma samples, which are not smoothed
     start = max(min(left - 1, full_width - narrow), 0) // column * column
     return start, min(max(left + width + 2, start + narrow), full_width)
 
@@ -201,7 +201,7 @@ def _system_paths() -> list[str]:
     A bare name is left to the dynamic loader: `ctypes.util.find_library` would start a compiler where nothing is found.
     """
     prefix = Path(sys.prefix)
-    if sys.platform == "win32":                         # never a bare name: Windows would look all along PATH
+    if sys.platform == "win32":  # never a bare name: Windows would look all along PATH
         return [str(prefix / "Library/bin/turbojpeg.dll"), r"C:\libjpeg-turbo64\bin\turbojpeg.dll"]
     if sys.platform == "darwin":
         homes = [str(prefix), "/opt/homebrew/opt/jpeg-turbo", "/usr/local/opt/jpeg-turbo", "/opt/libjpeg-turbo"]

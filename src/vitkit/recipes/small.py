@@ -45,16 +45,17 @@ def cifar10() -> Recipe:
 
 
 def cifar10_laptop() -> Recipe:
-    """`vitkit train cifar10-laptop --data.source PATH`: the same task in half an hour on two cores."""
+    """`vitkit train cifar10-laptop --data.source PATH`: the same task in half an hour on two cores; docs/cifar10.md."""
     return Recipe(
         name="cifar10-laptop",
-        model=vit("Ti/4", image=(32, 32), width=128, depth=6, mlp=256, heads=4, classes=0),
+        model=ViTConfig(width=128, depth=6, mlp=256, heads=4, patch=4, image=(32, 32), pool="gap", classes=0),
         data=Data(
             preprocessing=Preprocessing(size=(32, 32)),
             augmentation=Augmentation(crop="pad_crop", pad=4),
+            workers=0,
         ),
         optim=Optim(lr=2e-3, weight_decay=0.05, decay_on="kernels", warmup=Span(1, "epochs")),
-        length=Span(20, "epochs"),
+        length=Span(26, "epochs"),
         batch=128,
         average=0.999,
         precision="bfloat16",
