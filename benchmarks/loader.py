@@ -348,7 +348,7 @@ def run(files: list[tuple[bytes, str]], folder: Path, options: argparse.Namespac
 
 
 def write(result: dict, options: argparse.Namespace) -> None:
-    name = "-".join(["loader", options.mirror or result["data"]["median_size"], result["date"]])
+    name = f"loader-{options.mirror or result['data']['median_size']}"
     output = options.output or Path(__file__).parent / "results" / f"{name}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(result, indent=1) + "\n")

@@ -34,6 +34,8 @@ class State:
     """How many of the latest steps were skipped."""
     rollbacks: int = 0
     """How often the run went back to an earlier checkpoint's weights."""
+    kept: int = -1
+    """The step whose checkpoint this process wrote or read, so that it is known to be intact."""
 
     def update_average(self, factor: float) -> None:
         """average <- factor * average + (1 - factor) * weights. The factor grows to its value over the first steps as
@@ -70,6 +72,8 @@ class State:
         folder = workdir / "checkpoints"
         folder.mkdir(parents=True, exist_ok=True)
         final, new = folder / f"step-{self.step:08d}", folder / f".step-{self.step:08d}.new"
+        if self.kept == self.step:
+            return final
         shutil.rmtree(new, ignore_errors=True)
         try:
             new.mkdir()
@@ -82,7 +86,7 @@ class State:
             (new / "state.json").write_text(json.dumps(facts, indent=1))
             for path in (new / "state.safetensors", new / "state.json", new):
                 sync(path)
-            if final.exists():  # left by an earlier life of this run; the pointer already goes elsewhere or comes back
+            if final.exists():  # damaged, or written by an earlier life of this run that was killed before it moved LAST
                 shutil.rmtree(final)
             new.rename(final)
             sync(folder)
@@ -93,6 +97,7 @@ class State:
                 f"could not write a checkpoint at step {self.step} to {folder} ({error}); the earlier ones are untouched: "
                 f"make room and run the same command again"
             ) from error
+        self.kept = self.step
         for old in checkpoints(workdir)[keep:]:
             shutil.rmtree(old)
         return final
@@ -117,6 +122,7 @@ class State:
             self.optimizer.state[parameters[parameter]][key] = value
         for name in COUNTERS:
             setattr(self, name, facts[name])
+        self.kept = self.step
 
 
 COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")
