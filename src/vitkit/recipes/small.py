@@ -55,7 +55,7 @@ def cifar10_laptop() -> Recipe:
             workers=0,
         ),
         optim=Optim(lr=2e-3, weight_decay=0.05, decay_on="kernels", warmup=Span(1, "epochs")),
-        length=Span(26, "epochs"),
+        length=Span(20, "epochs"),
         batch=128,
         average=0.999,
         precision="bfloat16",
