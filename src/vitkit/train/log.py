@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -62,6 +63,16 @@ class Log:
         self.bar.update(self.task, completed=step, text=text)
         if not self.console.is_terminal:
             self.say(text)
+
+    def at(self, step: int) -> None:
+        """Move the bar; its text waits for the next line of the log."""
+        self.bar.update(self.task, completed=step)
+
+    def evaluating(self, name: str, batches) -> Iterator:
+        """The same batches, with the way through them on the bar."""
+        for done, batch in enumerate(batches):
+            self.bar.update(self.task, text=f"evaluating {name}, batch {done + 1:,} of {len(batches):,}")
+            yield batch
 
     def close(self) -> None:
         """Everything is written; the bar goes."""

@@ -100,6 +100,7 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
             else:
                 _skip(recipe, workdir, state, batch, log, (loss, norm))
             state.optimizer.zero_grad()
+            log.at(state.step)
             if due(state.step, recipe.log_every, total):
                 log.training(state.step, recipe.batch, loss.item(), norm.item(), lr)
             if due(state.step, recipe.save_every.n, total) and state.bad_in_row == 0:
@@ -170,7 +171,7 @@ def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop)
     workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     for name, part in data.held_out.items():
         batches = eval_batches(part, recipe.data.preprocessing, recipe.micro_batch, workers)
-        evaluator = accuracy(stop.watch(batches), recipe.data.preprocessing.normalise, place)
+        evaluator = accuracy(stop.watch(log.evaluating(name, batches)), recipe.data.preprocessing.normalise, place)
         with state.averaged() as model, autocast(place, recipe.precision):
             found |= {f"{name}/{key}": value for key, value in evaluator(model)}
     shown = [f"{key} {value:.2%}" for key, value in found.items() if "/top" in key]

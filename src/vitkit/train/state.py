@@ -86,7 +86,9 @@ class State:
             (new / "state.json").write_text(json.dumps(facts, indent=1))
             for path in (new / "state.safetensors", new / "state.json", new):
                 sync(path)
-            if final.exists():  # damaged, or written by an earlier life of this run that was killed before it moved LAST
+            if (
+                final.exists()
+            ):  # damaged, or written by an earlier life of this run that was killed before it moved LAST
                 shutil.rmtree(final)
             new.rename(final)
             sync(folder)
