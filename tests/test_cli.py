@@ -59,6 +59,12 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
     recorded = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
     assert metrics["top1"] == recorded["test/top1"]
 
+    other = f"{photographs.parent}/./{photographs.name}/"  # the same folder, spelt otherwise
+    assert json.loads(say(capsys, "evaluate", run, other, "--json", "--device", "cpu")[1]) == metrics
+    (photographs / "red" / "0.jpg").rename(photographs / "red" / "[bold]0.jpg")
+    assert "[bold]0.jpg" in say(capsys, "predict", run, photographs / "red" / "[bold]0.jpg")[1].replace("\n", "")
+    (photographs / "red" / "[bold]0.jpg").rename(photographs / "red" / "0.jpg")
+
     status, out, _ = say(capsys, "predict", run, photographs / "red" / "0.jpg", photographs / "blue", "--json")
     answers = [json.loads(line) for line in out.splitlines()]
     assert status == 0
@@ -85,9 +91,26 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
     assert sum(map(len, skipped.values())) == 1
     assert "red/3.jpg" in (tmp_path / "run" / "report.html").read_text()
 
+    status, _, err = say(capsys, "evaluate", tmp_path / "run", photographs, "--split", "train")
+    assert status == 1
+    assert "red/3.jpg" in err
+    status, out, err = say(
+        capsys, "evaluate", tmp_path / "run", photographs, "--split", "train", "--json", "--on-bad-image", "skip"
+    )
+    assert (status, json.loads(out)["seen"]) == (0, 31)
+    assert "left out: " in err
+
     status, _, err = say(capsys, "predict", tmp_path / "run", broken, photographs / "red" / "4.jpg")
     assert status == 1
     assert "not classified: " in err and "red/3.jpg" in err
+
+
+def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_path, capsys):
+    train = ("train", "scratch", "--data.source", photographs, "--workdir", tmp_path / "run", *QUICK, *SIZES)
+    assert say(capsys, *train, "--optim.warmup", "99")[0] == 1
+    assert say(capsys, *train, "--seed", "3")[0] == 0
+    (photographs / "red" / "7.jpg").rename(photographs / "red" / "x.jpg")
+    assert "has changed since this run began" in say(capsys, *train, "--seed", "3")[2]
 
 
 def test_contact_sheet(photographs, tmp_path, capsys):
@@ -120,6 +143,7 @@ def test_models_lists_every_name(capsys):
         (["train", "scratch"], 1, "no images: say which with --data.source"),
         (["train", "nowhere.py:mine"], 1, "no file 'nowhere.py'"),
         (["evaluate", "nowhere", "digits"], 1, "nowhere holds no model: no config.json in it"),
+        (["train", "digits", "--model.pool", "none"], 1, "a label needs one: use another pool"),
         (["models", "B-16"], 1, "no model 'B-16'; did you mean 'B/16'?"),
         (["train", "digits", "--device", "abacus"], 1, "no device 'abacus' on this machine"),
     ],

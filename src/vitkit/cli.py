@@ -35,8 +35,9 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 2
 
-    from rich.console import Console
+    import torch
 
+    from vitkit.data import WorkerDied
     from vitkit.train import Interrupted
 
     try:
@@ -48,9 +49,17 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1
-    except (ValueError, OSError, FloatingPointError) as error:
-        Console(stderr=True).print(f"vitkit: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        return 1
+    except torch.OutOfMemoryError as error:
+        return _complain(f"out of memory: use a smaller --micro-batch, or --recompute ({str(error).splitlines()[0]})")
+    except (ValueError, OSError, FloatingPointError, WorkerDied) as error:
+        return _complain(str(error))
+
+
+def _complain(sentence: str) -> int:
+    from rich.console import Console
+
+    Console(stderr=True).print(f"vitkit: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
+    return 1
 
 
 def _dispatch(name: str, rest: list[str]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
@@ -39,6 +40,8 @@ class Evaluate:
     """Which part of the data; unless told its test part, else its val part, else what the run set aside, else all."""
     columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
     """Which columns of a table hold the image and its label; found by their names unless told."""
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    """What a broken image does: stop, or be left out and said."""
     batch: int = 64
     """Images a forward pass."""
     workers: int = -1
@@ -99,13 +102,18 @@ def evaluate(command: Evaluate) -> int:
     """`vitkit evaluate`."""
     from rich.progress import track
 
-    from vitkit.data import default_workers, eval_batches
+    from vitkit.data import check_images, default_workers, eval_batches, subset
     from vitkit.evaluate import accuracy, align
-    from vitkit.parallel import autocast, pick_device
+    from vitkit.parallel import autocast, cpus, pick_device
     from vitkit.weights import load
 
     place, found = pick_device(command.device), load(command.model)
     source, part = _part(command, found.origin)
+    if command.on_bad_image == "skip":
+        bad = dict(check_images(source, cpus()))
+        source = subset(source, [i for i in range(len(source)) if i not in bad])
+        for sentence in bad.values():
+            print(f"left out: {sentence}", file=sys.stderr)
     numbers = align(source.labels, found.labels)
     workers = default_workers(source) if command.workers < 0 else command.workers
     batches = eval_batches(source, found.preprocessing, command.batch, workers)
@@ -129,10 +137,17 @@ def _part(command: Evaluate, origin: dict) -> tuple[Source, str]:
     """The images to evaluate on, and what to call them: never those that the model was trained on, where that is known."""
     from vitkit.data import open_source, open_splits
 
-    if command.split is None and command.data == origin.get("data"):
+    trained_on = origin.get("data", "")
+    if command.data == trained_on or (
+        Path(command.data).exists() and Path(command.data).resolve() == Path(trained_on).resolve()
+    ):
         splits = open_splits(command.data, command.columns, origin.get("seed", 0))
-        if splits.made:
-            return splits.test, f"the {len(splits.test):,} images of {command.data} that its training set aside"
+        chosen = getattr(splits, command.split or "test")
+        if splits.made and chosen:
+            return (
+                chosen,
+                f"{len(chosen):,} images of {command.data}, the {command.split or 'test'} part of its own training",
+            )
     source = open_source(command.data, command.columns, command.split)
     return source, f"{len(source):,} images of {command.data}"
 
@@ -163,7 +178,8 @@ def predict(command: Predict) -> int:
             others = zip(answer.labels[1:], answer.probabilities[1:], strict=True)
             rest = ", ".join(f"{name} {share:.1%}" for name, share in others if share >= 0.001)
             wrong = f" (is {answer.truth})" if answer.truth not in (None, answer.labels[0]) else ""
-            table.add_row(answer.labels[0] + wrong, f"{answer.probabilities[0]:.1%}", answer.name, rest)
+            row = (answer.labels[0] + wrong, f"{answer.probabilities[0]:.1%}", answer.name, rest)
+            table.add_row(*map(escape, row))
     if table.row_count:
         Console().print(table)
     for answer in answers:

@@ -13,7 +13,7 @@ Precision = Literal["float32", "bfloat16"]
 def cpus() -> int:
     """CPUs that this process may use: the affinity mask and the container's quota, whichever is less; at least 1.
 
-    A container on a 64-core host often owns two; as many workers as cores would fight over those (PAINS theme 8).
+    A container on a 64-core host often owns two; as many workers as cores would fight over those.
     """
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(mask, _quota() or mask))
@@ -47,8 +47,12 @@ def pick_device(name: str = "auto") -> torch.device:
     kind = name.split(":")[0]
     if name == "auto":
         return torch.device(have[0])
-    if kind not in have:
-        raise ValueError(f"no device {name!r} on this machine; there is {', '.join(have)}")
+    index = name[len(kind) + 1 :] or "0"
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    if kind not in have or not index.isdecimal() or int(index) >= count:
+        raise ValueError(
+            f"no device {name!r} on this machine; there is {', '.join(have)}{f' (0 to {count - 1})' * (count > 1)}"
+        )
     return torch.device(name)
 
 

@@ -83,6 +83,20 @@ def test_once_per_grid_and_never_stale(monkeypatch):
     assert model.positions.table.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_update_of_the_weights_is_seen_on_every_grid(fused):
+    model = create("mu/16", classes=3, seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, fused=fused)
+    x = torch.randn(1, 3, 160, 160)
+    with torch.no_grad():
+        model.features(x)
+    model.features(x).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        expected = resample(model.positions.table, (14, 14), (10, 10))
+        torch.testing.assert_close(model.positions((10, 10)), expected)
+
+
 def test_a_model_on_another_grid_uses_the_resampled_table():
     config = vit("mu/16", classes=3)
     model = create(config, seed=0).eval()

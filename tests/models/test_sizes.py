@@ -1,4 +1,4 @@
-"""Parameter counts and costs of every named model against the published ones (PAPER.md 2.3, 2.4, 3.1)."""
+"""Parameter counts and costs of every named model against the published ones."""
 
 from dataclasses import replace
 

@@ -59,6 +59,11 @@ def test_a_broken_image_does_not_stop_the_others(classifier, files, tmp_path):
     assert "1.png" in found[1].error and "gone.png" in found[5].error
 
 
+def test_what_cannot_be_asked(classifier, files):
+    with pytest.raises(ValueError, match="top is 0"):
+        list(predict(classifier, files, top=0, device="cpu"))
+
+
 def test_places(files, tmp_path):
     assert [item.name for item in pictures([str(tmp_path)])] == [str(f) for f in files]
     assert [item.name for item in pictures([str(files[2]), str(files[0])])] == [str(files[2]), str(files[0])]
@@ -66,5 +71,5 @@ def test_places(files, tmp_path):
     assert len(digits) == 359
     assert digits[0].truth in "0123456789" and digits[0].read().shape == (8, 8)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no images in"):
+    with pytest.raises(ValueError, match="holds no images"):
         list(pictures([str(tmp_path / "empty")]))

@@ -162,7 +162,7 @@ class TestLosses:
         torch.testing.assert_close(self.loss(name, 0.2), expected)
 
     def test_first_loss_of_the_official_pretraining(self):
-        """Zero head, bias -10, 21,843 classes, one label: K ln(1 + e^-10) + 10 (PAPER.md 19)."""
+        """Zero head, bias -10, 21,843 classes, one label: K ln(1 + e^-10) + 10."""
         model = create("mu/16", classes=21_843, head_bias=-10.0, seed=0).eval()
         loss = Supervised("sigmoid")(model, torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]))
         assert loss.item() == pytest.approx(21_843 * math.log1p(math.exp(-10)) + 10, rel=1e-5)

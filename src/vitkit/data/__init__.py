@@ -6,6 +6,7 @@ from vitkit.data.loader import Batch, default_workers, eval_batches, train_batch
 from vitkit.data.sources import Source, Splits, open_source, open_splits, subset
 from vitkit.data.tables import Columns
 from vitkit.data.transforms import Augmentation, Preprocessing, augment
+from vitkit.data.workers import WorkerDied
 
 __all__ = [
     "Augmentation",
@@ -16,6 +17,7 @@ __all__ = [
     "Preprocessing",
     "Source",
     "Splits",
+    "WorkerDied",
     "augment",
     "check_images",
     "default_workers",

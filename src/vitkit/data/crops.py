@@ -9,7 +9,7 @@ ATTEMPTS = 100
 
 
 def inception_box(height: int, width: int, area: tuple[float, float], random: np.random.Generator) -> Box:
-    """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were trained (PAPER 9.1).
+    """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were trained.
 
     An aspect ratio is drawn uniformly, then a height: uniformly among those for which the area lies within its bounds, as
     shares of the image, and the width within the image. So it is the side that is uniform, not the area. After 100

@@ -233,11 +233,9 @@ def _sentences(name: str) -> Iterator[None]:
     except Image.UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise BadImage(
-            f"{name} is no image in a format that is read here ({known}), or its header is damaged"
+            f"{name} is no image of a format that is read here ({known}), or its header is damaged"
         ) from None
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}") from error
-    except (
-        Exception
-    ) as error:  # a damaged file raises nearly anything: OSError, SyntaxError, struct.error, KeyError ...
+    except Exception as error:  # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error

@@ -23,7 +23,7 @@ from vitkit.data.slots import in_slots
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, suit
-from vitkit.data.workers import batches_ahead, forked, in_order
+from vitkit.data.workers import AHEAD, batches_ahead, forked, in_order
 from vitkit.parallel import cpus
 
 MAX_WORKERS = 16
@@ -189,10 +189,10 @@ def _stream(build, steps, source: Source, preprocessing: Preprocessing, part: ra
         raise ValueError(f"workers is {workers}; it is 0 or more")
     source.prepare()
     shape = (len(part), 3, *preprocessing.size)
-    ahead, pin = batches_ahead(workers, math.prod(shape)), torch.cuda.is_available()
+    pin = torch.cuda.is_available()
     if workers and forked() and not pin:  # pinning copies a batch anyway, in a thread of its own
-        return in_slots(build, steps, workers, ahead, shape)
-    return in_order(build, steps, workers, pin, ahead)
+        return in_slots(build, steps, workers, AHEAD, shape)
+    return in_order(build, steps, workers, pin, batches_ahead(workers, math.prod(shape)))
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:

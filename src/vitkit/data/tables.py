@@ -114,11 +114,8 @@ def classes(table: Table) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]
         names = table.names or tuple(str(number) for number in range(high + 1))
         used = len(np.unique(labels))
         sparse = table.names is None and used < len(names)
-        return (
-            names,
-            labels,
-            (f"labels go from {low} to {high}; {used} of these {len(names)} classes occur",) if sparse else (),
-        )
+        note = f"labels go from {low} to {high}; {used} of these {len(names)} classes occur"
+        return names, labels, (note,) if sparse else ()
     train = labels[table.parts == "train"]
     names = tuple(sorted(set(train if len(train) else labels)))
     number = {name: i for i, name in enumerate(names)}

@@ -28,7 +28,7 @@ class Preprocessing:
     """How an image becomes what the model was made for. It is saved with the model and never guessed.
 
     The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1), with antialiasing, as
-    Hugging Face and timm resize; Google's own evaluation resized without it (PAPER 9.3).
+    Hugging Face and timm resize; Google's own evaluation resized without it.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -109,7 +109,7 @@ class Preprocessing:
 class Augmentation:
     """What a training image goes through instead of the Preprocessing's rule; its size and statistics remain.
 
-    The default is the paper's pre-training: an Inception crop and a flip (Section 4.1, App. B.1; PAPER 9.1).
+    The default is the paper's pre-training: an Inception crop and a flip (Section 4.1, App. B.1).
     """
 
     crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
@@ -184,9 +184,7 @@ def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolati
     """uint8 (height, width, 3) -> uint8 (3, *size)."""
     if not pixels.flags.writeable:  # which torch would warn about
         pixels = pixels.copy()
-    images = torch.from_numpy(pixels).permute(2, 0, 1)[
-        None
-    ]  # channels last in memory: the fast way through interpolate
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # channels last in memory: interpolate's fast way
     if images.shape[2:] != size:
         images = F.interpolate(images, size, mode=interpolation, antialias=antialias)
     return images[0]

@@ -1,5 +1,6 @@
 """Processes that prepare batches ahead of the one that needs them."""
 
+import gc
 import shutil
 import signal
 import sys
@@ -17,11 +18,15 @@ AHEAD = 2  # batches that each worker prepares before they are asked for
 START = "fork" if sys.platform.startswith("linux") else "spawn"
 
 
+class WorkerDied(RuntimeError):
+    """A process that prepares batches was killed; the message says what to do."""
+
+
 def in_order(build, steps, workers: int, pin: bool = False, ahead: int = AHEAD) -> Iterator:
     """build[step] for every step, in order, prepared by worker processes; an exception that build returns is raised.
 
     Closing the iterator, or forgetting it, ends the workers. workers: 0 is none besides this one. pin: put tensors into
-    page-locked memory. Raises RuntimeError, in one sentence, when a worker is killed.
+    page-locked memory. Raises WorkerDied when a worker is killed.
     """
     for item in _in_workers(build, steps, workers, pin, ahead) if workers else _in_this_process(build, steps, pin):
         if isinstance(item, Exception):
@@ -89,8 +94,9 @@ def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
             raise
     with suppress(RuntimeError):
         time.sleep(0.1)  # word of the death, which PyTorch raises wherever the main process is, may still be on its way
-    del items  # outside of the handler, which would hold on to it and to the dead worker
-    raise RuntimeError(
+    del items  # outside of the handler, which would hold on to it and to the dead worker; so does the odd cycle
+    gc.collect()
+    raise WorkerDied(
         f"a process that prepares images was killed, most likely for want of memory: use fewer --data.workers than "
         f"{workers}, or 0 to prepare them in the main process ({said})"
     )

@@ -19,8 +19,8 @@ td + td { font-variant-numeric: tabular-nums } img { max-width: 100% } pre { bac
 def report(workdir: Path | str) -> Path:
     """Write `report.html` of a run directory from what the run recorded: curves, last metrics, data, recipe."""
     workdir = Path(workdir)
-    recipe = json.loads((workdir / "recipe.json").read_text())
-    data = json.loads((workdir / "data.json").read_text())
+    recipe = json.loads((workdir / "recipe.json").read_text("utf-8"))
+    data = json.loads((workdir / "data.json").read_text("utf-8"))
     lines = read_metrics(workdir / "metrics.jsonl")
     metrics = {name: _figure(name, value) for name, value in last_metrics(workdir).items()}
     counts = {name: f"{count:,} images" for name, count in data["counts"].items()}
@@ -44,7 +44,7 @@ def report(workdir: Path | str) -> Path:
     page = f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(recipe['name'])}</title>"
     page += f"<style>{STYLE}</style><body>{''.join(parts)}</body></html>"
     path = workdir / "report.html"
-    path.write_text(page)
+    path.write_text(page, "utf-8")
     return path
 
 
@@ -54,7 +54,7 @@ def _curves(lines: list[dict]) -> str:
 
     figure = Figure(figsize=(10, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    training = [line for line in lines if line["event"] == "training"]
+    training = [line for line in lines if line["event"] == "training" and isinstance(line["loss"], float)]
     evaluations = [line for line in lines if line["event"] == "evaluation"]
     left.plot([line["step"] for line in training], [line["loss"] for line in training], color="#0b57d0")
     left.set(title="training loss", xlabel="step")

@@ -67,7 +67,7 @@ class Attention(nn.Module):
         return x.unflatten(-1, (-1, self.heads, self.qkv.in_features // self.heads))
 
     def init_weights(self) -> None:
-        """q, k, v and out are Glorot-uniform, each as its own D x D matrix (limit √(3/D)); biases zero (PAPER.md 1.3)."""
+        """q, k, v and out are Glorot-uniform, each as its own D x D matrix (limit √(3/D)); biases zero."""
         limit = (3 / self.qkv.in_features) ** 0.5
         for layer in (self.qkv, self.out):
             nn.init.uniform_(layer.weight, -limit, limit)

@@ -1,4 +1,4 @@
-"""What a model costs, by formula (PAPER.md 2.3, 3.1): no model is built, no pass is run."""
+"""What a model costs, by formula: no model is built, no pass is run."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Initialisers of the official code that torch does not have (PAPER.md 1.3)."""
+"""Initialisers of the official code that torch does not have."""
 
 from torch import Tensor, nn
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 Grid = tuple[int, int]
 
-# How each origin of weights resamples a table; they differ by more than rounding (PAPER.md 11).
+# How each origin of weights resamples a table; they differ by more than rounding.
 RESAMPLE = {
     "google": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom(order=1): the official code
     "timm": {"mode": "bicubic", "antialias": True},
@@ -22,16 +22,17 @@ def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Ten
     """A position table on another grid: (1, prefix + h·w, D) -> (1, prefix + h'·w', D).
 
     Rows before the patches (class token, registers) stay as they are; the patches' rows are interpolated in two
-    dimensions "according to their location in the original image" (Section 3.2), in float64.
+    dimensions "according to their location in the original image" (Section 3.2), in float64 where there is one.
     """
     if method not in RESAMPLE:
         raise ValueError(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
-    prefix = table.shape[1] - old[0] * old[1]
-    if table.ndim != 3 or prefix < 0:
+    prefix = table.shape[1] - old[0] * old[1] if table.ndim == 3 else -1
+    if prefix < 0:
         raise ValueError(f"a table of shape {tuple(table.shape)} cannot hold a grid of {old[0]} x {old[1]} patches")
     if old == new:
         return table
-    image = table[:, prefix:].double().unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, h, w)
+    exact = torch.float32 if table.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    image = table[:, prefix:].to(exact).unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, h, w)
     image = F.interpolate(image, size=new, **RESAMPLE[method])
     return torch.cat([table[:, :prefix], image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)], 1)
 
@@ -47,6 +48,10 @@ class LearnedPositions(nn.Module):
 
     def forward(self, grid: Grid) -> Tensor:
         """-> (1, T, D) for this grid. Another grid than the table's own is resampled, once per grid outside training."""
+        if (
+            torch.is_grad_enabled() and self._cache
+        ):  # an update may follow, and a fused one leaves no trace on the table
+            self._cache.clear()
         if grid == self.grid:
             return self.table
         if torch.is_grad_enabled() or torch.compiler.is_compiling():

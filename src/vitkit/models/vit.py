@@ -204,7 +204,8 @@ class AttentionPool(nn.Module):
         return (x + self.mlp(self.norm(x)))[:, 0]
 
     def init_weights(self) -> None:
-        nn.init.xavier_uniform_(self.probe)
+        limit = (6 / (1 + self.probe.shape[-1])) ** 0.5  # Glorot's for a 1 x D matrix, as flax counts its fans
+        nn.init.uniform_(self.probe, -limit, limit)
 
 
 POOL: dict[str, Callable[[Tensor, int], Tensor] | None] = {
@@ -280,7 +281,7 @@ class VisionTransformer(nn.Module):
         return x
 
     def init_weights(self) -> None:
-        """The official initialisation (PAPER.md 1.3): zero class token and head, the rest by each module's own rule."""
+        """The official initialisation: zero class token and head, the rest by each module's own rule."""
         if self.cls is not None:
             nn.init.zeros_(self.cls)
         if self.representation is not None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from vitkit.data import BadImage, Source, open_image, open_source
+from vitkit.data.folders import find_images
+from vitkit.data.manifests import SUFFIXES as TABLES
 from vitkit.parallel import pick_device
 from vitkit.weights import Classifier
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif", ".heic"}
 
 
 class Item(NamedTuple):
@@ -42,19 +42,15 @@ def pictures(places: Iterable[str]) -> Iterator[Item]:
     """
     for place in places:
         path = Path(place)
-        if path.is_dir():
-            files = sorted(f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
-            if not files:
-                raise ValueError(f"no images in {place!r}")
+        files = [path / name for name in find_images(path)[0]] if path.is_dir() else []
+        if path.is_file() and path.suffix.lower() not in (*TABLES, ".parquet"):
+            files = [path]
+        if files:
             yield from (Item(str(file), file.read_bytes) for file in files)
-        elif path.is_file() and path.suffix.lower() not in (".parquet", ".csv", ".jsonl"):
-            yield Item(place, path.read_bytes)
-        elif path.exists() or place == "digits":
-            source = open_source(place)
-            for i in range(len(source)):
-                yield Item(source.name(i), partial(_image, source, i), source.labels[source.targets[i]])
-        else:
-            raise ValueError(f"no image, folder or data set {place!r}")
+            continue
+        source = open_source(place)  # a table, or a sentence about what there is not
+        for i in range(len(source)):
+            yield Item(source.name(i), partial(_image, source, i), source.labels[source.targets[i]])
 
 
 def _image(source: Source, i: int) -> bytes | np.ndarray:
@@ -68,6 +64,8 @@ def predict(
 
     Items are file names, or what `pictures` yields. Every image goes through the classifier's own preprocessing.
     """
+    if top < 1 or batch < 1:
+        raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
     place = pick_device(device)
     model, prepare = classifier.model.to(place).eval(), classifier.preprocessing
     items = (item if isinstance(item, Item) else Item(str(item), Path(item).read_bytes) for item in items)

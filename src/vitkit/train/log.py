@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 
 from rich.console import Console
@@ -20,11 +21,11 @@ class Log:
         self.path = workdir / "metrics.jsonl"
         past = [line for line in read_metrics(self.path) if line["step"] <= step]
         new = self.path.with_suffix(".new")
-        new.write_text("".join(json.dumps(line) + "\n" for line in past))
+        new.write_text("".join(json.dumps(line) + "\n" for line in past), "utf-8")
         new.replace(self.path)
         self.evaluated = {line["step"] for line in past if line["event"] == "evaluation"}
         self.file = self.path.open("a", buffering=1)
-        self.board = _tensorboard(workdir) if tensorboard else None
+        self.board = _tensorboard(workdir, step) if tensorboard else None
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -55,7 +56,8 @@ class Log:
         """A line of the training curve, with speed, the share of time spent waiting for data, and the time left."""
         speed, waiting, left = self.meter.read(step, images, self.total)
         values = {"loss": loss, "norm": norm, "lr": lr, "images_per_second": speed, "data_wait": waiting}
-        self("training", step, **{name: float(f"{value:.6g}") for name, value in values.items()})
+        shown = {name: float(f"{value:.6g}") for name, value in values.items()}
+        self("training", step, **{name: value if isfinite(value) else str(value) for name, value in shown.items()})
         text = (
             f"{step:>7,}/{self.total:,}  loss {loss:.4f}  lr {lr:.2e}  {speed:,.0f} images/s  "
             f"data wait {waiting:.0%}  {clock(left)} left"
@@ -100,7 +102,7 @@ class Meter:
 def read_metrics(path: Path) -> list[dict]:
     """Every whole line of a metrics.jsonl; a last one that was cut off by a kill is left out."""
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
     except FileNotFoundError:
         return []
     lines = text.split("\n")
@@ -119,9 +121,9 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
-def _tensorboard(workdir: Path):
+def _tensorboard(workdir: Path, step: int):
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("--tensorboard needs the extra `track`: pip install 'vitkit[track]'") from None
-    return SummaryWriter(workdir / "tensorboard")
+    return SummaryWriter(workdir / "tensorboard", purge_step=step + 1)

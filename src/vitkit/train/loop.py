@@ -37,13 +37,13 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
 
     data = open_data(recipe.data, workdir, recipe.seed, say)
     recipe = resolve(recipe, data.facts)
-    claim(workdir, recipe)
+    claim(workdir, recipe, data)
     model = create(recipe.model, place, recipe.seed)
     model.recompute = recipe.recompute
     average = {n: p.detach().clone() for n, p in model.named_parameters()} if recipe.average else None
     state = State(model, recipe.optim.build(model), average)
     start(workdir, state, say)
-    if state.step == recipe.length.n and (workdir / "model").exists():
+    if state.step == recipe.length.n and (workdir / "model" / "config.json").exists():
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir)
     if recipe.compile:
@@ -54,9 +54,9 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
         try:
             _steps(recipe, workdir, state, data, log, stop)
         except Interrupted:
-            if state.bad_in_row == 0:
+            if state.bad_in_row == 0:  # else the last checkpoint is the place to continue from
                 state.save(workdir, recipe.keep)
-            log.say(f"interrupted at step {state.step:,} and saved; the same command continues")
+            log.say(f"interrupted at step {state.step:,}, saved at {max(state.kept, 0):,}; the same command continues")
             raise
         finally:
             log.close()
@@ -150,8 +150,12 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
         )
     counts = (state.step, state.skipped)
     for checkpoint in checkpoints(workdir):
-        state.load(checkpoint)
-        if all(p.isfinite().all() for p in state.model.parameters()):
+        try:
+            state.load(checkpoint)
+        except ValueError as error:
+            log.say(f"{error}; trying the one before it")
+            continue
+        if all(t.isfinite().all() for t in state.tensors().values()):
             break
     else:
         raise FloatingPointError(f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}")
@@ -174,6 +178,7 @@ def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop)
         evaluator = accuracy(stop.watch(log.evaluating(name, batches)), recipe.data.preprocessing.normalise, place)
         with state.averaged() as model, autocast(place, recipe.precision):
             found |= {f"{name}/{key}": value for key, value in evaluator(model)}
+    log.bar.update(log.task, text="")
     shown = [f"{key} {value:.2%}" for key, value in found.items() if "/top" in key]
     log.say(f"step {state.step:,}: {', '.join(shown) or 'nothing is held out to evaluate on'}")
     log.meter.paused += time.perf_counter() - began

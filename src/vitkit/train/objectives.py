@@ -13,7 +13,7 @@ from torch import Tensor, nn
 @dataclass(frozen=True)
 class Supervised:
     """Cross-entropy against the label. The paper does not name its loss; the official sibling configurations pre-train with
-    the sigmoid form and a head bias of -10 (PAPER.md 7.3), fine-tuning code uses softmax (8.2)."""
+    the sigmoid form and a head bias of -10, its fine-tuning code uses softmax."""
 
     loss: Literal["softmax", "sigmoid"] = "softmax"
     """softmax: one label among K. sigmoid: K independent yes-or-no questions, summed."""

@@ -55,7 +55,7 @@ class Optim:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 up to, not including, 1")
 
     def rate(self, step: int, total: int) -> float:
-        """Learning rate of the update that follows `step` finished ones (PAPER.md 7.4): 0 at the first with a warm-up."""
+        """Learning rate of the update that follows `step` finished ones (as the official code): 0 at the first with a warm-up."""
         warmup = self.warmup.n
         progress = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
         if self.schedule == "linear":

@@ -78,7 +78,7 @@ class Facts(NamedTuple):
     labels: tuple[str, ...]
 
 
-FREE_ON_RESUME = ("data.workers", "save_every", "keep", "log_every", "tensorboard")  # they do not change the weights
+FREE_ON_RESUME = ("data.workers", "keep", "log_every", "tensorboard")  # they do not change the weights
 
 
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:
@@ -88,6 +88,10 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     classes = len(facts.labels)
     if recipe.model.classes not in (0, classes):
         raise ValueError(f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0")
+    if recipe.model.pool == "none":
+        raise ValueError(
+            'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
+        )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
         sizes = [" ".join(map(str, size)) for size in (recipe.model.image, recipe.data.preprocessing.size)]
         raise ValueError(

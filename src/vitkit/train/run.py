@@ -1,5 +1,6 @@
 """The run directory: recipe.json (what runs), data.json (what it runs on), metrics.jsonl, checkpoints/ + LAST, model/."""
 
+import hashlib
 import json
 import signal
 from collections.abc import Iterator
@@ -7,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.data import BadImage, Source, check_images, default_workers, open_splits, subset
+from vitkit.data import BadImage, Source, check_images, open_splits, subset
+from vitkit.parallel import cpus
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
 
@@ -19,10 +21,12 @@ class RunData:
     held_out: dict[str, Source]
     """"val" and "test", as far as they are there."""
     facts: Facts
+    record: dict
+    """What data.json holds."""
 
 
 def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
-    """Open, check and write down the data of a run. An interrupted run finds its data.json and is not checked again.
+    """Open and check the data of a run. An interrupted run, one with a recipe.json, is not checked again.
 
     Every image is decoded once before the training. A broken one raises BadImage, or with `on_bad_image` "skip" is left
     out, counted and listed in data.json.
@@ -34,30 +38,39 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
     if "train" not in parts:
         raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
     counts = {name: len(part) for name, part in parts.items()}
-    path, known = workdir / "data.json", None
-    if path.exists():
-        known = json.loads(path.read_text())
-        if known["counts"] != counts or known["labels"] != list(splits.labels):
+    record = {"source": data.source, "seed": seed, "labels": list(splits.labels), "counts": counts}
+    record |= {"fingerprint": {name: _fingerprint(part) for name, part in parts.items()}}
+    record |= {"notes": list(splits.notes), "made": splits.made}
+    known = json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
+    if known and (known["source"], known["seed"]) == (data.source, seed):
+        if any(known[name] != record[name] for name in ("labels", "counts", "fingerprint")):
             raise ValueError(
-                f"{data.source!r} has changed since this run began: {known['counts']} then, {counts} now; choose another "
-                f"--workdir for a new run, or bring the images back"
+                f"{data.source!r} has changed since this run began ({known['counts']} images then, {counts} now); choose "
+                f"another --workdir for a new run, or bring the images back as they were"
             )
+        record["skipped"] = known["skipped"]
     else:
         for note in splits.notes:
             say(note)
-        known = {"source": data.source, "labels": list(splits.labels), "counts": counts, "notes": list(splits.notes)}
-        known |= {"made": splits.made, "skipped": _check(parts, data, say)}
-        write_json(path, known)
-    for name, bad in known["skipped"].items():
+        record["skipped"] = _check(parts, data, say)
+    for name, bad in record["skipped"].items():
         out = {index for index, _ in bad}
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
     train = parts.pop("train")
-    return RunData(train, parts, Facts(len(train), tuple(splits.labels)))
+    return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
+
+
+def _fingerprint(part: Source) -> str:
+    """A digest of the classes and, of up to 100,000 examples, the names: other images in the same number are noticed."""
+    digest = hashlib.sha256(part.targets.tobytes())
+    for i in range(0, len(part), len(part) // 100_000 + 1):
+        digest.update(part.name(i).encode("utf-8", "replace"))
+    return digest.hexdigest()
 
 
 def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[int, str]]]:
     """Broken images of every part, by index, with what is wrong. Raises BadImage at the first where they must not be."""
-    workers = default_workers() if data.workers < 0 else data.workers
+    workers = cpus() if data.workers < 0 else data.workers  # all of them: no model is running yet
     skipped = {name: bad for name, part in parts.items() if (bad := check_images(part, workers))}
     count = sum(map(len, skipped.values()))
     if count and data.on_bad_image == "fail":
@@ -72,22 +85,23 @@ def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[in
     return skipped
 
 
-def claim(workdir: Path, recipe: Recipe) -> None:
-    """Write down what runs; a directory that holds a run of another recipe is refused, with the differences."""
+def claim(workdir: Path, recipe: Recipe, data: RunData) -> None:
+    """Write down what runs, and on what; a directory that holds a run of another recipe is refused, with the differences."""
     path, asked = workdir / "recipe.json", to_json(recipe)
     if path.exists():
-        other = differences(json.loads(path.read_text()), asked)
+        other = differences(json.loads(path.read_text("utf-8")), asked)
         if other:
             raise ValueError(
                 f"{workdir} holds a run of another recipe ({'; '.join(other[:5])}); choose another --workdir, or remove it"
             )
-    write_json(path, asked)
+    write_json(workdir / "data.json", data.record)
+    write_json(path, asked)  # last: where it is, the other holds
 
 
 def write_json(path: Path, value: dict) -> None:
     """Whole or not at all."""
     new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(value, indent=1, ensure_ascii=False))
+    new.write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")
     new.replace(path)
 
 

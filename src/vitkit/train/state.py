@@ -74,7 +74,8 @@ class State:
         final, new = folder / f"step-{self.step:08d}", folder / f".step-{self.step:08d}.new"
         if self.kept == self.step:
             return final
-        shutil.rmtree(new, ignore_errors=True)
+        for left in folder.glob(".step-*.new"):  # by a save that was killed
+            shutil.rmtree(left, ignore_errors=True)
         try:
             new.mkdir()
             tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors().items()}
@@ -83,7 +84,7 @@ class State:
             except SafetensorError as error:  # how it reports what the system refused, a full disk among others
                 raise OSError(str(error)) from error
             facts = {name: getattr(self, name) for name in COUNTERS} | {"sha256": _digest(new / "state.safetensors")}
-            (new / "state.json").write_text(json.dumps(facts, indent=1))
+            (new / "state.json").write_text(json.dumps(facts, indent=1), "utf-8")
             for path in (new / "state.safetensors", new / "state.json", new):
                 sync(path)
             if (
@@ -133,7 +134,7 @@ COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")
 def read(checkpoint: Path) -> tuple[dict, dict[str, Tensor]]:
     """Counters and tensors of a checkpoint. Raises ValueError, saying what, when any byte of it is damaged."""
     try:
-        facts = json.loads((checkpoint / "state.json").read_text())
+        facts = json.loads((checkpoint / "state.json").read_text("utf-8"))
         if _digest(checkpoint / "state.safetensors") != facts["sha256"]:
             raise ValueError("its checksum does not fit")
         if any(not isinstance(facts[name], int) for name in COUNTERS):
@@ -147,7 +148,7 @@ def checkpoints(workdir: Path) -> list[Path]:
     """The finished checkpoints of a run, newest first; the one that LAST names comes before all others."""
     found = sorted((workdir / "checkpoints").glob("step-*"), key=lambda path: path.name, reverse=True)
     try:
-        last = (workdir / "LAST").read_text().strip()
+        last = (workdir / "LAST").read_text("utf-8").strip()
     except OSError:
         return found
     return sorted(found, key=lambda path: path.name != last)
@@ -170,7 +171,7 @@ def start(workdir: Path, state: State, say) -> None:
 def point(workdir: Path, name: str) -> None:
     """Move the pointer to the last checkpoint; readers see the old name or the new one."""
     new = workdir / "LAST.new"
-    new.write_text(name)
+    new.write_text(name, "utf-8")
     sync(new)
     new.replace(workdir / "LAST")
     sync(workdir)

@@ -46,14 +46,18 @@ def save(classifier: Classifier, path: Path | str) -> Path:
                 "origin": classifier.origin,
             },
         }
-        (new / "config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False))
+        (new / "config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), "utf-8")
         tensors = {name: t.detach().cpu().contiguous() for name, t in classifier.model.state_dict().items()}
         try:
             save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(f"could not write {new / 'model.safetensors'}: {error}") from error
-        shutil.rmtree(path, ignore_errors=True)
+        old = path.with_name(path.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            path.rename(old)
         new.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -75,7 +79,7 @@ def load(path: Path | str) -> Classifier:
     if (folder / "config.json").stat().st_size > LARGEST_CONFIG:
         raise ValueError(f"{folder / 'config.json'} is larger than {LARGEST_CONFIG // 2**20} MiB, so it is no model's")
     try:
-        config = json.loads((folder / "config.json").read_text())["vitkit"]
+        config = json.loads((folder / "config.json").read_text("utf-8"))["vitkit"]
         known = {f.name for f in fields(ViTConfig)}
         if unknown := config["model"].keys() - known:
             raise ValueError(f"it has settings that this version does not know: {', '.join(sorted(unknown))}")
@@ -94,7 +98,10 @@ def _weights(file: Path, config: ViTConfig) -> VisionTransformer:
     """The model with the file's tensors as its own: mapped from the disk, no second copy."""
     try:
         with safe_open(file, "pt") as opened:
-            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 no dict
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 no dict
+            found = {name: tuple(part.get_shape()) for name, part in slices.items()}
+            if other := {part.get_dtype() for part in slices.values()} - {"F32"}:
+                raise ValueError(f"its numbers are {', '.join(sorted(other))}; expected F32")
         if config.depth > len(found):
             raise ValueError(f"it has {len(found)} tensors, too few for {config.depth} blocks")
         with torch.device("meta"):
