@@ -96,7 +96,7 @@ class Logits(nn.Module):
 
 
 PEERS = {"timm": timm, "transformers": transformers, "torchvision": torchvision}
-# Patterns in vitkit's names and what peers write there, in this order (PAPER.md 12.3)
+# Patterns in vitkit's names and what peers write there, in this order
 TIMM = {
     "stem.project": "patch_embed.proj", "^cls": "cls_token", "positions.table": "pos_embed",
     "attention": "attn", "attn.out": "attn.proj", "expand": "fc1", "contract": "fc2",
@@ -167,7 +167,7 @@ def rounds(contenders: dict[str, Run], device: str, limit: float) -> tuple[dict[
     """
     for _ in range(3):
         warm = [seconds(run, 1, device) for run in contenders.values()]
-    calls, order = math.ceil(TURN / min(warm)), list(contenders)
+    calls, order = max(1, math.ceil(TURN / min(warm))), list(contenders)
     times: dict[str, list[float]] = {name: [] for name in contenders}
     began = time.perf_counter()
     while len(times["vitkit"]) < 5 or time.perf_counter() - began < limit:

@@ -6,7 +6,10 @@ from vitkit.train import Data, Optim, Recipe, Span
 
 
 def digits() -> Recipe:
-    """`vitkit train digits`: 1,797 handwritten digits that come with scikit-learn; nothing is downloaded."""
+    """`vitkit train digits`: 1,797 handwritten digits that come with scikit-learn; nothing is downloaded.
+
+    About a minute on two cores; 98.3 % of the 359 test images (seed 0).
+    """
     return Recipe(
         name="digits",
         model=ViTConfig(width=64, depth=4, mlp=128, heads=4, patch=4, image=(16, 16), classes=0),
@@ -26,7 +29,10 @@ def digits() -> Recipe:
 
 
 def cifar10() -> Recipe:
-    """`vitkit train cifar10 --data.source PATH`: a ViT of 6.3 million parameters, patch 4, for one GPU."""
+    """`vitkit train cifar10 --data.source PATH`: a ViT of 6.3 million parameters, patch 4, for one GPU.
+
+    300 epochs. Not run yet, so no accuracy is claimed.
+    """
     return Recipe(
         name="cifar10",
         model=vit("Ti/4", image=(32, 32), width=256, depth=8, mlp=1024, heads=4, classes=0, stochastic_depth=0.1),
@@ -45,7 +51,10 @@ def cifar10() -> Recipe:
 
 
 def cifar10_laptop() -> Recipe:
-    """`vitkit train cifar10-laptop --data.source PATH`: the same task in half an hour on two cores; docs/cifar10.md."""
+    """`vitkit train cifar10-laptop --data.source PATH`: the same task in half an hour on two cores.
+
+    25 minutes; 66.5 % top-1 on the test images, which is underfitted (docs/cifar10.md).
+    """
     return Recipe(
         name="cifar10-laptop",
         model=ViTConfig(width=128, depth=6, mlp=256, heads=4, patch=4, image=(32, 32), pool="gap", classes=0),
