@@ -251,6 +251,8 @@ class VisionTransformer(nn.Module):
         x = grid.flatten(2).mT  # (B, N, D), raster order
         if self.cls is not None:
             x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1)  # (B, 1 + N, D)
+        else:
+            x = x.contiguous()  # every block would inherit the transposed layout, and be up to a tenth slower
         return self.dropout(x + self.positions(tuple(grid.shape[-2:])))
 
     def encode(self, images: Tensor) -> Tensor:
