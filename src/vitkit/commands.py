@@ -138,9 +138,8 @@ def _part(command: Evaluate, origin: dict) -> tuple[Source, str]:
     from vitkit.data import open_source, open_splits
 
     trained_on = origin.get("data", "")
-    if command.data == trained_on or (
-        Path(command.data).exists() and Path(command.data).resolve() == Path(trained_on).resolve()
-    ):
+    paths = Path(command.data), Path(trained_on)
+    if trained_on and (command.data == trained_on or (paths[0].exists() and paths[0].resolve() == paths[1].resolve())):
         splits = open_splits(command.data, command.columns, origin.get("seed", 0))
         chosen = getattr(splits, command.split or "test")
         if splits.made and chosen:
