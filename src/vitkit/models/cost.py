@@ -23,12 +23,12 @@ def cost(config: ViTConfig, image: tuple[int, int] | None = None) -> Cost:
     height, across = image or config.image
     patches = (height // patch) * (across // patch)
     tokens = patches + config.prefix
-    table = config.grid[0] * config.grid[1] + config.prefix
+    table = config.grid[0] * config.grid[1] + config.position_rows if config.positions == "learned" else 0
     hidden = config.representation or width
     inputs = patch * patch * config.channels
 
     attention, dense = 4 * (width**2 + width), 2 * width * mlp + mlp + width
-    block = 4 * width + attention + dense
+    block = 4 * width + attention + dense + (0 if config.layer_scale is None else 2 * width)
     parameters = inputs * width + width + config.prefix * width + table * width + config.depth * block + 2 * width
     macs = patches * inputs * width
     macs += config.depth * (4 * tokens * width**2 + 2 * tokens * width * mlp + 2 * tokens**2 * width)
@@ -39,7 +39,8 @@ def cost(config: ViTConfig, image: tuple[int, int] | None = None) -> Cost:
     if config.representation:
         parameters += width * hidden + hidden
         macs += rows * width * hidden
+    heads = 2 if config.pool == "distilled" else 1
     if config.classes:
-        parameters += hidden * config.classes + config.classes
-        macs += rows * hidden * config.classes
+        parameters += heads * (hidden * config.classes + config.classes)
+        macs += heads * rows * hidden * config.classes
     return Cost(parameters, tokens, macs)

@@ -37,20 +37,57 @@ def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Ten
     return torch.cat([table[:, :prefix], image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)], 1)
 
 
-class LearnedPositions(nn.Module):
-    """One learned vector a token, in raster order, the class token's first: E_pos of Eq. 1."""
+def sincos(grid: Grid, width: int, temperature: float = 10_000.0) -> Tensor:
+    """Fixed 2-D positions as big_vision makes them: (h, w) -> (1, h·w, D), sines and cosines of x, then of y."""
+    quarter = width // 4
+    omega = temperature ** -(torch.arange(quarter, dtype=torch.float64) / max(quarter - 1, 1))
+    y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float64) for side in grid), indexing="ij")
+    angles = [place.flatten()[:, None] * omega for place in (x, y)]
+    return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], 1).float()[None]
 
-    def __init__(self, grid: Grid, prefix: int, width: int, method: str):
+
+class SinCosPositions(nn.Module):
+    """Fixed 2-D positions (big_vision; App. D.4 has learned ones only): no parameters, any grid; none for the prefix."""
+
+    def __init__(self, grid: Grid, prefix: int, rows: int, width: int, method: str):
         super().__init__()
-        self.grid, self.method = grid, method
-        self.table = nn.Parameter(torch.empty(1, prefix + grid[0] * grid[1], width))
+        self.prefix, self.width = prefix, width
         self._cache: dict[tuple, Tensor] = {}
 
-    def forward(self, grid: Grid) -> Tensor:
+    def forward(self, grid: Grid, device: torch.device | None = None) -> Tensor:
+        """-> (1, T, D) for this grid, on a device."""
+        key = (grid, device)
+        if key not in self._cache or torch.compiler.is_compiling():
+            table = F.pad(sincos(grid, self.width), (0, 0, self.prefix, 0)).to(device)
+            if torch.compiler.is_compiling():
+                return table
+            self._cache[key] = table
+        return self._cache[key]
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector a token, in raster order, the class token's first: E_pos of Eq. 1.
+
+    Of the `prefix` tokens before the patches the first `rows` have one.
+    """
+
+    def __init__(self, grid: Grid, prefix: int, rows: int, width: int, method: str):
+        super().__init__()
+        self.grid, self.rows, self.bare, self.method = grid, rows, prefix - rows, method
+        self.table = nn.Parameter(torch.empty(1, rows + grid[0] * grid[1], width))
+        self._cache: dict[tuple, Tensor] = {}
+
+    def forward(self, grid: Grid, device: torch.device | None = None) -> Tensor:
         """-> (1, T, D) for this grid. Another grid than the table's own is resampled, once per grid outside training."""
-        if (
-            torch.is_grad_enabled() and self._cache
-        ):  # an update may follow, and a fused one leaves no trace on the table
+        table = self._on(grid)
+        if not self.bare:
+            return table
+        bare = table.new_zeros(1, self.bare, table.shape[-1])
+        return torch.cat([table[:, : self.rows], bare, table[:, self.rows :]], 1)
+
+    def _on(self, grid: Grid) -> Tensor:
+        """-> (1, rows + h·w, D)."""
+        if torch.is_grad_enabled() and self._cache:  # an update may follow; a fused one leaves no trace on the table
             self._cache.clear()
         if grid == self.grid:
             return self.table
@@ -64,3 +101,6 @@ class LearnedPositions(nn.Module):
 
     def init_weights(self) -> None:
         nn.init.normal_(self.table, std=0.02)
+
+
+POSITIONS = {"learned": LearnedPositions, "sincos": SinCosPositions}

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitkit.models.attention import Attention
 from vitkit.models.init import lecun_normal_
-from vitkit.models.positions import RESAMPLE, Grid, LearnedPositions
+from vitkit.models.positions import POSITIONS, RESAMPLE, Grid
 from vitkit.models.stems import Patches
 
 SIZES = {
@@ -56,10 +56,15 @@ class ViTConfig:
     """C, channels of the image."""
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
-    pool: Literal["token", "gap", "map", "none"] = "token"
-    """What the head reads: the class token, the mean of the patches, an attention pooling, or every token."""
+    pool: Literal["token", "distilled", "gap", "map", "none"] = "token"
+    """What the head reads: the class token, that and the distillation token (DeiT: a head each, averaged), the mean of the
+    patches, an attention pooling, or every token."""
     class_token: bool | None = None
-    """Whether there is one; left open: only where `pool` is "token", as in the official code."""
+    """Whether there is one; left open: only where the head reads it, as in the official code."""
+    registers: int = 0
+    """Learned tokens after the class token; DeiT's distillation token is one, DINOv2's registers are four."""
+    norm: Literal["tokens", "pooled"] = "tokens"
+    """What the last LayerNorm sees: every token (Eq. 4), or the pooled vector (MAE and timm with mean pooling)."""
     representation: int = 0
     """Width of the hidden tanh layer before the head, used in pre-training (Section 3.1); 0 is none."""
     head_bias: float = 0.0
@@ -74,6 +79,12 @@ class ViTConfig:
     """Form of the GELU: tanh in Google's weights, erf in most others."""
     eps: float = 1e-6
     """Of every LayerNorm."""
+    layer_scale: float | None = None
+    """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III); None is none."""
+    positions: Literal["learned", "sincos"] = "learned"
+    """Position embedding: a learned table (the paper), or fixed sines and cosines (big_vision)."""
+    prefix_positions: int | None = None
+    """How many of the tokens before the patches have a position of their own; left open: all of a learned table."""
     resample: Literal["google", "timm", "huggingface", "torchvision"] = "google"
     """How positions are carried to another grid."""
 
@@ -84,7 +95,7 @@ class ViTConfig:
         for name in ("width", "depth", "mlp", "heads", "patch", "channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("classes", "representation"):
+        for name in ("classes", "representation", "registers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
@@ -97,11 +108,34 @@ class ViTConfig:
                 f"an image of {' x '.join(map(str, self.image))} pixels cannot be cut into patches of {self.patch} x "
                 f"{self.patch}; choose multiples of {self.patch}"
             )
-        for name, known in (("pool", POOL), ("gelu", GELU), ("resample", RESAMPLE)):
+        choices = {
+            "pool": POOL,
+            "gelu": GELU,
+            "positions": POSITIONS,
+            "resample": RESAMPLE,
+            "norm": ("tokens", "pooled"),
+        }
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it is one of {', '.join(known)}")
-        if self.pool == "token" and self.class_token is False:
-            raise ValueError('pool is "token" but class_token is False; choose "gap" or "map", or keep the token')
+        if self.pool in READS and self.class_token is False:
+            raise ValueError(
+                f'pool is "{self.pool}" but class_token is False; choose "gap" or "map", or keep the token'
+            )
+        if self.pool == "distilled" and (not self.registers or self.representation):
+            raise ValueError(
+                f'pool is "distilled" with {self.registers} registers and a representation layer of {self.representation}; '
+                "it reads the first register, and has no representation layer"
+            )
+        if self.positions == "sincos" and self.width % 4:
+            raise ValueError(
+                f"a width of {self.width} cannot hold sines and cosines of x and y; choose a multiple of 4"
+            )
+        if not 0 <= self.position_rows <= (0 if self.positions == "sincos" else self.prefix):
+            raise ValueError(
+                f"prefix_positions is {self.prefix_positions}; there are {self.prefix} tokens before the patches, and "
+                f"{self.positions} positions"
+            )
 
     @property
     def grid(self) -> Grid:
@@ -110,8 +144,15 @@ class ViTConfig:
 
     @property
     def prefix(self) -> int:
-        """Tokens before the patches: 1 with a class token, else 0."""
-        return int(self.pool == "token" if self.class_token is None else self.class_token)
+        """Tokens before the patches: the class token, if there is one, and the registers."""
+        return int(self.pool in READS if self.class_token is None else self.class_token) + self.registers
+
+    @property
+    def position_rows(self) -> int:
+        """How many of those have a row in the position table."""
+        if self.prefix_positions is None:
+            return self.prefix if self.positions == "learned" else 0
+        return self.prefix_positions
 
 
 def vit(name: str, **changes) -> ViTConfig:
@@ -169,6 +210,21 @@ class StochasticDepth(nn.Module):
         return x * (stays / (1 - self.rate)).to(x.dtype)
 
 
+class LayerScale(nn.Module):
+    """A learned factor for every channel of a residual branch (CaiT): (..., D) -> (..., D)."""
+
+    def __init__(self, width: int, initial: float):
+        super().__init__()
+        self.initial = initial
+        self.gamma = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+    def init_weights(self) -> None:
+        nn.init.constant_(self.gamma, self.initial)
+
+
 class Block(nn.Module):
     """One layer of the encoder: attention, then MLP, each after a LayerNorm and inside a residual (Eq. 2, 3)."""
 
@@ -180,13 +236,17 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(config.width, config.eps)
         self.mlp = Mlp(config.width, config.mlp, config.gelu, config.dropout)
         self.keep = StochasticDepth(stochastic_depth)
+        initial = config.layer_scale
+        self.scale1, self.scale2 = (
+            nn.Identity() if initial is None else LayerScale(config.width, initial) for _ in "12"
+        )
 
     def forward(self, x: Tensor, first: int | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D), or (B, first, D): the new state of the first tokens only."""
         y = self.norm1(x)
         asking = None if first is None else y[:, :first]
-        x = x[:, :first] + self.keep(self.dropout(self.attention(y, asking)))  # Eq. 2
-        return x + self.keep(self.mlp(self.norm2(x)))  # Eq. 3
+        x = x[:, :first] + self.keep(self.scale1(self.dropout(self.attention(y, asking))))  # Eq. 2
+        return x + self.keep(self.scale2(self.mlp(self.norm2(x))))  # Eq. 3
 
 
 class AttentionPool(nn.Module):
@@ -208,8 +268,23 @@ class AttentionPool(nn.Module):
         nn.init.uniform_(self.probe, -limit, limit)
 
 
+class DistilledHead(nn.Module):
+    """DeiT's: the class token and the distillation token have a classifier each; their mean counts: (B, 2·D) -> (B, K)."""
+
+    def __init__(self, width: int, classes: int):
+        super().__init__()
+        self.token = nn.Linear(width, classes)
+        self.distilled = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        token, distilled = x.chunk(2, -1)
+        return (self.token(token) + self.distilled(distilled)) / 2
+
+
+READS = {"token": 1, "distilled": 2}  # how many of the first tokens a pooling reads; the others read all
 POOL: dict[str, Callable[[Tensor, int], Tensor] | None] = {
     "token": lambda x, prefix: x[:, 0],
+    "distilled": lambda x, prefix: x[:, :2].flatten(1),
     "gap": lambda x, prefix: x[:, prefix:].mean(1),
     "map": None,  # has weights of its own: AttentionPool
     "none": lambda x, prefix: x,
@@ -226,18 +301,20 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.stem = Patches(config.channels, config.patch, config.width)
-        self.cls = nn.Parameter(torch.empty(1, 1, config.width)) if config.prefix else None
-        self.positions = LearnedPositions(config.grid, config.prefix, config.width, config.resample)
+        self.cls = nn.Parameter(torch.empty(1, 1, config.width)) if config.prefix > config.registers else None
+        self.registers = nn.Parameter(torch.empty(1, config.registers, config.width)) if config.registers else None
+        self.positions = POSITIONS[config.positions](
+            config.grid, config.prefix, config.position_rows, config.width, config.resample
+        )
         self.dropout = nn.Dropout(config.dropout)
         rates = [config.stochastic_depth * i / max(config.depth - 1, 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = nn.LayerNorm(config.width, config.eps)
         self.pool = AttentionPool(config) if config.pool == "map" else None
         self.representation = nn.Linear(config.width, config.representation) if config.representation else None
-        self.head = (
-            nn.Linear(config.representation or config.width, config.classes) if config.classes else nn.Identity()
-        )
-        self.tokens_read = 1 if config.pool == "token" else None  # how many of the last states the pooling reads
+        head = DistilledHead if config.pool == "distilled" else nn.Linear
+        self.head = head(config.representation or config.width, config.classes) if config.classes else nn.Identity()
+        self.tokens_read = READS.get(config.pool)  # how many of the last states the pooling reads
         self.recompute = False  # activation checkpointing: keep only the blocks' inputs for the backward pass
 
     def embed(self, images: Tensor) -> Tensor:
@@ -249,25 +326,28 @@ class VisionTransformer(nn.Module):
             )
         grid = self.stem(images)  # (B, D, h, w)
         x = grid.flatten(2).mT  # (B, N, D), raster order
-        if self.cls is not None:
-            x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1)  # (B, 1 + N, D)
+        prefix = [token.expand(len(x), -1, -1) for token in (self.cls, self.registers) if token is not None]
+        if prefix:
+            x = torch.cat([*prefix, x], 1)  # (B, T, D), the class token first
         else:
             x = x.contiguous()  # every block would inherit the transposed layout, and be up to a tenth slower
-        return self.dropout(x + self.positions(tuple(grid.shape[-2:])))
+        return self.dropout(x + self.positions(tuple(grid.shape[-2:]), x.device))
 
     def encode(self, images: Tensor) -> Tensor:
         """Every token's final state: (B, C, H, W) -> (B, T, D), for inspection, masked patches or dense use."""
-        return self.norm(self._blocks(self.embed(images), None))
+        x = self._blocks(self.embed(images), None)
+        return self.norm(x) if self.config.norm == "tokens" else x
 
     def features(self, images: Tensor) -> Tensor:
         """What the head reads: (B, C, H, W) -> (B, D), and no more work than that needs.
 
-        With a class token the last block answers for that token alone. `pool="none"` gives (B, T, D); a representation
-        layer makes D its width.
+        With a class token the last block answers for that token alone. `pool="none"` gives (B, T, D), "distilled" both
+        tokens' states in a row, (B, 2·D); a representation layer makes D its width.
         """
-        x = self.norm(self._blocks(self.embed(images), self.tokens_read))  # Eq. 4
-        pool = self.pool or POOL[self.config.pool]
-        x = pool(x) if self.pool else pool(x, self.config.prefix)
+        x, early = self._blocks(self.embed(images), self.tokens_read), self.config.norm == "tokens"
+        x = self.norm(x) if early else x
+        x = self.pool(x) if self.pool else POOL[self.config.pool](x, self.config.prefix)
+        x = x if early else self.norm(x)  # y of Eq. 4, one way or the other
         return x if self.representation is None else torch.tanh(self.representation(x))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -286,12 +366,15 @@ class VisionTransformer(nn.Module):
         """The official initialisation: zero class token and head, the rest by each module's own rule."""
         if self.cls is not None:
             nn.init.zeros_(self.cls)
+        if self.registers is not None:
+            nn.init.normal_(self.registers, std=0.02)  # as the positions; they must not all be the same
         if self.representation is not None:
             lecun_normal_(self.representation.weight)
             nn.init.zeros_(self.representation.bias)
-        if self.config.classes:
-            nn.init.zeros_(self.head.weight)
-            nn.init.constant_(self.head.bias, self.config.head_bias)
+        for layer in self.head.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.zeros_(layer.weight)
+                nn.init.constant_(layer.bias, self.config.head_bias)
         for module in self.modules():
             if isinstance(module, nn.LayerNorm):
                 module.reset_parameters()

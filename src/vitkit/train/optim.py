@@ -77,11 +77,11 @@ class Optim:
 
 # Every parameter of every model belongs to exactly one of these; one that does not is an error, not a default.
 KINDS = {
-    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|head)\.weight",
-    "other": r"(.*\.)?((\w+\.)?bias|norm\d?\.weight|cls|table|probe)",
+    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|head(\.(token|distilled))?)\.weight",
+    "other": r"(.*\.)?((\w+\.)?bias|norm\d?\.weight|cls|registers|table|probe|gamma)",
 }
 LAYERS = {
-    r"(stem|cls|positions)\b.*": lambda found, depth: 0,
+    r"(stem|cls|registers|positions)\b.*": lambda found, depth: 0,
     r"blocks\.(\d+)\..*": lambda found, depth: int(found[1]) + 1,
     r"(norm|pool|representation|head)\..*": lambda found, depth: depth + 1,
 }
