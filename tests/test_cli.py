@@ -39,7 +39,7 @@ def photographs(tmp_path):
     return tmp_path / "photos"
 
 
-SIZES = "--data.preprocessing.shorter 32 --data.preprocessing.size 32 32 --model.image 32 32 --model.patch 8".split()
+SIZES = "--data.preprocessing.resize 32 --data.preprocessing.size 32 32 --model.image 32 32 --model.patch 8".split()
 
 
 def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):

@@ -15,7 +15,7 @@ from PIL import Image
 from vitkit.data import Augmentation, BadImage, Preprocessing, augment, images, open_image, open_source, transforms
 from vitkit.data.transforms import resize, suit
 
-TIMM = Preprocessing(rule="shorter", shorter=248, interpolation="bicubic")  # of the real ViT-Ti/16
+TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of the real ViT-Ti/16
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -102,7 +102,7 @@ def test_preprocessing_survives_json():
 
 @pytest.mark.parametrize("change", [
     {"size": [224]}, {"size": "224"}, {"size": [0, 224]}, {"size": [224.5, 224]}, {"size": 224}, {"size": [10**9, 1]},
-    {"rule": "round"}, {"rule": "shorter", "shorter": 100}, {"rule": "shorter", "shorter": "256"}, {"rule": []},
+    {"rule": "round"}, {"resize": 100}, {"resize": "256"}, {"rule": []},
     {"interpolation": "lanczos"}, {"antialias": "yes"}, {"mean": [0.5]}, {"mean": "abc"}, {"mean": None},
     {"std": [0, 1, 1]}, {"std": [1, 1, float("nan")]}, {"colour": 1}, {"mean": [[1], [2], [3]]},
 ])  # fmt: skip
@@ -223,3 +223,10 @@ def test_rand_augment_is_repeatable_and_leaves_the_global_generator_alone():
     made = [augment(picture, how, to, generator(seed)) for seed in (0, 0, 1, 2, 3)]
     assert torch.equal(made[0], made[1]) and len({image.numpy().tobytes() for image in made}) >= 3
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_square_may_be_cut_too():
+    """DeiT's processor, and few-shot evaluation: both sides to 256, whatever the shape, then the centre."""
+    picture = open_image(encoded(photograph(40, 60), "PNG"), "x")
+    cut, whole = Preprocessing(size=(24, 24), resize=32)(picture), Preprocessing(size=(32, 32))(picture)
+    assert torch.equal(cut, whole[:, 4:28, 4:28])

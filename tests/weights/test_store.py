@@ -12,7 +12,7 @@ from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 
 CONFIG = vit("mu/8", image=(16, 24), classes=3, pool="map", representation=8, gelu="erf", eps=1e-5, resample="timm")
-PREPARE = Preprocessing(size=(16, 24), rule="shorter", shorter=32, interpolation="bicubic", mean=(0.4, 0.5, 0.6))
+PREPARE = Preprocessing(size=(16, 24), rule="shorter", resize=32, interpolation="bicubic", mean=(0.4, 0.5, 0.6))
 
 
 @pytest.fixture

@@ -34,9 +34,10 @@ class Preprocessing:
     size: tuple[int, int] = (224, 224)
     """Height and width that the model gets, in pixels."""
     rule: Literal["square", "shorter"] = "square"
-    """How it gets there: both sides at once, or the shorter side to `shorter` pixels and the centre of that."""
-    shorter: int = 0
-    """Pixels of the shorter side before the crop, for the rule of that name; 256 and 224 are the usual pair."""
+    """How it gets there: both sides to their size at once, or the shorter one, the shape kept, and the centre of that."""
+    resize: int = 0
+    """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the usual pair. 0 is the
+    size itself: a square then needs no crop."""
     interpolation: Interpolation = "bilinear"
     """Of the resize."""
     antialias: bool = True
@@ -53,10 +54,10 @@ class Preprocessing:
         _check_choice("rule", self.rule, ("square", "shorter"))
         _check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
         _check_choice("antialias", self.antialias, (True, False))
-        if self.rule == "shorter" and not max(self.size) <= self.shorter <= MAX_SIDE:
+        if self.resize and not max(self.size) <= self.resize <= MAX_SIDE:
             raise ValueError(
-                f'shorter is {self.shorter}; with the rule "shorter" it must be from {max(self.size)}, for the crop of '
-                f"{self.size[0]} x {self.size[1]} to fit, to {MAX_SIDE}"
+                f"resize is {self.resize}; it must be from {max(self.size)}, for the crop of {self.size[0]} x {self.size[1]} "
+                f"to fit, to {MAX_SIDE}, or 0"
             )
         for name in ("mean", "std"):
             values = getattr(self, name)
@@ -68,13 +69,13 @@ class Preprocessing:
 
     def __call__(self, picture: Picture) -> Tensor:
         """A picture as uint8 (3, h, w). Raises BadImage."""
-        size = self.size
+        size = (self.resize, self.resize) if self.resize else self.size
         if self.rule == "shorter":
             height, width = picture.size
-            short = min(height, width)
-            size = (int(self.shorter * height / short), int(self.shorter * width / short))
+            short, side = min(height, width), self.resize or max(self.size)
+            size = (int(side * height / short), int(side * width / short))
             if size[0] * size[1] > MAX_PIXELS:
-                raise BadImage(f"{picture.name} is {width} x {height} pixels: too narrow for a side of {self.shorter}")
+                raise BadImage(f"{picture.name} is {width} x {height} pixels: too narrow for a side of {side}")
         image = resize(picture.pixels(), size, self.interpolation, self.antialias)
         top, left = (round((have - want) / 2) for have, want in zip(size, self.size, strict=True))
         return image[:, top : top + self.size[0], left : left + self.size[1]]

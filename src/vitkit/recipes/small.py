@@ -81,7 +81,7 @@ def scratch() -> Recipe:
     return Recipe(
         name="scratch",
         model=vit("S/16", classes=0, dropout=0.1),
-        data=Data(preprocessing=Preprocessing(rule="shorter", shorter=256, size=(224, 224))),
+        data=Data(preprocessing=Preprocessing(rule="shorter", resize=256, size=(224, 224))),
         optim=Optim(lr=1e-3, weight_decay=0.1, warmup=Span(5, "epochs")),
         length=Span(90, "epochs"),
         batch=256,
