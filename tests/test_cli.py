@@ -142,7 +142,7 @@ def test_models_lists_every_name(capsys):
         (["train", "digits", "--length", "soon"], 2, "'soon' is not a duration"),
         (["train", "scratch"], 1, "no images: say which with --data.source"),
         (["train", "nowhere.py:mine"], 1, "no file 'nowhere.py'"),
-        (["evaluate", "nowhere", "digits"], 1, "nowhere holds no model: no config.json in it"),
+        (["evaluate", "nowhere", "digits"], 1, "there is nothing at nowhere, and it is no name of a model"),
         (["train", "digits", "--model.pool", "none"], 1, "a label needs one: use another pool"),
         (["models", "B-16"], 1, "no model 'B-16'; did you mean 'B/16'?"),
         (["train", "digits", "--device", "abacus"], 1, "no device 'abacus' on this machine"),

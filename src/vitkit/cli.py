@@ -4,14 +4,20 @@ import sys
 from difflib import get_close_matches
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
-COMMANDS = ("train", "evaluate", "predict", "models")
+COMMANDS = ("train", "evaluate", "predict", "show", "compare", "convert", "push", "models")
 
 OVERVIEW = """usage: vitkit COMMAND ...
 
   train RECIPE [--setting value]   train a model, or continue the run that is there
   evaluate MODEL DATA              accuracy of a model on images with labels
   predict MODEL IMAGE...           the likeliest classes of images
+  show MODEL                       what a model is and where it came from
+  compare ONE TWO IMAGE...         whether two models compute the same, layer by layer
+  convert MODEL DEST --to FORMAT   write it for Transformers, timm, torchvision or Google's code, with the proof
+  push DIRECTORY NAME              upload it to the Hugging Face hub
   models                           every named model, with what it costs
+
+MODEL is a run, a model directory, a file of weights in any of these formats, or the name of a published one.
 
 vitkit COMMAND --help says more. The first thing to try: vitkit train digits"""
 

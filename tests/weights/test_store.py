@@ -43,7 +43,12 @@ def test_a_model_without_a_head(tmp_path):
 def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
     classifier, path = saved
     save(classifier, path)
-    assert {p.name for p in path.iterdir()} == {"config.json", "model.safetensors"}
+    assert {p.name for p in path.iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+    }
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     with pytest.raises(ValueError, match="letters exists and is no model directory"):
@@ -60,7 +65,7 @@ def edit(path, change):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda c: c["model"].update(width=64), "tensors do not fit its config.json"),
+        (lambda c: c["model"].update(width=64), "its tensors do not fit the model: stem.project.weight"),
         (lambda c: c["model"].update(depth=10**12), "too few for 1000000000000 blocks"),
         (lambda c: c["model"].update(heads=0), "heads is 0"),
         (lambda c: c["model"].update(heads=5), "cannot be split among 5 heads"),
@@ -90,16 +95,16 @@ def test_a_tensor_too_few_or_too_many_is_named(saved):
     _, path = saved
     tensors = load_file(path / "model.safetensors")
     save_file({**tensors, "extra": torch.zeros(2)}, path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"extra \(2,\) \(expected nothing\)"):
+    with pytest.raises(ValueError, match="no rule reads extra$"):
         load(path)
     tensors.pop("norm.bias")
     save_file(tensors, path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"norm.bias missing \(expected \(32,\)\)"):
+    with pytest.raises(ValueError, match="there is no norm.bias$"):
         load(path)
 
 
 def test_places_without_a_model(tmp_path):
-    with pytest.raises(ValueError, match="holds no model: no config.json in it"):
+    with pytest.raises(ValueError, match="holds no model; a model directory has config.json"):
         load(tmp_path)
     (tmp_path / "recipe.json").write_text("{}")
     with pytest.raises(ValueError, match="is a run that has not finished; continue it"):

@@ -45,7 +45,7 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     start(workdir, state, say)
     if state.step == recipe.length.n and (workdir / "model" / "config.json").exists():
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
-        return load(workdir)
+        return load(workdir, quiet=True)
     if recipe.compile:
         model.compile()
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
@@ -64,7 +64,7 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
         origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
         origin |= {"loss": recipe.objective.loss, "metrics": last_metrics(workdir)}
         save(Classifier(model, recipe.data.preprocessing, data.facts.labels, origin), workdir / "model")
-    return load(workdir)
+    return load(workdir, quiet=True)
 
 
 def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> None:

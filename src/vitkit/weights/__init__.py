@@ -1,5 +1,8 @@
-"""Models as files: a Classifier, saved and loaded whole."""
+"""The bridge between formats: models loaded from any, saved for all, and proved to be the same."""
 
-from vitkit.weights.store import Classifier, load, save
+from vitkit.weights.adopt import adopt
+from vitkit.weights.convert import Proof, convert
+from vitkit.weights.description import Classifier
+from vitkit.weights.store import FORMATS, load, save
 
-__all__ = ["Classifier", "load", "save"]
+__all__ = ["Classifier", "FORMATS", "Proof", "adopt", "convert", "load", "save"]

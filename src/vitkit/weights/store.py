@@ -1,58 +1,169 @@
-"""Saving a model with everything that it needs to be used, and opening it again without trusting the file."""
+"""Loading models of every format, recognised by content and not trusted, and saving them for everybody."""
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field, fields
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import ModuleType
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
-from vitkit.models import VisionTransformer, ViTConfig
+from vitkit.models import VisionTransformer, ViTConfig, cost
+from vitkit.weights import google, huggingface, native, timm, torchvision
+from vitkit.weights.card import model_card
+from vitkit.weights.description import Classifier, Description, Hints, from_json, named, numbered
+from vitkit.weights.fetch import fetch
+from vitkit.weights.files import KEY, Opened, Tensors, open_weights
+from vitkit.weights.rules import read, write
 
-LARGEST_CONFIG = 64 * 2**20  # bytes of a config.json; with 21,843 class names it has about one million
+FORMATS: dict[str, ModuleType] = {form.NAME: form for form in (native, huggingface, google, timm, torchvision)}
 
 
-@dataclass(frozen=True)
-class Classifier:
-    """A model and what it must never travel without: its preprocessing, its classes' names, where it came from."""
+def load(
+    source: Path | str,
+    *,
+    image: tuple[int, int] | None = None,
+    heads: int | None = None,
+    labels: Sequence[str] | None = None,
+    preprocessing: Preprocessing | None = None,
+    quiet: bool = False,
+) -> Classifier:
+    """Open any published Vision Transformer: a run, a model directory, a file of weights, or the name of one to download.
 
-    model: VisionTransformer
-    preprocessing: Preprocessing
-    labels: tuple[str, ...]
-    origin: dict = field(default_factory=dict)
+    The format (vitkit's, Hugging Face's, Google's .npz, timm's or torchvision's) is recognised by the tensors' names and
+    shapes; what it implies (eps, form of the GELU, position rows, preprocessing) is set, and a short account of that is
+    printed to the standard error unless `quiet`. The model is in evaluation mode, on the CPU.
+
+    `image` (height, width) and `heads` are for files that do not say them; `labels` and `preprocessing` replace what the
+    file has. Nothing is unpickled or run, and every name and shape is checked before memory is taken: ValueError names
+    all that does not fit.
+    """
+    opened = open_weights(fetch(source))
+    with _blamed(opened.path):
+        classifier, account = _build(opened, Hints(image, heads))
+    if labels is not None:
+        if len(labels) != classifier.model.config.classes:
+            raise ValueError(f"{len(labels)} labels for a head of {classifier.model.config.classes}")
+        classifier = replace(classifier, labels=tuple(labels))
+    if preprocessing is not None:
+        classifier = replace(classifier, preprocessing=preprocessing)
+    if not quiet:
+        print("\n".join([f"{source}: {account[0]}", *(f"  {line}" for line in account[1:])]), file=sys.stderr)
+    return classifier
+
+
+def _build(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
+    """The model of a file, and what to say about it."""
+    form = next((form for form in FORMATS.values() if form.recognises(opened.tensors)), None)
+    if form is None:
+        raise ValueError(
+            f"its {len(opened.tensors)} tensors ({', '.join(list(opened.tensors)[:3])}, ...) have the names of no Vision "
+            f"Transformer that vitkit knows; it knows {', '.join(FORMATS)}"
+        )
+    if opened.described:
+        config, preprocessing, labels, origin = from_json(opened.described)
+        tensors, _, _ = form.tidy(opened.tensors)
+        said: list[str] = []
+    else:
+        found: Description = form.describe(opened, hints)
+        config, preprocessing, tensors = found.config, found.preprocessing, found.tensors
+        labels, said = found.labels or numbered(config.classes), list(found.notes)
+        origin = {"format": form.NAME, "file": opened.path.name} | ({"layout": found.layout} if found.layout else {})
+    model = assemble(config, form, tensors)
+    classifier = Classifier(model, preprocessing, labels, origin)
+    kinds = {lazy.dtype for lazy in tensors.values()} - {"float32"}
+    said += [f"widened from {', '.join(sorted(kinds))} to float32"] if kinds else []
+    return classifier, [summary(classifier, form.NAME), *said]
+
+
+def assemble(config: ViTConfig, form: ModuleType, tensors: Tensors) -> VisionTransformer:
+    """A model with a format's tensors as its own, mapped from the disk where the numbers are the same."""
+    if config.depth > len(tensors):
+        raise ValueError(f"it has {len(tensors)} tensors, too few for {config.depth} blocks")
+    with torch.device("meta"):
+        model = VisionTransformer(config)
+    model.load_state_dict(read(tensors, form.rules(config), model.state_dict()), assign=True)
+    return model.eval()
+
+
+@contextmanager
+def _blamed(file: Path) -> Iterator[None]:
+    """Errors of a file's content name the file."""
+    try:
+        yield
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+        where = "" if str(error).startswith(str(file)) else f"{file} cannot be loaded: "
+        raise ValueError(f"{where}{error}") from error
+
+
+def summary(classifier: Classifier, form: str) -> str:
+    """A model in one sentence."""
+    config = classifier.model.config
+    return (
+        f"{named(config)} for {config.image[0]} x {config.image[1]} pixels, {cost(config).parameters:,} parameters, "
+        f"{f'{config.classes:,} classes' if config.classes else 'no head'}, in {form} format\n"
+        f"  preprocessing: {classifier.preprocessing}"
+    )
+
+
+def described(classifier: Classifier) -> dict:
+    """vitkit's own description of a model, which from_json reads."""
+    return {
+        "model": asdict(classifier.model.config),
+        "preprocessing": classifier.preprocessing.to_json(),
+        "labels": list(classifier.labels),
+        "origin": classifier.origin,
+    }
+
+
+def tensors_in(form: ModuleType, classifier: Classifier) -> dict[str, torch.Tensor]:
+    """The model's tensors in a format, spelled as it spells them."""
+    config = classifier.model.config
+    state = {name: tensor.detach().cpu() for name, tensor in classifier.model.state_dict().items()}
+    same = classifier.origin.get("format") == form.NAME
+    return form.spell(write(state, form.rules(config)), config, classifier.origin.get("layout", "") if same else "")
 
 
 def save(classifier: Classifier, path: Path | str) -> Path:
-    """Write a model directory: config.json and model.safetensors. An earlier model at `path` is replaced at the end.
+    """Write a model directory, which `vitkit.load` opens to the bit. An earlier model at `path` is replaced at the end.
+
+    config.json, model.safetensors, preprocessor_config.json and a model card. Wherever Transformers can express the
+    architecture, `AutoModelForImageClassification.from_pretrained` opens it too; else the names are vitkit's.
 
     Raises ValueError when `path` holds something else than a model.
     """
-    path = Path(path)
+    form = native if huggingface.cannot(classifier.model.config) else huggingface
+    return save_as(form, classifier, path)
+
+
+def save_as(form: ModuleType, classifier: Classifier, path: Path | str) -> Path:
+    """`save` in the names of native or huggingface."""
+    path, config = Path(path), classifier.model.config
     if path.exists() and not (path / "config.json").exists():
         raise ValueError(f"{path} exists and is no model directory; choose another place")
-    new = path.with_name(path.name + ".new")
+    beside = huggingface.config_json(config, classifier.labels) if form is huggingface else {"model_type": "vitkit"}
+    with _replacing(path) as new:
+        write_json(new / "config.json", {**beside, KEY: described(classifier)})
+        write_json(new / "preprocessor_config.json", huggingface.processor_json(classifier.preprocessing))
+        write_safetensors(new / "model.safetensors", tensors_in(form, classifier))
+        (new / "README.md").write_text(model_card(classifier, form.NAME), "utf-8")
+    return path
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A new directory that takes the place of `path` when it is complete."""
+    new, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     try:
-        config = {
-            "model_type": "vitkit",
-            "vitkit": {
-                "model": asdict(classifier.model.config),
-                "preprocessing": classifier.preprocessing.to_json(),
-                "labels": list(classifier.labels),
-                "origin": classifier.origin,
-            },
-        }
-        (new / "config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), "utf-8")
-        tensors = {name: t.detach().cpu().contiguous() for name, t in classifier.model.state_dict().items()}
-        try:
-            save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise OSError(f"could not write {new / 'model.safetensors'}: {error}") from error
-        old = path.with_name(path.name + ".old")
+        yield new
         shutil.rmtree(old, ignore_errors=True)
         if path.exists():
             path.rename(old)
@@ -61,60 +172,16 @@ def save(classifier: Classifier, path: Path | str) -> Path:
     except OSError:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return path
 
 
-def load(path: Path | str) -> Classifier:
-    """Open a model directory, or the finished model of a run directory. The model is in evaluation mode, on the CPU.
+def write_json(file: Path, values: dict) -> None:
+    """A JSON file, for people too."""
+    file.write_text(json.dumps(values, indent=1, ensure_ascii=False), "utf-8")
 
-    The file is not trusted: nothing is unpickled, and every name and shape is checked before memory is taken. Raises
-    ValueError with what does not fit.
-    """
-    path = Path(path)
-    folder = path / "model" if (path / "model" / "config.json").is_file() else path
-    if not (folder / "config.json").is_file():
-        if (path / "recipe.json").is_file():
-            raise ValueError(f"{path} is a run that has not finished; continue it with the command that started it")
-        raise ValueError(f"{path} holds no model: no config.json in it")
-    if (folder / "config.json").stat().st_size > LARGEST_CONFIG:
-        raise ValueError(f"{folder / 'config.json'} is larger than {LARGEST_CONFIG // 2**20} MiB, so it is no model's")
+
+def write_safetensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file. Raises OSError, also where the library calls a full disk something else."""
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))["vitkit"]
-        known = {f.name for f in fields(ViTConfig)}
-        if unknown := config["model"].keys() - known:
-            raise ValueError(f"it has settings that this version does not know: {', '.join(sorted(unknown))}")
-        architecture = ViTConfig(**config["model"])
-        preprocessing = Preprocessing.from_json(config["preprocessing"])
-        labels, origin = tuple(map(str, config["labels"])), dict(config["origin"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"{folder / 'config.json'} does not describe a vitkit model: {reason}") from error
-    if len(labels) != architecture.classes:
-        raise ValueError(f"{folder / 'config.json'} names {len(labels)} classes for a head of {architecture.classes}")
-    return Classifier(_weights(folder / "model.safetensors", architecture), preprocessing, labels, origin)
-
-
-def _weights(file: Path, config: ViTConfig) -> VisionTransformer:
-    """The model with the file's tensors as its own: mapped from the disk, no second copy."""
-    try:
-        with safe_open(file, "pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 no dict
-            found = {name: tuple(part.get_shape()) for name, part in slices.items()}
-            if other := {part.get_dtype() for part in slices.values()} - {"F32"}:
-                raise ValueError(f"its numbers are {', '.join(sorted(other))}; expected F32")
-        if config.depth > len(found):
-            raise ValueError(f"it has {len(found)} tensors, too few for {config.depth} blocks")
-        with torch.device("meta"):
-            model = VisionTransformer(config)
-        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        odd = [
-            f"{name} {found.get(name, 'missing')} (expected {expected.get(name, 'nothing')})"
-            for name in sorted(found.keys() | expected.keys())
-            if found.get(name) != expected.get(name)
-        ]
-        if odd:
-            raise ValueError(f"{len(odd)} tensors do not fit its config.json: {'; '.join(odd[:5])}")
-        model.load_state_dict(load_file(file), assign=True)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise ValueError(f"{file} cannot be loaded: {error}") from error
-    return model.eval()
+        save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
+    except SafetensorError as error:
+        raise OSError(f"could not write {file}: {error}") from error

@@ -1,0 +1,224 @@
+"""Google's .npz files: google-research/vision_transformer (original, AugReg, SAM, fine-tuned) and big_vision.
+
+The same arrays under several spellings; a layout is a tuple of words that says which. Legend: as in rules.py.
+"""
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from vitkit.data import Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.weights.description import Description, Hints, count_blocks, grid_of, prefix_rows, shape_of, usual_labels
+from vitkit.weights.files import Lazy, Opened, Tensors
+from vitkit.weights.rules import CONVOLUTION, DENSE, Rule, each, flax_out, flax_qkv, flax_qkv_bias, pairs, rule
+
+NAME = "google"
+TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
+SIDES = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")  # beside an image tower: not the model's
+
+
+class Layout(NamedTuple):
+    """How a file spells what the rules call by its newest name."""
+
+    prefix: str = ""
+    table: str = TABLES[2]
+    pre_linen: bool = True
+    """Layers of a block are numbered in a row, over all kinds: MlpBlock_3."""
+    scan: bool = False
+    """All blocks in one array, along its first axis."""
+
+    def __str__(self) -> str:
+        return " ".join([self.prefix or "-", self.table, *["pre-linen"] * self.pre_linen, *["scan"] * self.scan])
+
+    @classmethod
+    def parse(cls, text: str) -> "Layout":
+        prefix, table, *rest = text.split(" ")
+        return cls("" if prefix == "-" else prefix, table, "pre-linen" in rest, "scan" in rest)
+
+
+ORIGINAL = Layout()
+BIG_VISION = Layout("params/", TABLES[0], False)
+NUMBERED = {
+    "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
+    "LayerNorm_1": "LayerNorm_2",
+    "MlpBlock_0": "MlpBlock_3",
+}
+
+
+def recognises(tensors: Tensors) -> bool:
+    """Whether these are a Vision Transformer's names in this format."""
+    return any(name.endswith("embedding/kernel") for name in tensors)
+
+
+def describe(opened: Opened, hints: Hints) -> Description:
+    """What the shapes say; every released file has 0.5 as mean and standard deviation, tanh GELU and eps 1e-6."""
+    tensors, notes, spelling = tidy(opened.tensors)
+    layout = Layout.parse(spelling)
+    patch, _, channels, width = shape_of(tensors, "embedding/kernel", 4)
+    _, heads, _ = shape_of(tensors, "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel", 3)
+    mlp = shape_of(tensors, "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel", 2)[1]
+    depth = count_blocks(tensors, r"Transformer/encoderblock_(\d+)/")
+    pool = "map" if "MAPHead_0/probe" in tensors else "token" if "cls" in tensors else "gap"
+    prefix = int("cls" in tensors)
+    if "pos_embedding" in tensors:
+        table = shape_of(tensors, "pos_embedding", 3)[1]
+        kept = prefix if layout.table == TABLES[2] else prefix_rows(table, prefix, patch, hints.image)
+        grid = grid_of(table - kept, patch, hints.image)
+        positions = {"positions": "learned", "prefix_positions": None if kept == prefix else kept}
+    else:
+        side = 224 // patch
+        grid = (hints.image[0] // patch, hints.image[1] // patch) if hints.image else (side, side)
+        positions = {"positions": "sincos"}
+        notes.append("positions: none in the file, so big_vision's fixed sines and cosines")
+    image = (grid[0] * patch, grid[1] * patch)
+    classes = shape_of(tensors, "head/bias", 1)[0] if "head/bias" in tensors else 0
+    config = ViTConfig(
+        width=width, depth=depth, mlp=mlp, heads=heads, patch=patch, image=image, channels=channels, classes=classes,
+        pool=pool, class_token=bool(prefix), gelu="tanh", eps=1e-6, resample="google",
+        representation=shape_of(tensors, "pre_logits/bias", 1)[0] if "pre_logits/bias" in tensors else 0, **positions,
+    )  # fmt: skip
+    labels, note = usual_labels(classes)
+    return Description(config, Preprocessing(size=image), tensors, labels, (*notes, *note), spelling)
+
+
+def rules(config: ViTConfig) -> list[Rule]:
+    """The table, in big_vision's spelling."""
+    heads, norm = config.heads, ("/scale", "/bias")
+
+    def attention(ours: str, theirs: str) -> list[Rule]:
+        parts = [f"{theirs}/{part}" for part in ("query", "key", "value")]
+        return [
+            rule(f"{ours}.qkv.weight", *(f"{part}/kernel" for part in parts), way=flax_qkv(heads)),
+            rule(f"{ours}.qkv.bias", *(f"{part}/bias" for part in parts), way=flax_qkv_bias(heads)),
+            *pairs(f"{ours}.out", f"{theirs}/out", flax_out(heads), ("/kernel", "/bias")),
+        ]
+
+    def dense(ours: str, theirs: str) -> list[Rule]:
+        return pairs(ours, theirs, DENSE, ("/kernel", "/bias"))
+
+    def mlp(ours: str, theirs: str) -> list[Rule]:
+        return [*dense(f"{ours}.expand", f"{theirs}/Dense_0"), *dense(f"{ours}.contract", f"{theirs}/Dense_1")]
+
+    block = "Transformer/encoderblock_{i}"
+    found = [
+        *pairs("stem.project", "embedding", CONVOLUTION, ("/kernel", "/bias")),
+        *([rule("cls", "cls")] if config.prefix else []),
+        *each(config.depth, [
+            *pairs("blocks.{i}.norm1", f"{block}/LayerNorm_0", names=norm),
+            *attention("blocks.{i}.attention", f"{block}/MultiHeadDotProductAttention_0"),
+            *pairs("blocks.{i}.norm2", f"{block}/LayerNorm_1", names=norm),
+            *mlp("blocks.{i}.mlp", f"{block}/MlpBlock_0"),
+        ]),
+        *pairs("norm", "Transformer/encoder_norm", names=norm),
+    ]  # fmt: skip
+    if config.positions == "learned":
+        found.append(rule("positions.table", "pos_embedding"))
+    if config.pool == "map":
+        found += [
+            rule("pool.probe", "MAPHead_0/probe"),
+            *attention("pool.attention", "MAPHead_0/MultiHeadDotProductAttention_0"),
+            *pairs("pool.norm", "MAPHead_0/LayerNorm_0", names=norm),
+            *mlp("pool.mlp", "MAPHead_0/MlpBlock_0"),
+        ]
+    found += dense("representation", "pre_logits") if config.representation else []
+    return found + (dense("head", "head") if config.classes else [])
+
+
+def cannot(config: ViTConfig) -> list[str]:
+    """What of a model Google's code has no place for."""
+    return [
+        what
+        for what, there in {
+            "registers": config.registers,
+            "LayerScale": config.layer_scale is not None,
+            "a norm after the pooling": config.norm == "pooled",
+            "a class token that the head does not read": config.prefix and config.pool not in ("token", "none"),
+        }.items()
+        if there
+    ]
+
+
+def differs(config: ViTConfig) -> list[str]:
+    """What Google's code would compute a little differently."""
+    gelu = ["GELU: the erf form here, the tanh form there"] if config.gelu == "erf" else []
+    return gelu + ([f"eps: {config.eps:g} here, 1e-06 there"] if config.eps != 1e-6 else [])
+
+
+def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
+    """Tensors under the names of a layout: that of their origin, or the oldest that has a place for all."""
+    plain = config.positions == "learned" and config.position_rows == config.prefix and config.pool != "map"
+    how = Layout.parse(layout) if layout else ORIGINAL if plain else BIG_VISION
+    if how.scan:
+        tensors = _stacked(tensors, config.depth)
+    return {how.prefix + _spelled(name, how): tensor for name, tensor in tensors.items()}
+
+
+def _spelled(name: str, how: Layout) -> str:
+    if name == "pos_embedding":
+        return how.table
+    if how.pre_linen and name.startswith("Transformer/encoderblock"):
+        for new, old in NUMBERED.items():
+            name = name.replace(new, old)
+    return name
+
+
+def _stacked(tensors: dict, depth: int) -> dict:
+    import torch
+
+    found, of_blocks = {}, "Transformer/encoderblock_0/"
+    for name, tensor in tensors.items():
+        if name.startswith(of_blocks):
+            rest = name.removeprefix(of_blocks)
+            every = [tensors[f"Transformer/encoderblock_{i}/{rest}"] for i in range(depth)]
+            found[f"Transformer/encoderblock/{rest}"] = torch.stack(every)
+        elif not name.startswith("Transformer/encoderblock_"):
+            found[name] = tensor
+    return found
+
+
+def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
+    """The image model's tensors in the newest spelling, how they were spelled, and what was left out."""
+    prefixes = ("opt/target/", "params/img/", "params/")
+    notes, prefix = [], next((p for p in prefixes if p + "embedding/kernel" in tensors), "")
+    if aside := [name for name in tensors if not name.startswith(prefix)]:
+        if other := [name for name in aside if not name.startswith(SIDES)]:
+            raise ValueError(f"no rule reads {', '.join(sorted(other)[:20])}")
+        parts = sorted({"/".join(name.split("/")[:2]) for name in aside})
+        notes.append(f"left out: {len(aside)} arrays beside the image model, under {', '.join(parts[:5])}")
+    found = {name.removeprefix(prefix): lazy for name, lazy in tensors.items() if name.startswith(prefix)}
+    if "probe" in found:  # an early MAP head lay at the top
+        head = ("probe", "LayerNorm_0/", "MlpBlock_0/", "MultiHeadDotProductAttention_0/")
+        found = {f"MAPHead_0/{name}" if name.startswith(head) else name: lazy for name, lazy in found.items()}
+    scan = any(name.startswith("Transformer/encoderblock/") for name in found)
+    found = _unstacked(found) if scan else found
+    pre_linen = any(name.endswith("/MlpBlock_3/Dense_0/kernel") for name in found)
+    if pre_linen:
+        found = {_newer(name): lazy for name, lazy in found.items()}
+    table = next((name for name in TABLES if name in found), TABLES[0])
+    found = {"pos_embedding" if name == table else name: lazy for name, lazy in found.items()}
+    return found, notes, str(Layout(prefix, table, pre_linen, scan))
+
+
+def _newer(name: str) -> str:
+    if name.startswith("Transformer/encoderblock"):
+        for new, old in NUMBERED.items():
+            name = name.replace(f"/{old}/", f"/{new}/")
+    return name
+
+
+def _unstacked(tensors: Tensors) -> Tensors:
+    """Arrays with all blocks along the first axis as one for each block."""
+    found = {}
+    for name, lazy in tensors.items():
+        if not (match := re.fullmatch(r"Transformer/encoderblock/(.+)", name)):
+            found[name] = lazy
+            continue
+        whole = cache(lazy.read)
+        if not lazy.shape or lazy.shape[0] > 1000:
+            raise ValueError(f"{name} {lazy.shape} should have the blocks along its first axis")
+        for i in range(lazy.shape[0]):
+            found[f"Transformer/encoderblock_{i}/{match[1]}"] = Lazy(
+                lazy.shape[1:], lazy.dtype, lambda w=whole, i=i: w()[i]
+            )
+    return found
