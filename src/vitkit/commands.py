@@ -303,6 +303,8 @@ def convert(command: Convert) -> int:
         print(f"no library is here to open {command.to} with, so its logits were not compared")
     else:
         print(f"{proof.library}: logits differ by {proof.largest:.1e} at most (the largest logit is {proof.scale:.3g})")
+    if proof.pixels is not None:
+        print(f"its own preprocessing of a test image differs by {proof.pixels:.2g} of 255 levels at most")
     print(f"next: vitkit compare {command.source} {proof.path} IMAGE...")
     return 0
 

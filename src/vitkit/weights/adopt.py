@@ -31,9 +31,9 @@ def adopt(
             name: t for name, t in state.items() if name.partition(".")[0] not in ("head", "representation")
         } | made
     if image is not None and tuple(image) != old.image:
-        new = replace(new, image=tuple(image), resample=method or old.resample)
         if method is not None and method not in RESAMPLE:
             raise ValueError(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
+        new = replace(new, image=tuple(image), resample=method or old.resample)
         if "positions.table" in state:
             table = state["positions.table"]
             state["positions.table"] = resample(table, old.grid, new.grid, new.resample)

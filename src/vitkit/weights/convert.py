@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
+from vitkit.data import open_image
 from vitkit.models import ViTConfig
 from vitkit.weights import huggingface, timm
 from vitkit.weights.card import model_card
@@ -41,6 +43,8 @@ class Proof(NamedTuple):
     """Largest difference between its logits and vitkit's, on random images."""
     scale: float
     """Largest logit, for comparison."""
+    pixels: float | None = None
+    """Largest difference between the pixels that its own preprocessing and vitkit's make of an image, in levels of 255."""
 
 
 def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool = False) -> Proof:
@@ -77,7 +81,7 @@ def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool
     with torch.inference_mode():
         ours = again.model(images)
         largest = None if theirs is None else float((theirs.eval()(images) - ours).abs().max())
-    return Proof(path, tuple(differences), library, largest, float(ours.abs().max()))
+    return Proof(path, tuple(differences), library, largest, float(ours.abs().max()), _pixels(classifier, path, to))
 
 
 def _file(classifier: Classifier, path: Path, to: str) -> None:
@@ -110,6 +114,23 @@ def _timm_directory(classifier: Classifier, path: Path) -> None:
         write_json(new / "config.json", {**config, KEY: described(classifier)})
         write_safetensors(new / "model.safetensors", tensors_in(timm, classifier))
         (new / "README.md").write_text(model_card(classifier, "timm"), "utf-8")
+
+
+def _pixels(classifier: Classifier, path: Path, to: str) -> float | None:
+    """A photograph-like image through the other library's preprocessing, as the files that were written describe it."""
+    if to not in PREPARED or not path.is_dir() or classifier.model.config.channels != 3:
+        return None
+    coarse = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize((400, 300), Image.Resampling.BICUBIC)
+    prepare = classifier.preprocessing
+    ours = prepare.normalise(prepare(open_image(np.asarray(image), "probe"))[None])
+    try:
+        theirs = PREPARED[to](path, image)
+    except ImportError:
+        return None
+    if theirs.shape != ours.shape:
+        return 255.0
+    return float((theirs - ours).abs().amax((0, 2, 3)).mul(torch.tensor(prepare.std) * 255).max())
 
 
 # the other libraries, where they are installed
@@ -158,6 +179,21 @@ def in_timm(classifier: Classifier, path: Path) -> tuple[str, nn.Module | None]:
     return f"timm {library.__version__}", model
 
 
+def transformers_pixels(path: Path, image: Image.Image) -> Tensor:
+    """What the image processor of a written directory makes of an image."""
+    from transformers import AutoImageProcessor
+
+    return AutoImageProcessor.from_pretrained(path, local_files_only=True)(image, return_tensors="pt")["pixel_values"]
+
+
+def timm_pixels(path: Path, image: Image.Image) -> Tensor:
+    """What timm makes of an image for a written directory."""
+    from timm.data import create_transform, resolve_data_config
+
+    said = json.loads((path / "config.json").read_text("utf-8"))["pretrained_cfg"]
+    return create_transform(**resolve_data_config(pretrained_cfg=said), is_training=False)(image)[None]
+
+
 def in_torchvision(classifier: Classifier, path: Path) -> tuple[str, nn.Module | None]:
     """torchvision's model with the file's tensors, every one of them and no other."""
     from safetensors.torch import load_file
@@ -195,3 +231,4 @@ LIBRARIES: dict[str, Callable[[Classifier, Path], tuple[str, nn.Module | None]]]
     "torchvision": in_torchvision,
     "google": as_google_computes,
 }
+PREPARED = {"huggingface": transformers_pixels, "timm": timm_pixels}

@@ -1,0 +1,94 @@
+"""Another task for a loaded model: what is new, what is resampled, what stays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitkit.models import RESAMPLE, resample, vit
+from vitkit.weights import adopt, load, save
+
+CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf")
+
+
+def test_a_new_head_is_zero_and_straight(random_classifier):
+    before = random_classifier(CONFIG)
+    after, said = adopt(before, labels=["ant", "bee"])
+    assert said == [
+        "dropped: the head of 7 classes, and its hidden layer of 24",
+        "newly made: a head of 2 classes, all zeros",
+    ]
+    assert after.labels == ("ant", "bee") and after.model.config == replace(CONFIG, classes=2, representation=0)
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(after.model(x), torch.zeros(2, 2)) and torch.equal(after.model.encode(x), before.model.encode(x))
+    assert after.model.blocks[0].mlp.expand.weight.data_ptr() == before.model.blocks[0].mlp.expand.weight.data_ptr()
+    assert all(parameter.requires_grad for parameter in after.model.parameters())
+
+
+def test_the_same_labels_keep_the_head(random_classifier):
+    before = random_classifier(CONFIG)
+    after, said = adopt(before, labels=before.labels)
+    assert said == [] and torch.equal(after.model.head.weight, before.model.head.weight)
+
+
+def test_two_heads_are_both_new(random_classifier):
+    after, _ = adopt(
+        random_classifier(vit("mu/8", image=(32, 32), classes=7, pool="distilled", registers=1)), labels="ab"
+    )
+    assert torch.equal(after.model(torch.randn(1, 3, 32, 32)), torch.zeros(1, 2))
+
+
+def test_another_size(random_classifier, tmp_path):
+    """A model at another size is the model that resamples for that size, and its preprocessing follows."""
+    before = random_classifier(replace(CONFIG, registers=2))
+    before = replace(before, preprocessing=replace(before.preprocessing, resize=36))
+    after, said = adopt(before, image=(64, 48))
+    assert said == ["resampled: the position table from 4 x 4 to 8 x 6 patches, as google does"]
+    x = torch.randn(2, 3, 64, 48)
+    with torch.inference_mode():
+        torch.testing.assert_close(after.model(x), before.model(x))
+    assert after.preprocessing.size == (64, 48) and after.preprocessing.resize == 72
+    other, _ = adopt(before, image=(64, 48), method="timm")
+    assert other.model.config.resample == "timm" and not torch.equal(other.model(x), after.model(x))
+    assert load(save(after, tmp_path / "m"), quiet=True).model.config.image == (64, 48)
+    with pytest.raises(ValueError, match="cannot be cut into patches of 8 x 8"):
+        adopt(before, image=(30, 30))
+    with pytest.raises(ValueError, match="no resampling method 'best'"):
+        adopt(before, image=(64, 64), method="best")
+
+
+sides = st.integers(1, 64)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sides, sides, sides, sides, st.sampled_from(sorted(RESAMPLE)), st.integers(0, 3))
+def test_any_grid_to_any_grid(h, w, h2, w2, method, prefix):
+    """Shapes fit, prefix rows stay, a constant table stays constant, and no value is far outside of the table's."""
+    table = torch.randn(1, prefix + h * w, 2)
+    table[..., 1] = 3
+    found = resample(table, (h, w), (h2, w2), method)
+    assert found.shape == (1, prefix + h2 * w2, 2) and found.isfinite().all()
+    assert torch.equal(found[:, :prefix], table[:, :prefix])
+    torch.testing.assert_close(found[..., 1], torch.full_like(found[..., 1], 3))
+    assert found[..., 0].abs().max() <= 2 * table[..., 0].abs().max()  # bicubic overshoots, bilinear never
+
+
+@settings(max_examples=40, deadline=None)
+@given(sides, sides, sides, sides)
+def test_methods_are_those_of_their_origins(h, w, h2, w2):
+    """timm's own resampling, and torch's interpolation as Hugging Face and torchvision call it."""
+    import torch.nn.functional as F
+    from timm.layers import resample_abs_pos_embed
+
+    table = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 1 + h * w, 3)).astype(np.float32))
+    theirs = resample_abs_pos_embed(table, [h2, w2], [h, w], num_prefix_tokens=1)
+    torch.testing.assert_close(resample(table, (h, w), (h2, w2), "timm"), theirs, atol=1e-4, rtol=1e-4)
+    image = table[:, 1:].reshape(1, h, w, 3).permute(0, 3, 1, 2)
+    for method, corners in (("huggingface", False), ("torchvision", True)):
+        theirs = (
+            F.interpolate(image, size=(h2, w2), mode="bicubic", align_corners=corners).permute(0, 2, 3, 1).flatten(1, 2)
+        )
+        torch.testing.assert_close(resample(table, (h, w), (h2, w2), method)[:, 1:], theirs, atol=1e-4, rtol=1e-4)
