@@ -93,8 +93,8 @@ class ViTConfig:
             object.__setattr__(self, "image", (self.image, self.image))
         object.__setattr__(self, "image", tuple(self.image))
         for name in ("width", "depth", "mlp", "heads", "patch", "channels"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be a whole number of at least 1")
         for name in ("classes", "representation", "registers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")

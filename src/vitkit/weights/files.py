@@ -10,6 +10,7 @@ import pickle
 import re
 import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -215,7 +216,7 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
 
 DAMAGE = (
     ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error, zlib.error,
-    SyntaxError, tokenize.TokenError, OverflowError, TypeError, KeyError,
+    SyntaxError, tokenize.TokenError, ArithmeticError, TypeError, LookupError, AttributeError, MemoryError,
 )  # fmt: skip
 
 
@@ -282,7 +283,8 @@ PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "modul
 def read_pickle(file: Path) -> tuple[Tensors, str]:
     """The tensors of a .pth file, by PyTorch's restricted unpickler: nothing in it runs. And which part they were."""
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # settings that training checkpoints carry
+        # settings that training checkpoints carry are harmless; what torch warns of is no matter where a sentence follows
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             try:
                 found = torch.load(file, "cpu", weights_only=True, mmap=True)
             except RuntimeError as error:
@@ -295,7 +297,7 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
             f"{file} cannot be loaded: it holds {f'the Python object {what[1]}' if what else 'more than tensors'}, and "
             "vitkit runs no code from files; save its state dict as safetensors"
         ) from error
-    except (*DAMAGE, AttributeError, IndexError, MemoryError, AssertionError, UnicodeDecodeError) as error:
+    except (*DAMAGE, AssertionError) as error:
         raise ValueError(f"{file} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}") from error
     wrapper = ""
     while isinstance(found, dict) and not any(isinstance(value, Tensor) for value in found.values()):

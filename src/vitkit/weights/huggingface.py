@@ -48,8 +48,8 @@ def describe(opened: Opened, hints: Hints) -> Description:
         raise ValueError("its q, k and v have no biases (qkv_bias false), which vitkit's have")
     patch = said.get("patch_size", 16)
     if isinstance(patch, list):
-        if len(set(patch)) != 1:
-            raise ValueError(f"its patches are {patch[0]} x {patch[-1]} pixels; vitkit's are square")
+        if len(set(map(str, patch))) != 1:
+            raise ValueError(f"its patch_size is {patch}; vitkit's patches are square")
         patch = patch[0]
     image, width = said.get("image_size", 224), said.get("hidden_size", 768)
     heads, prefix = _heads(tensors), 2 if "embeddings.distillation_token" in tensors else 1

@@ -19,7 +19,7 @@ from vitkit.weights import google, huggingface, native, timm, torchvision
 from vitkit.weights.card import model_card
 from vitkit.weights.description import Classifier, Description, Hints, from_json, named, numbered
 from vitkit.weights.fetch import fetch
-from vitkit.weights.files import KEY, Opened, Tensors, open_weights
+from vitkit.weights.files import DAMAGE, KEY, Opened, Tensors, open_weights
 from vitkit.weights.rules import read, write
 
 FORMATS: dict[str, ModuleType] = {form.NAME: form for form in (native, huggingface, google, timm, torchvision)}
@@ -97,7 +97,7 @@ def _blamed(file: Path) -> Iterator[None]:
     """Errors of a file's content name the file."""
     try:
         yield
-    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+    except (SafetensorError, *DAMAGE) as error:
         where = "" if str(error).startswith(str(file)) else f"{file} cannot be loaded: "
         raise ValueError(f"{where}{error}") from error
 
