@@ -216,6 +216,13 @@ HUGGING_FACE = {
 }
 
 
+NEWER = {
+    "encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj",
+    "attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj",
+    "attention.output.dense": "attention.o_proj", "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(("kind", "more"), HUGGING_FACE.items(), ids=HUGGING_FACE)
 @pytest.mark.parametrize("pooler", [False, True])
 def test_transformers_models_are_read(kind, more, pooler, tmp_path):
@@ -239,11 +246,7 @@ def test_transformers_models_are_read(kind, more, pooler, tmp_path):
     assert found.model.config.eps == theirs.config.layer_norm_eps
     renamed = {}  # as Transformers 5 has them in memory
     for name, tensor in load_file(tmp_path / "model.safetensors").items():
-        for older, newer in {
-            "encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj", "attention.attention.key": "attention.k_proj",
-            "attention.attention.value": "attention.v_proj", "attention.output.dense": "attention.o_proj",
-            "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2",
-        }.items():  # fmt: skip
+        for older, newer in NEWER.items():
             name = name.replace(older, newer)
         renamed[name] = tensor
     assert any("q_proj" in name for name in renamed)

@@ -1,0 +1,247 @@
+"""Names become files: Google's bucket and the hub, played by small servers on this machine; nothing else is replaced."""
+
+import base64
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from vitkit.cli import main
+from vitkit.models import vit
+from vitkit.weights import convert, fetch, load, save
+from vitkit.weights.fetch import fetch as find
+
+CONFIG = vit("mu/8", image=(16, 16), classes=3)
+
+
+class Bucket(BaseHTTPRequestHandler):
+    """Ranges, sizes and md5 as Google's storage states them. `server.files`, `server.breaks`: bytes after which it hangs up."""
+
+    def do_GET(self):
+        name, server = self.path.lstrip("/"), self.server
+        server.asked.append((name, self.headers.get("Range")))
+        if name not in server.files:
+            self.send_error(404)
+            return
+        data = server.files[name]
+        start = int((self.headers.get("Range") or "bytes=0-")[6:].rstrip("-"))
+        if start >= len(data):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(data) - start))
+        digest = base64.b64encode(hashlib.md5(data).digest()).decode()
+        self.send_header("x-goog-hash", "crc32c=AAAAAA==")
+        self.send_header("x-goog-hash", f"md5={server.md5 or digest}")
+        self.end_headers()
+        end = start + server.breaks if server.breaks else len(data)
+        self.wfile.write(data[start:end])
+        server.breaks = 0
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def serving():
+    """`serving(handler, **attributes)`: a server on a free port; -> it, and its address."""
+    running = []
+
+    def start(handler, **attributes):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        vars(server).update(asked=[], **attributes)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        running.append(server)
+        return server, f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def bucket(serving, random_classifier, tmp_path, monkeypatch):
+    convert(random_classifier(CONFIG), tmp_path / "m.npz", "google")
+    data = (tmp_path / "m.npz").read_bytes()
+    names = ["imagenet21k/ViT-B_16.npz", "imagenet21k%2Bimagenet2012/ViT-B_16.npz", f"augreg/{AUGREG}.npz"]
+    server, address = serving(Bucket, files=dict.fromkeys(names, data), breaks=0, md5="")
+    monkeypatch.setattr(fetch, "ENDPOINT", address)
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    return server
+
+
+AUGREG = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "imagenet21k/ViT-B_16", "imagenet21k/ViT-B_16.npz", "gs://vit_models/imagenet21k/ViT-B_16.npz",
+        "imagenet21k+imagenet2012/ViT-B_16", AUGREG, f"{AUGREG}.npz", f"augreg/{AUGREG}",
+    ],
+)  # fmt: skip
+def test_google_s_names(name, bucket, random_classifier, same_model):
+    same_model(load(name, quiet=True), random_classifier(CONFIG))
+    load(name, quiet=True)
+    assert len(bucket.asked) == 1  # the second time it is there
+
+
+def test_a_download_that_broke_off_goes_on(bucket, tmp_path):
+    bucket.breaks = 1000
+    with pytest.raises(ValueError, match=r"broke off after 1,000 of|cannot be downloaded"):
+        find("imagenet21k/ViT-B_16")
+    path = find("imagenet21k/ViT-B_16")
+    assert path.read_bytes() == (tmp_path / "m.npz").read_bytes()
+    assert [asked[1] for asked in bucket.asked] == [None, "bytes=1000-"]
+
+
+def test_a_download_that_arrives_damaged_is_not_kept(bucket, tmp_path):
+    bucket.md5 = "AAAAAAAAAAAAAAAAAAAAAA=="
+    with pytest.raises(ValueError, match="arrived damaged: its md5 is .*, the server says AAAA"):
+        find("imagenet21k/ViT-B_16")
+    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    bucket.md5 = ""
+    assert find("imagenet21k/ViT-B_16").is_file()
+
+
+def test_a_part_of_something_longer_is_thrown_away(bucket, tmp_path):
+    part = tmp_path / "cache" / "google" / "imagenet21k" / "ViT-B_16.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(10**6))
+    assert find("imagenet21k/ViT-B_16").read_bytes() == (tmp_path / "m.npz").read_bytes()
+
+
+def test_no_such_file_and_no_network(bucket, monkeypatch):
+    with pytest.raises(ValueError, match=r"ViT-Z_16.npz: there is no such file; the names are listed"):
+        find("imagenet21k/ViT-Z_16")
+    monkeypatch.setattr(fetch, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ValueError, match="cannot be downloaded: .*refused"):
+        find("sam/ViT-B_16")
+
+
+@pytest.mark.parametrize("name", ["imagenet21k/../../secret", "augreg/.hidden", "no such thing", "a/b/c"])
+def test_names_that_are_none(name, bucket):
+    with pytest.raises(ValueError, match="it is no name of a model|neither a local path nor"):
+        find(name)
+    assert not bucket.asked
+
+
+# the hub
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What huggingface_hub's own client asks for to download a snapshot and to upload a folder of small files."""
+
+    SHA = "0" * 40
+
+    @property
+    def home(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/you/model"
+
+    def reply(self, body, status=200, **headers):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": len(data), "X-Repo-Commit": self.SHA, **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        files = self.server.files
+        if self.path.startswith("/api/models/you/model"):
+            siblings = [{"rfilename": name} for name in files]
+            return self.reply(
+                {
+                    "id": "you/model",
+                    "modelId": "you/model",
+                    "sha": self.SHA,
+                    "siblings": siblings,
+                    "tags": [],
+                    "private": False,
+                }
+            )
+        name = self.path.rpartition("/")[2]
+        if self.path.startswith("/you/model/resolve/") and name in files:
+            etag = hashlib.sha1(files[name]).hexdigest()
+            return self.reply(files[name], ETag=f'"{etag}"')
+        return self.reply({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
+
+    do_HEAD = do_GET
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/api/repos/create":
+            self.server.made = json.loads(body)
+            return self.reply({"url": self.home, "name": "you/model"})
+        if "/preupload/" in self.path:
+            files = [
+                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
+                for file in json.loads(body)["files"]
+            ]
+            return self.reply({"files": files})
+        if "/commit/" in self.path:
+            for line in body.decode().splitlines():
+                entry = json.loads(line)
+                if entry["key"] == "file":
+                    self.server.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+            return self.reply(
+                {
+                    "success": True,
+                    "commitOid": self.SHA,
+                    "commitUrl": f"{self.home}/commit/{self.SHA}",
+                    "hookOutput": "",
+                }
+            )
+        return self.reply({"valid": True})  # the check of the card's header
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(serving, tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub")
+    import huggingface_hub.constants as constants
+
+    server, address = serving(Hub, files={}, made=None)
+    for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_HOME"):
+        monkeypatch.setattr(constants, name, address, raising=False)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    import huggingface_hub.hf_api as hf_api
+
+    monkeypatch.setattr(hf_api.api, "endpoint", address)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    return server
+
+
+def test_up_to_the_hub_and_down_again(hub, random_classifier, same_model, tmp_path, monkeypatch, capsys):
+    """Pushed by the command, loaded by name, and loaded again from the cache when the hub is gone."""
+    import huggingface_hub.constants as constants
+
+    classifier = random_classifier(CONFIG)
+    save(classifier, tmp_path / "run" / "model")
+    (tmp_path / "run" / "model" / "notes.txt").write_text("private")
+    assert main(["push", str(tmp_path / "run"), "you/model", "--private"]) == 0
+    assert "uploaded" in capsys.readouterr().out
+    assert hub.made["name"] == "model" and "private" in str(hub.made)
+    assert set(hub.files) == {"README.md", "config.json", "model.safetensors", "preprocessor_config.json"}
+    same_model(load("you/model", quiet=True), classifier)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.asked.clear()
+    same_model(load("you/model", quiet=True), classifier)
+    assert not hub.asked
+    with pytest.raises(ValueError, match="you/other is neither a local path nor a model that the hub gives"):
+        load("you/other")
+
+
+def test_what_is_no_model_is_not_pushed(hub, tmp_path, capsys):
+    assert main(["push", str(tmp_path), "you/model"]) == 1
+    assert "is no model directory; write one with vitkit convert" in " ".join(capsys.readouterr().err.split())
+    assert hub.made is None and Path(tmp_path).exists()
