@@ -13,7 +13,7 @@ import pytest
 
 import vitkit
 from vitkit.data import Augmentation, Columns, Preprocessing
-from vitkit.models import Backbone, ResNet, ResNetConfig, VisionTransformer, ViTConfig
+from vitkit.models import Backbone, LeNet, LeNetConfig, ResNet, ResNetConfig, VisionTransformer, ViTConfig
 from vitkit.train import Data, Optim, Recipe, Supervised
 
 ROOT = Path(vitkit.__file__).parent
@@ -64,7 +64,20 @@ def test_models_import_torch_only():
 
 
 @pytest.mark.parametrize(
-    "config", [ViTConfig, Backbone, ResNetConfig, Preprocessing, Augmentation, Columns, Data, Optim, Supervised, Recipe]
+    "config",
+    [
+        ViTConfig,
+        Backbone,
+        ResNetConfig,
+        LeNetConfig,
+        Preprocessing,
+        Augmentation,
+        Columns,
+        Data,
+        Optim,
+        Supervised,
+        Recipe,
+    ],
 )
 def test_every_setting_is_read_and_frozen(config):
     read = set()
@@ -145,7 +158,7 @@ def test_public_names_are_documented_and_typed(name, thing):
 SHAPED = ["embed", "encode", "features", "forward"]
 
 
-@pytest.mark.parametrize("model", [VisionTransformer, ResNet])
+@pytest.mark.parametrize("model", [VisionTransformer, ResNet, LeNet])
 @pytest.mark.parametrize("method", SHAPED)
 def test_the_models_seams_say_their_shapes(model, method):
     doc = inspect.getdoc(getattr(model, method))

@@ -283,6 +283,9 @@ def models(command: Models) -> int:
 
     from vitkit.models import NAMES, ViTConfig, cost, exaflops, named
 
+    def number(value: float) -> str:
+        return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
+
     if not command.image or min(command.image) < 1:
         raise ValueError(f"image is {command.image}; give one or more sides in pixels, such as --image 224 384")
     sizes = [column for side in command.image for column in (f"tokens\n{side}", f"GMACs\n{side}")]
@@ -293,16 +296,17 @@ def models(command: Models) -> int:
         config = named(name, classes=command.classes)
         stride = config.stride if isinstance(config, ViTConfig) else 1
         sides = [max(side // stride, 1) * stride for side in command.image]
-        made = [replace(config, image=(side, side)) for side in sides]
+        made = [config if name == "LeNet-5" else replace(config, image=(side, side)) for side in sides]
         found = [cost(one) for one in made]
-        columns = [text for one in found for text in (f"{one.tokens:,}", f"{one.macs / 1e9:,.2f}")]
+        columns = [text for one in found for text in (f"{one.tokens:,}", number(one.macs / 1e9))]
         training = exaflops(made[0], command.epochs * command.examples)
-        table.add_row(name, f"{found[0].parameters:,}", *columns, f"{training:,.4g}")
+        table.add_row(name, f"{found[0].parameters:,}", *columns, number(training))
     Console().print(table)
     print(
         f"exaFLOPs: {command.epochs:g} epochs of {command.examples:,.0f} images at {command.image[0]} x {command.image[0]}."
     )
-    print("Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4. Next: vitkit train digits")
+    print("LeNet-5 knows 32 x 32 only. Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4.")
+    print("next: vitkit train digits")
     return 0
 
 

@@ -12,6 +12,7 @@ from test_resnet import images, lively
 
 from vitkit.models import attention_maps, create, resample, vit
 from vitkit.models.axial import AxialMixer
+from vitkit.models.mixers import AugmentedMixer, LocalMixer, halved
 from vitkit.models.positions import LearnedPositions2D, Offsets, RotaryPositions, sincos
 
 SMALL = vit("mu/8", image=(24, 32), classes=5, depth=2, heads=2)
@@ -240,3 +241,68 @@ def test_stochastic_depth_of_an_axial_layer_drops_whole_examples():
     out = keep(torch.ones(64, 3, 4, 2))
     assert keep.rate == 0.5
     assert all(one.unique().numel() == 1 for one in out) and out.unique().numel() == 2
+
+
+def ready(mixer):
+    """In float64, with weights."""
+    mixer = mixer.double()
+    for module in mixer.modules():
+        if hasattr(module, "init_weights"):
+            module.init_weights()
+    return mixer
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_local_attention_by_loops(stride):
+    mixer, x = ready(LocalMixer(16, stride)), images(1, 16, 3, 9).double()
+    with torch.no_grad():
+        q, k, v = mixer.qkv(x[0].permute(1, 2, 0)).split(16, -1)
+        out = torch.zeros(3, 9, 16, dtype=torch.float64)
+        for r in range(3):
+            for c in range(9):
+                for h in range(8):
+                    one, logits, values = slice(2 * h, 2 * h + 2), [], []
+                    for y in range(max(r - 3, 0), min(r + 4, 3)):
+                        for z in range(max(c - 3, 0), min(c + 4, 9)):
+                            offset = torch.cat([mixer.down[0, y - r + 3], mixer.across[0, z - c + 3]])
+                            logits.append(q[r, c, one] @ (k[y, z, one] + offset))
+                            values.append(v[y, z, one])
+                    out[r, c, one] = torch.stack(logits).softmax(0) @ torch.stack(values)
+        out = out.permute(2, 0, 1)
+        torch.testing.assert_close(mixer(x)[0], halved(out) if stride == 2 else out)
+
+
+def test_augmented_convolution_by_loops():
+    mixer, x = ready(AugmentedMixer(64, 1, (2, 3), torch.nn.Conv2d(64, 56, 3, padding=1))), images(1, 64, 2, 3).double()
+    places = [(r, c) for r in range(2) for c in range(3)]
+    with torch.no_grad():
+        q, k, v = mixer.qkv(x[0].permute(1, 2, 0)).split([16, 16, 8], -1)
+        mixed = torch.zeros(2, 3, 8, dtype=torch.float64)
+        for r, c in places:
+            for h in range(8):
+                mine, logits = q[r, c, 2 * h : 2 * h + 2], []
+                for y, z in places:
+                    key = k[y, z, 2 * h : 2 * h + 2] + mixer.down.table[0, r - y + 1] + mixer.across.table[0, c - z + 2]
+                    logits.append(mine @ key / math.sqrt(2))
+                weights = torch.stack(logits).softmax(0)
+                mixed[r, c, h] = sum(weight * v[y, z, h] for weight, (y, z) in zip(weights, places, strict=True))
+        expected = torch.cat([mixer.conv(x)[0], mixer.out(mixed).permute(2, 0, 1)])
+        torch.testing.assert_close(mixer(x)[0], expected)
+
+
+@pytest.mark.parametrize("mixer", [LocalMixer(16, 2), AugmentedMixer(64, 2, (3, 4), torch.nn.Conv2d(64, 56, 3, 2, 1))])
+def test_gradients_of_mixers_in_float64(mixer):
+    mixer = ready(mixer)
+    x = images(1, mixer.qkv.in_features, 3, 4).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, *_: mixer(x), (x, *list(mixer.parameters())), fast_mode=True)
+
+
+def test_lenet_is_about_sixty_thousand():
+    model = create("LeNet-5", seed=0)
+    assert sum(p.numel() for p in model.parameters()) == 61_706
+    x = images(2, 1, 32, 32)
+    assert model.encode(x).shape == (2, 1, 120) and model.features(x).shape == (2, 84)
+    assert (model(x) == 0).all()
+    model.features(x).sum().backward()
+    with pytest.raises(ValueError, match=r"LeNet-5 takes .* \(batch, 1, 32, 32\); these are .* \(2, 1, 28, 28\)"):
+        model(images(2, 1, 28, 28))

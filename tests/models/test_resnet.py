@@ -2,7 +2,9 @@
 
 import copy
 import json
+import re
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -53,6 +55,29 @@ def test_official_resnets(shared, name, order):
     model = read(resnet(config), arrays, create(config))
     with torch.inference_mode():
         torch.testing.assert_close(model(images), expected["logits"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("order", "dialect"), [("post", "timm"), ("pre", "bit")])
+def test_timms_dialects(order, dialect):
+    """timm's hybrids and its BiT, with random weights."""
+    timm = pytest.importorskip("timm")
+    conv = {"post": timm.layers.StdConv2dSame, "pre": timm.layers.StdConv2d}[order]
+    theirs = timm.models.resnetv2.ResNetV2(
+        (1, 2), (256, 512), num_classes=5, preact=order == "pre", conv_layer=partial(conv, eps=1e-8),
+        stem_type={"post": "same", "pre": "fixed"}[order],
+    ).eval()  # fmt: skip
+    settings = DIALECTS[dialect] | {"weight_eps": 1e-8}
+    ours = lively(ResNetConfig(Backbone((1, 2), 1.0, order, **settings), (64, 48), classes=5))
+    known, renamed = theirs.state_dict(), {}
+    names = {"blocks.0": "stages.0.blocks.0", "blocks.1": "stages.1.blocks.0", "blocks.2": "stages.1.blocks.1",
+             "root": "stem", "shortcut_norm": "downsample.norm", "shortcut": "downsample.conv", "head": "head.fc"}  # fmt: skip
+    for name, tensor in ours.state_dict().items():
+        name = re.sub("|".join(names), lambda found: names[found[0]], name)
+        renamed[name] = tensor.reshape(known[name].shape)
+    theirs.load_state_dict(renamed)
+    with torch.inference_mode():
+        for sides in ((64, 48), (65, 47)):
+            torch.testing.assert_close(ours(images(2, 3, *sides)), theirs(images(2, 3, *sides)), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("size", range(1, 12))
@@ -113,7 +138,7 @@ SMALL = [
     ResNetConfig(TINY, (32, 48), classes=5),
     ResNetConfig(replace(TINY, order="pre", **DIALECTS["bit"]), (32, 48), classes=5),
     ResNetConfig(replace(TINY, norm="batch", standardise="none", padding="even", pool="even"), (32, 48), classes=5),
-    ResNetConfig(replace(TINY, mixer="axial"), (32, 48), classes=5),
+    *(ResNetConfig(Backbone((1, 1), mixer=mixer), (32, 48), classes=5) for mixer in ("axial", "local", "augmented")),
     named("Axial-Ti/16", depth=2, image=(64, 96), classes=5, stochastic_depth=0.1),
     *(
         named("Ti/16", depth=2, image=(64, 96), classes=5, **changes)

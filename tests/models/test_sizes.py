@@ -148,6 +148,9 @@ POSITIONS = ["learned2d", "relative", "rotary", "none"]
         named("BiT-R50x1", image=(70, 93)),
         named("Axial-Ti/16", image=(64, 96)),
         named("Axial-R50", image=64),
+        named("Local-R50", image=(64, 80)),
+        named("Augmented-R50", image=(64, 80)),
+        named("LeNet-5"),
         *(vit("Ti/16", pool="gap", positions=kind, image=64) for kind in POSITIONS),
     ],
 )
@@ -160,7 +163,7 @@ def check_macs(config):
     with torch.device("meta"):
         model = build(config).eval()
     with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, 3, *config.image, device="meta"))
+        model(torch.zeros(1, config.channels, *config.image, device="meta"))
     assert counter.get_total_flops() == pytest.approx(2 * cost(config).macs, rel=1e-6)
 
 

@@ -8,23 +8,24 @@ from vitkit.models.attention import attention_maps
 from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.config import SIZES, ViTConfig
 from vitkit.models.cost import Cost, cost, exaflops
+from vitkit.models.lenet import LeNet, LeNetConfig
 from vitkit.models.positions import RESAMPLE, resample
 from vitkit.models.resnet import ResNet
 from vitkit.models.vit import VisionTransformer
 from vitkit.models.zoo import NAMES, named, vit
 
 
-def build(config: ViTConfig | ResNetConfig) -> VisionTransformer | ResNet:
+def build(config: ViTConfig | ResNetConfig | LeNetConfig) -> VisionTransformer | ResNet | LeNet:
     """The model of a configuration, with memory for its weights and no values: under `torch.device("meta")` not even that."""
-    return ResNet(config) if isinstance(config, ResNetConfig) else VisionTransformer(config)
+    return {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}[type(config)](config)
 
 
 def create(
-    model: ViTConfig | ResNetConfig | str,
+    model: ViTConfig | ResNetConfig | LeNetConfig | str,
     device: torch.device | str = "cpu",
     seed: int | None = None,
     **changes,
-) -> VisionTransformer | ResNet:
+) -> VisionTransformer | ResNet | LeNet:
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
     Shapes are made without memory, the memory is filled with NaN, then every parameter is initialised; one that was
@@ -54,6 +55,8 @@ __all__ = [
     "Backbone",
     "Cost",
     "DIALECTS",
+    "LeNet",
+    "LeNetConfig",
     "NAMES",
     "RESAMPLE",
     "ResNet",

@@ -3,16 +3,14 @@
 Legend: B batch, C channels, N = h·w places, D width, (h, w) the grid.
 """
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.attention import Attention
 from vitkit.models.backbone import Grid
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
+from vitkit.models.mixers import HEADS, halved
 from vitkit.models.positions import Offsets
-
-HEADS = 8  # of Axial-ResNet; the paper does not say how many
 
 
 class AxialBlock(nn.Module):
@@ -33,8 +31,8 @@ class AxialBlock(nn.Module):
 class AxialMixer(nn.Module):
     """What a 3 x 3 convolution becomes in Axial-ResNet: (B, C, h, w) -> (B, C, h', w'), each side halved by a stride of 2.
 
-    Rows, then columns, each with the offsets of App. D.4 along its axis; a 2 x 2 mean makes the stride. No normalisation
-    within, as the unit has its own.
+    Rows, then columns, with 8 heads (the paper does not say how many), each with the offsets of App. D.4 along its axis; a
+    2 x 2 mean makes the stride. No normalisation within, as the unit has its own.
     """
 
     def __init__(self, channels: int, stride: int, grid: Grid):
@@ -47,4 +45,4 @@ class AxialMixer(nn.Module):
         x = self.row(x.permute(0, 2, 3, 1), within=self.row_offsets)  # (B, h, w, C)
         x = self.column(x.transpose(1, 2), within=self.column_offsets)  # (B, w, h, C)
         x = x.permute(0, 3, 2, 1)
-        return F.avg_pool2d(x, 2, 2, ceil_mode=True) if self.stride == 2 else x
+        return halved(x) if self.stride == 2 else x

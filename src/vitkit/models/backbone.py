@@ -56,8 +56,9 @@ class Backbone:
     """Of convolutions: TensorFlow's SAME, which pads more at the end where the sides are even, or the same on both sides."""
     pool: Literal["same", "zeros", "even"] = "same"
     """Border of the max-pooling: SAME, one zero on every side (BiT), or nothing, one on every side (torchvision)."""
-    mixer: Literal["conv", "axial"] = "conv"
-    """What mixes places in a unit: a 3 x 3 convolution, or attention along rows, then columns (App. D.6)."""
+    mixer: Literal["conv", "axial", "local", "augmented"] = "conv"
+    """What mixes places in a unit: a 3 x 3 convolution, attention along rows, then columns (App. D.6), attention to the 7 x 7
+    places around, or a convolution with attention to all places beside it, from the second stage on."""
 
     def __post_init__(self):
         object.__setattr__(self, "units", tuple(self.units))
@@ -68,6 +69,11 @@ class Backbone:
             raise ValueError(
                 f"a width of {self.width} makes {self.channels} channels in the root, which GroupNorm cannot split among "
                 "32 groups; choose a multiple of 0.5"
+            )
+        if self.mixer != "conv" and self.channels % 64:
+            raise ValueError(
+                f"a width of {self.width} makes {self.channels} channels in the root, which {self.mixer} attention cannot split "
+                "among its heads; choose a whole number"
             )
         for name in ("norm_eps", "weight_eps", "width"):
             if not getattr(self, name) > 0:
@@ -87,6 +93,10 @@ class Backbone:
     def stride(self) -> int:
         """Pixels of the image, along a side, for one place of the last feature map."""
         return 4 * 2 ** max(len(self.units) - 1, 0)
+
+    def mixes(self, stage: int) -> str:
+        """What mixes places in a stage, from 0: attention to all places is too dear for the first (Bello et al.)."""
+        return "conv" if self.mixer == "augmented" and stage == 0 else self.mixer
 
     def sides(self, image: Grid) -> list[Grid]:
         """(h, w) after the root's convolution, after its pooling, and after every stage: each half of the last, rounded up."""

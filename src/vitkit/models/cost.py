@@ -8,9 +8,10 @@ out, as the compiler's cost analysis does that they come from.
 
 from typing import NamedTuple
 
-from vitkit.models.axial import HEADS
 from vitkit.models.backbone import Backbone, Grid, ResNetConfig
 from vitkit.models.config import ViTConfig
+from vitkit.models.lenet import LeNetConfig
+from vitkit.models.mixers import HEADS, WINDOW, split
 from vitkit.models.resnet import same
 
 
@@ -22,12 +23,14 @@ class Cost(NamedTuple):
     macs: int
 
 
-def cost(config: ViTConfig | ResNetConfig, image: Grid | None = None, padded_taps: bool = True) -> Cost:
+def cost(config: ViTConfig | ResNetConfig | LeNetConfig, image: Grid | None = None, padded_taps: bool = True) -> Cost:
     """Parameters, tokens and MACs of a model on images of `image` (height, width) pixels, its own size by default.
 
     `padded_taps=False` leaves out what convolutions multiply with the zeros of their padding.
     """
     image = image or config.image
+    if isinstance(config, LeNetConfig):
+        return _lenet(config)
     if isinstance(config, ResNetConfig):
         return _resnet(config, image, padded_taps)
     width, mlp = config.width, config.mlp
@@ -66,7 +69,7 @@ def cost(config: ViTConfig | ResNetConfig, image: Grid | None = None, padded_tap
     return Cost(parameters, tokens, macs)
 
 
-def exaflops(config: ViTConfig | ResNetConfig, images: float) -> float:
+def exaflops(config: ViTConfig | ResNetConfig | LeNetConfig, images: float) -> float:
     """Floating-point operations of a training that sees so many images, in units of 10^18, as Table 6 counts them.
 
     Three times a forward pass, for the backward pass costs two, at two operations a MAC, without taps on padding. The paper
@@ -85,6 +88,12 @@ def _positions(config: ViTConfig) -> int:
         "relative": offsets * (width // config.heads),
     }
     return sizes.get(config.positions, 0) * (config.depth if config.injected == "every" else 1)
+
+
+def _lenet(config: LeNetConfig) -> Cost:
+    kernels = [(config.channels * 25, 6, 28**2), (6 * 25, 16, 10**2), (16 * 25, 120, 1), (120, 84, 1)]
+    kernels += [(84, config.classes, 1)] if config.classes else []
+    return Cost(sum(i * o + o for i, o, _ in kernels), 1, sum(i * o * places for i, o, places in kernels))
 
 
 def _resnet(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
@@ -115,11 +124,13 @@ def _backbone(config: Backbone, channels: int, image: Grid, made_for: Grid, padd
         for unit in range(count):
             stride, at = (2 if stage else 1, stage + 1) if unit == 0 else (1, stage + 2)
             conv(inputs, inner, 1, 1, sides[at], norm=inputs if pre else inner)
-            if config.mixer == "axial":
-                mixed = _axial(inner, sides[at], tables[at])
-                parameters, macs = parameters + mixed[0] + 2 * inner, macs + mixed[1]
-            else:
-                conv(inner, inner, 3, stride, sides[at], norm=inner)
+            mixer, outputs = config.mixes(stage), inner
+            if mixer != "conv":
+                met = stage + 2 if mixer == "augmented" else at  # its attention comes after the stride
+                mixed = MIXED[mixer](inner, sides[met], tables[met])
+                parameters, macs = parameters + mixed[0], macs + mixed[1]
+                outputs = inner - split(inner)[1] if mixer == "augmented" else 0
+            conv(inner, outputs, 3, stride, sides[at], norm=inner)
             conv(inner, 4 * inner, 1, 1, sides[stage + 2], norm=inner if pre else 4 * inner)
             if unit == 0:  # channels or stride change
                 conv(inputs, 4 * inner, 1, stride, sides[at], norm=0 if pre else 4 * inner)
@@ -135,6 +146,23 @@ def _axial(channels: int, grid: Grid, made_for: Grid) -> tuple[int, int]:
     parameters = 8 * (channels**2 + channels) + sum(2 * side - 1 for side in made_for) * (channels // HEADS)
     macs = 8 * places * channels**2 + sum(places * channels * (2 * side + 2 * side - 1) for side in grid)
     return parameters, macs
+
+
+def _local(channels: int, grid: Grid, made_for: Grid) -> tuple[int, int]:
+    """Of attention to a window."""
+    places, size = grid[0] * grid[1], channels // HEADS // 2 * 2
+    return 3 * channels**2 + WINDOW * size, places * channels * (3 * channels + 2 * WINDOW**2)
+
+
+def _augmented(channels: int, grid: Grid, made_for: Grid) -> tuple[int, int]:
+    """Of the attention beside a convolution."""
+    places, (keys, values) = grid[0] * grid[1], split(channels)
+    dense = channels * (2 * keys + values) + values**2
+    offsets = [sum(2 * side - 1 for side in sides) for sides in (made_for, grid)]
+    return dense + offsets[0] * (keys // HEADS), places * (dense + places * (keys + values) + offsets[1] * keys)
+
+
+MIXED = {"axial": _axial, "local": _local, "augmented": _augmented}
 
 
 def _taps(side: int, kernel: int, stride: int, padding: str, padded_taps: bool) -> int:

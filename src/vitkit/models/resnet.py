@@ -3,6 +3,8 @@
 Legend: B batch, C channels, D channels of the last feature map, N its places, K classes, (h, w) its sides.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from vitkit.models.axial import AxialMixer
 from vitkit.models.backbone import Backbone, Grid, ResNetConfig
 from vitkit.models.init import init_children, lecun_normal_
+from vitkit.models.mixers import AugmentedMixer, LocalMixer, split
 
 
 def same(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -104,6 +107,20 @@ class Root(nn.Module):
         return F.max_pool2d(x, 3, 2)
 
 
+def augmented(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
+    """A convolution for most channels, attention for the rest."""
+    left = channels - split(channels)[1]
+    return AugmentedMixer(channels, stride, grid, Conv(channels, left, 3, stride, config))
+
+
+MIXERS: dict[str, Callable[[int, int, Grid, Backbone], nn.Module]] = {
+    "conv": lambda channels, stride, grid, config: Conv(channels, channels, 3, stride, config),
+    "axial": lambda channels, stride, grid, config: AxialMixer(channels, stride, grid),
+    "local": lambda channels, stride, grid, config: LocalMixer(channels, stride),
+    "augmented": augmented,
+}
+
+
 class Unit(nn.Module):
     """A bottleneck: 1 x 1, 3 x 3 (with the stride), 1 x 1, around a shortcut: (B, C, h, w) -> (B, 4·inner, h', w').
 
@@ -114,9 +131,7 @@ class Unit(nn.Module):
         super().__init__()
         self.pre, outputs = config.order == "pre", 4 * inner
         self.conv1 = Conv(inputs, inner, 1, 1, config)
-        self.conv2 = (
-            AxialMixer(inner, stride, grid) if config.mixer == "axial" else Conv(inner, inner, 3, stride, config)
-        )
+        self.conv2 = MIXERS[config.mixer](inner, stride, grid, config)
         self.conv3 = Conv(inner, outputs, 1, 1, config)
         self.norm1, self.norm2, self.norm3 = (
             normalise(c, config) for c in ((inputs, inner, inner) if self.pre else (inner, inner, outputs))
@@ -147,10 +162,11 @@ def units(config: Backbone, image: Grid) -> nn.ModuleList:
     made, inputs = [], config.channels
     for stage, count in enumerate(config.units):
         inner, sides = config.channels * 2**stage, config.sides(image)[stage + 1 :]
+        here = replace(config, mixer=config.mixes(stage))
         for unit in range(count):
             first = unit == 0
             stride = 2 if first and stage else 1
-            made.append(Unit(inputs, inner, stride, sides[0] if first else sides[1], config))
+            made.append(Unit(inputs, inner, stride, sides[0] if first else sides[1], here))
             inputs = 4 * inner
     return nn.ModuleList(made)
 

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.config import SIZES, ViTConfig
+from vitkit.models.lenet import LeNetConfig
 
 NAMES = [
     *(
@@ -14,12 +15,12 @@ NAMES = [
     *("R+Ti/16 R26+S/32 R26+B/32 R50+B/32 R50+B/16 R50+L/32 R50+L/16".split()),
     *("R50x1 R50x2 R101x1 R152x1 R152x2 R200x3".split()),  # Table 6
     *("BiT-R50x1 BiT-R50x3 BiT-R101x1 BiT-R101x3 BiT-R152x2 BiT-R152x4".split()),  # those that were published
-    *("Axial-B/32 Axial-B/16 Axial-R50 BN-R50".split()),
+    *("Axial-B/32 Axial-B/16 Axial-R50 Local-R50 Augmented-R50 BN-R50 LeNet-5".split()),
 ]  # any other patch size, depth of ResNet and width works too
 _VIT = re.compile(
     r"(?P<axial>Axial-)?((?P<resnet>R(?P<layers>\d+)?(x(?P<factor>\d+))?)\+)?(?P<size>[^/+]+)/(?P<patch>\d+)"
 )
-_RESNET = re.compile(r"(?P<kind>BiT-|BN-|Axial-)?R(?P<layers>\d+)(x(?P<factor>\d+))?")
+_RESNET = re.compile(r"(?P<kind>BiT-|BN-|Axial-|Local-|Augmented-)?R(?P<layers>\d+)(x(?P<factor>\d+))?")
 
 
 def vit(name: str, **changes) -> ViTConfig:
@@ -66,12 +67,15 @@ def _hybrid(name: str, layers: str | None, factor: int, total: int) -> tuple[Bac
     return Backbone(units=(*units[:2], units[2] + units[3]), width=factor), total // 16
 
 
-def named(name: str, **changes) -> ViTConfig | ResNetConfig:
+def named(name: str, **changes) -> ViTConfig | ResNetConfig | LeNetConfig:
     """The configuration of any named model: `vit`'s, and the ResNets.
 
     "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published BiT (pre-activation),
-    "BN-R50" the plain one with BatchNorm, "Axial-R50" has axial attention for 3 x 3 convolutions (App. D.6).
+    "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention for 3 x 3 convolutions (App. D.6), "Local-R50"
+    local attention, "Augmented-R50" some attention beside them. "LeNet-5" is where it began.
     """
+    if name == "LeNet-5":
+        return _changed(LeNetConfig(), changes)
     found = _RESNET.fullmatch(name)
     if not found or int(found["layers"]) not in UNITS:
         return vit(name, **changes)
@@ -80,12 +84,14 @@ def named(name: str, **changes) -> ViTConfig | ResNetConfig:
         "BiT-": {"order": "pre", **DIALECTS["bit"]},
         "BN-": {"norm": "batch", "norm_eps": 1e-5, "standardise": "none", "padding": "even", "pool": "even"},
         "Axial-": {"mixer": "axial"},
+        "Local-": {"mixer": "local"},
+        "Augmented-": {"mixer": "augmented"},
     }[found["kind"]]
     backbone = Backbone(units=UNITS[int(found["layers"])], width=float(found["factor"] or 1), **settings)
     return _changed(ResNetConfig(backbone), changes)
 
 
-def _changed(config: ViTConfig | ResNetConfig, changes: dict) -> ViTConfig | ResNetConfig:
+def _changed(config: ViTConfig | ResNetConfig | LeNetConfig, changes: dict) -> ViTConfig | ResNetConfig | LeNetConfig:
     known = [field.name for field in fields(config)]
     if unknown := [key for key in changes if key not in known]:
         near = get_close_matches(unknown[0], known, 1)

@@ -78,7 +78,8 @@ class Optim:
 # Every parameter of every model belongs to exactly one of these; one that does not is an error, not a default.
 KINDS = {
     "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|conv\d?|shortcut|head(\.(token|distilled))?)\.weight",
-    "other": r"(.*\.)?((\w+\.)?bias|(shortcut_)?norm\d?\.weight|cls|registers|table|down|across|positions(\.\d+)?\.prefix|probe|gamma)",
+    "other": r"(.*\.)?((\w+\.)?bias|(shortcut_)?norm\d?\.weight|cls|registers|probe|gamma|"
+    r"table|down|across|positions(\.\d+)?\.prefix)",
 }
 LAYERS = {
     r"(stem|root|cls|registers|positions)\b(?!\.\d).*": lambda found, depth: 0,
