@@ -17,6 +17,18 @@ def check_choices(config: object) -> None:
             raise ValueError(f"{field.name} is {value!r}; it is one of {', '.join(known)}")
 
 
+def backbone_from(value: object) -> "Backbone":
+    """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for what is neither."""
+    if isinstance(value, dict):
+        known = {field.name for field in fields(Backbone)}
+        if unknown := value.keys() - known:
+            raise ValueError(f"a Backbone has no setting {', '.join(sorted(map(repr, unknown)))}")
+        value = Backbone(**value)
+    if not isinstance(value, Backbone):
+        raise ValueError(f"{value!r} is no Backbone, nor its settings")
+    return value
+
+
 # How each origin of weights pads and standardises; they differ by more than rounding. The published BiT has two official
 # implementations: its own surrounds the max-pooling by zeros, which win where the rest is negative, big_vision's by nothing.
 DIALECTS = {
@@ -128,8 +140,7 @@ class ResNetConfig:
     def __post_init__(self):
         image = (self.image, self.image) if isinstance(self.image, int) else tuple(self.image)
         object.__setattr__(self, "image", image)
-        if isinstance(self.backbone, dict):  # as JSON has it
-            object.__setattr__(self, "backbone", Backbone(**self.backbone))
+        object.__setattr__(self, "backbone", backbone_from(self.backbone))
         check_choices(self)
         if len(image) != 2 or min(image) < 1 or self.channels < 1 or self.classes < 0:
             raise ValueError(

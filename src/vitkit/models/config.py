@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitkit.models.backbone import Backbone, Grid, check_choices
+from vitkit.models.backbone import Backbone, Grid, backbone_from, check_choices
 
 SIZES = {
     "mu": {"width": 32, "depth": 1, "mlp": 128, "heads": 2},
@@ -90,10 +90,8 @@ class ViTConfig:
         if isinstance(self.image, int):
             object.__setattr__(self, "image", (self.image, self.image))
         object.__setattr__(self, "image", tuple(self.image))
-        if isinstance(self.stem, dict):  # as JSON has it
-            object.__setattr__(self, "stem", Backbone(**self.stem))
-        if not isinstance(self.stem, Backbone | None):
-            raise ValueError(f"stem is {self.stem!r}; it is a Backbone, or None")
+        if self.stem is not None:
+            object.__setattr__(self, "stem", backbone_from(self.stem))
         if not isinstance(self.layer_scale, int | float | None):
             raise ValueError(f"layer_scale is {self.layer_scale!r}; it is a number, or None")
         check_choices(self)

@@ -40,14 +40,14 @@ def vit(name: str, **changes) -> ViTConfig:
         )
     patch, stem = int(found["patch"]), None
     if found["resnet"]:
-        stem, patch = _hybrid(name, found["layers"], int(found["factor"] or 1), patch)
+        stem, patch = _hybrid(name, found["layers"], float(found["factor"] or 1), patch)
     axial = {"mixer": "axial", "pool": "gap"} if found["axial"] else {}
     stride = patch * (stem.stride if stem else 1)
     config = ViTConfig(**SIZES[found["size"]], patch=patch, image=max(224 // stride, 1) * stride, stem=stem, **axial)
     return _changed(config, changes)
 
 
-def _hybrid(name: str, layers: str | None, factor: int, total: int) -> tuple[Backbone, int]:
+def _hybrid(name: str, layers: str | None, factor: float, total: int) -> tuple[Backbone, int]:
     """The ResNet of a hybrid and the patch size on its feature map, from the pixels to a patch that its name gives.
 
     A multiple of 32 reads the last stage; another multiple of 16 a third stage that has the fourth's units too, so that no
