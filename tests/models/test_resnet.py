@@ -199,6 +199,14 @@ class TestEveryModel:
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
+    def test_exports_with_any_batch(self, config):
+        model, x = lively(config), images(3, 3, *config.image)
+        with torch.no_grad():
+            graph = torch.export.export(
+                model, (x[:2],), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},)
+            )
+            torch.testing.assert_close(graph.module()(x), model(x), atol=1e-4, rtol=1e-4)
+
     def test_two_steps_and_finite_gradients_in_bfloat16(self, config):
         model, x = lively(config).train(), images(4, 3, *config.image)
         optimizer = Optim(lr=1e-3, decay_on="kernels", weight_decay=0.1, layer_decay=0.9).build(model)

@@ -24,7 +24,7 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(config.width, config.mlp, config.gelu, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.attention(x, self.probe.expand(len(x), -1, -1))
+        x = self.attention(x, self.probe.expand(x.shape[0], -1, -1))
         return (x + self.mlp(self.norm(x)))[:, 0]
 
     def init_weights(self) -> None:

@@ -60,7 +60,8 @@ class VisionTransformer(nn.Module):
             )
         grid = self.stem(images)  # (B, D, h, w)
         x = grid.flatten(2).mT  # (B, N, D), raster order
-        prefix = [token.expand(len(x), -1, -1) for token in (self.cls, self.registers) if token is not None]
+        # x.shape[0], for an exporter takes len(x) for a constant
+        prefix = [token.expand(x.shape[0], -1, -1) for token in (self.cls, self.registers) if token is not None]
         if prefix:
             x = torch.cat([*prefix, x], 1)  # (B, T, D), the class token first
         else:
