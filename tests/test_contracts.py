@@ -13,7 +13,7 @@ import pytest
 
 import vitkit
 from vitkit.data import Augmentation, Columns, Preprocessing
-from vitkit.models import ViTConfig
+from vitkit.models import Backbone, LeNet, LeNetConfig, ResNet, ResNetConfig, VisionTransformer, ViTConfig
 from vitkit.train import Data, Optim, Recipe, Supervised
 
 ROOT = Path(vitkit.__file__).parent
@@ -63,7 +63,22 @@ def test_models_import_torch_only():
                 assert not name.startswith(("torch.distributed", "torch.optim")), f"{file.name} imports {name}"
 
 
-@pytest.mark.parametrize("config", [ViTConfig, Preprocessing, Augmentation, Columns, Data, Optim, Supervised, Recipe])
+@pytest.mark.parametrize(
+    "config",
+    [
+        ViTConfig,
+        Backbone,
+        ResNetConfig,
+        LeNetConfig,
+        Preprocessing,
+        Augmentation,
+        Columns,
+        Data,
+        Optim,
+        Supervised,
+        Recipe,
+    ],
+)
 def test_every_setting_is_read_and_frozen(config):
     read = set()
     for file in FILES:
@@ -131,7 +146,7 @@ def test_public_names_are_documented_and_typed(name, thing):
         untyped = [p.name for p in signature.parameters.values() if p.annotation is p.empty and p.kind is not changes]
         assert not untyped, f"{name}: no type for {untyped}"
         assert signature.return_annotation is not signature.empty, f"{name}: no return type"
-        assert name in ("models.vit", "models.create") or all(
+        assert name in ("models.vit", "models.named", "models.create") or all(
             p.kind is not changes for p in signature.parameters.values()
         )
     else:
@@ -143,15 +158,27 @@ def test_public_names_are_documented_and_typed(name, thing):
 SHAPED = ["embed", "encode", "features", "forward"]
 
 
+@pytest.mark.parametrize("model", [VisionTransformer, ResNet, LeNet])
 @pytest.mark.parametrize("method", SHAPED)
-def test_the_models_seams_say_their_shapes(method):
-    doc = inspect.getdoc(getattr(vitkit.VisionTransformer, method))
+def test_the_models_seams_say_their_shapes(model, method):
+    doc = inspect.getdoc(getattr(model, method))
     assert "(B, C, H, W)" in doc and "->" in doc
 
 
 def test_every_setting_is_explained_on_the_command_line():
     """tyro takes a field's text from the string below it; none may be without."""
-    for config in (ViTConfig, Preprocessing, Augmentation, Columns, Data, Optim, Supervised, Recipe):
+    for config in (
+        ViTConfig,
+        Backbone,
+        ResNetConfig,
+        Preprocessing,
+        Augmentation,
+        Columns,
+        Data,
+        Optim,
+        Supervised,
+        Recipe,
+    ):
         tree = ast.parse(inspect.getsource(config)).body[0]
         fields = [i for i, node in enumerate(tree.body) if isinstance(node, ast.AnnAssign)]
         for i in fields:

@@ -88,7 +88,10 @@ def _dispatch(name: str, rest: list[str]) -> int:
         prog, default = f"{prog} {rest[0]}", settings(recipe(rest[0]))
         rest = rest[1:]
     with _spans():
-        return act(tyro.cli(settings, prog=prog, args=rest, **({"default": default} if default else {})))
+        plain = (
+            tyro.conf.AvoidSubcommands,
+        )  # a setting that may be absent, as a hybrid's stem, is no command of its own
+        return act(tyro.cli(settings, prog=prog, args=rest, config=plain, **({"default": default} if default else {})))
 
 
 def _spans():

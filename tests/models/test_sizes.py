@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitkit.models import NAMES, VisionTransformer, cost, create, vit
+from vitkit.models import NAMES, VisionTransformer, ViTConfig, build, cost, exaflops, named, vit
 
 # model: without head, 1000 classes, 1000 + hidden layer, 21843 + hidden layer, all at 224; then (side, 1000 classes at it)
 COUNTS = {
@@ -37,9 +37,69 @@ GMACS = {  # side: GMAC
 }
 
 
+HYBRIDS = {  # GMAC at 224 and 384; parameters with 1000 classes at 224 and at 384, and at 224 with 21843 and a hidden layer
+    "R+Ti/16": (0.43, 1.33, 6_337_704, 6_355_944, 10_397_459),
+    "R26+S/32": (3.46, 10.26, 36_431_912, 36_468_392, 44_604_307),
+    "R26+B/32": (6.71, 19.81, 101_383_976, 101_456_936, None),
+    "R50+B/16": (21.54, 67.16, 98_659_112, 98_950_952, 115_277_971),
+    "R50+B/32": (8.46, 24.94, 110_945_832, 111_018_792, None),
+    "R50+L/16": (65.54, 202.78, 316_483_624, 316_872_744, None),
+    "R50+L/32": (19.41, 57.14, 328_994_856, 329_092_136, 351_408_531),
+}
+BIT = {  # parameters without a head, with 1000 and with 21843 classes; GMAC at 224, and without taps on padding
+    "R50x1": (23_500_352, 25_549_352, 68_256_659, 4.09, 3.946),
+    "R50x2": (93_891_712, 97_988_712, 183_382_483, 16.12, 15.552),
+    "R50x3": (211_174_080, 217_319_080, 345_399_315, 36.08, None),
+    "R101x1": (42_492_480, 44_541_480, 87_248_787, 7.80, 7.476),
+    "R101x3": (381_789_888, 387_934_888, 516_015_123, 69.49, None),
+    "R152x1": (58_136_128, 60_185_128, 102_892_435, 11.51, 11.026),
+    "R152x2": (232_238_208, 236_335_208, 321_728_979, 45.81, 43.873),
+    "R152x4": (928_340_224, 936_533_224, 1_107_299_923, 182.78, 175.029),
+    "R200x3": (562_488_000, 568_633_000, 696_713_235, 134.35, 129.202),
+}
+TABLE_6 = [  # model, epochs of JFT-300M, exaFLOPs; 859 of the shorter R50+L/16 is left out: not half of the longer one's
+    ("B/32", 7, 55), ("B/16", 7, 224), ("L/32", 7, 196), ("L/16", 7, 783), ("L/16", 14, 1567), ("H/14", 14, 4262),
+    ("R50x1", 7, 50), ("R50x2", 7, 199), ("R101x1", 7, 96), ("R152x1", 7, 141), ("R152x2", 7, 563), ("R152x2", 14, 1126),
+    ("R200x3", 14, 3306), ("R50+B/32", 7, 106), ("R50+B/16", 7, 274), ("R50+L/32", 7, 246), ("R50+L/16", 14, 1668),
+]  # fmt: skip
+
+
 def parameters(config) -> int:
     with torch.device("meta"):
-        return sum(p.numel() for p in VisionTransformer(config).parameters())
+        return sum(p.numel() for p in build(config).parameters())
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_published_hybrids(name):
+    low, high, at_224, at_384, large = HYBRIDS[name]
+    config = named(name)
+    assert cost(config).macs / 1e9 == pytest.approx(low, rel=0.005, abs=0.005)
+    assert cost(replace(config, image=384)).macs / 1e9 == pytest.approx(high, rel=0.005)
+    assert (parameters(config), parameters(replace(config, image=384))) == (at_224, at_384)
+    if large:
+        assert cost(replace(config, representation=config.width, classes=21_843)).parameters == large
+
+
+@pytest.mark.parametrize("name", BIT)
+def test_published_resnets(name):
+    *counts, all_taps, real_taps = BIT[name]
+    for classes, expected in zip((0, 1000, 21_843), counts, strict=True):
+        assert cost(named(f"BiT-{name}", classes=classes)).parameters == expected
+    config = named(f"BiT-{name}")
+    assert parameters(config) == counts[1]
+    assert cost(config).macs / 1e9 == pytest.approx(all_taps, rel=0.002)
+    if real_taps:
+        assert cost(config, padded_taps=False).macs / 1e9 == pytest.approx(real_taps, rel=0.002)
+
+
+def test_post_activation_has_a_few_norms_more():
+    assert parameters(named("R50x1")) == parameters(named("BN-R50")) == 25_557_032
+    assert cost(named("R152x2")).parameters == 236_350_568
+
+
+@pytest.mark.parametrize(("name", "epochs", "paper"), TABLE_6)
+def test_exaflops_of_table_6(name, epochs, paper):
+    assert abs(exaflops(named(name), epochs * 303e6) - paper) <= 0.02 * paper + 0.5  # it prints whole numbers
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -57,7 +117,10 @@ def test_published_parameter_counts(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("pool", ["token", "gap", "map", "none"])
 def test_the_formula_counts_what_is_built(name, pool):
-    config = vit(name, pool=pool, representation=64)
+    config = named(name)
+    if isinstance(config, ViTConfig):
+        whole = config.mixer == "axial" and pool == "token"  # which has no class token
+        config = replace(config, pool="gap" if whole else pool, representation=64)
     assert cost(config).parameters == parameters(config)
 
 
@@ -71,9 +134,36 @@ def test_published_macs(name):
 
 @pytest.mark.parametrize("pool", ["gap", "map", "none"])
 def test_macs_are_those_that_torch_counts(pool):
-    config = vit("Ti/16", pool=pool, classes=7, representation=32)
+    check_macs(vit("Ti/16", pool=pool, classes=7, representation=32))
+
+
+POSITIONS = ["learned2d", "relative", "rotary", "none"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        named("R50+Ti/32", depth=1, pool="gap", image=64),
+        named("R50x1", image=(70, 93), pool="none"),
+        named("BiT-R50x1", image=(70, 93)),
+        named("Axial-Ti/16", image=(64, 96)),
+        named("Axial-R50", image=64),
+        named("Local-R50", image=(64, 80)),
+        named("Augmented-R50", image=(64, 80)),
+        named("LeNet-5"),
+        *(vit("Ti/16", pool="gap", positions=kind, image=64) for kind in POSITIONS),
+    ],
+)
+def test_macs_of_the_family(config):
+    assert cost(config).parameters == parameters(config)
+    check_macs(config)
+
+
+def check_macs(config):
+    with torch.device("meta"):
+        model = build(config).eval()
     with FlopCounterMode(display=False) as counter:
-        create(config).eval()(torch.zeros(1, 3, 224, 224))
+        model(torch.zeros(1, config.channels, *config.image, device="meta"))
     assert counter.get_total_flops() == pytest.approx(2 * cost(config).macs, rel=1e-6)
 
 

@@ -3,34 +3,41 @@
 Legend: B batch, T tokens, Q tokens that ask, D width, H heads, E = D / H width of a head.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-def fused(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
-    """softmax(q kᵀ / √E) v in one kernel: (B, H, Q, E), (B, H, T, E), (B, H, T, E) -> (B, H, Q, E)."""
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+Within = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
+"""Positions that act within attention: queries and keys -> the same with positions in them, and a bias of the logits."""
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+def fused(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
+    """softmax(q kᵀ / √E) v in one kernel: (B, H, Q, E), (B, H, T, E), (B, H, T, E) -> (B, H, Q, E).
+
+    A bias (B, H, Q, T), such as relative positions make, is added before the softmax.
+    """
+    return F.scaled_dot_product_attention(q, k, v, bias, dropout)
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
     """The same numbers from two matrix products, as Eq. 6 and 7 are written."""
-    return F.dropout(weights(q, k), dropout) @ v
+    return F.dropout(weights(q, k, bias), dropout) @ v
 
 
-def fastest(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+def fastest(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
     """The faster of the two. In bfloat16 on a CPU that is the plain one, by up to 2.5 times in training, until its T x T
     weights outgrow the cache; in float32, and on a GPU, the fused one (benchmarks/attention.py)."""
     few = q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= 600
-    return plain(q, k, v, dropout) if few else fused(q, k, v, dropout)
+    return plain(q, k, v, dropout, bias) if few else fused(q, k, v, dropout, bias)
 
 
-def weights(q: Tensor, k: Tensor) -> Tensor:
+def weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
     """Eq. 6: A = softmax(q kᵀ / √E), shape (B, H, Q, T). The query is scaled first, as in the official code."""
-    return (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1)
+    logits = q * q.shape[-1] ** -0.5 @ k.mT
+    return (logits if bias is None else logits + bias).softmax(-1)
 
 
 class Attention(nn.Module):
@@ -47,11 +54,14 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
         self.mix = fastest  # attention_maps() puts a visible one here
 
-    def forward(self, x: Tensor, asking: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, asking: Tensor | None = None, within: Within | None = None) -> Tensor:
         """(B, T, D) -> (B, Q, D): every token asks every token, or only those `asking` (B, Q, D) do.
 
-        Asking less is how the last block serves the class token alone, and how a learned probe pools (MAP).
+        Asking less is how the last block serves the class token alone, and how a learned probe pools (MAP). With more axes
+        before the tokens, as (B, h, w, D) for rows, each of them is a sequence of its own.
         """
+        if x.ndim > 3:
+            return self(x.flatten(0, -3), within=within).unflatten(0, x.shape[:-2])
         if asking is None:
             q, k, v = self.split(self.qkv(x)).unbind(2)
         else:  # the keys and values are the same numbers; only the queries that nobody reads are left out
@@ -59,7 +69,8 @@ class Attention(nn.Module):
             q = self.split(F.linear(asking, self.qkv.weight[:rows], self.qkv.bias[:rows])).squeeze(2)
             k, v = self.split(F.linear(x, self.qkv.weight[rows:], self.qkv.bias[rows:])).unbind(2)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (B, H, T, E)
-        mixed = self.mix(q, k, v, self.dropout if self.training else 0.0)
+        q, k, bias = (q, k, None) if within is None else within(q, k)
+        mixed = self.mix(q, k, v, self.dropout if self.training else 0.0, bias)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def split(self, x: Tensor) -> Tensor:
@@ -83,7 +94,8 @@ def attention_maps(model: nn.Module) -> Iterator[list[Tensor]]:
         maps[3]                        # fourth block: (B, H, T, T), rows sum to one; token 0 is the class token
 
     The list holds the last forward pass, one map a block, in order; a MAP head's (B, H, 1, T) comes last. While it is
-    open the last block computes every token's row, and compiled models run eagerly. Weights are before dropout.
+    open the last block computes every token's row, and compiled models run eagerly. Weights are before dropout. Axial
+    attention has two maps a layer, (B·h, H, w, w) for the rows, then (B·w, H, h, h) for the columns.
 
     Raises ValueError for a model without vitkit attention, RuntimeError when no forward pass ran inside.
     """
@@ -94,8 +106,8 @@ def attention_maps(model: nn.Module) -> Iterator[list[Tensor]]:
     kept, maps, seen = [m.tokens_read for m in trimmed], [], {}
 
     def visible(layer: Attention):
-        def mix(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
-            seen[layer] = weights(q, k)
+        def mix(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
+            seen[layer] = weights(q, k, bias)
             maps[:] = [seen[one] for one in layers if one in seen]
             return F.dropout(seen[layer], dropout) @ v
 

@@ -1,4 +1,4 @@
-"""Stems: images to a grid of patch embeddings. A hybrid is only another stem (Section 3.1).
+"""Stems: images to a grid of patch embeddings. A hybrid is only another stem (Section 3.1): ResNetStem, beside its ResNet.
 
 Legend: B batch, C channels, P patch size, D width, (h, w) the grid of patches.
 """

@@ -77,12 +77,13 @@ class Optim:
 
 # Every parameter of every model belongs to exactly one of these; one that does not is an error, not a default.
 KINDS = {
-    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|head(\.(token|distilled))?)\.weight",
-    "other": r"(.*\.)?((\w+\.)?bias|norm\d?\.weight|cls|registers|table|probe|gamma)",
+    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|conv\d?|shortcut|head(\.(token|distilled))?)\.weight",
+    "other": r"(.*\.)?((\w+\.)?bias|(shortcut_)?norm\d?\.weight|cls|registers|probe|gamma|"
+    r"table|down|across|positions(\.\d+)?\.prefix)",
 }
 LAYERS = {
-    r"(stem|cls|registers|positions)\b.*": lambda found, depth: 0,
-    r"blocks\.(\d+)\..*": lambda found, depth: int(found[1]) + 1,
+    r"(stem|root|cls|registers|positions)\b(?!\.\d).*": lambda found, depth: 0,
+    r"(?:blocks|positions)\.(\d+)\..*": lambda found, depth: int(found[1]) + 1,
     r"(norm|pool|representation|head)\..*": lambda found, depth: depth + 1,
 }
 

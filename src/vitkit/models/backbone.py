@@ -1,0 +1,154 @@
+"""What a ResNet is, as frozen values: alone as a classifier (BiT), or below a Transformer as a hybrid's stem (Section 3.1)."""
+
+from dataclasses import dataclass, fields
+from types import NoneType, UnionType
+from typing import Literal, Union, get_args, get_origin
+
+Grid = tuple[int, int]
+
+
+def check_choices(config: object) -> None:
+    """Raise ValueError where a field typed as a Literal, or None, holds something else."""
+    for field in fields(config):
+        kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
+        known = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+        value = getattr(config, field.name)
+        if known and value not in known and not (value is None and NoneType in kinds):
+            raise ValueError(f"{field.name} is {value!r}; it is one of {', '.join(known)}")
+
+
+def backbone_from(value: object) -> "Backbone":
+    """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for what is neither."""
+    if isinstance(value, dict):
+        known = {field.name for field in fields(Backbone)}
+        if unknown := value.keys() - known:
+            raise ValueError(f"a Backbone has no setting {', '.join(sorted(map(repr, unknown)))}")
+        value = Backbone(**value)
+    if not isinstance(value, Backbone):
+        raise ValueError(f"{value!r} is no Backbone, nor its settings")
+    return value
+
+
+# How each origin of weights pads and standardises; they differ by more than rounding. The published BiT has two official
+# implementations: its own surrounds the max-pooling by zeros, which win where the rest is negative, big_vision's by nothing.
+DIALECTS = {
+    "google": {"norm_eps": 1e-6, "standardise": "std", "weight_eps": 1e-5, "padding": "same", "pool": "same"},
+    "timm": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8, "padding": "same", "pool": "same"},
+    "big_vision": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10, "padding": "even", "pool": "even"},
+    "bit": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10, "padding": "even", "pool": "zeros"},
+}
+UNITS = {  # residual units a stage, by the number of layers in the name
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The convolutions of a ResNet, alone or below a hybrid's Transformer. The defaults are R50x1 as in the official hybrids."""
+
+    units: tuple[int, ...] = (3, 4, 6, 3)
+    """Residual units of each stage; every stage but the first halves the sides, none at all leaves the root."""
+    width: float = 1.0
+    """Factor of every stage's channels, x1 to x4 in BiT's names; the root has 64 times this."""
+    order: Literal["post", "pre"] = "post"
+    """Normalise after each convolution (the official hybrids, ResNet v1), or before (BiT, ResNet v2)."""
+    norm: Literal["group", "batch"] = "group"
+    """GroupNorm with 32 groups (BiT), or BatchNorm (the plain ResNet)."""
+    norm_eps: float = 1e-6
+    """Of every one of them."""
+    standardise: Literal["std", "variance", "none"] = "std"
+    """How a kernel is divided by its spread: by std + eps (Google), by sqrt(variance + eps) (BiT, timm), or not at all."""
+    weight_eps: float = 1e-5
+    """That eps."""
+    padding: Literal["same", "even"] = "same"
+    """Of convolutions: TensorFlow's SAME, which pads more at the end where the sides are even, or the same on both sides."""
+    pool: Literal["same", "zeros", "even"] = "same"
+    """Border of the max-pooling: SAME, one zero on every side (BiT), or nothing, one on every side (torchvision)."""
+    mixer: Literal["conv", "axial", "local", "augmented"] = "conv"
+    """What mixes places in a unit: a 3 x 3 convolution, attention along rows, then columns (App. D.6), attention to the 7 x 7
+    places around, or a convolution with attention to all places beside it, from the second stage on."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "units", tuple(self.units))
+        check_choices(self)
+        if any(not isinstance(count, int) or count < 1 for count in self.units):
+            raise ValueError(f"units is {self.units}; every stage has at least one residual unit")
+        if self.norm == "group" and (self.channels < 32 or self.channels % 32):
+            raise ValueError(
+                f"a width of {self.width} makes {self.channels} channels in the root, which GroupNorm cannot split among "
+                "32 groups; choose a multiple of 0.5"
+            )
+        if self.mixer != "conv" and self.channels % 64:
+            raise ValueError(
+                f"a width of {self.width} makes {self.channels} channels in the root, which {self.mixer} attention cannot split "
+                "among its heads; choose a whole number"
+            )
+        for name in ("norm_eps", "weight_eps", "width"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+    @property
+    def channels(self) -> int:
+        """Of the root, and inside the first stage's units."""
+        return int(64 * self.width)
+
+    @property
+    def features(self) -> int:
+        """Channels of the last feature map."""
+        return self.channels * 4 * 2 ** (len(self.units) - 1) if self.units else self.channels
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image, along a side, for one place of the last feature map."""
+        return 4 * 2 ** max(len(self.units) - 1, 0)
+
+    def mixes(self, stage: int) -> str:
+        """What mixes places in a stage, from 0: attention to all places is too dear for the first (Bello et al.)."""
+        return "conv" if self.mixer == "augmented" and stage == 0 else self.mixer
+
+    def sides(self, image: Grid) -> list[Grid]:
+        """(h, w) after the root's convolution, after its pooling, and after every stage: each half of the last, rounded up."""
+        half = lambda grid: tuple(-(-side // 2) for side in grid)  # noqa: E731
+        found = [half(image)]
+        found.append(half(found[0]))
+        for stage in range(len(self.units)):
+            found.append(half(found[-1]) if stage else found[-1])
+        return found
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """A ResNet as a classifier: the convolutions, and what stands around them."""
+
+    backbone: Backbone = Backbone()
+    """The convolutions."""
+    image: tuple[int, int] = (224, 224)
+    """Height and width that positions of an attention mixer are made for; any size from one last place on can be used."""
+    channels: int = 3
+    """C, channels of the image."""
+    classes: int = 1000
+    """K; 0 leaves the head out, and the model returns its features."""
+    pool: Literal["gap", "none"] = "gap"
+    """What the head reads: the mean of the last feature map, or every place of it."""
+    head_bias: float = 0.0
+    """First value of the head's bias."""
+
+    def __post_init__(self):
+        image = (self.image, self.image) if isinstance(self.image, int) else tuple(self.image)
+        object.__setattr__(self, "image", image)
+        object.__setattr__(self, "backbone", backbone_from(self.backbone))
+        check_choices(self)
+        if len(image) != 2 or min(image) < 1 or self.channels < 1 or self.classes < 0:
+            raise ValueError(
+                f"an image of {' x '.join(map(str, image))} pixels with {self.channels} channels and {self.classes} classes "
+                "is no image classifier; sides and channels are at least 1, classes 0 or more"
+            )
+
+    @property
+    def grid(self) -> Grid:
+        """(h, w), the places of the last feature map."""
+        return self.backbone.sides(self.image)[-1]
