@@ -40,6 +40,12 @@ CONFIGS = {
     "fixed positions": small(positions="sincos", pool="gap"),
     "mean beside a class token": small(pool="gap", class_token=True),
     "other eps": small(eps=1e-4),
+    "axial": small(mixer="axial", pool="gap"),
+    "relative positions": small(positions="relative"),
+    "positions at every block": small(inject="every"),
+    "one table for every block": small(inject="shared"),
+    "rotary positions": small(positions="rotary", heads=2, width=48),
+    "hybrid": vit("R26+mu/32", image=(64, 64), classes=7),
 }
 WITH = [pytest.param(config, id=name) for name, config in CONFIGS.items()]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from vitkit.models import RESAMPLE, VisionTransformer, ViTConfig, resample
+from vitkit.models import RESAMPLE, ViTConfig, build, resample
 from vitkit.weights.description import Classifier
 
 
@@ -44,7 +44,7 @@ def adopt(
             prepare, size=tuple(image), resize=max(round(prepare.resize * share), max(image)) if prepare.resize else 0
         )
     with torch.device("meta"):
-        model = VisionTransformer(new)
+        model = build(new)
     model.load_state_dict(state, assign=True)
     model.train(classifier.model.training)
     kept = classifier.labels if labels is None else tuple(labels)

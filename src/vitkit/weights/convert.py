@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitkit.data import open_image
-from vitkit.models import ViTConfig
+from vitkit.models import ViTConfig, build
 from vitkit.weights import huggingface, timm
 from vitkit.weights.card import model_card
 from vitkit.weights.description import Classifier
@@ -217,10 +217,9 @@ def as_google_computes(classifier: Classifier, path: Path) -> tuple[str, nn.Modu
     """The same weights with the arithmetic of Google's code, which is written in JAX: tanh GELU and eps 1e-6."""
     if not FORMATS["google"].differs(classifier.model.config):
         return "", None
-    from vitkit.models import VisionTransformer
 
     with torch.device("meta"):
-        model = VisionTransformer(replace(classifier.model.config, gelu="tanh", eps=1e-6))
+        model = build(replace(classifier.model.config, gelu="tanh", eps=1e-6))
     model.load_state_dict(classifier.model.state_dict(), assign=True)
     return "the same weights with Google's tanh GELU and eps", model
 

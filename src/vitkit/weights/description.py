@@ -164,3 +164,18 @@ def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
     if len(tensors[name].shape) != axes:
         raise ValueError(f"{name} has the shape {tensors[name].shape}; it should have {axes} axes")
     return tensors[name].shape
+
+
+def beyond(config: ViTConfig, positions: tuple[str, ...] = ("learned",)) -> list[str]:
+    """What of a model goes beyond the plain Vision Transformer that other libraries have."""
+    return [
+        what
+        for what, there in {
+            "a ResNet stem": config.stem is not None,
+            "axial attention": config.mixer != "full",
+            f"{config.positions} positions": config.positions not in positions,
+            "positions at every block": config.inject not in (None, "stem"),
+            "pooling by the first patch": config.pool == "corner",
+        }.items()
+        if there
+    ]

@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
-from vitkit.weights.description import Description, Hints, count_blocks, grid_of, prefix_rows, shape_of, usual_labels
+from vitkit.weights.description import (
+    Description,
+    Hints,
+    beyond,
+    count_blocks,
+    grid_of,
+    prefix_rows,
+    shape_of,
+    usual_labels,
+)
 from vitkit.weights.files import Lazy, Opened, Tensors
 from vitkit.weights.rules import CONVOLUTION, DENSE, Rule, each, flax_out, flax_qkv, flax_qkv_bias, pairs, rule
 
@@ -127,7 +136,7 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model Google's code has no place for."""
-    return [
+    return beyond(config, ("learned", "sincos")) + [
         what
         for what, there in {
             "registers": config.registers,

@@ -8,7 +8,7 @@ from math import isfinite, prod
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
-from vitkit.weights.description import IMAGENET, Description, Hints, numbered, shape_of
+from vitkit.weights.description import IMAGENET, Description, Hints, beyond, numbered, shape_of
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.rules import THREE, Rule, each, pairs, rows, rule
 
@@ -106,13 +106,12 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model Transformers' ViT and DeiT have no place for."""
-    return [
+    return beyond(config) + [
         what
         for what, there in {
             f'pooling by "{config.pool}"': config.pool not in ("token", "distilled"),
             "more than one register": config.registers > 1,
             "LayerScale": config.layer_scale is not None,
-            "fixed positions": config.positions != "learned",
             "a representation layer before the head": config.representation and config.classes,
         }.items()
         if there

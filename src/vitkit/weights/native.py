@@ -2,7 +2,7 @@
 
 import torch
 
-from vitkit.models import VisionTransformer, ViTConfig
+from vitkit.models import ViTConfig, build
 from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.rules import Rule, rule
@@ -30,7 +30,7 @@ def describe(opened: Opened, hints: Hints) -> Description:
 def rules(config: ViTConfig) -> list[Rule]:
     """Every name as it is."""
     with torch.device("meta"):
-        return [rule(name, name) for name in VisionTransformer(config).state_dict()]
+        return [rule(name, name) for name in build(config).state_dict()]
 
 
 def cannot(config: ViTConfig) -> list[str]:

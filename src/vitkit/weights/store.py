@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
-from vitkit.models import VisionTransformer, ViTConfig, cost
+from vitkit.models import VisionTransformer, ViTConfig, build, cost
 from vitkit.weights import google, huggingface, native, timm, torchvision
 from vitkit.weights.card import model_card
 from vitkit.weights.description import Classifier, Description, Hints, from_json, named, numbered
@@ -87,7 +87,7 @@ def assemble(config: ViTConfig, form: ModuleType, tensors: Tensors) -> VisionTra
     if config.depth > len(tensors):
         raise ValueError(f"it has {len(tensors)} tensors, too few for {config.depth} blocks")
     with torch.device("meta"):
-        model = VisionTransformer(config)
+        model = build(config)
     model.load_state_dict(read(tensors, form.rules(config), model.state_dict()), assign=True)
     return model.eval()
 

@@ -9,6 +9,7 @@ from vitkit.weights.description import (
     IMAGENET,
     Description,
     Hints,
+    beyond,
     count_blocks,
     grid_of,
     heads_of,
@@ -125,11 +126,10 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model timm has no place for."""
-    return [
+    return beyond(config) + [
         what
         for what, there in {
             "a representation layer (timm dropped it)": config.representation,
-            "fixed positions": config.positions != "learned",
             "a norm after a pooling other than the mean": config.norm == "pooled" and config.pool != "gap",
             "a distillation token that no head reads": config.registers == 1
             and config.pool == "token"

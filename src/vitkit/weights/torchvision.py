@@ -9,6 +9,7 @@ from vitkit.weights.description import (
     IMAGENET,
     Description,
     Hints,
+    beyond,
     count_blocks,
     grid_of,
     heads_of,
@@ -81,13 +82,12 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model torchvision's code has no place for."""
-    return [
+    return beyond(config) + [
         what
         for what, there in {
             f'pooling by "{config.pool}"': config.pool != "token",
             "registers": config.registers,
             "LayerScale": config.layer_scale is not None,
-            "fixed positions": config.positions != "learned",
             f"images of {config.image[0]} x {config.image[1]}, no square": config.image[0] != config.image[1],
             f"images of {config.channels} channels": config.channels != 3,
             "a representation layer without a head": config.representation and not config.classes,
