@@ -154,6 +154,12 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.asked.append(self.path)
         files = self.server.files
+        if self.path.startswith("/api/models/you/model/tree/"):
+            listed = [
+                {"type": "file", "path": n, "size": len(d), "oid": hashlib.sha1(d).hexdigest()}
+                for n, d in files.items()
+            ]
+            return self.reply(listed)
         if self.path.startswith("/api/models/you/model"):
             siblings = [{"rfilename": name} for name in files]
             return self.reply(
