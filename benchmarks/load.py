@@ -8,7 +8,6 @@ it); `mebibytes` is how much that raised the peak of resident memory. The file i
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
