@@ -4,7 +4,8 @@
 
 Every opening is a process of its own, with the libraries imported before the clock starts; the processes take turns. `seconds`
 is from the call until the weights have been read once (a sum over all of them, so that mapping a file is not taken for reading
-it); `mebibytes` is how much that raised the peak of resident memory. The file is in the page cache.
+it); `mebibytes` is how much that raised the peak of resident memory, mapped pages of the file counted too. The file is in the page
+cache. For Linux.
 """
 
 import argparse
@@ -30,9 +31,9 @@ OPEN = {
     "timm": ("import timm", "model = timm.create_model('local-dir:' + {path!r}, pretrained=True)", "timm"),
 }
 MEASURE = """
-import resource, time
+import pathlib, re, time
 {imports}
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+peak = lambda: int(re.search(r"VmHWM:[^0-9]+([0-9]+)", pathlib.Path("/proc/self/status").read_text())[1]) / 1024
 before, began = peak(), time.perf_counter()
 {opens}
 total = sum(float(p.detach().sum()) for p in model.parameters())

@@ -35,17 +35,28 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """torch.cat along the first axis; for tensors on meta torch.cat imports a compiler, which takes a second."""
+    lengths = [len(part) for part in parts]
+    whole = parts[0].new_empty(sum(lengths), *parts[0].shape[1:])
+    for part, place in zip(parts, whole.split(lengths), strict=True):
+        if part.shape != place.shape:
+            raise ValueError(f"{tuple(part.shape)} cannot be joined to {tuple(parts[0].shape)}")
+        place.copy_(part)
+    return whole
+
+
 SAME = Way(_same, lambda ours: (ours,))
 DENSE = Way(lambda kernel: kernel.mT, lambda ours: (ours.mT,))  # flax: (in, out)
 CONVOLUTION = Way(lambda kernel: kernel.permute(3, 2, 0, 1), lambda ours: (ours.permute(2, 3, 1, 0),))  # flax: HWIO
-THREE = Way(lambda *qkv: torch.cat(qkv), lambda ours: ours.chunk(3))  # q, k and v apart
-QUERY_AND_REST = Way(lambda q, kv: torch.cat([q, kv]), lambda ours: ours.split([len(ours) // 3, len(ours) // 3 * 2]))
+THREE = Way(lambda *qkv: _joined(qkv), lambda ours: ours.chunk(3))  # q, k and v apart
+QUERY_AND_REST = Way(lambda q, kv: _joined([q, kv]), lambda ours: ours.split([len(ours) // 3, len(ours) // 3 * 2]))
 
 
 def flax_qkv(heads: int) -> Way:
     """flax keeps q, k and v apart, each (D, H, E)."""
     return Way(
-        lambda *qkv: torch.cat([kernel.flatten(1).mT for kernel in qkv]),
+        lambda *qkv: _joined([kernel.flatten(1).mT for kernel in qkv]),
         lambda ours: [part.mT.unflatten(1, (heads, -1)) for part in ours.chunk(3)],
     )
 
@@ -53,7 +64,7 @@ def flax_qkv(heads: int) -> Way:
 def flax_qkv_bias(heads: int) -> Way:
     """Their biases are (H, E) each."""
     return Way(
-        lambda *qkv: torch.cat([bias.flatten() for bias in qkv]),
+        lambda *qkv: _joined([bias.flatten() for bias in qkv]),
         lambda ours: [part.unflatten(0, (heads, -1)) for part in ours.chunk(3)],
     )
 
