@@ -4,8 +4,8 @@
 
 Every opening is a process of its own, with the libraries imported before the clock starts; the processes take turns. `seconds`
 is from the call until the weights have been read once (a sum over all of them, so that mapping a file is not taken for reading
-it); `mebibytes` is how much that raised the peak of resident memory, mapped pages of the file counted too. The file is in the page
-cache. For Linux.
+it); `mebibytes` is how much that raised the peak of resident memory, mapped pages of the file counted too. The file is in the
+page cache. For Linux.
 """
 
 import argparse
