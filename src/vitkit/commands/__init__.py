@@ -1,0 +1,21 @@
+"""What each command of `vitkit` takes and does. A class is its settings, and its docstring and comments the help text."""
+
+from collections.abc import Callable
+
+from vitkit.commands.models import Models, models
+from vitkit.commands.train import Train, train
+from vitkit.commands.use import Evaluate, Predict, evaluate, predict
+from vitkit.commands.weights import Compare, Convert, Push, Show, compare, convert, push, show
+
+COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
+    "train": (Train, train),
+    "evaluate": (Evaluate, evaluate),
+    "predict": (Predict, predict),
+    "models": (Models, models),
+    "show": (Show, show),
+    "compare": (Compare, compare),
+    "convert": (Convert, convert),
+    "push": (Push, push),
+}
+
+__all__ = ["COMMANDS"]

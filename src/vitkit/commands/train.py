@@ -1,0 +1,33 @@
+"""`vitkit train`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from vitkit.train import Recipe
+from vitkit.train import train as run
+
+
+@dataclass
+class Train:
+    """Train a model by a recipe, or continue the run that is in the directory."""
+
+    recipe: Annotated[Recipe, arg(name="")]
+    workdir: Path | None = None
+    """Directory of the run; runs/NAME unless told. Run the same command again to continue it."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+
+
+def train(command: Train) -> int:
+    """`vitkit train`."""
+    from vitkit.inspection import report
+
+    workdir = command.workdir or Path("runs") / command.recipe.name
+    run(command.recipe, workdir, command.device)
+    page = report(workdir)
+    print(f"wrote {workdir / 'model'} and {page}")
+    print(f"next: vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE...")
+    return 0

@@ -1,0 +1,181 @@
+"""Models as files: `vitkit show`, `compare`, `convert`, `push`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import Positional
+
+from vitkit.commands.use import spread
+
+
+@dataclass
+class Show:
+    """What a model is: architecture, cost, preprocessing, classes, where it came from."""
+
+    model: Positional[str]
+    """A run, a model directory, a file of weights in any format, or the name of a published model."""
+    image: tuple[int, int] | None = None
+    """Height and width that the position table is for, where the file does not say and it is no square."""
+    heads: int | None = None
+    """Attention heads, where the file does not say."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass
+class Compare:
+    """Do two models compute the same? The largest difference in every layer, and how often they agree."""
+
+    one: Positional[str]
+    """A model, in any format."""
+    two: Positional[str]
+    """Another."""
+    images: Positional[tuple[str, ...]]
+    """Image files, folders of images, data sets (their test part), or digits."""
+    limit: int = 64
+    """At most so many images, spread evenly; 0 is all."""
+    tolerance: float = 1e-4
+    """Largest difference of the logits that counts as the same; a larger one makes the exit status 1."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass
+class Convert:
+    """Write a model in another library's format, and prove that it is the same model there."""
+
+    source: Positional[str]
+    """A run, a model directory, a file of weights in any format, or the name of a published model."""
+    dest: Positional[Path]
+    """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors, .pth)."""
+    to: Literal["huggingface", "timm", "google", "torchvision", "native"]
+    """The format."""
+    approximate: bool = False
+    """Write it also where the other library computes a little differently, such as another form of the GELU."""
+    image: tuple[int, int] | None = None
+    """Height and width that the position table is for, where the file does not say and it is no square."""
+    heads: int | None = None
+    """Attention heads, where the file does not say."""
+
+
+@dataclass
+class Push:
+    """Upload a model directory to the Hugging Face hub, model card and all."""
+
+    folder: Positional[Path]
+    """A run, or a model directory."""
+    name: Positional[str]
+    """The repository, such as you/your-model; it is made if it is not there."""
+    private: bool = False
+    """Make it a private one."""
+
+
+def show(command: Show) -> int:
+    """`vitkit show`."""
+    from dataclasses import asdict
+
+    from vitkit.models import cost
+    from vitkit.weights import load
+    from vitkit.weights.description import named
+
+    found = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
+    config, costs = found.model.config, cost(found.model.config)
+    if command.json:
+        rest = {"parameters": costs.parameters, "tokens": costs.tokens, "macs": costs.macs}
+        values = {"model": asdict(config), **rest, "preprocessing": found.preprocessing.to_json()}
+        print(json.dumps(values | {"labels": found.labels, "origin": found.origin}))
+        return 0
+    table = Table(show_header=False)
+    table.add_row("model", named(config))
+    table.add_row("parameters", f"{costs.parameters:,}")
+    table.add_row("tokens", f"{costs.tokens:,}")
+    table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
+    for name, value in asdict(config).items():
+        table.add_row(f"  {name}", escape(" x ".join(map(str, value)) if name == "image" else str(value)))
+    table.add_row("preprocessing", str(found.preprocessing))
+    names = ", ".join(found.labels[:5]) + (", ..." if len(found.labels) > 5 else "")
+    table.add_row("classes", f"{len(found.labels):,}{f' ({escape(names)})' if names else ''}")
+    for name, value in found.origin.items():
+        shown = value if not isinstance(value, dict) else ", ".join(f"{k} {_number(v)}" for k, v in value.items())
+        table.add_row(f"origin: {escape(name)}", escape(str(shown)))
+    Console().print(table)
+    print(f"next: vitkit predict {command.model} IMAGE...")
+    return 0
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def compare(command: Compare) -> int:
+    """`vitkit compare`; 1 where the logits differ by more than the tolerance."""
+    from rich.progress import track
+
+    from vitkit import serve
+    from vitkit.data import open_image
+    from vitkit.inspection import compare
+    from vitkit.weights import load
+
+    one, two = load(command.one), load(command.two)
+    items = spread(list(serve.pictures(command.images)), command.limit)
+    shown = track(items, "comparing", console=Console(stderr=True), transient=True)
+    found = compare(one, two, (open_image(item.read(), item.name) for item in shown))
+    logits = next((layer for layer in found.layers if layer.name == "logits"), None)
+    same = logits is not None and logits.largest <= command.tolerance
+    if command.json:
+        layers = {layer.name: {"largest": layer.largest, "scale": layer.scale} for layer in found.layers}
+        print(json.dumps({"images": found.images, "same_top1": found.same_top, "same": same, "layers": layers}))
+        return 0 if same else 1
+    table = Table("layer", "largest difference", "largest number")
+    for layer in found.layers:
+        table.add_row(layer.name, f"{layer.largest:.2e}", f"{layer.scale:.3g}")
+    Console().print(table)
+    if one.preprocessing != two.preprocessing:
+        print(f"their preprocessing differs: {one.preprocessing}; {two.preprocessing}")
+    print(f"the same likeliest class for {found.same_top} of {found.images} images")
+    if logits is None:
+        print("their heads have not the same number of classes, so their logits cannot be compared")
+    else:
+        print(f"the logits are {'the same' if same else 'not the same'} to {command.tolerance:g}")
+    return 0 if same else 1
+
+
+def convert(command: Convert) -> int:
+    """`vitkit convert`."""
+    from vitkit import weights
+
+    classifier = weights.load(command.source, image=command.image, heads=command.heads)
+    proof = weights.convert(classifier, command.dest, command.to, command.approximate)
+    print(f"wrote {proof.path}; read back, every tensor is the same to the bit")
+    for difference in proof.differences:
+        print(f"computed differently there: {difference}")
+    if proof.largest is None:
+        print(f"no library is here to open {command.to} with, so its logits were not compared")
+    else:
+        print(f"{proof.library}: logits differ by {proof.largest:.1e} at most (the largest logit is {proof.scale:.3g})")
+    if proof.pixels is not None:
+        print(f"its own preprocessing of a test image differs by {proof.pixels:.2g} of 255 levels at most")
+    print(f"next: vitkit compare {command.source} {proof.path} IMAGE...")
+    return 0
+
+
+def push(command: Push) -> int:
+    """`vitkit push`."""
+    from vitkit.weights import load
+    from vitkit.weights.fetch import push
+
+    folder = command.folder / "model" if (command.folder / "model" / "config.json").is_file() else command.folder
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{command.folder} is no model directory; write one with vitkit convert MODEL DIR --to huggingface"
+        )
+    load(folder)  # what cannot be opened is not sent
+    address = push(folder, command.name, command.private)
+    print(f"uploaded {folder} to {address}")
+    print(f"next: vitkit predict {command.name} IMAGE...")
+    return 0
