@@ -14,7 +14,7 @@ from npz_names import hybrid, read, resnet
 
 from vitkit.models import DIALECTS, NAMES, Backbone, ResNetConfig, ViTConfig, build, create, named
 from vitkit.models.resnet import Conv, Root, same, standardised
-from vitkit.train import Optim
+from vitkit.train import Optim, Supervised
 from vitkit.train.optim import parameter_groups
 
 TINY = Backbone(units=(1, 2), width=0.5)
@@ -209,7 +209,9 @@ class TestEveryModel:
 
     def test_two_steps_and_finite_gradients_in_bfloat16(self, config):
         model, x = lively(config).train(), images(4, 3, *config.image)
-        optimizer = Optim(lr=1e-3, decay_on="kernels", weight_decay=0.1, layer_decay=0.9).build(model)
+        optimizer = Optim(lr=1e-3, decay_on="kernels", weight_decay=0.1, layer_decay=0.9).build(
+            Supervised().learner(model)
+        )
         for recompute in (False, True):
             model.recompute = recompute
             with torch.autocast("cpu", torch.bfloat16):
@@ -255,7 +257,7 @@ class TestEveryModel:
 def test_rules_of_the_optimiser_know_every_parameter(name):
     with torch.device("meta"):
         model = build(named(name))
-    groups = parameter_groups(model, Optim(weight_decay=0.1, decay_on="kernels", layer_decay=0.9))
+    groups = parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels", layer_decay=0.9))
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     assert decayed == {id(p) for p in model.parameters() if p.ndim in (2, 4)}
@@ -265,7 +267,11 @@ def test_rules_of_the_optimiser_know_every_parameter(name):
 def test_layers_of_positions_at_every_block():
     with torch.device("meta"):
         model = build(named("Ti/16", depth=2, positions="learned2d", inject="every"))
-    scale = {id(p): g["scale"] for g in parameter_groups(model, Optim(layer_decay=0.5)) for p in g["params"]}
+    scale = {
+        id(p): g["scale"]
+        for g in parameter_groups(Supervised().learner(model), Optim(layer_decay=0.5))
+        for p in g["params"]
+    }
     assert scale[id(model.positions[1].across)] == scale[id(model.blocks[1].norm1.bias)] == 0.5
     assert scale[id(model.positions[0].prefix)] == 0.25
 

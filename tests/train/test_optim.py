@@ -63,15 +63,19 @@ class TestSpan:
 class TestGroups:
     def test_decay_of_all_or_of_kernels_only(self):
         model = create(replace(ONE_BLOCK, pool="map", representation=8), seed=0)
-        (group,) = parameter_groups(model, Optim(weight_decay=0.1))
+        (group,) = parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1))
         assert len(group["params"]) == len(list(model.parameters()))
         kernels = {id(p) for p in model.parameters() if p.ndim in (2, 4)}  # positions, cls and probe have three
-        for group in parameter_groups(model, Optim(weight_decay=0.1, decay_on="kernels")):
+        for group in parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels")):
             assert {id(p) in kernels for p in group["params"]} == {group["weight_decay"] > 0}
 
     def test_layer_decay(self):
         model = create(ONE_BLOCK, seed=0)
-        scale = {id(p): g["scale"] for g in parameter_groups(model, Optim(layer_decay=0.5)) for p in g["params"]}
+        scale = {
+            id(p): g["scale"]
+            for g in parameter_groups(Supervised().learner(model), Optim(layer_decay=0.5))
+            for p in g["params"]
+        }
         assert scale[id(model.head.weight)] == scale[id(model.norm.bias)] == 1
         assert scale[id(model.blocks[1].mlp.expand.bias)] == 0.5
         assert scale[id(model.blocks[0].attention.qkv.weight)] == 0.25
@@ -80,20 +84,20 @@ class TestGroups:
     def test_frozen_parameters_are_left_out(self):
         model = create(ONE_BLOCK, seed=0)
         model.requires_grad_(False).head.requires_grad_(True)
-        (group,) = parameter_groups(model, Optim())
+        (group,) = parameter_groups(Supervised().learner(model), Optim())
         assert [id(p) for p in group["params"]] == [id(model.head.weight), id(model.head.bias)]
 
     def test_an_unmatched_parameter_is_an_error(self):
         model = create(ONE_BLOCK, seed=0)
         model.novelty = torch.nn.Parameter(torch.zeros(2))
         with pytest.raises(ValueError, match="'novelty' belongs to kinds"):
-            parameter_groups(model, Optim())
+            parameter_groups(Supervised().learner(model), Optim())
 
 
 class TestUpdates:
     def test_adam_decouples_decay_and_multiplies_it_by_the_rate(self):
         model = create(ONE_BLOCK, seed=0)
-        optimizer = Optim(lr=0.01, weight_decay=0.3).build(model)
+        optimizer = Optim(lr=0.01, weight_decay=0.3).build(Supervised().learner(model))
         before = model.blocks[0].norm1.weight.detach().clone()
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
@@ -103,7 +107,7 @@ class TestUpdates:
     def test_adam_by_hand(self):
         model = create(ONE_BLOCK, seed=0)
         optim = Optim(lr=0.01, weight_decay=0.1)
-        optimizer = optim.build(model)
+        optimizer = optim.build(Supervised().learner(model))
         p, m, v = model.head.weight, 0.0, 0.0
         w = p.detach().double().clone()
         torch.manual_seed(0)
@@ -118,7 +122,7 @@ class TestUpdates:
 
     def test_sgd_is_plain_momentum(self):
         model = create(ONE_BLOCK, seed=0)
-        optimizer = Optim(name="sgd", lr=0.1, momentum=0.9).build(model)
+        optimizer = Optim(name="sgd", lr=0.1, momentum=0.9).build(Supervised().learner(model))
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         before = model.head.bias.detach().clone()
@@ -135,12 +139,23 @@ class TestUpdates:
             Optim(**bad)
 
 
+class Fixed(torch.nn.Module):
+    """A model whose logits are known."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, images):
+        return self.logits
+
+
 class TestLosses:
     logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3, 4, 0])
 
     def loss(self, name, smoothing=0.0):
-        return Supervised(name, smoothing)(lambda _: self.logits, None, self.labels)
+        return Supervised(name, smoothing).learner(Fixed(self.logits))(None, self.labels, None)
 
     def test_softmax(self):
         expected = -self.logits.log_softmax(-1)[torch.arange(6), self.labels].mean()
@@ -164,5 +179,5 @@ class TestLosses:
     def test_first_loss_of_the_official_pretraining(self):
         """Zero head, bias -10, 21,843 classes, one label: K ln(1 + e^-10) + 10."""
         model = create("mu/16", classes=21_843, head_bias=-10.0, seed=0).eval()
-        loss = Supervised("sigmoid")(model, torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]))
+        loss = Supervised("sigmoid").learner(model)(torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]), None)
         assert loss.item() == pytest.approx(21_843 * math.log1p(math.exp(-10)) + 10, rel=1e-5)

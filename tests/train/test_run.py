@@ -1,7 +1,9 @@
 """What a run promises: the same result again, after an interruption, after damage; sentences for what cannot run."""
 
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -13,11 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from vitkit.models import create
-from vitkit.train import Interrupted, Span, Supervised, train
+from vitkit.train import Interrupted, Optim, Span, Supervised, train
 from vitkit.train.log import read_metrics
-from vitkit.train.loop import gradient
+from vitkit.train.loop import gradient, keys_of
+from vitkit.train.objectives import SupervisedLearner
 from vitkit.train.recipe import Facts, resolve
-from vitkit.train.state import State, checkpoints
+from vitkit.train.state import State, checkpoints, trained
 
 
 def weights(workdir):
@@ -78,15 +81,16 @@ class Eventful(Supervised):
     stop: ClassVar[set[int]] = set()
     poison: ClassVar[set[int]] = set()
 
-    def __call__(self, model, images, labels):
-        loss = super().__call__(model, images, labels)
-        step = torch.initial_seed()
-        if step in self.stop:
-            import os
-            import signal
+    def learner(self, model):
+        return EventfulLearner(model, self)
 
+
+class EventfulLearner(SupervisedLearner):
+    def forward(self, images, labels, keys):
+        loss, step = super().forward(images, labels, keys), torch.initial_seed()
+        if step in self.objective.stop:
             os.kill(os.getpid(), signal.SIGTERM)
-        return loss * float("nan") if step in self.poison else loss
+        return loss * float("nan") if step in self.objective.poison else loss
 
 
 @pytest.mark.parametrize("step", [0, 7, 29])
@@ -154,7 +158,8 @@ class TestDamage:
         kept = self.interrupted(tiny, quiet, tmp_path)
         digest = {p: p.read_bytes() for c in kept for p in c.iterdir()}
         model = create(resolve(tiny, Facts(1437, tuple("0123456789"))).model, seed=1)
-        state = State(model, tiny.optim.build(model), step=25)
+        learner = tiny.objective.learner(model)
+        state = State(learner, tiny.optim.build(learner), step=25)
         old = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, old[1]))
         try:
@@ -213,7 +218,8 @@ def test_accumulated_micro_batches_are_the_big_batch(tiny, micro, loss):
     for recipe in (replace(whole, micro_batch=16), replace(whole, micro_batch=micro)):
         model = create(resolve(recipe, Facts(100, tuple("0123456789"))).model, seed=0)
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
-        state = State(model, recipe.optim.build(model))
+        learner = recipe.objective.learner(model)
+        state = State(learner, recipe.optim.build(learner))
         norms.append(gradient(recipe, state, batch_of(16), torch.device("cpu")))
         grads.append([p.grad for p in model.parameters()])
     torch.testing.assert_close(norms[0], norms[1], atol=1e-6, rtol=1e-5)
@@ -224,7 +230,8 @@ def test_accumulated_micro_batches_are_the_big_batch(tiny, micro, loss):
 def test_clipping_is_of_the_global_norm(tiny):
     model = create(resolve(tiny, Facts(100, tuple("0123456789"))).model, seed=0)
     recipe = replace(tiny, batch=16, micro_batch=16, optim=replace(tiny.optim, clip=0.01))
-    _, norm = gradient(recipe, State(model, recipe.optim.build(model)), batch_of(16), torch.device("cpu"))
+    learner = recipe.objective.learner(model)
+    _, norm = gradient(recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu"))
     total = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
     assert norm > 0.01
     assert total.item() == pytest.approx(0.01, rel=1e-3)
@@ -232,7 +239,9 @@ def test_clipping_is_of_the_global_norm(tiny):
 
 def test_polyak_average_by_hand(tiny):
     model = create(resolve(tiny, Facts(100, tuple("0123456789"))).model, seed=0)
-    state = State(model, tiny.optim.build(model), {n: p.detach().clone() for n, p in model.named_parameters()})
+    learner = tiny.objective.learner(model)
+    average = {name: value.clone() for name, value in trained(learner).items()}
+    state = State(learner, tiny.optim.build(learner), average)
     expected = model.norm.weight.detach().clone()
     for step in range(1, 60):
         with torch.no_grad():
@@ -241,11 +250,41 @@ def test_polyak_average_by_hand(tiny):
         state.update_average(0.8)
         factor = min(0.8, (1 + step) / (10 + step))
         expected = factor * expected + (1 - factor) * model.norm.weight.detach()
-    torch.testing.assert_close(state.average["norm.weight"], expected)
-    trained = model.norm.weight.detach().clone()
+    torch.testing.assert_close(state.average["model.norm.weight"], expected)
+    kept = model.norm.weight.detach().clone()
     with state.averaged():
         torch.testing.assert_close(model.norm.weight.detach(), expected)
-    assert torch.equal(model.norm.weight, trained)
+    assert torch.equal(model.norm.weight, kept)
+
+
+class TestWeightsToBeginWith:
+    def test_a_run_begins_where_another_ended_with_a_new_head(self, tiny, quiet, tmp_path):
+        first = train(tiny, tmp_path / "first", "cpu", quiet)
+        still = replace(tiny, init=str(tmp_path / "first"), average=0, length=Span(1), optim=Optim(lr=1e-30))
+        second = train(still, tmp_path / "second", "cpu", quiet)
+        kept = {name: t for name, t in first.model.state_dict().items() if not name.startswith("head")}
+        for name, tensor in kept.items():
+            assert torch.equal(second.model.state_dict()[name], tensor), name
+        assert second.model.head.weight.abs().max() < 1e-20 < first.model.head.weight.abs().max()
+        assert second.origin["init"] == str(tmp_path / "first")
+
+    def test_the_average_begins_there_too(self, tiny, quiet, tmp_path):
+        first = train(tiny, tmp_path / "first", "cpu", quiet)
+        still = replace(tiny, init=str(tmp_path / "first"), length=Span(1), optim=Optim(lr=1e-30))
+        second = train(still, tmp_path / "second", "cpu", quiet)
+        torch.testing.assert_close(second.model.norm.weight, first.model.norm.weight)
+
+    def test_another_architecture_is_refused_by_name(self, tiny, quiet, tmp_path):
+        train(tiny, tmp_path / "first", "cpu", quiet)
+        other = replace(tiny, init=str(tmp_path / "first"), model=replace(tiny.model, heads=3))
+        with pytest.raises(ValueError, match=r"holds another model than the recipe's \(heads: 2 -> 3\)"):
+            train(other, tmp_path / "second", "cpu", quiet)
+
+
+def test_keys_are_a_function_of_seed_step_and_place():
+    keys = keys_of(3, 7, 64)
+    assert torch.equal(keys, keys_of(3, 7, 64))
+    assert len({*keys.tolist(), *keys_of(3, 8, 64).tolist(), *keys_of(4, 7, 64).tolist()}) == 192
 
 
 class TestOptions:

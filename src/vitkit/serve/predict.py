@@ -95,4 +95,4 @@ def predict(
 
 def probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
     """(B, K) logits -> (B, K): a softmax, or a sigmoid for each class where the model was trained with that loss."""
-    return logits.sigmoid() if classifier.origin.get("loss") == "sigmoid" else logits.softmax(-1)
+    return logits.sigmoid() if classifier.origin.get("objective", {}).get("loss") == "sigmoid" else logits.softmax(-1)

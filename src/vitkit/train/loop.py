@@ -1,23 +1,25 @@
 """The loop: one, whatever the objective."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
 from vitkit.data import Batch, default_workers, eval_batches, train_batches
-from vitkit.evaluate import accuracy
 from vitkit.models import create
 from vitkit.parallel import autocast, pick_device
 from vitkit.train.log import Log, last_metrics
-from vitkit.train.recipe import Recipe, resolve
+from vitkit.train.recipe import Recipe, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
 from vitkit.train.span import due
-from vitkit.train.state import State, checkpoints, start
-from vitkit.weights import Classifier, load, save
+from vitkit.train.state import State, checkpoints, start, trained
+from vitkit.weights import Classifier, adopt, load, save
 
+FREE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")  # settings that are no part of an architecture
 BAD_STEPS = 3  # non-finite ones in a row, before the run goes back to the last good checkpoint
 
 
@@ -38,11 +40,13 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     data = open_data(recipe.data, workdir, recipe.seed, say)
     recipe = resolve(recipe, data.facts)
     claim(workdir, recipe, data)
+    labels = data.facts.labels if recipe.objective.labelled else ()
     model = create(recipe.model, place, recipe.seed)
     model.recompute = recipe.recompute
-    average = {n: p.detach().clone() for n, p in model.named_parameters()} if recipe.average else None
-    state = State(model, recipe.optim.build(model), average)
-    start(workdir, state, say)
+    learner = recipe.objective.learner(model)
+    average = {name: value.clone() for name, value in trained(learner).items()} if recipe.average else None
+    state = State(learner, recipe.optim.build(learner), average)
+    start(workdir, state, lambda: take_weights(model, recipe.init, labels, say), say)
     if state.step == recipe.length.n and (workdir / "model" / "config.json").exists():
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
@@ -62,14 +66,32 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
             log.close()
     with state.averaged():
         origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
-        origin |= {"loss": recipe.objective.loss, "metrics": last_metrics(workdir)}
-        save(Classifier(model, recipe.data.preprocessing, data.facts.labels, origin), workdir / "model")
+        origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
+        origin |= {"init": recipe.init} if recipe.init else {}
+        save(Classifier(model, recipe.data.preprocessing, labels, origin), workdir / "model")
     return load(workdir, quiet=True)
+
+
+def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Callable[[str], None]) -> None:
+    """Fill a model with published or trained weights, fitted to its classes and image size; nothing where there are none.
+
+    Raises ValueError where the weights are of another architecture, naming every setting that differs.
+    """
+    if not source:
+        return
+    found, said = adopt(load(source, quiet=True), labels=labels, image=model.config.image, new_head=True)
+    theirs, ours = to_json(found.model.config), to_json(model.config)
+    other = [f"{name}: {theirs[name]} -> {ours[name]}" for name in ours if theirs[name] != ours[name]]
+    if other := [text for text in other if text.partition(":")[0] not in FREE]:
+        raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
+    model.load_state_dict(found.model.state_dict())
+    for sentence in said:
+        say(f"{source}: {sentence}")
 
 
 def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> None:
     """From the state's step to the last one, with evaluations and checkpoints on the way."""
-    total, place = recipe.length.n, next(state.model.parameters()).device
+    total, place = recipe.length.n, next(state.learner.parameters()).device
     workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     images = recipe.data
     batches = train_batches(
@@ -94,6 +116,7 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
             state.step += 1
             if torch.isfinite(loss) and torch.isfinite(norm):
                 state.optimizer.step()
+                state.learner.updated(state.step, total)
                 state.bad_in_row = 0
                 if state.average is not None:
                     state.update_average(recipe.average)
@@ -116,18 +139,22 @@ def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) ->
 
     Micro-batches are weighted by their share of the batch, so that they add up to the gradient of the whole.
     """
-    model = state.model.train()
+    learner = state.learner.train()
     torch.manual_seed(recipe.seed * 1_000_003 + state.step)  # dropout is a function of (seed, step), as the data is
     images, labels = batch.images.to(place, non_blocking=True), batch.labels.to(place, non_blocking=True)
+    keys = keys_of(recipe.seed, state.step, len(images)).to(place, non_blocking=True)
     loss = torch.zeros((), device=place)
-    for part, answers in zip(images.split(recipe.micro_batch), labels.split(recipe.micro_batch), strict=True):
+    for part in zip(*(of.split(recipe.micro_batch) for of in (images, labels, keys)), strict=True):
         with autocast(place, recipe.precision):
-            share = recipe.objective(model, recipe.data.preprocessing.normalise(part), answers) * (
-                len(part) / len(images)
-            )
+            share = learner(recipe.data.preprocessing.normalise(part[0]), *part[1:]) * (len(part[0]) / len(images))
         share.backward()
         loss += share.detach()
-    return loss, nn.utils.clip_grad_norm_(model.parameters(), recipe.optim.clip or float("inf"))
+    return loss, nn.utils.clip_grad_norm_(learner.parameters(), recipe.optim.clip or float("inf"))
+
+
+def keys_of(seed: int, step: int, examples: int) -> Tensor:
+    """(B,) int64: what an objective's randomness starts from, for every example of the batch that follows `step` steps."""
+    return torch.from_numpy(np.random.Generator(np.random.PCG64([seed, step])).integers(0, 1 << 62, examples))
 
 
 def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, found: tuple[Tensor, Tensor]) -> None:
@@ -171,13 +198,14 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
 def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop) -> dict[str, float]:
     """Metrics on every held-out part, of the averaged weights where there is an average."""
     began, found = time.perf_counter(), {}
-    place = next(state.model.parameters()).device
+    place = next(state.learner.parameters()).device
     workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     for name, part in data.held_out.items():
         batches = eval_batches(part, recipe.data.preprocessing, recipe.micro_batch, workers)
-        evaluator = accuracy(stop.watch(log.evaluating(name, batches)), recipe.data.preprocessing.normalise, place)
-        with state.averaged() as model, autocast(place, recipe.precision):
-            found |= {f"{name}/{key}": value for key, value in evaluator(model)}
+        shown = stop.watch(log.evaluating(name, batches))
+        evaluator = recipe.objective.evaluator(shown, recipe.data.preprocessing.normalise, place)
+        with state.averaged() as learner, autocast(place, recipe.precision):
+            found |= {f"{name}/{key}": value for key, value in evaluator(learner)}
     log.bar.update(log.task, text="")
     shown = [f"{key} {value:.2%}" for key, value in found.items() if "/top" in key]
     log.say(f"step {state.step:,}: {', '.join(shown) or 'nothing is held out to evaluate on'}")
@@ -187,10 +215,11 @@ def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop)
 
 def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -> str:
     """What is about to run, in the numbers that people get wrong: the effective batch, rate and length."""
-    count = sum(p.numel() for p in state.model.parameters())
+    count = sum(p.numel() for p in state.learner.parameters())
     held = ", ".join(f"{len(part):,} {name}" for name, part in data.held_out.items())
     height, width = recipe.model.image
     return (
+        f"{f'from {recipe.init}: ' if recipe.init else ''}"
         f"{count:,} parameters on {place}, {recipe.precision}; {len(data.train):,} training images"
         f"{f', {held}' if held else ''}, {len(data.facts.labels)} classes, {height} x {width}; "
         f"{recipe.length} of {recipe.batch} ({recipe.optim.name}, lr {recipe.optim.lr:g}, {recipe.optim.schedule})"

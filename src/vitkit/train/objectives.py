@@ -1,13 +1,25 @@
 """Objectives: what a step minimises. The loop cannot tell which one it runs.
 
-Legend: B batch, K classes.
+An objective is settings. Its `learner(model)` is the module that a run trains: the model under the name `model`, parameters
+of its own where it needs some, and a forward pass (images, labels, keys) -> loss. Its `evaluator` measures a learner on
+held-out images, and `labelled` says whether it wants labels, and so a head.
+
+What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
+the batch): micro-batches and ranks then change nothing.
+
+Legend: B batch, C channels, K classes.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from vitkit.data import Batch
+from vitkit.evaluate import accuracy
 
 
 @dataclass(frozen=True)
@@ -20,16 +32,42 @@ class Supervised:
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
 
+    labelled: ClassVar[bool] = True
+    """It wants labels, and a model with a head."""
+
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing is {self.label_smoothing}; it is from 0 up to, not including, 1")
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, labels (B,) int64."""
-        logits = model(images).float()  # (B, K)
-        return LOSSES[self.loss](logits, labels, self.label_smoothing)
+    def learner(self, model: nn.Module) -> "SupervisedLearner":
+        """The model, with this loss on its logits."""
+        return SupervisedLearner(model, self)
+
+    def evaluator(
+        self, batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], place: torch.device
+    ) -> Callable[[nn.Module], Iterable[tuple[str, float]]]:
+        """Accuracy of a learner's model on batches with labels."""
+        measure = accuracy(batches, normalise, place)
+        return lambda learner: measure(learner.model)
+
+
+class SupervisedLearner(nn.Module):
+    """What a supervised run trains: the model alone."""
+
+    def __init__(self, model: nn.Module, objective: Supervised):
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
+        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, labels (B,) int64, keys (B,) unused."""
+        logits = self.model(images).float()  # (B, K)
+        return LOSSES[self.objective.loss](logits, labels, self.objective.label_smoothing)
+
+    def updated(self, step: int, total: int) -> None:
+        """Called after update `step` of `total`: here nothing follows the model."""
 
 
 def softmax_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

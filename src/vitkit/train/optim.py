@@ -67,9 +67,9 @@ class Optim:
             lr = self.lr
         return lr * min(1.0, step / warmup) if warmup else lr
 
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+    def build(self, learner: nn.Module) -> torch.optim.Optimizer:
         """An optimiser whose groups carry `scale`, the share of the learning rate that their layer gets."""
-        groups = parameter_groups(model, self)
+        groups = parameter_groups(learner, self)
         if self.name == "sgd":
             return torch.optim.SGD(groups, self.lr, self.momentum, fused=True)
         return torch.optim.AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
@@ -88,13 +88,17 @@ LAYERS = {
 }
 
 
-def parameter_groups(model: nn.Module, optim: Optim) -> list[dict]:
+def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
     """Parameters by weight decay and learning-rate share; frozen ones are left out.
 
-    Raises ValueError for a parameter that no rule, or more than one, speaks of.
+    Those beside `learner.model`, an objective's own, are treated as its last layer is; their matrices are kernels.
+    Raises ValueError for a parameter of the model that no rule, or more than one, speaks of.
     """
-    depth, groups = len(model.blocks), {}
-    for name, parameter in model.named_parameters():
+    depth, groups = len(learner.model.blocks), {}
+    for path, parameter in learner.named_parameters():
+        of, _, name = path.partition(".")
+        if of != "model":
+            name = "head.weight" if path.endswith(".weight") and parameter.ndim > 1 else "head.bias"
         kinds = [kind for kind, rule in KINDS.items() if re.fullmatch(rule, name)]
         layers = [at(found, depth) for rule, at in LAYERS.items() if (found := re.fullmatch(rule, name))]
         if len(kinds) != 1 or len(layers) != 1:

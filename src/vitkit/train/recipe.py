@@ -39,6 +39,8 @@ class Recipe:
     """The images."""
     name: str = "unnamed"
     """What the run is called; its directory is runs/NAME unless told."""
+    init: str = ""
+    """Weights to begin with, in any format: a run, a model directory, a file, or a published model's name. Empty is none."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
     objective: Supervised = field(default_factory=Supervised)
@@ -85,10 +87,10 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     """The recipe with every span in steps and every open setting filled in. Raises ValueError for what cannot run."""
     if facts.examples < 1:
         raise ValueError(f"{recipe.data.source!r} has no training images")
-    classes = len(facts.labels)
+    classes = len(facts.labels) if recipe.objective.labelled else 0
     if recipe.model.classes not in (0, classes):
         raise ValueError(f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0")
-    if recipe.model.pool == "none":
+    if recipe.objective.labelled and recipe.model.pool == "none":
         raise ValueError(
             'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
         )

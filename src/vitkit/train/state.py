@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 @dataclass
 class State:
-    """Model, optimiser, Polyak average (None when off) and the counters of a run. Only the loop changes it."""
+    """Learner, optimiser, Polyak average (None when off) and the counters of a run. Only the loop changes it."""
 
-    model: nn.Module
+    learner: nn.Module
+    """The model under the name `model`, with what its objective adds."""
     optimizer: torch.optim.Optimizer
     average: dict[str, Tensor] | None = None
     step: int = 0
@@ -41,27 +42,28 @@ class State:
         """average <- factor * average + (1 - factor) * weights. The factor grows to its value over the first steps as
         (1 + step) / (10 + step), so that the initial weights do not linger; the paper gives the factor only."""
         factor = min(factor, (1 + self.step) / (10 + self.step))
-        weights = [p.detach() for p in self.model.parameters()]
-        torch._foreach_lerp_(list(self.average.values()), weights, 1 - factor)
+        weights = trained(self.learner)
+        torch._foreach_lerp_(list(self.average.values()), [weights[name] for name in self.average], 1 - factor)
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """The model with the averaged weights in it, where there is an average; the trained ones come back after."""
+        """The learner with the averaged weights in it, where there is an average; the trained ones come back after."""
         self._swap()
         try:
-            yield self.model
+            yield self.learner
         finally:
             self._swap()
 
     def _swap(self) -> None:
-        for name, parameter in self.model.named_parameters() if self.average is not None else ():
-            parameter.data, self.average[name] = self.average[name], parameter.data
+        parameters = dict(self.learner.named_parameters())
+        for name in self.average or ():
+            parameters[name].data, self.average[name] = self.average[name], parameters[name].data
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by name, views of the live ones: weights, average, and the optimiser's by parameter."""
-        named = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        named = {f"learner.{name}": t for name, t in self.learner.state_dict().items()}
         named |= {f"average.{name}": t for name, t in (self.average or {}).items()}
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.learner.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if value is not None:
                     named[f"optimizer.{key}.{name}"] = value
@@ -109,7 +111,7 @@ class State:
         """Become what the checkpoint holds. Raises ValueError when it is damaged or of another model; the state is then
         as it was."""
         facts, tensors = read(checkpoint)
-        expected = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        expected = {f"learner.{name}": t for name, t in self.learner.state_dict().items()}
         expected |= {f"average.{name}": t for name, t in (self.average or {}).items()}
         found = {name: t for name, t in tensors.items() if not name.startswith("optimizer.")}
         if {n: t.shape for n, t in expected.items()} != {n: t.shape for n, t in found.items()}:
@@ -117,7 +119,7 @@ class State:
         with torch.no_grad():
             for name, tensor in expected.items():
                 tensor.copy_(found[name])
-        parameters = dict(self.model.named_parameters())
+        parameters = dict(self.learner.named_parameters())
         self.optimizer.state.clear()
         for name in tensors.keys() - found.keys():
             _, key, parameter = name.split(".", 2)
@@ -126,6 +128,11 @@ class State:
         for name in COUNTERS:
             setattr(self, name, facts[name])
         self.kept = self.step
+
+
+def trained(learner: nn.Module) -> dict[str, Tensor]:
+    """The parameters that the optimiser changes, by name, without their graph."""
+    return {name: p.detach() for name, p in learner.named_parameters() if p.requires_grad}
 
 
 COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")
@@ -154,8 +161,8 @@ def checkpoints(workdir: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name != last)
 
 
-def start(workdir: Path, state: State, say) -> None:
-    """Where a run begins: at its own newest intact checkpoint, or else at its initial weights. A damaged one is said."""
+def start(workdir: Path, state: State, begin: Callable[[], None], say: Callable[[str], None]) -> None:
+    """Where a run begins: at its own newest intact checkpoint, a damaged one being said; else where `begin` brings it."""
     found = checkpoints(workdir)
     for checkpoint in found:
         try:
@@ -166,6 +173,9 @@ def start(workdir: Path, state: State, say) -> None:
             return
     if found:
         raise ValueError(f"every checkpoint in {workdir / 'checkpoints'} is damaged; remove {workdir} to start over")
+    begin()
+    for name, value in trained(state.learner).items() if state.average else ():
+        state.average[name].copy_(value)
 
 
 def point(workdir: Path, name: str) -> None:

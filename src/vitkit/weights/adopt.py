@@ -15,17 +15,19 @@ def adopt(
     labels: Sequence[str] | None = None,
     image: tuple[int, int] | None = None,
     method: str | None = None,
+    new_head: bool = False,
 ) -> tuple[Classifier, list[str]]:
     """The model for other classes, another image size, or both, and what was changed, one sentence each.
 
     Other `labels` than the model's give it a new head of zeros and drop the hidden layer before it (Section 3.2, App.
-    B.1.1). `image` (height, width) resamples the position table (`method`: google, timm, huggingface or torchvision; the
-    origin's own unless told), the rows of class token and registers as they are, and the preprocessing follows. All other
-    weights are the classifier's own, not copies. Raises ValueError for a size that the patch does not divide.
+    B.1.1); `new_head` does that for the same labels too, and no labels leave it without a head. `image`
+    (height, width) resamples the position table (`method`: google, timm, huggingface or torchvision; the origin's own
+    unless told), the rows of class token and registers as they are, and the preprocessing follows. All other weights are
+    the classifier's own, not copies. Raises ValueError for a size that the patch does not divide.
     """
     old, said = classifier.model.config, []
     new, state, prepare = old, dict(classifier.model.state_dict()), classifier.preprocessing
-    if labels is not None and tuple(labels) != classifier.labels:
+    if labels is not None and (new_head or tuple(labels) != classifier.labels):
         new, made = _new_head(new, len(labels), said)
         state = {
             name: t for name, t in state.items() if name.partition(".")[0] not in ("head", "representation")
@@ -55,8 +57,10 @@ def _new_head(config: ViTConfig, classes: int, said: list[str]) -> tuple[ViTConf
     """Another head, zero, straight on the pooled state."""
     hidden = f", and its hidden layer of {config.representation}" if config.representation else ""
     said.append(f"dropped: the head of {config.classes:,} classes{hidden}" if config.classes else "there was no head")
-    said.append(f"newly made: a head of {classes:,} classes, all zeros")
+    if classes:
+        said.append(f"newly made: a head of {classes:,} classes, all zeros")
     new = replace(config, classes=classes, representation=0, head_bias=0.0)
     names = ("head.token", "head.distilled") if config.pool == "distilled" else ("head",)
+    names = names if classes else ()
     made = {f"{name}.weight": torch.zeros(classes, config.width) for name in names}
     return new, made | {f"{name}.bias": torch.zeros(classes) for name in names}
