@@ -42,7 +42,8 @@ def test_as_computed_by_hand(classifier, files, batch):
 
 
 def test_sigmoid_models_give_independent_probabilities(classifier, files):
-    independent = Classifier(classifier.model, classifier.preprocessing, classifier.labels, {"loss": "sigmoid"})
+    origin = {"objective": {"loss": "sigmoid"}}
+    independent = Classifier(classifier.model, classifier.preprocessing, classifier.labels, origin)
     (one,) = predict(independent, files[:1], device="cpu")
     (other,) = predict(classifier, files[:1], device="cpu")
     assert one.labels == other.labels
