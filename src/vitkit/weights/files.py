@@ -46,6 +46,9 @@ class Lazy(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], Tensor]
+    """The tensor, mapped from the file where that is possible."""
+    into: Callable[[Tensor], None] | None = None
+    """Reads it into a tensor of this shape and dtype, where `read` maps: who copies anyway holds no page of the file then."""
 
 
 Tensors = dict[str, Lazy]
@@ -143,17 +146,34 @@ def _object(text: bytes | str) -> dict:
 
 def read_safetensors(file: Path) -> tuple[Tensors, dict]:
     """Tensors mapped from the disk, no second copy, and the description of the model in the header, if any."""
-    opened = safe_open(file, "pt")  # stays open for as long as a tensor may be asked for
+    opened = safe_open(file, "pt")  # stays open for as long as a tensor may be asked for; it has checked the header
+    with file.open("rb") as start:
+        length = int.from_bytes(start.read(8), "little")
+        header = json.loads(start.read(length))
     found = {}
     for name in opened.keys():  # noqa: SIM118 no dict
         part = opened.get_slice(name)
-        kind = part.get_dtype()
-        found[name] = Lazy(tuple(part.get_shape()), SAFETENSORS.get(kind, kind), partial(opened.get_tensor, name))
+        shape, kind = tuple(part.get_shape()), part.get_dtype()
+        dtype = SAFETENSORS.get(kind, kind)
+        into = partial(_into, file, 8 + length + header[name]["data_offsets"][0])
+        found[name] = Lazy(shape, dtype, partial(opened.get_tensor, name), into)
     notes = (opened.metadata() or {}).get(KEY)
     try:
         return found, {KEY: _object(notes)} if notes else {}
     except ValueError as error:
         raise ValueError(f"{file} cannot be loaded: its header's {KEY} is no JSON object: {error}") from error
+
+
+def _into(file: Path, start: int, tensor: Tensor) -> None:
+    """Fill a contiguous tensor with the bytes of a file from there on."""
+    buffer = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    with file.open("rb", buffering=0) as opened:
+        opened.seek(start)
+        filled = 0
+        while filled < len(buffer) and (count := opened.readinto(buffer[filled:])):
+            filled += count
+    if filled < len(buffer):
+        raise ValueError(f"{file} was cut short while it was read; load it again")
 
 
 def _shards(index: Path) -> Tensors:

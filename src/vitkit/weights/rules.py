@@ -8,6 +8,7 @@ Legend: D width, H heads, E = D / H width of a head, B rows without a position.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -38,12 +39,26 @@ def _same(tensor: Tensor) -> Tensor:
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """torch.cat along the first axis; for tensors on meta torch.cat imports a compiler, which takes a second."""
     lengths = [len(part) for part in parts]
-    whole = parts[0].new_empty(sum(lengths), *parts[0].shape[1:])
+    shape = (sum(lengths), *parts[0].shape[1:])
+    if _in_a_row(parts):
+        return parts[0].as_strided(shape, parts[0].stride())
+    whole = parts[0].new_empty(shape)
     for part, place in zip(parts, whole.split(lengths), strict=True):
         if part.shape != place.shape:
             raise ValueError(f"{tuple(part.shape)} cannot be joined to {tuple(parts[0].shape)}")
         place.copy_(part)
     return whole
+
+
+def _in_a_row(parts: Sequence[Tensor]) -> bool:
+    """Whether tensors lie in memory as their joint would: one after the other, in the same storage."""
+    first, place = parts[0], parts[0].storage_offset()
+    for part in parts:
+        there = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and not part.is_meta
+        if not there or part.storage_offset() != place or not part.is_contiguous() or part.shape[1:] != first.shape[1:]:
+            return False
+        place += part.numel()
+    return True
 
 
 SAME = Way(_same, lambda ours: (ours,))
@@ -124,7 +139,20 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
     faults += [fault for r in rules if not set(missing) & set(r.theirs) and (fault := _misfit(tensors, r, expected))]
     if faults:
         raise ValueError(f"its tensors do not fit the model: {'; '.join(faults)}")
-    return {r.ours: _float(r.way.read(*(tensors[name].read() for name in r.theirs))) for r in rules}
+    return {r.ours: _float(r.way.read(*_parts(tensors, r))) for r in rules}
+
+
+def _parts(tensors: Tensors, r: Rule) -> list[Tensor]:
+    """What a rule reads. Several tensors will be one, so they are read one after the other into the same memory."""
+    found = [tensors[name] for name in r.theirs]
+    if len(found) == 1 or any(one.into is None or one.dtype != found[0].dtype for one in found):
+        return [one.read() for one in found]
+    counts = [prod(one.shape) for one in found]
+    whole = torch.empty(sum(counts), dtype=getattr(torch, found[0].dtype))
+    parts = [part.view(one.shape) for part, one in zip(whole.split(counts), found, strict=True)]
+    for part, one in zip(parts, found, strict=True):
+        one.into(part)
+    return parts
 
 
 def write(state: Mapping[str, Tensor], rules: list[Rule]) -> dict[str, Tensor]:
