@@ -101,6 +101,12 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
     return replace(source, rows=source.rows[indices], targets=source.targets[indices])
 
 
+def together(first: Source, second: Source) -> Source:
+    """The examples of two parts of one data set, as one."""
+    rows, targets = (np.concatenate([getattr(part, name) for part in (first, second)]) for name in ("rows", "targets"))
+    return replace(first, rows=rows, targets=targets)
+
+
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices of two parts, both in ascending order: the second holds a share of every class, rounded.
 

@@ -17,6 +17,7 @@ from vitkit.train.recipe import Recipe, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
 from vitkit.train.span import due
 from vitkit.train.state import State, checkpoints, start, trained
+from vitkit.train.tune import begin, choose, whole
 from vitkit.weights import Classifier, adopt, load, save
 
 FREE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")  # settings that are no part of an architecture
@@ -37,12 +38,13 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    data = open_data(recipe.data, workdir, recipe.seed, say)
+    data = open_data(recipe.data, workdir, say)
     recipe = resolve(recipe, data.facts)
     claim(workdir, recipe, data)
     labels = data.facts.labels if recipe.objective.labelled else ()
     model = create(recipe.model, place, recipe.seed)
     model.recompute = recipe.recompute
+    choose(model, recipe.tune, recipe.seed)
     learner = recipe.objective.learner(model)
     average = {name: value.clone() for name, value in trained(learner).items()} if recipe.average else None
     state = State(learner, recipe.optim.build(learner), average)
@@ -68,7 +70,8 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
         origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
         origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
         origin |= {"init": recipe.init} if recipe.init else {}
-        save(Classifier(model, recipe.data.preprocessing, labels, origin), workdir / "model")
+        origin |= {"split_seed": recipe.data.split_seed}
+        save(Classifier(whole(model), recipe.data.preprocessing, labels, origin), workdir / "model")
     return load(workdir, quiet=True)
 
 
@@ -84,7 +87,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     other = [f"{name}: {theirs[name]} -> {ours[name]}" for name in ours if theirs[name] != ours[name]]
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
-    model.load_state_dict(found.model.state_dict())
+    begin(model, found.model.state_dict())
     for sentence in said:
         say(f"{source}: {sentence}")
 
