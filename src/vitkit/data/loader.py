@@ -22,7 +22,7 @@ from vitkit.data.images import BadImage, open_image
 from vitkit.data.slots import in_slots
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
-from vitkit.data.transforms import Augmentation, Preprocessing, augment, suit
+from vitkit.data.transforms import Augmentation, Preprocessing, augment, policies, suit
 from vitkit.data.workers import AHEAD, batches_ahead, forked, in_order
 from vitkit.parallel import cpus
 
@@ -73,8 +73,7 @@ def train_batches(
     if seed < 0 or after < 0:
         raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
     part = _part(batch, share)
-    if augmentation.rand_augment[0]:
-        import torchvision.transforms.v2  # noqa: F401 once here, rather than in every worker
+    policies(augmentation, preprocessing.mean)  # imports what they need once here, rather than in every worker
     build = _Training(source, augmentation, preprocessing, batch, seed, part)
     return _stream(build, _Count(after + 1), source, preprocessing, part, workers)
 
