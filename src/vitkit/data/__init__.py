@@ -3,6 +3,7 @@
 from vitkit.data.check import check_images
 from vitkit.data.images import BadImage, Picture, open_image
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
+from vitkit.data.mix import mix, uniforms
 from vitkit.data.sources import Source, Splits, open_source, open_splits, stratified, subset, together
 from vitkit.data.tables import Columns
 from vitkit.data.transforms import Augmentation, Preprocessing, augment
@@ -22,6 +23,7 @@ __all__ = [
     "check_images",
     "default_workers",
     "eval_batches",
+    "mix",
     "open_image",
     "open_source",
     "open_splits",
@@ -29,4 +31,5 @@ __all__ = [
     "subset",
     "together",
     "train_batches",
+    "uniforms",
 ]
