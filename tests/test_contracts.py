@@ -14,7 +14,7 @@ import pytest
 import vitkit
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import Backbone, LeNet, LeNetConfig, ResNet, ResNetConfig, VisionTransformer, ViTConfig
-from vitkit.train import Data, Optim, Recipe, Supervised
+from vitkit.train import Data, MaskedPatches, Optim, Recipe, Supervised
 
 ROOT = Path(vitkit.__file__).parent
 RANKS = {
@@ -87,6 +87,7 @@ def test_models_import_torch_only():
         Data,
         Optim,
         Supervised,
+        MaskedPatches,
         Recipe,
     ],
 )
@@ -188,6 +189,7 @@ def test_every_setting_is_explained_on_the_command_line():
         Data,
         Optim,
         Supervised,
+        MaskedPatches,
         Recipe,
     ):
         tree = ast.parse(inspect.getsource(config)).body[0]

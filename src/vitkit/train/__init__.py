@@ -2,6 +2,7 @@
 
 from vitkit.train.log import last_metrics
 from vitkit.train.loop import train
+from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
 from vitkit.train.optim import Optim
 from vitkit.train.recipe import Data, Facts, Recipe, resolve
@@ -13,6 +14,7 @@ __all__ = [
     "Data",
     "Facts",
     "Interrupted",
+    "MaskedPatches",
     "Optim",
     "Recipe",
     "Span",

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.parallel import Precision
+from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
 from vitkit.train.optim import Optim
 from vitkit.train.span import Span
@@ -52,7 +53,7 @@ class Recipe:
     """Weights to begin with, in any format: a run, a model directory, a file, or a published model's name. Empty is none."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
-    objective: Supervised = field(default_factory=Supervised)
+    objective: Supervised | MaskedPatches = field(default_factory=Supervised)
     """What is minimised."""
     tune: Tune = field(default_factory=Tune)
     """Which of the model's parameters are trained."""
