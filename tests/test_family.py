@@ -1,13 +1,14 @@
 """Every family through the one loop, by the command line on real images: two steps, saved, opened again, used."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from test_cli import say
 
-from vitkit.data import open_source
-from vitkit.models import called
-from vitkit.weights import load
+from vitkit.data import Preprocessing, open_source
+from vitkit.models import Backbone, called, create, named
+from vitkit.weights import Classifier, load, save
 
 SMALL = "--model.width 48 --model.heads 4 --model.depth 2 --model.mlp 96"
 STEM = "--model.stem.units 1 1 --model.stem.width 0.5 --model.patch 4"
@@ -64,6 +65,26 @@ def test_two_steps_saved_and_used(name, photographs, tmp_path, capsys):
         assert status == 1 and f"{to} has no place for" in err
     status, out, err = say(capsys, *train, tmp_path / "from", "--init", run)  # the same weights, with a new head
     assert status == 0 and "newly made: a head of 2 classes" in out
+
+
+@pytest.mark.parametrize("name", ["R26+S/32", "BiT-R50x1", "LeNet-5"])
+def test_published_weights_of_every_family_are_fine_tuned(name, photographs, tmp_path, capsys):
+    """Another head and, where there is another, another size of images: BiT's rule for all."""
+    config = named(name, classes=3, channels=3)
+    if name == "R26+S/32":
+        config = replace(config, image=64, width=48, heads=4, depth=2, mlp=96, stem=Backbone((1, 1), 0.5), patch=4)
+    if name == "BiT-R50x1":
+        config = replace(config, image=64, backbone=replace(config.backbone, units=(1, 1), width=0.5))
+    saved = Classifier(create(config, seed=0), Preprocessing(size=config.image), ("a", "b", "c"))
+    save(saved, tmp_path / "model")
+    words = "--preset bit --length 2 --batch 8 --micro-batch 8 --optim.warmup 1 --device cpu --workdir".split()
+    size = [] if name == "LeNet-5" else ["--image", "96"]
+    status, out, err = say(
+        capsys, "finetune", tmp_path / "model", photographs, *size or ["--image", "32"], *words, tmp_path / "run"
+    )
+    assert status == 0, out + err
+    found = load(tmp_path / "run", quiet=True)
+    assert found.labels == ("cat", "ship") and found.model.config.image == ((96, 96) if size else (32, 32))
 
 
 def test_a_run_of_another_family_is_not_continued_nor_begun_from(photographs, tmp_path, capsys):
