@@ -1,5 +1,7 @@
 """Recipe -> resolve -> train: one loop, whatever the objective."""
 
+from vitkit.train.autoencoder import MaskedAutoencoder
+from vitkit.train.distillation import SelfDistillation
 from vitkit.train.loop import train
 from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
@@ -8,4 +10,17 @@ from vitkit.train.recipe import Data, Facts, Recipe, resolve
 from vitkit.train.run import Interrupted
 from vitkit.train.span import Span
 
-__all__ = ["Data", "Facts", "Interrupted", "MaskedPatches", "Optim", "Recipe", "Span", "Supervised", "resolve", "train"]
+__all__ = [
+    "Data",
+    "Facts",
+    "Interrupted",
+    "MaskedAutoencoder",
+    "MaskedPatches",
+    "Optim",
+    "Recipe",
+    "SelfDistillation",
+    "Span",
+    "Supervised",
+    "resolve",
+    "train",
+]

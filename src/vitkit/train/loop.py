@@ -55,6 +55,8 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     if state.step == recipe.length.n and (workdir / "model" / "config.json").exists():
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
+    if state.step == 0:
+        learner.updated(0, recipe.length.n)
     if recipe.compile:
         model.compile()
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)

@@ -6,10 +6,14 @@ from typing import Literal, NamedTuple
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.parallel import Precision
+from vitkit.train.autoencoder import MaskedAutoencoder
+from vitkit.train.distillation import SelfDistillation
 from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
 from vitkit.train.optim import Optim
 from vitkit.train.span import Span
+
+Objective = Supervised | MaskedPatches | MaskedAutoencoder | SelfDistillation
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Recipe:
     """Weights to begin with, in any format: a run, a model directory, a file, or a published model's name. Empty is none."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
-    objective: Supervised | MaskedPatches = field(default_factory=Supervised)
+    objective: Objective = field(default_factory=Supervised)
     """What is minimised."""
     length: Span = Span(10, "epochs")
     """How long the run is."""
@@ -138,7 +142,8 @@ def to_json(node) -> dict:
     if isinstance(node, Span):
         return str(node)
     if is_dataclass(node):
-        return {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
+        kind = {"kind": type(node).__name__} if isinstance(node, Objective) else {}
+        return kind | {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
     return list(node) if isinstance(node, tuple) else node
 
 
