@@ -19,10 +19,21 @@ from vitkit.train import Data, MaskedAutoencoder, MaskedPatches, Optim, Recipe, 
 ROOT = Path(vitkit.__file__).parent
 RANKS = {
     "__init__": 9, "parallel": 0, "models": 1, "data": 1, "weights": 2, "evaluate": 2, "train": 3, "recipes": 4,
-    "inspection": 4, "serve": 4, "commands": 6, "cli": 7, "__main__": 8,
+    "inspection": 4, "serve": 4, "suites": 5, "commands": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
-PUBLIC_ROOMS = ["models", "data", "weights", "evaluate", "train", "recipes", "inspection", "serve", "parallel"]
+PUBLIC_ROOMS = [
+    "models",
+    "data",
+    "weights",
+    "evaluate",
+    "train",
+    "recipes",
+    "inspection",
+    "serve",
+    "suites",
+    "parallel",
+]
 
 
 def room(file: Path) -> str:

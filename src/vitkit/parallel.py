@@ -1,4 +1,4 @@
-"""The machine: how many CPUs are ours, which device, which arithmetic."""
+"""The machine: how many CPUs are ours, which device, which arithmetic, where files are kept."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +32,13 @@ def _quota() -> int | None:
     if not quota.isdecimal() or not period.isdecimal():
         return None
     return max(1, int(quota) // int(period))
+
+
+def cache_dir() -> Path:
+    """Where downloads and indices are kept: $VITKIT_CACHE, or vitkit in the user's cache directory."""
+    if chosen := os.environ.get("VITKIT_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitkit"
 
 
 def pick_device(name: str = "auto") -> torch.device:

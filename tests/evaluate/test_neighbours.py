@@ -20,8 +20,9 @@ def batches(images, labels, size):
         yield Batch(images[rows], labels[rows], real, torch.tensor(rows))
 
 
-@pytest.mark.parametrize("count", [7, 60, 1100])
-def test_by_hand(count):
+@pytest.mark.parametrize("count", [7, 60])
+def test_by_hand(count, monkeypatch):
+    monkeypatch.setattr("vitkit.evaluate.neighbours.ROWS", 25)  # so that some are compared with earlier ones
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 3, (count,), generator=generator)
     images = torch.randint(0, 200, (count, 3, 2, 2), generator=generator, dtype=torch.uint8)

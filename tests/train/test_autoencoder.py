@@ -6,18 +6,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vitkit.data import Preprocessing
+from vitkit.data import Preprocessing, uniforms
 from vitkit.models import ViTConfig, create
 from vitkit.models.positions import sincos
 from vitkit.train import MaskedAutoencoder, train
-from vitkit.train.draws import of_examples, uniform
 from vitkit.train.log import read_metrics
 from vitkit.train.patches import cut, joined
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
 PREPARE = Preprocessing(size=(32, 24))
 SMALL = MaskedAutoencoder(width=16, depth=1, heads=2)
-KEYS = of_examples(torch.arange(4))
+KEYS = torch.arange(4)
 
 
 def levels(n, seed=0):
@@ -49,7 +48,7 @@ def test_loss_one_image_at_a_time(changes, normalised):
     learner = made(replace(SMALL, normalised=normalised), **changes)
     images, model, losses = PREPARE.normalise(levels(4)), learner.model, []
     for image, key in zip(images, KEYS, strict=True):
-        order = uniform(key[None], 0, 12)[0].argsort().tolist()
+        order = uniforms(key[None], 12, 0)[0].argsort().tolist()
         tokens = model.embed(image[None])[0]
         prefix, tokens = tokens[: model.config.prefix], tokens[model.config.prefix :]
         x = torch.stack([*prefix, *(tokens[i] for i in order[:3])])[None]
@@ -83,7 +82,7 @@ def test_a_perfect_prediction_draws_the_image():
     normal = PREPARE.normalise(images)
 
     def perfect(images, keys):
-        hidden = uniform(keys, 0, 12).argsort(dim=1)[:, 3:]
+        hidden = uniforms(keys, 12, 0).argsort(dim=1)[:, 3:]
         pixels = cut(images, 8).gather(1, hidden[..., None].expand(-1, -1, 192))
         return (pixels - pixels.mean(-1, keepdim=True)) / (pixels.var(-1, keepdim=True) + 1e-6).sqrt(), hidden
 

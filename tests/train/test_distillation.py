@@ -12,7 +12,6 @@ from torchvision.transforms.v2 import functional as T
 from vitkit.data import Batch, Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.train import SelfDistillation, Span, train
-from vitkit.train.draws import of_examples
 from vitkit.train.loop import gradient
 from vitkit.train.state import State, point
 from vitkit.train.views import View, blurred, coloured, cropped, turned, view
@@ -20,7 +19,7 @@ from vitkit.train.views import View, blurred, coloured, cropped, turned, view
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 32), classes=0, dropout=0.0)
 PREPARE = Preprocessing(size=(32, 32))
 SMALL = SelfDistillation(outputs=40, hidden=32, bottleneck=8, local_views=2, local_size=16)
-KEYS = of_examples(torch.arange(6))
+KEYS = torch.arange(6)
 
 
 def pictures(n=6, seed=0):

@@ -13,9 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Preprocessing
+from vitkit.data import Batch, Preprocessing, uniforms
 from vitkit.models import ViTConfig, create
-from vitkit.train.draws import uniform
 from vitkit.train.guesses import measured
 from vitkit.train.patches import cut, joined, put, taken, with_patches
 
@@ -108,7 +107,7 @@ class MaskedAutoencoderLearner(nn.Module):
         """(B, C, H, W) -> (B, M, P·P·C) of the hidden patches, and which they are, (B, M)."""
         grid = self.model.grid(images)
         count = grid[0] * grid[1]
-        order = uniform(keys, HIDDEN, count).argsort(dim=1, stable=True)
+        order = uniforms(keys, count, HIDDEN).argsort(dim=1, stable=True)
         visible, hidden = order.tensor_split([min(max(round((1 - self.objective.rate) * count), 1), count - 1)], 1)
         tokens = self.model.place(self.model.patches(images), grid)  # (B, T, D)
         prefix, patches = tokens.tensor_split([tokens.shape[1] - count], 1)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
 from vitkit.models import create
 from vitkit.parallel import autocast, pick_device
-from vitkit.train.draws import of_examples
 from vitkit.train.log import Log, last_metrics
 from vitkit.train.recipe import Recipe, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
 from vitkit.train.span import due
 from vitkit.train.state import State, checkpoints, start, trained
+from vitkit.train.tune import begin, choose, whole
 from vitkit.weights import Classifier, adopt, load, save
 from vitkit.weights.store import write_safetensors
 
@@ -40,12 +40,13 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    data = open_data(recipe.data, workdir, recipe.seed, say)
+    data = open_data(recipe.data, workdir, say)
     recipe = resolve(recipe, data.facts)
     claim(workdir, recipe, data)
     labels = data.facts.labels if recipe.objective.labelled else ()
     model = create(recipe.model, place, recipe.seed)
     model.recompute = recipe.recompute
+    choose(model, recipe.tune, recipe.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         learner = recipe.objective.learner(model, recipe.data.preprocessing).to(place)
@@ -75,7 +76,8 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
         origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
         origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
         origin |= {"init": recipe.init} if recipe.init else {}
-        save(Classifier(model, recipe.data.preprocessing, labels, origin), workdir / "model")
+        origin |= {"split_seed": recipe.data.split_seed}
+        save(Classifier(whole(model), recipe.data.preprocessing, labels, origin), workdir / "model")
     return load(workdir, quiet=True)
 
 
@@ -91,7 +93,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     other = [f"{name}: {theirs[name]} -> {ours[name]}" for name in ours if theirs[name] != ours[name]]
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
-    model.load_state_dict(found.model.state_dict())
+    begin(model, found.model.state_dict())
     for sentence in said:
         say(f"{source}: {sentence}")
 
@@ -236,7 +238,7 @@ def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
     )
     with state.averaged() as learner, autocast(place, recipe.precision):
         images = recipe.data.preprocessing.normalise(batch.images.to(place))
-        found = learner.eval().pictures(images, of_examples(batch.indices.to(place)))
+        found = learner.eval().pictures(images, batch.indices.to(place))
     if found:
         tensors = {name: x.cpu().contiguous() for name, x in found.items()}
         write_safetensors(workdir / "pictures.safetensors", tensors, {"order": ",".join(found)})

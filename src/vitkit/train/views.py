@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.train.draws import uniform
+from vitkit.data import uniforms
 
 GREY = (0.299, 0.587, 0.114)  # the luma of ITU-R 601
 TAPS = 9  # of the blur's kernel
@@ -34,7 +34,7 @@ class View:
 
 def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
     """(B, 3, H, W), (B,) -> (B, 3, *size): view `number` of every image."""
-    draws = iter(uniform(keys, 1000 + number, 13).mT)  # (13, B)
+    draws = iter(uniforms(keys, 13, 1000 + number).mT)  # (13, B)
     x = cropped(images, how, *(next(draws) for _ in range(5)))
     x = coloured(x, *(next(draws) for _ in range(5)))
     grey, blur, solarise = draws
