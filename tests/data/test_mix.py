@@ -99,6 +99,14 @@ def test_uniform_numbers_are_splitmix64s_and_uniform():
     assert abs(np.corrcoef(many.T)[0, 1]) < 0.03 and many.min() > 0 and many.max() < 1
 
 
+def test_another_purpose_has_other_numbers():
+    keys = torch.arange(2000)
+    found = [uniforms(keys, 10, purpose).flatten() for purpose in (0, 1, 2, 1013)]
+    assert torch.equal(found[0], uniforms(keys, 10).flatten())
+    assert (torch.corrcoef(torch.stack(found)) - torch.eye(4)).abs().max() < 0.03
+    assert torch.equal(uniforms(keys[5:9], 10, 1), found[1].view(-1, 10)[5:9])
+
+
 def test_what_cannot_be_paired_is_refused_and_off_is_off():
     with pytest.raises(ValueError, match="mix neighbours in pairs, and 3 images have no pairs; make the batch"):
         mix(IMAGES[:3], TARGETS[:3], KEYS[:3], mixup=0.2)

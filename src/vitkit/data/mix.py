@@ -44,12 +44,16 @@ def mix(
     return keep * images + (1 - keep) * _partners(images), share * targets + (1 - share) * _partners(targets)
 
 
-def uniforms(keys: Tensor, count: int) -> Tensor:
-    """Keys int64 (B,) -> float32 (B, count), uniform between 0 and 1: the same on every device, a function of the key alone.
+def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
+    """Keys int64 (B,) -> float32 (B, count), uniform between 0 and 1: the same on every device, a function of the key and the
+    purpose alone. Other purposes have other numbers.
 
     SplitMix64, started at the key; its upper 24 bits.
     """
-    bits = keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _GOLDEN  # int64 wraps around, as it should
+    start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would wrap around
+    bits = (
+        keys[:, None] + start + torch.arange(1, count + 1, device=keys.device) * _GOLDEN
+    )  # int64 wraps around, as it should
     bits = (bits ^ _shifted(bits, 30)) * _FIRST
     bits = (bits ^ _shifted(bits, 27)) * _SECOND
     bits = bits ^ _shifted(bits, 31)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
 from vitkit.models import create
 from vitkit.parallel import autocast, pick_device
-from vitkit.train.draws import of_examples
 from vitkit.train.log import Log, last_metrics
 from vitkit.train.recipe import Recipe, differences, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
@@ -57,6 +56,8 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     if state.step == recipe.length.n and (workdir / "model" / "config.json").exists():
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
+    if state.step == 0:
+        learner.updated(0, recipe.length.n)
     if recipe.compile:
         model.compile()
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
@@ -236,7 +237,7 @@ def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
     )
     with state.averaged() as learner, autocast(place, recipe.precision):
         images = recipe.data.preprocessing.normalise(batch.images.to(place))
-        found = learner.eval().pictures(images, of_examples(batch.indices.to(place)))
+        found = learner.eval().pictures(images, batch.indices.to(place))
     if found:
         tensors = {name: x.cpu().contiguous() for name, x in found.items()}
         write_safetensors(workdir / "pictures.safetensors", tensors, {"order": ",".join(found)})

@@ -6,11 +6,15 @@ from typing import Literal, NamedTuple
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import ModelConfig
 from vitkit.parallel import Precision
+from vitkit.train.autoencoder import MaskedAutoencoder
+from vitkit.train.distillation import SelfDistillation
 from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
 from vitkit.train.optim import Optim
 from vitkit.train.span import Span
 from vitkit.train.tune import Tune
+
+Objective = Supervised | MaskedPatches | MaskedAutoencoder | SelfDistillation
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Recipe:
     """Weights to begin with, in any format: a run, a model directory, a file, or a published model's name. Empty is none."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
-    objective: Supervised | MaskedPatches = field(default_factory=Supervised)
+    objective: Objective = field(default_factory=Supervised)
     """What is minimised."""
     tune: Tune = field(default_factory=Tune)
     """Which of the model's parameters are trained."""
@@ -153,7 +157,8 @@ def to_json(node) -> dict:
     if isinstance(node, Span):
         return str(node)
     if is_dataclass(node):
-        kind = {"kind": node.kind} if hasattr(node, "kind") else {}  # which configuration a model has
+        named = getattr(node, "kind", type(node).__name__ if isinstance(node, Objective) else "")  # which of several it is
+        kind = {"kind": named} if named else {}
         return kind | {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
     return list(node) if isinstance(node, tuple) else node
 
