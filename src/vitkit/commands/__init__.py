@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from vitkit.commands.data import Pack, Stats, pack, stats
 from vitkit.commands.models import Models, models
 from vitkit.commands.train import Train, train
 from vitkit.commands.use import Evaluate, Predict, evaluate, predict
@@ -16,6 +17,8 @@ COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
     "compare": (Compare, compare),
     "convert": (Convert, convert),
     "push": (Push, push),
+    "data pack": (Pack, pack),
+    "data stats": (Stats, stats),
 }
 
 __all__ = ["COMMANDS"]

@@ -25,13 +25,15 @@ class _Check:
 
     source: Source
 
-    def __getitem__(self, start: int) -> list[tuple[int, str]]:
+    def __getitem__(self, start: int) -> list[tuple[int, str]] | Exception:
         bad = []
         for index in range(start, min(start + CHUNK, len(self.source))):
             try:
                 open_image(self.source[index][0], self.source.name(index)).pixels()
             except BadImage as error:
                 bad.append((index, str(error)))
+            except OSError as error:  # of the network or the disk: no word on the image
+                return error
         return bad
 
 

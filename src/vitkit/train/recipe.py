@@ -19,6 +19,8 @@ class Data:
     """Folder of images, CSV or JSONL manifest, parquet file, prefix or folder, or "digits"."""
     columns: Columns = field(default_factory=Columns)
     """Which columns of a table hold the image and its label; found by their names unless told."""
+    exclude: str = ""
+    """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE` writes it."""
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     """What every image goes through in evaluation and prediction; saved with the model."""
     augmentation: Augmentation = field(default_factory=Augmentation)

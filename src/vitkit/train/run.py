@@ -1,6 +1,5 @@
 """The run directory: recipe.json (what runs), data.json (what it runs on), metrics.jsonl, checkpoints/ + LAST, model/."""
 
-import hashlib
 import json
 import signal
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.data import BadImage, Source, check_images, open_splits, subset
+from vitkit.data import BadImage, Source, check_images, fingerprint, open_splits, subset, without
 from vitkit.parallel import cpus
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
@@ -35,11 +34,15 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
         raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
     splits = open_splits(data.source, data.columns, seed)
     parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
+    if data.exclude and "train" in parts:
+        before = len(parts["train"])
+        parts["train"] = without(parts["train"], data.exclude)
+        say(f"{before - len(parts['train']):,} training images that {data.exclude} lists are left out")
     if "train" not in parts:
         raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
     counts = {name: len(part) for name, part in parts.items()}
     record = {"source": data.source, "seed": seed, "labels": list(splits.labels), "counts": counts}
-    record |= {"fingerprint": {name: _fingerprint(part) for name, part in parts.items()}}
+    record |= {"fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
     record |= {"notes": list(splits.notes), "made": splits.made}
     known = json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
     if known and (known["source"], known["seed"]) == (data.source, seed):
@@ -58,14 +61,6 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
     train = parts.pop("train")
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
-
-
-def _fingerprint(part: Source) -> str:
-    """A digest of the classes and, of up to 100,000 examples, the names: other images in the same number are noticed."""
-    digest = hashlib.sha256(part.targets.tobytes())
-    for i in range(0, len(part), len(part) // 100_000 + 1):
-        digest.update(part.name(i).encode("utf-8", "replace"))
-    return digest.hexdigest()
 
 
 def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[int, str]]]:
