@@ -5,6 +5,7 @@ from vitkit.data.images import BadImage, Picture, open_image
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
 from vitkit.data.mix import mix, uniforms
 from vitkit.data.pack import Packed, Packing, pack
+from vitkit.data.resident import decoded
 from vitkit.data.sources import Source, Splits, fingerprint, open_parts, open_source, open_splits, subset, without
 from vitkit.data.survey import Survey, Twin, same_files, survey, twins
 from vitkit.data.tables import Columns
@@ -27,6 +28,7 @@ __all__ = [
     "WorkerDied",
     "augment",
     "check_images",
+    "decoded",
     "default_workers",
     "eval_batches",
     "fingerprint",

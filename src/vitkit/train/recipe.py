@@ -27,6 +27,8 @@ class Data:
     """What training images go through instead."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What a broken image does to the run: stop it before it starts, or be left out and listed."""
+    keep_decoded: float = 1.0
+    """Gigabytes that the training images may take, decoded once and kept in memory; larger sets are decoded as they come."""
     workers: int = -1
     """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota."""
 
@@ -82,7 +84,13 @@ class Facts(NamedTuple):
     labels: tuple[str, ...]
 
 
-FREE_ON_RESUME = ("data.workers", "keep", "log_every", "tensorboard")  # they do not change the weights
+FREE_ON_RESUME = (
+    "data.workers",
+    "data.keep_decoded",
+    "keep",
+    "log_every",
+    "tensorboard",
+)  # they do not change the weights
 
 
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.data import BadImage, Source, check_images, fingerprint, open_splits, subset, without
+from vitkit.data import BadImage, Source, check_images, decoded, fingerprint, open_splits, subset, without
 from vitkit.parallel import cpus
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
@@ -60,6 +60,8 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
         out = {index for index, _ in bad}
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
     train = parts.pop("train")
+    if not data.augmentation.reduced_decode:  # which makes other pixels of a file
+        train = decoded(train, int(data.keep_decoded * 1e9), cpus() if data.workers < 0 else data.workers)
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
 
 
