@@ -4,11 +4,14 @@ import sys
 from difflib import get_close_matches
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
-COMMANDS = ("train", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models")
+COMMANDS = (
+    "train", "finetune", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models"
+)  # fmt: skip
 
 OVERVIEW = """usage: vitkit COMMAND ...
 
   train RECIPE [--setting value]   train a model, or continue the run that is there
+  finetune MODEL DATA              published weights on images of one's own, as the paper does
   evaluate MODEL DATA              accuracy of a model on images with labels
   predict MODEL IMAGE...           the likeliest classes of images
   show MODEL                       what a model is and where it came from
@@ -79,7 +82,17 @@ def _dispatch(name: str, rest: list[str]) -> int:
 
     settings, act = COMMANDS[name]
     prog, default = f"vitkit {name}", None
-    if name == "train":
+    plain = (tyro.conf.AvoidSubcommands,)  # a setting that may be absent, as a hybrid's stem, is no command of its own
+    if name == "finetune":
+        from vitkit.commands.finetune import Known, values
+
+        named = len(rest) > 1 and not any(
+            word.startswith("-") for word in rest[:2]
+        )  # then --help is about all settings
+        words = [word for word in rest if not (named and word in ("-h", "--help"))]
+        default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
+        prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
+    elif name == "train":
         from vitkit.recipes import RECIPES, recipe
 
         if not rest or rest[0].startswith("-"):
@@ -92,9 +105,6 @@ def _dispatch(name: str, rest: list[str]) -> int:
         prog, default = f"{prog} {rest[0]}", settings(recipe(rest[0]))
         rest = rest[1:]
     with _spans():
-        plain = (
-            tyro.conf.AvoidSubcommands,
-        )  # a setting that may be absent, as a hybrid's stem, is no command of its own
         return act(tyro.cli(settings, prog=prog, args=rest, config=plain, **({"default": default} if default else {})))
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitkit.data import mix
 from vitkit.models import create, vit
 from vitkit.train import Optim, Span, Supervised
+from vitkit.train.mix import mix
 from vitkit.train.optim import parameter_groups
 from vitkit.train.span import due
 
@@ -198,3 +198,10 @@ class TestLosses:
         model = create("mu/16", classes=21_843, head_bias=-10.0, seed=0).eval()
         loss = Supervised("sigmoid").learner(model)(torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]), None)
         assert loss.item() == pytest.approx(21_843 * math.log1p(math.exp(-10)) + 10, rel=1e-5)
+
+
+def test_the_staircase_is_bits():
+    """BiT-HyperRule for 10,000 steps: warm-up to 500, divided by ten at 3,000, 6,000 and 9,000."""
+    optim = Optim(lr=0.003, warmup=Span(500), schedule="staircase")
+    rates = [optim.rate(step, 10_000) for step in (0, 250, 500, 2_999, 3_000, 5_999, 6_000, 8_999, 9_000, 9_999)]
+    assert rates == pytest.approx([0, 0.0015, 0.003, 0.003, 3e-4, 3e-4, 3e-5, 3e-5, 3e-6, 3e-6])

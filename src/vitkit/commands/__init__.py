@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from vitkit.commands.data import Pack, Stats, pack, stats
+from vitkit.commands.finetune import Finetune, finetune
 from vitkit.commands.models import Models, models
 from vitkit.commands.train import Train, train
 from vitkit.commands.use import Evaluate, Predict, evaluate, predict
@@ -10,6 +11,7 @@ from vitkit.commands.weights import Compare, Convert, Push, Show, compare, conve
 
 COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
     "train": (Train, train),
+    "finetune": (Finetune, finetune),
     "evaluate": (Evaluate, evaluate),
     "predict": (Predict, predict),
     "models": (Models, models),

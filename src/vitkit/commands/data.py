@@ -53,14 +53,14 @@ class Stats:
 
 def pack(command: Pack) -> int:
     """`vitkit data pack`."""
-    from vitkit.data import open_parts, pack
+    from vitkit.data import bar, open_parts, pack
     from vitkit.parallel import cpus
 
     parts, _, notes = open_parts(command.source, command.columns)
     for note in notes:
         print(note)
     workers = cpus() if command.workers < 0 else command.workers
-    total = pack(parts, command.dest, command.packing, workers, _bar("packing"))
+    total = pack(parts, command.dest, command.packing, workers, bar("packing"))
     count = sum(map(len, parts.values()))
     print(
         f"{total.written:,} of {count:,} images in {command.dest}, {total.bytes / 1e6:,.1f} MB"
@@ -76,17 +76,17 @@ def pack(command: Pack) -> int:
 
 def stats(command: Stats) -> int:
     """`vitkit data stats`."""
-    from vitkit.data import open_parts, open_source, survey, twins
+    from vitkit.data import bar, open_parts, open_source, survey, twins
     from vitkit.parallel import cpus
 
     workers = cpus() if command.workers < 0 else command.workers
     parts, labels, notes = open_parts(command.source, command.columns)
-    surveys = {name: survey(part, workers, _bar(f"looking at {name or 'images'}")) for name, part in parts.items()}
+    surveys = {name: survey(part, workers, bar(f"looking at {name or 'images'}")) for name, part in parts.items()}
     train = "train" if "train" in surveys else ""
     pairs = {(a, b): twins(surveys[a], surveys[b]) for a, b in (("train", "val"), ("train", "test"), ("val", "test"))
              if a in surveys and b in surveys}  # fmt: skip
     if command.test:
-        surveys[command.test] = survey(open_source(command.test), workers, _bar(f"looking at {command.test}"))
+        surveys[command.test] = survey(open_source(command.test), workers, bar(f"looking at {command.test}"))
         pairs[train, command.test] = twins(surveys[train], surveys[command.test])
     if command.json:
         print(json.dumps(_as_json(surveys, pairs, labels)))
@@ -109,13 +109,6 @@ def stats(command: Stats) -> int:
         else:
             print(f"next: vitkit train scratch --data.source {command.source}")
     return 0
-
-
-def _bar(text: str):
-    """Wraps chunks of work in a progress bar."""
-    from rich.progress import track
-
-    return lambda chunks, total: track(chunks, text, total=total, console=Console(stderr=True), transient=True)
 
 
 Pairs = dict[tuple[str, str], list[Twin]]

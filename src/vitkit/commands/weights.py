@@ -79,9 +79,8 @@ def show(command: Show) -> int:
     """`vitkit show`."""
     from dataclasses import asdict
 
-    from vitkit.models import cost
+    from vitkit.models import called, cost
     from vitkit.weights import load
-    from vitkit.weights.description import named
 
     found = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
     config, costs = found.model.config, cost(found.model.config)
@@ -91,7 +90,7 @@ def show(command: Show) -> int:
         print(json.dumps(values | {"labels": found.labels, "origin": found.origin}))
         return 0
     table = Table(show_header=False)
-    table.add_row("model", named(config))
+    table.add_row("model", called(config))
     table.add_row("parameters", f"{costs.parameters:,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")

@@ -19,6 +19,7 @@ from PIL import Image
 
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.loader import order
+from vitkit.data.progress import Shown, silent
 from vitkit.data.sources import Source, fingerprint
 from vitkit.data.tars import CLASSES
 from vitkit.data.workers import in_order
@@ -61,12 +62,10 @@ class Packed(NamedTuple):
     left_out: list[str]
 
 
-def pack(
-    parts: dict[str, Source], dest: Path, how: Packing, workers: int, shown=lambda shards, total: shards
-) -> Packed:
+def pack(parts: dict[str, Source], dest: Path, how: Packing, workers: int, shown: Shown = silent) -> Packed:
     """Write all parts ("" for a data set without any) into a directory, or go on with it; the sum over all shards.
 
-    shown(shards, total): the same shards, under a progress bar. Raises ValueError for a directory that holds something else,
+    Raises ValueError for a directory that holds something else,
     OSError when the disk is full.
     """
     dest.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitkit.data.crops import random_box
 from vitkit.data.images import BadImage, open_image
+from vitkit.data.progress import Shown, silent
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays, Store
 from vitkit.data.transforms import Augmentation, Preprocessing, policies
@@ -50,10 +51,10 @@ class Pixels:
         """One is read as quickly as another."""
 
 
-def decoded(source: Source, limit: int, workers: int, shown=lambda chunks, total: chunks) -> Source:
+def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> Source:
     """The same examples, decoded into memory by `workers` processes, if that takes at most `limit` bytes; else as they were.
 
-    Only where workers are forked, and so share it. shown(chunks, total): the same chunks, under a progress bar.
+    Only where workers are forked, and so share it.
     Raises BadImage with the image's name.
     """
     if isinstance(source.store, Arrays | Pixels) or not len(source) or not forked():

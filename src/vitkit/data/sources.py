@@ -145,6 +145,12 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
     return replace(source, rows=source.rows[indices], targets=source.targets[indices])
 
 
+def together(first: Source, second: Source) -> Source:
+    """The examples of two parts of one data set, as one."""
+    rows, targets = (np.concatenate([getattr(part, name) for part in (first, second)]) for name in ("rows", "targets"))
+    return replace(first, rows=rows, targets=targets)
+
+
 def fingerprint(source: Source) -> str:
     """A digest of the classes and, of up to 100,000 examples, the names: other images in the same number are noticed."""
     digest = hashlib.sha256(source.targets.tobytes())
@@ -226,7 +232,8 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     if len(found) > 1:
         raise ValueError(f"{where} holds several data sets: {', '.join(sorted(found))}; name one")
     named = next(iter(found.values()), {})
-    return TABLES[kinds.pop()](named if len(named) == len(files) else dict.fromkeys(files, ""), columns)
+    divided = files != [where] and len(named) == len(files)  # a file that is asked for alone is all there is
+    return TABLES[kinds.pop()](named if divided else dict.fromkeys(files, ""), columns)
 
 
 def _digits() -> Table:

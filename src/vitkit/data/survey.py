@@ -10,6 +10,7 @@ import numpy as np
 
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.likeness import look, near_pairs
+from vitkit.data.progress import Shown, silent
 from vitkit.data.sources import Source
 from vitkit.data.workers import in_order
 
@@ -52,8 +53,8 @@ class Twin(NamedTuple):
     """In which their hashes differ; -1 where the files are the same."""
 
 
-def survey(source: Source, workers: int, shown=lambda chunks, total: chunks) -> Survey:
-    """Look at every image once, in `workers` processes. shown(chunks, total): the same chunks, under a progress bar."""
+def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
+    """Look at every image once, in `workers` processes."""
     count = len(source)
     found = Survey(
         source,

@@ -91,6 +91,13 @@ class Preprocessing:
             out[:, channel].sub_(mean).div_(std)  # numbers, not tensors: no copy to the device that would wait for it
         return out
 
+    def levels(self, images: Tensor) -> Tensor:
+        """`normalise` undone: (B, 3, h, w) -> uint8 (B, 3, h, w), the nearest levels."""
+        out = images.float().clone()
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            out[:, channel].mul_(std).add_(mean)
+        return out.mul_(255).round_().clamp_(0, 255).byte()
+
     def __str__(self) -> str:
         """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std 0.5"."""
         side = "both sides" if self.rule == "square" else "shorter side"

@@ -3,7 +3,7 @@
 Legend: B batch, C channels, K classes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from vitkit.models.init import lecun_normal_
 class LeNetConfig:
     """What decides LeNet-5; its images are 32 x 32 pixels."""
 
+    kind: str = field(default="lenet", init=False)
+    """Which of the configurations this is, where only its values are kept."""
     channels: int = 1
     """C, channels of the image."""
     classes: int = 10

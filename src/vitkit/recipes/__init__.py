@@ -5,13 +5,14 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
-from vitkit.recipes.small import cifar10, cifar10_laptop, digits, scratch
+from vitkit.recipes.small import cifar10, cifar10_laptop, cifar10_masked_laptop, digits, scratch
 from vitkit.train import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits": digits,
     "cifar10": cifar10,
     "cifar10-laptop": cifar10_laptop,
+    "cifar10-masked-laptop": cifar10_masked_laptop,
     "scratch": scratch,
 }
 

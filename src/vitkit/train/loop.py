@@ -9,17 +9,21 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from vitkit.data import Batch, default_workers, eval_batches, train_batches
+from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
 from vitkit.models import create
 from vitkit.parallel import autocast, pick_device
+from vitkit.train.draws import of_examples
 from vitkit.train.log import Log, last_metrics
 from vitkit.train.recipe import Recipe, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
 from vitkit.train.span import due
 from vitkit.train.state import State, checkpoints, start, trained
+from vitkit.train.tune import begin, choose, whole
 from vitkit.weights import Classifier, adopt, load, save
+from vitkit.weights.store import write_safetensors
 
 FREE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")  # settings that are no part of an architecture
+SHOWN = 8  # images that an objective's pictures are made of
 BAD_STEPS = 3  # non-finite ones in a row, before the run goes back to the last good checkpoint
 
 
@@ -37,13 +41,16 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    data = open_data(recipe.data, workdir, recipe.seed, say)
+    data = open_data(recipe.data, workdir, say)
     recipe = resolve(recipe, data.facts)
     claim(workdir, recipe, data)
     labels = data.facts.labels if recipe.objective.labelled else ()
     model = create(recipe.model, place, recipe.seed)
     model.recompute = recipe.recompute
-    learner = recipe.objective.learner(model)
+    choose(model, recipe.tune, recipe.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        learner = recipe.objective.learner(model, recipe.data.preprocessing).to(place)
     average = {name: value.clone() for name, value in trained(learner).items()} if recipe.average else None
     state = State(learner, recipe.optim.build(learner), average)
     start(workdir, state, lambda: take_weights(model, recipe.init, labels, say), say)
@@ -68,7 +75,8 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
         origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
         origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
         origin |= {"init": recipe.init} if recipe.init else {}
-        save(Classifier(model, recipe.data.preprocessing, labels, origin), workdir / "model")
+        origin |= {"split_seed": recipe.data.split_seed}
+        save(Classifier(whole(model), recipe.data.preprocessing, labels, origin), workdir / "model")
     return load(workdir, quiet=True)
 
 
@@ -84,7 +92,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     other = [f"{name}: {theirs[name]} -> {ours[name]}" for name in ours if theirs[name] != ours[name]]
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
-    model.load_state_dict(found.model.state_dict())
+    begin(model, found.model.state_dict())
     for sentence in said:
         say(f"{source}: {sentence}")
 
@@ -109,7 +117,7 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
     try:
         while True:
             if due(state.step, recipe.evaluate_every.n, total) and state.step not in log.evaluated:
-                log("evaluation", state.step, **_evaluate(recipe, state, data, log, stop))
+                log("evaluation", state.step, **_evaluate(recipe, workdir, state, data, log, stop))
             if state.step == total:
                 return
             stop.raise_if_asked()
@@ -202,7 +210,7 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
     state.save(workdir, recipe.keep)
 
 
-def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop) -> dict[str, float]:
+def _evaluate(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> dict[str, float]:
     """Metrics on every held-out part, of the averaged weights where there is an average."""
     began, found = time.perf_counter(), {}
     place = next(state.learner.parameters()).device
@@ -213,11 +221,33 @@ def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop)
         evaluator = recipe.objective.evaluator(shown, recipe.data.preprocessing.normalise, place)
         with state.averaged() as learner, autocast(place, recipe.precision):
             found |= {f"{name}/{key}": value for key, value in evaluator(learner)}
+    show(recipe, state, next(iter(data.held_out.values()), data.train), workdir)
     log.bar.update(log.task, text="")
-    shown = [f"{key} {value:.2%}" for key, value in found.items() if "/top" in key]
+    shown = [
+        f"{key} {value:.2%}" if "/top" in key or "/accuracy" in key else f"{key} {value:.4f}"
+        for key, value in found.items()
+        if not key.endswith("/seen")
+    ]
     log.say(f"step {state.step:,}: {', '.join(shown) or 'nothing is held out to evaluate on'}")
     log.meter.paused += time.perf_counter() - began
     return found
+
+
+@torch.inference_mode()
+def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
+    """Keep an objective's pictures of a few images, from all over `part`, in pictures.safetensors, for the report."""
+    count = min(SHOWN, len(part))
+    some = subset(part, [i * len(part) // count for i in range(count)])
+    batch, place = (
+        next(iter(eval_batches(some, recipe.data.preprocessing, count, 0))),
+        next(state.learner.parameters()).device,
+    )
+    with state.averaged() as learner, autocast(place, recipe.precision):
+        images = recipe.data.preprocessing.normalise(batch.images.to(place))
+        found = learner.eval().pictures(images, of_examples(batch.indices.to(place)))
+    if found:
+        tensors = {name: x.cpu().contiguous() for name, x in found.items()}
+        write_safetensors(workdir / "pictures.safetensors", tensors, {"order": ",".join(found)})
 
 
 def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -> str:

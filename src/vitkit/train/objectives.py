@@ -1,8 +1,9 @@
 """Objectives: what a step minimises. The loop cannot tell which one it runs.
 
-An objective is settings. Its `learner(model)` is the module that a run trains: the model under the name `model`, parameters
-of its own where it needs some, and a forward pass (images, labels, keys) -> loss. Its `evaluator` measures a learner on
-held-out images, and `labelled` says whether it wants labels, and so a head.
+An objective is settings. Its `learner(model, preprocessing)` is the module that a run trains: the model under the name
+`model`, parameters of its own where it needs some, and a forward pass (images, labels, keys) -> loss. It hears of every
+update, and may have `pictures` that show what it does. The objective's `evaluator` measures a learner on held-out images,
+and `labelled` says whether it wants labels, and so a head.
 
 What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
 the batch): micro-batches and ranks then change nothing.
@@ -18,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Batch, mix
+from vitkit.data import Batch, Preprocessing
 from vitkit.evaluate import accuracy
+from vitkit.train.mix import mix
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Supervised:
                     f"{name} is {getattr(self, name)}; it is the alpha of a Beta distribution, or 0 for off"
                 )
 
-    def learner(self, model: nn.Module) -> "SupervisedLearner":
-        """The model, with this loss on its logits."""
+    def learner(self, model: nn.Module, preprocessing: Preprocessing | None = None) -> "SupervisedLearner":
+        """The model, with this loss on its logits; how images were normalised plays no part."""
         return SupervisedLearner(model, self)
 
     def evaluator(
@@ -81,6 +83,10 @@ class SupervisedLearner(nn.Module):
 
     def updated(self, step: int, total: int) -> None:
         """Called after update `step` of `total`: here nothing follows the model."""
+
+    def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
+        """Nothing to show: a label is no picture."""
+        return {}
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:

@@ -6,9 +6,11 @@ from typing import Literal, NamedTuple
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.parallel import Precision
+from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
 from vitkit.train.optim import Optim
 from vitkit.train.span import Span
+from vitkit.train.tune import Tune
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,14 @@ class Data:
     """What training images go through instead."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What a broken image does to the run: stop it before it starts, or be left out and listed."""
+    parts: Literal["given", "select", "final"] = "given"
+    """What trains and what measures. given: the parts as the data set has them. select, to choose settings without a look
+    at the test part: the val part measures, or `hold_out` of the training images where there is none beside a test part.
+    final, the run after that: all but the test part trains."""
+    hold_out: float = 0.1
+    """Share of every class that measures in a run with parts "select"."""
+    split_seed: int = 0
+    """Chooses the images of a part that had to be made; apart from `seed`, so that several seeds share one test part."""
     keep_decoded: float = 1.0
     """Gigabytes that the training images may take, decoded once and kept in memory; larger sets are decoded as they come."""
     workers: int = -1
@@ -47,8 +57,10 @@ class Recipe:
     """Weights to begin with, in any format: a run, a model directory, a file, or a published model's name. Empty is none."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
-    objective: Supervised = field(default_factory=Supervised)
+    objective: Supervised | MaskedPatches = field(default_factory=Supervised)
     """What is minimised."""
+    tune: Tune = field(default_factory=Tune)
+    """Which of the model's parameters are trained."""
     length: Span = Span(10, "epochs")
     """How long the run is."""
     batch: int = 512
@@ -116,6 +128,8 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         )
     if not 0 <= recipe.average < 1:
         raise ValueError(f"average is {recipe.average}; it is a factor from 0 (off) up to, not including, 1")
+    if not 0 < recipe.data.hold_out < 1:
+        raise ValueError(f"hold_out is {recipe.data.hold_out}; it is a share of the training images between 0 and 1")
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")

@@ -4,10 +4,23 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitkit.data import BadImage, Source, check_images, decoded, fingerprint, open_splits, subset, without
+from vitkit.data import (
+    BadImage,
+    Source,
+    Splits,
+    bar,
+    check_images,
+    decoded,
+    fingerprint,
+    open_splits,
+    stratified,
+    subset,
+    together,
+    without,
+)
 from vitkit.parallel import cpus
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
@@ -24,7 +37,7 @@ class RunData:
     """What data.json holds."""
 
 
-def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
+def open_data(data: Data, workdir: Path, say) -> RunData:
     """Open and check the data of a run. An interrupted run, one with a recipe.json, is not checked again.
 
     Every image is decoded once before the training. A broken one raises BadImage, or with `on_bad_image` "skip" is left
@@ -32,20 +45,18 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
     """
     if not data.source:
         raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
-    splits = open_splits(data.source, data.columns, seed)
-    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
-    if data.exclude and "train" in parts:
-        before = len(parts["train"])
-        parts["train"] = without(parts["train"], data.exclude)
-        say(f"{before - len(parts['train']):,} training images that {data.exclude} lists are left out")
-    if "train" not in parts:
-        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+    splits, seed = open_splits(data.source, data.columns, data.split_seed), data.split_seed
+    if data.exclude and splits.train is not None:
+        left = without(splits.train, data.exclude)
+        say(f"{len(splits.train) - len(left):,} training images that {data.exclude} lists are left out")
+        splits = replace(splits, train=left)
+    parts = divide(splits, data)
     counts = {name: len(part) for name, part in parts.items()}
-    record = {"source": data.source, "seed": seed, "labels": list(splits.labels), "counts": counts}
+    record = {"source": data.source, "split_seed": seed, "labels": list(splits.labels), "counts": counts}
     record |= {"fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
     record |= {"notes": list(splits.notes), "made": splits.made}
     known = json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
-    if known and (known["source"], known["seed"]) == (data.source, seed):
+    if known and (known["source"], known["split_seed"]) == (data.source, seed):
         if any(known[name] != record[name] for name in ("labels", "counts", "fingerprint")):
             raise ValueError(
                 f"{data.source!r} has changed since this run began ({known['counts']} images then, {counts} now); choose "
@@ -61,8 +72,28 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
     train = parts.pop("train")
     if not data.augmentation.reduced_decode:  # which makes other pixels of a file
-        train = decoded(train, int(data.keep_decoded * 1e9), cpus() if data.workers < 0 else data.workers)
+        train = decoded(
+            train, int(data.keep_decoded * 1e9), cpus() if data.workers < 0 else data.workers, bar("decoding")
+        )
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
+
+
+def divide(splits: Splits, data: Data) -> dict[str, Source]:
+    """The parts of a run: "train", and "val" and "test" as far as it may see them. Raises ValueError without any to train on."""
+    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
+    if "train" not in parts:
+        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+    if data.parts == "given":
+        return parts
+    both = {"val", "test"} <= parts.keys()
+    if data.parts == "final":
+        return {"train": together(parts["train"], parts["val"]), "test": parts["test"]} if both else parts
+    if both:
+        return {"train": parts["train"], "val": parts["val"]}
+    first, second = stratified(parts["train"].targets, data.hold_out, data.split_seed)
+    if not len(second):
+        raise ValueError(f"{data.source!r} has no class with two training images, so none can be held out to select on")
+    return {"train": subset(parts["train"], first), "val": subset(parts["train"], second)}
 
 
 def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[int, str]]]:
