@@ -14,7 +14,7 @@ import pytest
 import vitkit
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import Backbone, LeNet, LeNetConfig, ResNet, ResNetConfig, VisionTransformer, ViTConfig
-from vitkit.train import Data, MaskedPatches, Optim, Recipe, Supervised
+from vitkit.train import Data, MaskedAutoencoder, MaskedPatches, Optim, Recipe, SelfDistillation, Supervised
 
 ROOT = Path(vitkit.__file__).parent
 RANKS = {
@@ -88,6 +88,8 @@ def test_models_import_torch_only():
         Optim,
         Supervised,
         MaskedPatches,
+        MaskedAutoencoder,
+        SelfDistillation,
         Recipe,
     ],
 )
@@ -190,6 +192,8 @@ def test_every_setting_is_explained_on_the_command_line():
         Optim,
         Supervised,
         MaskedPatches,
+        MaskedAutoencoder,
+        SelfDistillation,
         Recipe,
     ):
         tree = ast.parse(inspect.getsource(config)).body[0]

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from vitkit.data import Batch, Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.train import MaskedPatches, train
-from vitkit.train.draws import of_examples, uniform
 from vitkit.train.loop import gradient
 from vitkit.train.patches import colour_levels, cut, joined, mean_colours
 from vitkit.train.state import State
@@ -29,35 +28,8 @@ def made(objective=None, config=CONFIG):
     return (objective or MaskedPatches()).learner(create(config, seed=0), PREPARE)
 
 
-class TestDraws:
-    keys = torch.tensor([0, 1, 2, 2**61 + 7, 5 * 10**17])
-
-    def test_splitmix_by_hand(self):
-        def mixed(x):
-            x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-            x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
-            return x ^ (x >> 31)
-
-        for purpose in (0, 1, 7):
-            for key, row in zip(self.keys.tolist(), uniform(self.keys, purpose, 5).tolist(), strict=True):
-                stream = mixed((key + purpose * 0xBF58476D1CE4E5B9) % 2**64)
-                slow = [mixed((stream + (i + 1) * 0x9E3779B97F4A7C15) % 2**64) >> 40 for i in range(5)]
-                assert row == [number / 2**24 for number in slow]
-
-    def test_they_look_uniform_and_independent(self):
-        keys = of_examples(torch.arange(400))
-        x = uniform(keys, 3, 250)
-        assert x.min() >= 0 and x.max() < 1
-        counts = torch.histc(x, 20, 0, 1)
-        assert ((counts - 5000) ** 2 / 5000).sum() < 45  # chi squared of 19 degrees, beyond the 99.9 % point of 43.8
-        for other in (uniform(keys, 4, 250), x.roll(1, 0), x.roll(1, 1)):
-            assert torch.corrcoef(torch.stack([x.flatten(), other.flatten()]))[0, 1].abs() < 0.015
-        assert torch.equal(x[37:90], uniform(keys[37:90], 3, 250))
-        assert torch.equal(x[:, :10], uniform(keys, 3, 10))
-
-
 class TestCorruption:
-    keys = of_examples(torch.arange(3000))
+    keys = torch.arange(3000)
 
     def test_shares_are_the_papers(self):
         found = made().corruption(self.keys, 196)
@@ -139,7 +111,7 @@ class TestLearner:
     )
     def test_the_first_loss_is_that_of_no_idea(self, target, loss):
         images = PREPARE.normalise(levels(4))
-        learner, keys = made(MaskedPatches(target)), of_examples(torch.arange(4))
+        learner, keys = made(MaskedPatches(target)), torch.arange(4)
         found = learner(images, None, keys).item()
         if loss is None:
             which = learner.corruption(keys, 12).which
@@ -153,7 +125,7 @@ class TestLearner:
         learner = made(MaskedPatches(target), config)
         for parameter in (learner.mask, learner.predict.weight):
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(2))
-        images, keys = PREPARE.normalise(levels(3)), of_examples(torch.arange(3))
+        images, keys = PREPARE.normalise(levels(3)), torch.arange(3)
         found = learner.corruption(keys, 12)
         tokens = learner.model.place(found.of(learner.model.patches(images), learner.mask), (4, 3))
         outputs = learner.predict(learner.model.states(tokens, (4, 3))[:, config.prefix :])
@@ -174,7 +146,7 @@ class TestLearner:
         """With everything hidden and no class token the answer does not depend on the image."""
         learner = made(MaskedPatches(rate=1.0, masked=1.0, swapped=0.0), replace(CONFIG, pool="gap"))
         torch.nn.init.normal_(learner.predict.weight, generator=torch.Generator().manual_seed(2))
-        keys = of_examples(torch.arange(1))
+        keys = torch.arange(1)
         one, two = (learner.predictions(PREPARE.normalise(levels(1, seed)), keys)[0] for seed in (0, 1))
         assert torch.equal(one, two)
         assert one.std(1).min() > 1e-4  # but it does depend on the place
@@ -198,7 +170,7 @@ class TestLearner:
     @pytest.mark.parametrize("target", TARGETS)
     def test_pictures_show_the_target_in_place(self, target):
         learner, images = made(MaskedPatches(target)), levels(5)
-        keys = of_examples(torch.arange(5))
+        keys = torch.arange(5)
         shown = learner.pictures(PREPARE.normalise(images), keys)
         assert list(shown) == ["image", "seen", "predicted", "target"]
         assert all(x.dtype == torch.uint8 and x.shape == images.shape for x in shown.values())
@@ -242,7 +214,7 @@ class TestEvaluator:
         ]
         one, two = (dict(objective.evaluator(b, PREPARE.normalise, "cpu")(learner)) for b in (whole, parts))
         assert one == pytest.approx(two, rel=1e-6) and learner.training
-        keys, normal = of_examples(rows), PREPARE.normalise(images)
+        keys, normal = rows, PREPARE.normalise(images)
         assert one["loss"] == pytest.approx(learner(normal, None, keys).item(), rel=1e-5)
         asked = learner.targets(normal)[rows[:, None], learner.corruption(keys, 12).which].flatten(0, 1)
         if target == "pixels":

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vitkit.data import mix
 from vitkit.models import create, vit
 from vitkit.train import Optim, Span, Supervised
-from vitkit.train.mix import mix
 from vitkit.train.optim import parameter_groups
 from vitkit.train.span import due
 

@@ -3,6 +3,7 @@
 from vitkit.data.check import check_images
 from vitkit.data.images import BadImage, Picture, open_image
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
+from vitkit.data.mix import mix, uniforms
 from vitkit.data.pack import Packed, Packing, pack
 from vitkit.data.progress import bar
 from vitkit.data.resident import decoded
@@ -44,6 +45,7 @@ __all__ = [
     "default_workers",
     "eval_batches",
     "fingerprint",
+    "mix",
     "open_image",
     "open_parts",
     "open_source",
@@ -56,5 +58,6 @@ __all__ = [
     "together",
     "train_batches",
     "twins",
+    "uniforms",
     "without",
 ]

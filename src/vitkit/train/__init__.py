@@ -1,5 +1,7 @@
 """Recipe -> resolve -> train: one loop, whatever the objective."""
 
+from vitkit.train.autoencoder import MaskedAutoencoder
+from vitkit.train.distillation import SelfDistillation
 from vitkit.train.log import last_metrics
 from vitkit.train.loop import train
 from vitkit.train.masked import MaskedPatches
@@ -14,9 +16,11 @@ __all__ = [
     "Data",
     "Facts",
     "Interrupted",
+    "MaskedAutoencoder",
     "MaskedPatches",
     "Optim",
     "Recipe",
+    "SelfDistillation",
     "Span",
     "Supervised",
     "Tune",

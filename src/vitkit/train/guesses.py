@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Batch
-from vitkit.train.draws import of_examples
 
 
 def cross_entropies(predicted: Tensor, targets: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ def measured(
             for batch in batches:
                 real = batch.real.to(place)
                 images = normalise(batch.images.to(place, non_blocking=True))[real]
-                predicted, targets = learner.asked(images, of_examples(batch.indices.to(place))[real])
+                predicted, targets = learner.asked(images, batch.indices.to(place)[real])
                 losses, numbers = learner.losses(predicted, targets), targets.is_floating_point()
                 right = torch.zeros_like(losses) if numbers else guesses(predicted, targets) == targets
                 rows = [values.double().flatten(1).mean(1).sum().cpu() for values in (losses, right)]

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
 from vitkit.models import create
 from vitkit.parallel import autocast, pick_device
-from vitkit.train.draws import of_examples
 from vitkit.train.log import Log, last_metrics
-from vitkit.train.recipe import Recipe, resolve, to_json
+from vitkit.train.recipe import Recipe, differences, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
 from vitkit.train.span import due
 from vitkit.train.state import State, checkpoints, start, trained
@@ -57,6 +56,8 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     if state.step == recipe.length.n and (workdir / "model" / "config.json").exists():
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
+    if state.step == 0:
+        learner.updated(0, recipe.length.n)
     if recipe.compile:
         model.compile()
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
@@ -88,8 +89,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     if not source:
         return
     found, said = adopt(load(source, quiet=True), labels=labels, image=model.config.image, new_head=True)
-    theirs, ours = to_json(found.model.config), to_json(model.config)
-    other = [f"{name}: {theirs[name]} -> {ours[name]}" for name in ours if theirs[name] != ours[name]]
+    other = differences(to_json(found.model.config), to_json(model.config))
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
     begin(model, found.model.state_dict())
@@ -244,7 +244,7 @@ def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
     )
     with state.averaged() as learner, autocast(place, recipe.precision):
         images = recipe.data.preprocessing.normalise(batch.images.to(place))
-        found = learner.eval().pictures(images, of_examples(batch.indices.to(place)))
+        found = learner.eval().pictures(images, batch.indices.to(place))
     if found:
         tensors = {name: x.cpu().contiguous() for name, x in found.items()}
         write_safetensors(workdir / "pictures.safetensors", tensors, {"order": ",".join(found)})

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Preprocessing
-from vitkit.train.draws import uniform
+from vitkit.data import Batch, Preprocessing, uniforms
 from vitkit.train.guesses import cross_entropies, guesses, measured
 from vitkit.train.patches import colour_levels, cut, joined, mean_colours, put, taken, with_patches
 
@@ -120,9 +119,9 @@ class MaskedPatchesLearner(nn.Module):
     def corruption(self, keys: Tensor, patches: int) -> Corruption:
         """(B,) keys -> what happens to N patches. Of every image as many are corrupted; what becomes of each is drawn."""
         of, count = self.objective, max(1, round(self.objective.rate * patches))
-        which = uniform(keys, WHICH, patches).argsort(dim=1, stable=True)[:, :count]
-        fate = uniform(keys, FATE, count)
-        step = 1 + (uniform(keys, OTHER, count) * (patches - 1)).long().clamp(max=patches - 2)  # to any but itself
+        which = uniforms(keys, patches, WHICH).argsort(dim=1, stable=True)[:, :count]
+        fate = uniforms(keys, count, FATE)
+        step = 1 + (uniforms(keys, count, OTHER) * (patches - 1)).long().clamp(max=patches - 2)  # to any but itself
         swapped = (fate >= of.masked) & (fate < of.masked + of.swapped)
         return Corruption(which, fate < of.masked, swapped, (which + step) % patches)
 

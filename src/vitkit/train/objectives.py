@@ -2,8 +2,8 @@
 
 An objective is settings. Its `learner(model, preprocessing)` is the module that a run trains: the model under the name
 `model`, parameters of its own where it needs some, and a forward pass (images, labels, keys) -> loss. It hears of every
-update, and may have `pictures` that show what it does. The objective's `evaluator` measures a learner on held-out images,
-and `labelled` says whether it wants labels, and so a head.
+update, and of the beginning as update 0, and may have `pictures` that show what it does. The objective's `evaluator`
+measures a learner on held-out images, and `labelled` says whether it wants labels, and so a head.
 
 What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
 the batch): micro-batches and ranks then change nothing.
@@ -19,9 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Preprocessing
+from vitkit.data import Batch, Preprocessing, mix
 from vitkit.evaluate import accuracy
-from vitkit.train.mix import mix
 
 
 @dataclass(frozen=True)

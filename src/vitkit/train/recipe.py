@@ -4,13 +4,17 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing
-from vitkit.models import ViTConfig
+from vitkit.models import ModelConfig
 from vitkit.parallel import Precision
+from vitkit.train.autoencoder import MaskedAutoencoder
+from vitkit.train.distillation import SelfDistillation
 from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
 from vitkit.train.optim import Optim
 from vitkit.train.span import Span
 from vitkit.train.tune import Tune
+
+Objective = Supervised | MaskedPatches | MaskedAutoencoder | SelfDistillation
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class Data:
     """Which images, and how they reach the model."""
 
     source: str = ""
-    """Folder of images, CSV or JSONL manifest, parquet file, prefix or folder, or "digits"."""
+    """Folder of images, CSV or JSONL manifest, parquet files, tar shards, their address, hf:NAME, or digits (docs/data.md)."""
     columns: Columns = field(default_factory=Columns)
     """Which columns of a table hold the image and its label; found by their names unless told."""
     exclude: str = ""
@@ -47,7 +51,7 @@ class Data:
 class Recipe:
     """One training run. Spans are "500 steps", "10 epochs" or "1e6 images"."""
 
-    model: ViTConfig
+    model: ModelConfig
     """The network; `classes` 0 is filled in from the data."""
     data: Data
     """The images."""
@@ -57,7 +61,7 @@ class Recipe:
     """Weights to begin with, in any format: a run, a model directory, a file, or a published model's name. Empty is none."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
-    objective: Supervised | MaskedPatches = field(default_factory=Supervised)
+    objective: Objective = field(default_factory=Supervised)
     """What is minimised."""
     tune: Tune = field(default_factory=Tune)
     """Which of the model's parameters are trained."""
@@ -112,7 +116,9 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     classes = len(facts.labels) if recipe.objective.labelled else 0
     if recipe.model.classes not in (0, classes):
         raise ValueError(f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0")
-    if recipe.objective.labelled and recipe.model.pool == "none":
+    if recipe.model.channels != 3:
+        raise ValueError(f"the model's images have {recipe.model.channels} channels, the data's 3: --model.channels 3")
+    if recipe.objective.labelled and getattr(recipe.model, "pool", "") == "none":
         raise ValueError(
             'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
         )
@@ -161,7 +167,11 @@ def to_json(node) -> dict:
     if isinstance(node, Span):
         return str(node)
     if is_dataclass(node):
-        return {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
+        named = getattr(
+            node, "kind", type(node).__name__ if isinstance(node, Objective) else ""
+        )  # which of several it is
+        kind = {"kind": named} if named else {}
+        return kind | {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
     return list(node) if isinstance(node, tuple) else node
 
 

@@ -1,4 +1,4 @@
-"""Mixup and CutMix: by their definitions and torchvision's, whatever the micro-batch."""
+"""Mixup and CutMix: by their definitions and torchvision's, whatever the micro-batch; a draw is a function of its key."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torchvision.transforms import v2
 
-from vitkit.train.mix import mix
+from vitkit.data import mix, uniforms
 
 B, H, W, K = 64, 24, 40, 7
 IMAGES = torch.randn(B, 3, H, W, generator=torch.Generator().manual_seed(0))
@@ -81,6 +81,30 @@ def test_shares_are_drawn_from_the_beta_distribution(alpha):
     found = torch.where(torch.arange(20_000) % 2 == 0, targets[:, 0], targets[:, 1])
     want = stats.beta(alpha, alpha).ppf((np.arange(20_000) + 0.5) / 20_000)
     assert np.abs(np.sort(found.numpy()) - want).mean() < 0.01  # a mean of 20,000 is off by about 0.003
+
+
+def test_uniform_numbers_are_splitmix64s_and_uniform():
+    def splitmix64(key: int, n: int) -> int:
+        z = (key + (n + 1) * 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        return z ^ z >> 31
+
+    found = uniforms(KEYS, 5)
+    for i, key in enumerate(KEYS.tolist()):
+        want = [((splitmix64(key, n) >> 40) + 0.5) / 2**24 for n in range(5)]
+        assert found[i].tolist() == torch.tensor(want).tolist()
+    many = uniforms(torch.arange(20_000), 2)  # poor keys, good numbers
+    assert stats.kstest(many.flatten().numpy(), "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(many.T)[0, 1]) < 0.03 and many.min() > 0 and many.max() < 1
+
+
+def test_another_purpose_has_other_numbers():
+    keys = torch.arange(2000)
+    found = [uniforms(keys, 10, purpose).flatten() for purpose in (0, 1, 2, 1013)]
+    assert torch.equal(found[0], uniforms(keys, 10).flatten())
+    assert (torch.corrcoef(torch.stack(found)) - torch.eye(4)).abs().max() < 0.03
+    assert torch.equal(uniforms(keys[5:9], 10, 1), found[1].view(-1, 10)[5:9])
 
 
 def test_what_cannot_be_paired_is_refused_and_off_is_off():

@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.train.draws import uniform
-
-MIXING = 100  # what the numbers are for; masked.py has other ones
+_GOLDEN, _FIRST, _SECOND = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _TABLE = 4096  # intervals of a quantile function, between which it is taken to be straight
 
 
@@ -34,7 +32,7 @@ def mix(
             f"mixup and cutmix mix neighbours in pairs, and {len(images)} images have no pairs; make the batch, the "
             f"micro-batch and every process's share of the batch even (--batch, --micro-batch)"
         )
-    draws = uniform(keys, MIXING, 4)  # which way, share, and the box's centre
+    draws = uniforms(keys, 4)  # which way, share, and the box's centre
     ways = [_blended(draws, mixup)] if mixup else []
     ways += [_cut(draws, cutmix, images.shape[2:])] if cutmix else []
     if not ways:
@@ -44,6 +42,27 @@ def mix(
     keep, share = (of[0] if len(of) == 1 else torch.where(first, *of) for of in (ways, shares))
     keep, share = keep.to(images), share.view(-1, 1).to(targets)
     return keep * images + (1 - keep) * _partners(images), share * targets + (1 - share) * _partners(targets)
+
+
+def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
+    """Keys int64 (B,) -> float32 (B, count), uniform between 0 and 1: the same on every device, a function of the key and the
+    purpose alone. Other purposes have other numbers.
+
+    SplitMix64, started at the key; its upper 24 bits.
+    """
+    start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would wrap around
+    bits = (
+        keys[:, None] + start + torch.arange(1, count + 1, device=keys.device) * _GOLDEN
+    )  # int64 wraps around, as it should
+    bits = (bits ^ _shifted(bits, 30)) * _FIRST
+    bits = (bits ^ _shifted(bits, 27)) * _SECOND
+    bits = bits ^ _shifted(bits, 31)
+    return (_shifted(bits, 40).to(torch.float32) + 0.5) / (1 << 24)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """To the right, zeros following: int64 would bring its sign."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
 def _partners(values: Tensor) -> Tensor:
