@@ -2,6 +2,7 @@
 
 import sys
 from difflib import get_close_matches
+from itertools import pairwise
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
 COMMANDS = ("train", "finetune", "evaluate", "predict", "show", "compare", "convert", "push", "models")
@@ -87,18 +88,26 @@ def _dispatch(name: str, rest: list[str]) -> int:
         default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
         prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
     elif name == "train":
-        from vitkit.recipes import listing, recipe
+        from vitkit.recipes import listing, recipe, with_model
 
         if not rest or rest[0].startswith("-"):
             print(
-                f"usage: vitkit train RECIPE [--setting value]\n\nrecipes (or file.py:function):\n{listing()}\n\n"
+                f"usage: vitkit train RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{listing()}\n\n"
                 f"vitkit train RECIPE --help lists every setting with its value."
             )
             return 0 if rest else 2
-        prog, default = f"{prog} {rest[0]}", settings(recipe(rest[0]))
-        rest = rest[1:]
+        chosen, prog, rest = recipe(rest[0]), f"{prog} {rest[0]}", rest[1:]
+        model = _value_of("--model", rest)  # first: the settings of the model are those of its kind
+        default = settings(with_model(chosen, model) if model else chosen)
     with _spans():
         return act(tyro.cli(settings, prog=prog, args=rest, config=plain, **({"default": default} if default else {})))
+
+
+def _value_of(option: str, words: list[str]) -> str:
+    """What an option of one value is set to, the last time it is; empty where it is not."""
+    found = [after for word, after in pairwise(words) if word == option]
+    found += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return found[-1] if found else ""
 
 
 def _spans():

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
-from vitkit.recipes import RECIPES, listing, recipe
+from vitkit.recipes import RECIPES, listing, recipe, with_model
 from vitkit.train import MaskedAutoencoder, MaskedPatches, SelfDistillation, Span, Supervised, train
 
 
@@ -114,6 +114,13 @@ def test_supervised_recipes_of_the_group_begin_at_its_head_bias():
             assert found.objective.loss == "sigmoid" and found.model.head_bias == -10.0
             hidden = isinstance(found.model, ViTConfig) and not name.startswith("augreg")
             assert getattr(found.model, "representation", 0) == (found.model.width if hidden else 0)
+
+
+def test_another_model_keeps_what_the_recipe_regularises_by():
+    large = with_model(recipe("paper.imagenet21k.B16"), "L/16").model
+    assert (large.width, large.representation, large.dropout, large.head_bias) == (1024, 1024, 0.1, -10.0)
+    assert with_model(recipe("augreg.medium1.do0.1"), "Ti/16").model.stochastic_depth == 0.1
+    assert with_model(recipe("paper.imagenet21k.B16"), "BiT-R50x1").model.head_bias == -10.0
 
 
 def test_every_name_is_listed():

@@ -81,7 +81,7 @@ class Eventful(Supervised):
     stop: ClassVar[set[int]] = set()
     poison: ClassVar[set[int]] = set()
 
-    def learner(self, model):
+    def learner(self, model, preprocessing):
         return EventfulLearner(model, self)
 
 

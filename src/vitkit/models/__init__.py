@@ -1,6 +1,6 @@
 """Names to configurations to models. torch only: no loss, optimiser, file format or process group in this room."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import chain
 
 import torch
@@ -25,8 +25,13 @@ def build(config: ModelConfig) -> Model:
     return {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}[type(config)](config)
 
 
+def plain(config: ModelConfig) -> dict:
+    """A configuration as plain values, its kind among them; `config_from` is the way back."""
+    return {"kind": config.kind, **asdict(config)}
+
+
 def config_from(values: dict) -> ModelConfig:
-    """A configuration from the plain values that `dataclasses.asdict` and JSON have of it; without a kind a ViTConfig.
+    """A configuration from the plain values that `plain` or JSON has of it; without a kind a ViTConfig.
 
     Raises ValueError or TypeError for what is none.
     """
@@ -93,6 +98,7 @@ __all__ = [
     "create",
     "exaflops",
     "named",
+    "plain",
     "resample",
     "vit",
 ]

@@ -1,8 +1,8 @@
 """What a ResNet is, as frozen values: alone as a classifier (BiT), or below a Transformer as a hybrid's stem (Section 3.1)."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Literal, Union, get_args, get_origin
+from typing import ClassVar, Literal, Union, get_args, get_origin
 
 Grid = tuple[int, int]
 
@@ -125,8 +125,9 @@ class Backbone:
 class ResNetConfig:
     """A ResNet as a classifier: the convolutions, and what stands around them."""
 
-    kind: str = field(default="resnet", init=False)
-    """Which of the configurations this is, where only its values are kept."""
+    kind: ClassVar[str] = "resnet"
+    """What this configuration is called where only its values are kept."""
+
     backbone: Backbone = Backbone()
     """The convolutions."""
     image: tuple[int, int] = (224, 224)

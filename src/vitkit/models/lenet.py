@@ -3,7 +3,8 @@
 Legend: B batch, C channels, K classes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,9 @@ from vitkit.models.init import lecun_normal_
 class LeNetConfig:
     """What decides LeNet-5; its images are 32 x 32 pixels."""
 
-    kind: str = field(default="lenet", init=False)
-    """Which of the configurations this is, where only its values are kept."""
+    kind: ClassVar[str] = "lenet"
+    """What this configuration is called where only its values are kept."""
+
     channels: int = 1
     """C, channels of the image."""
     classes: int = 10

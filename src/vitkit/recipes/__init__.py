@@ -2,10 +2,12 @@
 
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
 
+from vitkit.models import LeNetConfig, ViTConfig, named
 from vitkit.recipes.later import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3
 from vitkit.recipes.small import cifar10, cifar10_laptop, cifar10_masked_laptop, digits, scratch, tiny_imagenet
@@ -40,6 +42,28 @@ def listing() -> str:
     return "\n".join([*(f"  {n:24}{(RECIPES[n].__doc__ or '').splitlines()[0]}" for n in alone), *lines])
 
 
+CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_depth", "head_bias")
+
+
+def with_model(recipe: Recipe, name: str) -> Recipe:
+    """The same training of a named model: `with_model(cifar10(), "BiT-R50x1")`, with the recipe's classes and channels, and
+    its dropout, stochastic depth, head bias and hidden layer where the model has them.
+
+    Images keep the recipe's size, or, where the model cannot cut that, take the multiple of its stride just below.
+    """
+    model = named(name)
+    kept = {name: getattr(recipe.model, name, None) for name in CARRIED if hasattr(model, name)}
+    model = replace(model, **{name: value for name, value in kept.items() if value is not None})
+    if isinstance(model, ViTConfig) and getattr(recipe.model, "representation", 0):
+        model = replace(model, representation=model.width)
+    if not isinstance(model, LeNetConfig):
+        stride = model.stride if isinstance(model, ViTConfig) else 1
+        model = replace(model, image=tuple(max(side // stride, 1) * stride for side in recipe.model.image))
+    how = recipe.data.preprocessing
+    how = replace(how, size=model.image, resize=max(how.resize, *model.image) if how.resize else 0)
+    return replace(recipe, model=model, data=replace(recipe.data, preprocessing=how))
+
+
 def recipe(name: str) -> Recipe:
     """A recipe by its name, or by "file.py:function" from a file of one's own, which is run to get it.
 
@@ -63,4 +87,4 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]()
 
 
-__all__ = ["RECIPES", "listing", "recipe"]
+__all__ = ["RECIPES", "listing", "recipe", "with_model"]

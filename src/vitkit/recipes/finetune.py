@@ -6,7 +6,7 @@ import numpy as np
 
 from vitkit.data import Augmentation, Columns, Source, open_image, open_splits
 from vitkit.train import Data, Optim, Recipe, Span
-from vitkit.weights import load
+from vitkit.weights import adopt, load
 
 SWEEP = (0.001, 0.003, 0.01, 0.03)
 
@@ -68,7 +68,7 @@ def finetune(model: str, data: str, preset: str = "", image: int = 0, columns: C
     return Recipe(
         name=f"finetune-{preset or 'own'}",
         init=model,
-        model=replace(found.model.config, image=size, classes=0, representation=0, head_bias=0.0),
+        model=adopt(found, labels=(), image=size, new_head=True)[0].model.config,
         data=Data(
             source=data,
             columns=columns,

@@ -13,7 +13,7 @@ from vitkit.data import Batch, Source, default_workers, eval_batches, subset, tr
 from vitkit.models import create
 from vitkit.parallel import autocast, pick_device
 from vitkit.train.log import Log, last_metrics
-from vitkit.train.recipe import Recipe, resolve, to_json
+from vitkit.train.recipe import Recipe, differences, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
 from vitkit.train.span import due
 from vitkit.train.state import State, checkpoints, start, trained
@@ -89,8 +89,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     if not source:
         return
     found, said = adopt(load(source, quiet=True), labels=labels, image=model.config.image, new_head=True)
-    theirs, ours = to_json(found.model.config), to_json(model.config)
-    other = [f"{name}: {theirs[name]} -> {ours[name]}" for name in ours if theirs[name] != ours[name]]
+    other = differences(to_json(found.model.config), to_json(model.config))
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
     begin(model, found.model.state_dict())

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing
-from vitkit.models import ViTConfig
+from vitkit.models import ModelConfig
 from vitkit.parallel import Precision
 from vitkit.train.autoencoder import MaskedAutoencoder
 from vitkit.train.distillation import SelfDistillation
@@ -47,7 +47,7 @@ class Data:
 class Recipe:
     """One training run. Spans are "500 steps", "10 epochs" or "1e6 images"."""
 
-    model: ViTConfig
+    model: ModelConfig
     """The network; `classes` 0 is filled in from the data."""
     data: Data
     """The images."""
@@ -106,7 +106,9 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     classes = len(facts.labels) if recipe.objective.labelled else 0
     if recipe.model.classes not in (0, classes):
         raise ValueError(f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0")
-    if recipe.objective.labelled and recipe.model.pool == "none":
+    if recipe.model.channels != 3:
+        raise ValueError(f"the model's images have {recipe.model.channels} channels, the data's 3: --model.channels 3")
+    if recipe.objective.labelled and getattr(recipe.model, "pool", "") == "none":
         raise ValueError(
             'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
         )
@@ -155,7 +157,10 @@ def to_json(node) -> dict:
     if isinstance(node, Span):
         return str(node)
     if is_dataclass(node):
-        kind = {"kind": type(node).__name__} if isinstance(node, Objective) else {}
+        named = getattr(
+            node, "kind", type(node).__name__ if isinstance(node, Objective) else ""
+        )  # which of several it is
+        kind = {"kind": named} if named else {}
         return kind | {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
     return list(node) if isinstance(node, tuple) else node
 

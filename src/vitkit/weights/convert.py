@@ -58,7 +58,8 @@ def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool
         raise ValueError(f"no format {to!r}; there are {', '.join(FORMATS)}")
     path, config = Path(path), classifier.model.config
     if problems := cannot(to, config):
-        raise ValueError(f"{to} has no place for {', '.join(problems)}; native and google hold more")
+        others = ", ".join(name for name in FORMATS if not cannot(name, config))
+        raise ValueError(f"{to} has no place for {', '.join(problems)}; there is one in {others}")
     form = table_of(to, config)
     if (differences := form.differs(config)) and not approximate:
         raise ValueError(

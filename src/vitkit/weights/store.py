@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
-from vitkit.models import LeNetConfig, Model, ModelConfig, ResNetConfig, build, called, cost
+from vitkit.models import LeNetConfig, Model, ModelConfig, ResNetConfig, build, called, cost, plain
 from vitkit.weights import huggingface, native
 from vitkit.weights.card import model_card
 from vitkit.weights.description import Classifier, Description, Hints, from_json, numbered
@@ -125,7 +125,7 @@ def summary(classifier: Classifier, form: str) -> str:
 def described(classifier: Classifier) -> dict:
     """vitkit's own description of a model, which from_json reads."""
     return {
-        "model": asdict(classifier.model.config),
+        "model": plain(classifier.model.config),
         "preprocessing": classifier.preprocessing.to_json(),
         "labels": list(classifier.labels),
         "origin": classifier.origin,
