@@ -94,12 +94,11 @@ def _dispatch(name: str, rest: list[str]) -> int:
         default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
         prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
     elif name == "train":
-        from vitkit.recipes import RECIPES, recipe, with_model
+        from vitkit.recipes import listing, recipe, with_model
 
         if not rest or rest[0].startswith("-"):
-            lines = "\n".join(f"  {n:16}{(f.__doc__ or '').splitlines()[0]}" for n, f in RECIPES.items())
             print(
-                f"usage: vitkit train RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
+                f"usage: vitkit train RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{listing()}\n\n"
                 f"vitkit train RECIPE --help lists every setting with its value."
             )
             return 0 if rest else 2
