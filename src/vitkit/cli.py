@@ -4,11 +4,12 @@ import sys
 from difflib import get_close_matches
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
-COMMANDS = ("train", "evaluate", "predict", "show", "compare", "convert", "push", "models")
+COMMANDS = ("train", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "models")
 
 OVERVIEW = """usage: vitkit COMMAND ...
 
   train RECIPE [--setting value]   train a model, or continue the run that is there
+  plan RECIPE --gpus N             memory, time and energy that a recipe needs, by formula
   evaluate MODEL DATA              accuracy of a model on images with labels
   predict MODEL IMAGE...           the likeliest classes of images
   show MODEL                       what a model is and where it came from
@@ -44,12 +45,15 @@ def main(argv: list[str] | None = None) -> int:
     import torch
 
     from vitkit.data import WorkerDied
+    from vitkit.parallel import Echo, RankLost
     from vitkit.train import Interrupted
 
     try:
         return _dispatch(argv[0], argv[1:])
     except Interrupted:
         return STOPPED
+    except Echo:
+        return 1
     except KeyboardInterrupt:  # outside a training run, where there is nothing to save
         return 130
     except BrokenPipeError:  # `vitkit models | head`
@@ -57,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except torch.OutOfMemoryError as error:
         return _complain(f"out of memory: use a smaller --micro-batch, or --recompute ({str(error).splitlines()[0]})")
-    except (ValueError, OSError, FloatingPointError, WorkerDied) as error:
+    except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
         return _complain(str(error))
 
 
@@ -75,14 +79,14 @@ def _dispatch(name: str, rest: list[str]) -> int:
 
     settings, act = COMMANDS[name]
     prog, default = f"vitkit {name}", None
-    if name == "train":
+    if name in ("train", "plan"):
         from vitkit.recipes import RECIPES, recipe
 
         if not rest or rest[0].startswith("-"):
             lines = "\n".join(f"  {n:16}{(f.__doc__ or '').splitlines()[0]}" for n, f in RECIPES.items())
             print(
-                f"usage: vitkit train RECIPE [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
-                f"vitkit train RECIPE --help lists every setting with its value."
+                f"usage: vitkit {name} RECIPE [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
+                f"vitkit {name} RECIPE --help lists every setting with its value."
             )
             return 0 if rest else 2
         prog, default = f"{prog} {rest[0]}", settings(recipe(rest[0]))

@@ -40,7 +40,7 @@ def curve(workdir):
 def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
     classifier = train(tiny, tmp_path, "cpu", quiet)
     assert {p.name for p in tmp_path.iterdir()} == {
-        "LAST", "checkpoints", "data.json", "metrics.jsonl", "model", "recipe.json"
+        "LAST", "LOCK", "checkpoints", "data.json", "metrics.jsonl", "model", "recipe.json"
     }  # fmt: skip
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000030", "step-00000024"]
     ran = json.loads((tmp_path / "recipe.json").read_text())
@@ -127,7 +127,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("how", ["flipped", "truncated", "gone", "no counters"])
     def test_falls_back_to_the_checkpoint_before(self, tiny, quiet, tmp_path, how, capsys):
-        last, before = self.interrupted(tiny, quiet, tmp_path / "run")
+        last, before, *_ = self.interrupted(tiny, quiet, tmp_path / "run")
         file = last / "state.safetensors"
         if how == "flipped":
             content = bytearray(file.read_bytes())

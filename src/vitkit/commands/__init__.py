@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 from vitkit.commands.models import Models, models
+from vitkit.commands.plan import Plan, plan
 from vitkit.commands.train import Train, train
 from vitkit.commands.use import Evaluate, Predict, evaluate, predict
 from vitkit.commands.weights import Compare, Convert, Push, Show, compare, convert, push, show
 
 COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
     "train": (Train, train),
+    "plan": (Plan, plan),
     "evaluate": (Evaluate, evaluate),
     "predict": (Predict, predict),
     "models": (Models, models),

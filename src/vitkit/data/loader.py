@@ -60,11 +60,12 @@ def train_batches(
     after: int,
     workers: int,
     share: tuple[int, int] = (0, 1),
+    pin: bool = False,
 ) -> Iterator[Batch]:
     """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented. Close it to end its workers.
 
     workers: processes that prepare batches; 0 is none besides this one. share: (rank, ranks) yields this rank's equal
-    part of every batch, so that all ranks together see what one would.
+    part of every batch, so that all ranks together see what one would. pin: into page-locked memory, for a GPU.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
     """
     suit(augmentation, preprocessing)
@@ -76,18 +77,23 @@ def train_batches(
     if augmentation.rand_augment[0]:
         import torchvision.transforms.v2  # noqa: F401 once here, rather than in every worker
     build = _Training(source, augmentation, preprocessing, batch, seed, part)
-    return _stream(build, _Count(after + 1), source, preprocessing, part, workers)
+    return _stream(build, _Count(after + 1), source, preprocessing, part, workers, pin)
 
 
 def eval_batches(
-    source: Source, preprocessing: Preprocessing, batch: int, workers: int, share: tuple[int, int] = (0, 1)
+    source: Source,
+    preprocessing: Preprocessing,
+    batch: int,
+    workers: int,
+    share: tuple[int, int] = (0, 1),
+    pin: bool = False,
 ) -> "EvalBatches":
     """Every example once, in order, in batches of `batch`; can be gone through again and again.
 
-    The last batch is filled up with rows whose `real` is False. share: as in train_batches; every rank gets as many
-    batches. Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
+    The last batch is filled up with rows whose `real` is False. share and pin: as in train_batches; every rank gets
+    as many batches. Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
     """
-    return EvalBatches(source, preprocessing, batch, workers, _part(batch, share))
+    return EvalBatches(source, preprocessing, batch, workers, _part(batch, share), pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +105,7 @@ class EvalBatches:
     batch: int
     workers: int
     part: range
+    pin: bool = False
 
     def __len__(self) -> int:
         return -(-len(self.source) // self.batch)
@@ -106,7 +113,7 @@ class EvalBatches:
     def __iter__(self) -> Iterator[Batch]:
         build = _Evaluation(self.source, self.preprocessing, self.batch, self.part)
         workers = min(self.workers, len(self))
-        return _stream(build, range(len(self)), self.source, self.preprocessing, self.part, workers)
+        return _stream(build, range(len(self)), self.source, self.preprocessing, self.part, workers, self.pin)
 
 
 @lru_cache(maxsize=2)
@@ -184,12 +191,13 @@ class _Count:
         return itertools.count(self.first)
 
 
-def _stream(build, steps, source: Source, preprocessing: Preprocessing, part: range, workers: int) -> Iterator[Batch]:
+def _stream(
+    build, steps, source: Source, preprocessing: Preprocessing, part: range, workers: int, pin: bool
+) -> Iterator[Batch]:
     if workers < 0:
         raise ValueError(f"workers is {workers}; it is 0 or more")
     source.prepare()
     shape = (len(part), 3, *preprocessing.size)
-    pin = torch.cuda.is_available()
     if workers and forked() and not pin:  # pinning copies a batch anyway, in a thread of its own
         return in_slots(build, steps, workers, AHEAD, shape)
     return in_order(build, steps, workers, pin, batches_ahead(workers, math.prod(shape)))
