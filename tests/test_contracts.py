@@ -14,15 +14,26 @@ import pytest
 import vitkit
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import Backbone, LeNet, LeNetConfig, ResNet, ResNetConfig, VisionTransformer, ViTConfig
-from vitkit.train import Data, Optim, Recipe, Supervised
+from vitkit.train import Data, MaskedAutoencoder, MaskedPatches, Optim, Recipe, SelfDistillation, Supervised
 
 ROOT = Path(vitkit.__file__).parent
 RANKS = {
     "__init__": 9, "parallel": 0, "models": 1, "data": 1, "weights": 2, "evaluate": 2, "train": 3, "recipes": 4,
-    "inspection": 4, "serve": 4, "commands": 6, "cli": 7, "__main__": 8,
+    "inspection": 4, "serve": 4, "suites": 5, "commands": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
-PUBLIC_ROOMS = ["models", "data", "weights", "evaluate", "train", "recipes", "inspection", "serve", "parallel"]
+PUBLIC_ROOMS = [
+    "models",
+    "data",
+    "weights",
+    "evaluate",
+    "train",
+    "recipes",
+    "inspection",
+    "serve",
+    "suites",
+    "parallel",
+]
 
 
 def room(file: Path) -> str:
@@ -76,6 +87,9 @@ def test_models_import_torch_only():
         Data,
         Optim,
         Supervised,
+        MaskedPatches,
+        MaskedAutoencoder,
+        SelfDistillation,
         Recipe,
     ],
 )
@@ -177,6 +191,9 @@ def test_every_setting_is_explained_on_the_command_line():
         Data,
         Optim,
         Supervised,
+        MaskedPatches,
+        MaskedAutoencoder,
+        SelfDistillation,
         Recipe,
     ):
         tree = ast.parse(inspect.getsource(config)).body[0]

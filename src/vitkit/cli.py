@@ -2,13 +2,15 @@
 
 import sys
 from difflib import get_close_matches
+from itertools import pairwise
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
-COMMANDS = ("train", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "models")
+COMMANDS = ("train", "finetune", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "models")
 
 OVERVIEW = """usage: vitkit COMMAND ...
 
   train RECIPE [--setting value]   train a model, or continue the run that is there
+  finetune MODEL DATA              published weights on images of one's own, as the paper does
   plan RECIPE --gpus N             memory, time and energy that a recipe needs, by formula
   evaluate MODEL DATA              accuracy of a model on images with labels
   predict MODEL IMAGE...           the likeliest classes of images
@@ -79,23 +81,38 @@ def _dispatch(name: str, rest: list[str]) -> int:
 
     settings, act = COMMANDS[name]
     prog, default = f"vitkit {name}", None
-    if name in ("train", "plan"):
-        from vitkit.recipes import RECIPES, recipe
+    plain = (tyro.conf.AvoidSubcommands,)  # a setting that may be absent, as a hybrid's stem, is no command of its own
+    if name == "finetune":
+        from vitkit.commands.finetune import Known, values
+
+        named = len(rest) > 1 and not any(
+            word.startswith("-") for word in rest[:2]
+        )  # then --help is about all settings
+        words = [word for word in rest if not (named and word in ("-h", "--help"))]
+        default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
+        prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
+    elif name in ("train", "plan"):
+        from vitkit.recipes import RECIPES, recipe, with_model
 
         if not rest or rest[0].startswith("-"):
             lines = "\n".join(f"  {n:16}{(f.__doc__ or '').splitlines()[0]}" for n, f in RECIPES.items())
             print(
-                f"usage: vitkit {name} RECIPE [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
+                f"usage: vitkit {name} RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
                 f"vitkit {name} RECIPE --help lists every setting with its value."
             )
             return 0 if rest else 2
-        prog, default = f"{prog} {rest[0]}", settings(recipe(rest[0]))
-        rest = rest[1:]
+        chosen, prog, rest = recipe(rest[0]), f"{prog} {rest[0]}", rest[1:]
+        model = _value_of("--model", rest)  # first: the settings of the model are those of its kind
+        default = settings(with_model(chosen, model) if model else chosen)
     with _spans():
-        plain = (
-            tyro.conf.AvoidSubcommands,
-        )  # a setting that may be absent, as a hybrid's stem, is no command of its own
         return act(tyro.cli(settings, prog=prog, args=rest, config=plain, **({"default": default} if default else {})))
+
+
+def _value_of(option: str, words: list[str]) -> str:
+    """What an option of one value is set to, the last time it is; empty where it is not."""
+    found = [after for word, after in pairwise(words) if word == option]
+    found += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return found[-1] if found else ""
 
 
 def _spans():

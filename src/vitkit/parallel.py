@@ -1,4 +1,4 @@
-"""The machine: how many CPUs are ours, which device, which arithmetic; and the other processes of the same run.
+"""The machine: CPUs, device, arithmetic, where files are kept; and the other processes of the same run.
 
 torchrun starts a run of several processes, its ranks, each with a device of its own. `joined()` makes them one run: FSDP2
 shards the learner, every batch is shared out, and what a rank finds is summed. In a run of one process all of this is the
@@ -183,7 +183,7 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
         learner.reshard()
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full(tensor: Tensor) -> Tensor:
     """A sharded tensor in one piece, on every rank, which must all ask; any other as it is."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
@@ -253,6 +253,13 @@ def _quota() -> int | None:
     if not quota.isdecimal() or not period.isdecimal():
         return None
     return max(1, int(quota) // int(period))
+
+
+def cache_dir() -> Path:
+    """Where downloads and indices are kept: $VITKIT_CACHE, or vitkit in the user's cache directory."""
+    if chosen := os.environ.get("VITKIT_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitkit"
 
 
 def pick_device(name: str = "auto") -> torch.device:

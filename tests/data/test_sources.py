@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 
-from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, stores, subset
+from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, pieces, subset
 from vitkit.data.sources import stratified
 from vitkit.data.tables import LABEL, PARTS, pick
 
@@ -360,11 +360,12 @@ def test_pages_damaged_below_a_sound_header_are_bad_images(write, tmp_path):
 
 def test_large_parquet_files_keep_few_row_groups(write, monkeypatch):
     source = open_source(write("x.parquet", table(pictures(60), [0] * 60)))
-    monkeypatch.setattr(stores, "KEEP", 10)
+    monkeypatch.setattr(pieces, "KEEP", 10)
+    monkeypatch.setattr(pieces, "WINDOW", 10)
     source.prepare()
     for i in np.random.default_rng(0).permutation(60):
         assert np.array_equal(open_image(source[i][0], "x").pixels(), photograph(8, 9, int(i)))
-    assert len(source.store.kept) == stores.GROUPS
+    assert len(source.store.kept) == pieces.LEAST
 
 
 # What all have in common
@@ -436,7 +437,7 @@ def test_what_is_not_there_is_said(folder, tmp_path):
     for where, message in [
         (tmp_path / "nowhere", "there is no folder, file or data set"),
         (tmp_path / "no" / "where", "there is no folder, file or data set"),
-        (folder({"cat/a.jpg": 8}) / "cat/a.jpg", "is no .csv, .tsv, .jsonl, .ndjson or .parquet file"),
+        (folder({"cat/a.jpg": 8}) / "cat/a.jpg", "is no .csv, .tsv, .jsonl, .ndjson, .parquet or .tar file"),
     ]:
         with pytest.raises(ValueError, match=message):
             open_splits(str(where))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 from PIL import Image
+from torchvision.transforms import v2
 
 from vitkit.data import Augmentation, BadImage, Preprocessing, augment, images, open_image, open_source, transforms
 from vitkit.data.transforms import resize, suit
@@ -120,6 +121,7 @@ def test_other_json_is_no_preprocessing(garbage):
 @pytest.mark.parametrize("change", [
     {"crop": "centre"}, {"area": (0, 1)}, {"area": (0.5, 0.2)}, {"area": (0.5, 1.5)}, {"area": (0.5,)}, {"pad": -1},
     {"rand_augment": (1, 31)}, {"rand_augment": (-1, 3)}, {"interpolation": "area"}, {"resize": -1},
+    {"colour_jitter": (0.4, 0.4, 0.4)}, {"colour_jitter": (0, 0, 0, 0.6)}, {"colour_jitter": (-1, 0, 0, 0)}, {"erase": 1.1},
 ])  # fmt: skip
 def test_impossible_augmentations_are_refused(change):
     with pytest.raises(ValueError, match=f"^{next(iter(change))} is "):
@@ -143,6 +145,7 @@ WAYS = [
     Augmentation(crop="pad_crop", pad=3),
     Augmentation(crop="none", flip=False),
     Augmentation(crop="none", rand_augment=(2, 9)),
+    Augmentation(colour_jitter=(0.4, 0.4, 0.2, 0.1), erase=0.5),
 ]
 
 
@@ -222,6 +225,39 @@ def test_rand_augment_is_repeatable_and_leaves_the_global_generator_alone():
     made = [augment(picture, how, to, generator(seed)) for seed in (0, 0, 1, 2, 3)]
     assert torch.equal(made[0], made[1]) and len({image.numpy().tobytes() for image in made}) >= 3
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_colour_jitter_is_torchvisions_functions_in_the_order_drawn():
+    picture, to = open_image(photograph(32, 32), "x"), Preprocessing(size=(32, 32))
+    strength = (0.4, 0.4, 0.4, 0.1)
+    for seed in range(4):
+        made = augment(picture, Augmentation(crop="none", flip=False, colour_jitter=strength), to, generator(seed))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generator(seed).integers(2**63)))
+            drawn = v2.ColorJitter(*strength).make_params([])
+        want = to(picture).contiguous()
+        for i in drawn["fn_idx"].tolist():
+            name = ("brightness", "contrast", "saturation", "hue")[i]
+            want = getattr(v2.functional, f"adjust_{name}")(want, drawn[f"{name}_factor"])
+        assert torch.equal(made, want)
+
+
+def test_erasing_fills_a_rectangle_of_a_share_of_the_images_with_the_mean():
+    picture = open_image(np.full((40, 60, 3), 255, np.uint8), "x")
+    to = Preprocessing(size=(40, 60), mean=(0.485, 0.456, 0.406))
+    how, erased = Augmentation(crop="none", flip=False, erase=0.4), []
+    for seed in range(200):
+        image = augment(picture, how, to, generator(seed))
+        if (image == 255).all():
+            continue
+        hole = (image != 255).all(0)
+        rows, columns = (hole.any(axis).nonzero()[:, 0] for axis in (1, 0))
+        box = image[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        assert torch.equal(box, torch.tensor([124, 116, 104], dtype=torch.uint8).view(3, 1, 1).expand_as(box))
+        assert hole.sum() == box[0].numel()
+        erased.append(box[0].numel() / (40 * 60))
+    assert 55 < len(erased) < 105 and 0.015 < min(erased) < 0.1 and 0.25 < max(erased) < 0.35
+    assert to.normalise(box[None])[0].abs().max() < 0.01  # what is filled in is nearly 0 for the model
 
 
 def test_a_square_may_be_cut_too():

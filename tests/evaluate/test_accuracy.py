@@ -9,6 +9,8 @@ from torch import nn
 
 from vitkit.data import Batch
 from vitkit.evaluate import accuracy, align
+from vitkit.evaluate.labels import imagenet_wordnet
+from vitkit.weights.description import imagenet_labels
 
 
 class Fixed(nn.Module):
@@ -72,3 +74,13 @@ def test_classes_meet_by_name():
         ValueError, match=r"1 of 2 classes that the model does not know \(fly\); the model knows ant, bee"
     ):
         align(["ant", "fly"], ["ant", "bee"])
+
+
+def test_imagenet_folders_meet_by_their_wordnet_numbers():
+    imagenet = imagenet_labels()
+    folders = ["n02102040", "n03000684", "n01440764"]  # three of Imagenette's: English springer, chain saw, tench
+    found = align(folders, imagenet).tolist()
+    assert [imagenet[i] for i in found] == ["English springer", "chain saw", "tench"]
+    assert align(imagenet_wordnet(), imagenet).tolist() == list(range(1000))
+    with pytest.raises(ValueError, match="n00000001"):
+        align(["n00000001"], imagenet)

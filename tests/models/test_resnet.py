@@ -3,41 +3,47 @@
 import copy
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from npz_names import hybrid, read, resnet
 
-from vitkit.models import DIALECTS, NAMES, Backbone, ResNetConfig, ViTConfig, build, create, named
+from vitkit.models import (
+    DIALECTS,
+    NAMES,
+    Backbone,
+    ResNetConfig,
+    ViTConfig,
+    build,
+    called,
+    config_from,
+    create,
+    named,
+    plain,
+)
 from vitkit.models.resnet import Conv, Root, same, standardised
 from vitkit.train import Optim, Supervised
 from vitkit.train.optim import parameter_groups
+from vitkit.weights import load
 
 TINY = Backbone(units=(1, 2), width=0.5)
 
 
 def reference(shared, name):
-    said = json.loads(shared(f"reference/{name}.json").read_text())
-    with np.load(shared(f"reference/{name}.weights.npz")) as file:
-        arrays = dict(file)
+    """A model of the official code's, through the loader, with images and what it made of them."""
+    side = json.loads(shared(f"reference/{name}.json").read_text())["image"]
+    model = load(shared(f"reference/{name}.weights.npz"), image=tuple(side), quiet=True).model
     with np.load(shared(f"reference/{name}.expected.npz")) as file:
         expected = {key: torch.from_numpy(file[key]) for key in file}
-    return said, arrays, expected.pop("images").permute(0, 3, 1, 2), expected
+    return model, expected.pop("images").permute(0, 3, 1, 2), expected
 
 
 @pytest.mark.parametrize("name", ["hybrid_stem_only", "hybrid_stage3", "hybrid_stage4"])
 def test_official_hybrids(shared, name):
-    said, arrays, images, expected = reference(shared, name)
-    config = ViTConfig(
-        width=said["hidden_size"], depth=2, mlp=96, heads=3, patch=said["patches"][0], image=said["image"], classes=7,
-        representation=said.get("representation_size", 0),
-        stem=Backbone(tuple(said["resnet"]["num_layers"]), said["resnet"]["width_factor"]),
-    )  # fmt: skip
-    model = read(hybrid(config), arrays, create(config))
+    model, images, expected = reference(shared, name)
     with torch.inference_mode():
         for _ in range(2):  # the second pass has the kept kernels
             torch.testing.assert_close(model.features(images), expected["representation"], atol=1e-5, rtol=1e-5)
@@ -49,15 +55,13 @@ def test_official_hybrids(shared, name):
 
 @pytest.mark.parametrize(("name", "order"), [("resnet_bit", "post"), ("resnet_bit_paper", "pre")])
 def test_official_resnets(shared, name, order):
-    said, arrays, images, expected = reference(shared, name)
-    dialect = DIALECTS["big_vision" if order == "pre" else "google"]
-    config = ResNetConfig(Backbone(said["depth"], said["width"], order, **dialect), said["image"], classes=7)
-    model = read(resnet(config), arrays, create(config))
+    model, images, expected = reference(shared, name)
+    assert model.config.backbone.order == order
     with torch.inference_mode():
         torch.testing.assert_close(model(images), expected["logits"], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("order", "dialect"), [("post", "timm"), ("pre", "bit")])
+@pytest.mark.parametrize(("order", "dialect"), [("post", "timm"), ("pre", "timm_bit")])
 def test_timms_dialects(order, dialect):
     """timm's hybrids and its BiT, with random weights."""
     timm = pytest.importorskip("timm")
@@ -66,8 +70,7 @@ def test_timms_dialects(order, dialect):
         (1, 2), (256, 512), num_classes=5, preact=order == "pre", conv_layer=partial(conv, eps=1e-8),
         stem_type={"post": "same", "pre": "fixed"}[order],
     ).eval()  # fmt: skip
-    settings = DIALECTS[dialect] | {"weight_eps": 1e-8}
-    ours = lively(ResNetConfig(Backbone((1, 2), 1.0, order, **settings), (64, 48), classes=5))
+    ours = lively(ResNetConfig(Backbone((1, 2), 1.0, order, **DIALECTS[dialect]), (64, 48), classes=5))
     known, renamed = theirs.state_dict(), {}
     names = {"blocks.0": "stages.0.blocks.0", "blocks.1": "stages.1.blocks.0", "blocks.2": "stages.1.blocks.1",
              "root": "stem", "shortcut_norm": "downsample.norm", "shortcut": "downsample.conv", "head": "head.fc"}  # fmt: skip
@@ -187,9 +190,8 @@ class TestEveryModel:
         torch.testing.assert_close(model(x), torch.cat([model(x[:1]), model(x[1:])]), atol=1e-4, rtol=1e-4)
 
     def test_configuration_is_plain_values_and_back(self, config):
-        plain = json.loads(json.dumps(asdict(config)))
-        assert type(config)(**plain) == config
-        assert hash(type(config)(**plain)) == hash(config)
+        again = config_from(json.loads(json.dumps(plain(config))))
+        assert again == config and hash(again) == hash(config)
 
     def test_compiles_as_one_graph(self, config, request):
         request.addfinalizer(torch.compiler.reset)  # one function of many models: the limit of recompilations
@@ -287,6 +289,10 @@ def test_names():
     assert named("b/32") == named("B/32", width=384, mlp=1536, heads=6)
     assert named("R152x4").backbone.features == 8192
     assert named("Axial-B/16").pool == "gap"
+    for name in set(NAMES) - {"b/32"}:  # which has S/32's shape
+        x1 = "x1" if name.startswith(("Axial-R", "Local-R", "Augmented-R", "BN-R")) else ""
+        assert called(named(name)).replace("ViT-", "") == name + x1
+    assert called(named("R101x2+L/48", depth=3)) == "R101x2+ViT of width 1024, depth 3, mlp 4096, heads 16, patch 48"
 
 
 @pytest.mark.parametrize(

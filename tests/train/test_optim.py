@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from vitkit.data import mix
 from vitkit.models import create, vit
 from vitkit.train import Optim, Span, Supervised
 from vitkit.train.optim import parameter_groups
@@ -145,6 +147,7 @@ class Fixed(torch.nn.Module):
     def __init__(self, logits):
         super().__init__()
         self.logits = logits
+        self.config = SimpleNamespace(classes=logits.shape[1])
 
     def forward(self, images):
         return self.logits
@@ -176,8 +179,29 @@ class TestLosses:
             expected = F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
         torch.testing.assert_close(self.loss(name, 0.2), expected)
 
+    @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+    def test_a_mixed_loss_is_that_of_the_two_labels_in_the_shares_of_the_images(self, name):
+        images, keys = torch.arange(6.0).view(6, 1, 1, 1), torch.arange(1, 7) << 40
+        learner = Supervised(name, 0.1, mixup=0.5).learner(Fixed(self.logits))
+        mixed, _ = mix(images, torch.eye(6), keys, mixup=0.5)
+        partner = torch.arange(6) ^ 1
+        share = ((mixed - images[partner]) / (images - images[partner])).flatten()
+        losses = []
+        for labels in (self.labels, self.labels[partner]):
+            rows = [(Fixed(self.logits[i : i + 1]), labels[i : i + 1]) for i in range(6)]
+            losses.append(torch.stack([Supervised(name, 0.1).learner(m)(None, label, None) for m, label in rows]))
+        expected = (share * losses[0] + (1 - share) * losses[1]).mean()
+        torch.testing.assert_close(learner(images, self.labels, keys), expected)
+
     def test_first_loss_of_the_official_pretraining(self):
         """Zero head, bias -10, 21,843 classes, one label: K ln(1 + e^-10) + 10."""
         model = create("mu/16", classes=21_843, head_bias=-10.0, seed=0).eval()
         loss = Supervised("sigmoid").learner(model)(torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]), None)
         assert loss.item() == pytest.approx(21_843 * math.log1p(math.exp(-10)) + 10, rel=1e-5)
+
+
+def test_the_staircase_is_bits():
+    """BiT-HyperRule for 10,000 steps: warm-up to 500, divided by ten at 3,000, 6,000 and 9,000."""
+    optim = Optim(lr=0.003, warmup=Span(500), schedule="staircase")
+    rates = [optim.rate(step, 10_000) for step in (0, 250, 500, 2_999, 3_000, 5_999, 6_000, 8_999, 9_000, 9_999)]
+    assert rates == pytest.approx([0, 0.0015, 0.003, 0.003, 3e-4, 3e-4, 3e-5, 3e-5, 3e-6, 3e-6])

@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from vitkit.parallel import any_rank, from_every_rank, from_rank_0, joined, sum_over_ranks, world
-from vitkit.train import Interrupted, Optim, Span, Supervised, train
+from vitkit.train import Interrupted, MaskedAutoencoder, MaskedPatches, Optim, SelfDistillation, Span, Supervised, train
 from vitkit.train.checkpoints import checkpoints
 from vitkit.train.log import read_metrics
 from vitkit.train.objectives import SupervisedLearner
@@ -56,7 +56,7 @@ def run(recipe, workdir):
 class Told(Supervised):
     """The loss, but the last rank gets SIGTERM in the middle of step 8."""
 
-    def learner(self, model):
+    def learner(self, model, preprocessing=None):
         return ToldLearner(model, self)
 
 
@@ -70,7 +70,7 @@ class ToldLearner(SupervisedLearner):
         self.told = not os.environ.get("TOLD")
 
     def forward(self, images, labels, keys):
-        if self.seen == 7 and not self.told and world().rank == world().ranks - 1:
+        if self.seen == 8 and not self.told and world().rank == world().ranks - 1:
             self.told = True
             os.kill(os.getpid(), signal.SIGTERM)
         return super().forward(images, labels, keys) * self.scale.mean()
@@ -128,6 +128,23 @@ def test_four_ranks_too(recipe, tmp_path, changes):
     curves_meet(tmp_path / "one", tmp_path / "four")
     if recipe.optim.name == "sgd":
         weights_meet(tmp_path / "one", tmp_path / "four")
+
+
+OBJECTIVES = [
+    MaskedPatches(),
+    MaskedAutoencoder(),
+    SelfDistillation(local_views=0, outputs=32, hidden=16, bottleneck=8),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda one: type(one).__name__)
+def test_objectives_with_parameters_and_teachers(recipe, tmp_path, objective):
+    recipe = replace(recipe, objective=objective, optim=Optim("sgd", lr=0.01))
+    run(recipe, tmp_path / "one")
+    assert together(2, run, recipe, tmp_path / "two") == [0, 0]
+    curves_meet(tmp_path / "one", tmp_path / "two")
+    weights_meet(tmp_path / "one", tmp_path / "two")
 
 
 def exchange(path):

@@ -81,7 +81,7 @@ class Eventful(Supervised):
     stop: ClassVar[set[int]] = set()
     poison: ClassVar[set[int]] = set()
 
-    def learner(self, model):
+    def learner(self, model, preprocessing):
         return EventfulLearner(model, self)
 
 
@@ -208,12 +208,13 @@ def batch_of(n, labels=10):
     )
 
 
-@pytest.mark.parametrize("micro", [1, 4, 7, 16])
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_accumulated_micro_batches_are_the_big_batch(tiny, micro, loss):
-    whole = replace(
-        tiny, model=replace(tiny.model, dropout=0, stochastic_depth=0), batch=16, objective=Supervised(loss, 0.1)
-    )
+@pytest.mark.parametrize(
+    ("micro", "objective"),
+    [(micro, Supervised(loss, 0.1)) for micro in (1, 4, 7, 16) for loss in ("softmax", "sigmoid")]
+    + [(6, Supervised(loss, 0.1, mixup=0.5, cutmix=1.0)) for loss in ("softmax", "sigmoid")],
+)
+def test_accumulated_micro_batches_are_the_big_batch(tiny, micro, objective):
+    whole = replace(tiny, model=replace(tiny.model, dropout=0, stochastic_depth=0), batch=16, objective=objective)
     grads, norms = [], []
     for recipe in (replace(whole, micro_batch=16), replace(whole, micro_batch=micro)):
         model = create(resolve(recipe, Facts(100, tuple("0123456789"))).model, seed=0)

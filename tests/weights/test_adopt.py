@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.models import RESAMPLE, resample, vit
+from vitkit.models import RESAMPLE, Backbone, ResNetConfig, named, resample, vit
 from vitkit.weights import adopt, load, save
 
 CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf")
@@ -39,6 +39,48 @@ def test_two_heads_are_both_new(random_classifier):
         random_classifier(vit("mu/8", image=(32, 32), classes=7, pool="distilled", registers=1)), labels="ab"
     )
     assert torch.equal(after.model(torch.randn(1, 3, 32, 32)), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        vit("R+mu/16", image=64, classes=3),
+        vit("mu/8", image=32, positions="learned2d"),
+        vit("mu/8", image=32, positions="learned", inject="every", depth=2),
+        vit("mu/8", image=32, positions="sincos-moco"),
+        vit("Axial-mu/8", image=32),
+        ResNetConfig(Backbone((1, 1), 0.5), 32),
+        ResNetConfig(Backbone((1, 1), mixer="axial"), 32),
+        ResNetConfig(Backbone((1, 1), mixer="augmented"), 32),
+    ],
+)
+def test_every_family_at_another_size_and_with_another_head(config, random_classifier):
+    """What it is made into for a size is what it computes at that size anyway."""
+    before, x = random_classifier(config), torch.randn(2, 3, 64, 96)
+    after, _ = adopt(before, image=(64, 96))
+    assert after.model.config.image == after.preprocessing.size == (64, 96)
+    with torch.no_grad():
+        torch.testing.assert_close(after.model(x), before.model(x), atol=1e-5, rtol=1e-5)
+        other, said = adopt(before, labels="ab")
+        assert said == [
+            f"dropped: the head of {config.classes:,} classes",
+            "newly made: a head of 2 classes, all zeros",
+        ]
+        assert torch.equal(other.model(x), torch.zeros(2, 2))
+        torch.testing.assert_close(other.model.features(x), before.model.features(x))
+
+
+def test_sizes_that_have_no_meaning(random_classifier):
+    with pytest.raises(ValueError, match="relative positions of 4 x 4 patches have no meaning on 8 x 4"):
+        adopt(random_classifier(vit("mu/8", image=32, positions="relative")), image=(64, 32))
+    lenet = random_classifier(named("LeNet-5"))
+    with pytest.raises(ValueError, match="LeNet-5 takes images of 32 x 32 pixels, not 64 x 32"):
+        adopt(lenet, image=(64, 32))
+    after, _ = adopt(lenet, labels="ab")
+    assert torch.equal(after.model.representation.weight, lenet.model.representation.weight)
+    _, said = adopt(random_classifier(vit("mu/8", image=32, positions="rotary")), image=(64, 32))
+    assert said == ["rotary positions from 4 x 4 to 8 x 4 patches: they count the new patches, and are not stretched "
+                    "over the old extent"]  # fmt: skip
 
 
 def test_another_size(random_classifier, tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitkit.models import vit
-from vitkit.weights import FORMATS, convert, load, save
+from vitkit.weights import convert, google, load, save, timm
 from vitkit.weights.files import read_npz, read_pickle
 from vitkit.weights.store import tensors_in
 
@@ -71,9 +71,9 @@ def files(random_classifier, tmp_path):
     classifier = random_classifier(CONFIG)
     save(classifier, tmp_path / "hf")
     convert(classifier, tmp_path / "m.npz", "google")
-    arrays = {name: t.numpy() for name, t in tensors_in(FORMATS["google"], classifier).items()}
+    arrays = {name: t.numpy() for name, t in tensors_in(google, classifier).items()}
     np.savez(tmp_path / "plain.npz", **arrays)
-    torch.save(tensors_in(FORMATS["timm"], classifier), tmp_path / "m.pth")
+    torch.save(tensors_in(timm, classifier), tmp_path / "m.pth")
     return tmp_path
 
 
@@ -157,7 +157,7 @@ def test_settings_in_a_training_checkpoint_are_no_danger(tmp_path):
 
 def test_the_format_before_pytorch_1_6(tmp_path, random_classifier):
     classifier = random_classifier(CONFIG)
-    state = {n: t.clone() for n, t in tensors_in(FORMATS["timm"], classifier).items()}
+    state = {n: t.clone() for n, t in tensors_in(timm, classifier).items()}
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     found = load(tmp_path / "old.pth", heads=2, quiet=True)
     assert all(torch.equal(t, classifier.model.state_dict()[n]) for n, t in found.model.state_dict().items())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from vitkit.commands.finetune import Finetune, finetune
 from vitkit.commands.models import Models, models
 from vitkit.commands.plan import Plan, plan
 from vitkit.commands.train import Train, train
@@ -10,6 +11,7 @@ from vitkit.commands.weights import Compare, Convert, Push, Show, compare, conve
 
 COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
     "train": (Train, train),
+    "finetune": (Finetune, finetune),
     "plan": (Plan, plan),
     "evaluate": (Evaluate, evaluate),
     "predict": (Predict, predict),

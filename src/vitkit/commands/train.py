@@ -16,6 +16,8 @@ class Train:
     """Train a model by a recipe, or continue the run that is in the directory."""
 
     recipe: Annotated[Recipe, arg(name="")]
+    model_name: Annotated[str, arg(name="model")] = ""
+    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit models` lists them."""
     workdir: Path | None = None
     """Directory of the run; runs/NAME unless told. Run the same command again to continue it."""
     device: str = "auto"

@@ -103,7 +103,7 @@ def _part(command: Evaluate, origin: dict) -> tuple[Source, str]:
     trained_on = origin.get("data", "")
     paths = Path(command.data), Path(trained_on)
     if trained_on and (command.data == trained_on or (paths[0].exists() and paths[0].resolve() == paths[1].resolve())):
-        splits = open_splits(command.data, command.columns, origin.get("seed", 0))
+        splits = open_splits(command.data, command.columns, origin.get("split_seed", 0))
         chosen = getattr(splits, command.split or "test")
         if splits.made and chosen:
             return (

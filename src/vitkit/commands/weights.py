@@ -77,25 +77,22 @@ class Push:
 
 def show(command: Show) -> int:
     """`vitkit show`."""
-    from dataclasses import asdict
-
-    from vitkit.models import cost
+    from vitkit.models import called, cost, plain
     from vitkit.weights import load
-    from vitkit.weights.description import named
 
     found = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
     config, costs = found.model.config, cost(found.model.config)
     if command.json:
         rest = {"parameters": costs.parameters, "tokens": costs.tokens, "macs": costs.macs}
-        values = {"model": asdict(config), **rest, "preprocessing": found.preprocessing.to_json()}
+        values = {"model": plain(config), **rest, "preprocessing": found.preprocessing.to_json()}
         print(json.dumps(values | {"labels": found.labels, "origin": found.origin}))
         return 0
     table = Table(show_header=False)
-    table.add_row("model", named(config))
+    table.add_row("model", called(config))
     table.add_row("parameters", f"{costs.parameters:,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
-    for name, value in asdict(config).items():
+    for name, value in plain(config).items():
         table.add_row(f"  {name}", escape(" x ".join(map(str, value)) if name == "image" else str(value)))
     table.add_row("preprocessing", str(found.preprocessing))
     names = ", ".join(found.labels[:5]) + (", ..." if len(found.labels) > 5 else "")

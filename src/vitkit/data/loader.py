@@ -4,6 +4,9 @@ The order is the permutations of all epochs end to end, and batch t is positions
 seam, every example comes once in each, and B may be larger than the data set. What augmentation does to an example is
 decided by (seed, epoch, example). So a run is continued by its step number alone, with any number of workers.
 
+Where examples can only be read many together (row groups of large parquet files, remote shards), a permutation goes
+through windows of some of these pieces: which pieces meet in a window, and the order inside it, are random.
+
 Legend: B batch, N examples, h w pixels.
 """
 
@@ -11,7 +14,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +24,7 @@ from vitkit.data.images import BadImage, open_image
 from vitkit.data.slots import in_slots
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
-from vitkit.data.transforms import Augmentation, Preprocessing, augment, suit
+from vitkit.data.transforms import Augmentation, Preprocessing, augment, policies, suit
 from vitkit.data.workers import AHEAD, batches_ahead, forked, in_order
 from vitkit.parallel import cpus
 
@@ -74,10 +76,9 @@ def train_batches(
     if seed < 0 or after < 0:
         raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
     part = _part(batch, share)
-    if augmentation.rand_augment[0]:
-        import torchvision.transforms.v2  # noqa: F401 once here, rather than in every worker
-    build = _Training(source, augmentation, preprocessing, batch, seed, part)
-    return _stream(build, _Count(after + 1), source, preprocessing, part, workers, pin)
+    policies(augmentation, preprocessing.mean)  # imports what they need once here, rather than in every worker
+    build = _Training(source, augmentation, preprocessing, seed, part)
+    return _stream(build, _Rows(source, batch, seed, part, after), source, preprocessing, part, workers, pin)
 
 
 def eval_batches(
@@ -116,39 +117,67 @@ class EvalBatches:
         return _stream(build, range(len(self)), self.source, self.preprocessing, self.part, workers, self.pin)
 
 
-@lru_cache(maxsize=2)
-def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """The permutation of `count` examples in an epoch, counted from 0: int64 (count,)."""
-    return _Stream(seed, _ORDER).at(epoch, 0).permutation(count)
+def order(count: int, seed: int, epoch: int, pieces: tuple[np.ndarray, int] | None = None) -> np.ndarray:
+    """The permutation of `count` examples in an epoch, counted from 0: int64 (count,).
+
+    pieces: which piece each example lies in, int64 (count,), and how many of them make a window; None is no matter.
+    """
+    random = _Stream(seed, _ORDER).at(epoch, 0)
+    plain = random.permutation(count)
+    if pieces is None:
+        return plain
+    piece, together = pieces
+    window = random.permutation(int(piece.max()) + 1)[piece] // together
+    return plain[np.argsort(window[plain], kind="stable")]
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """For every step after `after`, the (epoch, example) of each row: int64 (B, 2). Made in one process for all workers."""
+
+    source: Source
+    batch: int
+    seed: int
+    part: range
+    after: int
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        count, pieces = len(self.source), self.source.pieces()
+        orders: dict[int, np.ndarray] = {}
+        for step in itertools.count(self.after):
+            epochs, places = np.divmod(step * self.batch + np.arange(self.part.start, self.part.stop), count)
+            rows = np.stack([epochs, places], axis=1)
+            for epoch in np.unique(epochs).tolist():
+                if epoch not in orders:
+                    orders = {epoch: order(count, self.seed, epoch, pieces)}
+                here = epochs == epoch
+                rows[here, 1] = orders[epoch][places[here]]
+            yield rows
 
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """Step -> Batch."""
+    """(epoch, example) of every row -> Batch."""
 
     source: Source
     augmentation: Augmentation
     preprocessing: Preprocessing
-    batch: int
     seed: int
     part: range
 
-    def __getitem__(self, step: int) -> "Batch | BadImage":
-        return self.fill(_images(self.part, self.preprocessing), step)
+    def __getitem__(self, rows: np.ndarray) -> "Batch | Exception":
+        return self.fill(_images(self.part, self.preprocessing), rows)
 
-    def fill(self, images: Tensor, step: int) -> "Batch | BadImage":
+    def fill(self, images: Tensor, rows: np.ndarray) -> "Batch | Exception":
         """The batch whose images are written into `images`."""
-        count = len(self.source)
-        places = [divmod((step - 1) * self.batch + i, count) for i in self.part]
-        rows = [(epoch, int(order(count, self.seed, epoch)[place])) for epoch, place in places]
-        batch = _empty([index for _, index in rows], self.source, images)
+        batch = _empty(rows[:, 1].tolist(), self.source, images)
         stream = _Stream(self.seed, _AUGMENT)
-        for row, (epoch, index) in enumerate(rows):
+        for row, (epoch, index) in enumerate(rows.tolist()):
             try:
                 picture = open_image(self.source[index][0], self.source.name(index))
                 random = stream.at(epoch, index)
                 batch.images[row] = augment(picture, self.augmentation, self.preprocessing, random)
-            except BadImage as error:
+            except (BadImage, OSError) as error:
                 return error
         return batch
 
@@ -162,10 +191,10 @@ class _Evaluation:
     batch: int
     part: range
 
-    def __getitem__(self, number: int) -> "Batch | BadImage":
+    def __getitem__(self, number: int) -> "Batch | Exception":
         return self.fill(_images(self.part, self.preprocessing), number)
 
-    def fill(self, images: Tensor, number: int) -> "Batch | BadImage":
+    def fill(self, images: Tensor, number: int) -> "Batch | Exception":
         """The batch whose images are written into `images`."""
         places = [number * self.batch + i for i in self.part]
         last = len(self.source) - 1
@@ -176,19 +205,9 @@ class _Evaluation:
                 continue
             try:
                 batch.images[row] = self.preprocessing(open_image(self.source[place][0], self.source.name(place)))
-            except BadImage as error:
+            except (BadImage, OSError) as error:
                 return error
         return batch
-
-
-@dataclass(frozen=True)
-class _Count:
-    """first, first + 1, ... without end."""
-
-    first: int
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.count(self.first)
 
 
 def _stream(

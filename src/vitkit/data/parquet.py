@@ -1,30 +1,14 @@
 """Parquet files of images, as Hugging Face's `datasets` writes and names them."""
 
 import json
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.stores import ParquetRows
-from vitkit.data.tables import IMAGE, LABEL, PARTS, Columns, Table, as_labels, as_parts, pick
-
-# NAME-train.parquet, train-00000-of-00004.parquet: a name, a part and a shard, of which the part is needed.
-_FILE = re.compile(
-    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_](?P<shard>\d+)(?:-of-(?P<shards>\d+)(?:-[0-9a-f]+)?)?)?",
-    re.IGNORECASE,
-)
-
-
-def families(folder: Path) -> dict[str, dict[Path, str]]:
-    """The data sets among a folder's parquet files, by the name their files share: {file: part}. The name may be ""."""
-    found: dict[str, dict[Path, str]] = {}
-    for file in sorted(folder.glob("*.parquet")):
-        match = _FILE.fullmatch(file.stem)
-        if match and not file.name.startswith("."):
-            found.setdefault(match["name"] or "", {})[file] = PARTS[match["part"].lower()]
-    return found
+from vitkit.data import places
+from vitkit.data.pieces import ParquetRows
+from vitkit.data.tables import IMAGE, LABEL, Columns, Table, as_labels, as_parts, complete, pick
 
 
 class _File(NamedTuple):
@@ -33,25 +17,25 @@ class _File(NamedTuple):
     image: str
     label: str
     names: tuple[str, ...] | None
-    labels: list
+    labels: np.ndarray  # int64, or objects as they were found
     split: list  # "" for every row where there is no such column
     rows: list[int]  # of every row group
     size: int  # bytes of the image column
 
 
-def read_parquet(files: dict[Path, str], columns: Columns) -> Table:
+def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     """The table of parquet files, given the part that each belongs to ("" for none). Only labels are read now.
 
     Class names come from the header that `datasets` leaves in the schema. Raises ValueError for what is missing,
     malformed, or differs between files.
     """
-    _complete(files)
+    complete(files)
     opened = {file: _open(file, columns) for file in files}
     first_file, first = next(iter(opened.items()))
     for file, found in opened.items():
         if found[:3] != first[:3]:
             raise ValueError(
-                f"{file} has other columns or class names than {first_file.name}; they are no one data set"
+                f"{file} has other columns or class names than {Path(first_file).name}; they are no one data set"
             )
     rows = [rows for found in opened.values() for rows in found.rows]
     if not sum(rows):
@@ -59,33 +43,36 @@ def read_parquet(files: dict[Path, str], columns: Columns) -> Table:
     groups = [(i, j) for i, found in enumerate(opened.values()) for j in range(len(found.rows))]
     counts = [sum(found.rows) for found in opened.values()]
     store = ParquetRows(
-        files=tuple(map(str, files)),
+        files=tuple(files),
         column=first.image,
         groups=np.array(groups),
         starts=np.cumsum([0, *rows]),
         firsts=np.cumsum([0, *counts[:-1]]),
         size=sum(found.size for found in opened.values()),
     )
-    labels = as_labels([label for found in opened.values() for label in found.labels], ", ".join(f.name for f in files))
+    labels = np.concatenate([found.labels for found in opened.values()])  # of objects, where one file has objects
+    if labels.dtype != np.int64:
+        labels = as_labels(labels.tolist(), ", ".join(Path(file).name for file in files))
     parts = [
-        as_parts(found.split, file.name) if any(found.split) else np.full(len(found.labels), files[file], dtype=object)
+        as_parts(found.split, Path(file).name)
+        if any(found.split)
+        else np.full(len(found.labels), files[file], dtype=object)
         for file, found in opened.items()
     ]
     return Table(store, labels, np.concatenate(parts), first.names, ())
 
 
-def _open(file: Path, columns: Columns) -> _File:
+def _open(file: str, columns: Columns) -> _File:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(file, memory_map=True) as opened:
+        with places.parquet_file(file) as opened:
             schema, meta = opened.schema_arrow, opened.metadata
             features = _features(schema.metadata or {})
             image, label = _columns(schema, features, columns)
             split = [name for name in schema.names if name.lower() == "split"][:1]
             read = opened.read(columns=[label, *split])
-            labels, *parts = (read.column(name).to_pylist() for name in (label, *split))
+            labels, parts = _labels(read.column(label)), [read.column(name).to_pylist() for name in split]
             groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
             chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
             size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] == image)
@@ -98,6 +85,17 @@ def _open(file: Path, columns: Columns) -> _File:
     names = tuple(map(str, names)) if isinstance(names, list) else None
     rows = [group.num_rows for group in groups]
     return _File(image, label, names, labels, parts[0] if parts else [""] * len(labels), rows, size)
+
+
+def _labels(column) -> np.ndarray:
+    """An arrow column as int64 where it is whole numbers, none missing; else as objects."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(column.type) and not column.null_count and column.type != pa.uint64():
+        return column.to_numpy().astype(np.int64)
+    labels = np.empty(len(column), dtype=object)
+    labels[:] = column.to_pylist()
+    return labels
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, dict]:
@@ -126,16 +124,3 @@ def _columns(schema, features: dict[str, dict], columns: Columns) -> tuple[str, 
             f"column {image!r} holds {schema.field(image).type}; expected the images' bytes, plain or as {{bytes, path}}"
         )
     return image, label
-
-
-def _complete(files: dict[Path, str]) -> None:
-    """Raises ValueError where a shard of several is missing: half a data set trains without a complaint."""
-    shards: dict[tuple[str, int], set[int]] = {}
-    for file, part in files.items():
-        match = _FILE.fullmatch(file.stem)
-        if part and match and match["shards"]:
-            shards.setdefault((part, int(match["shards"])), set()).add(int(match["shard"]))
-    for (part, count), there in shards.items():
-        if count <= 100_000 and (missing := sorted(set(range(count)) - there)):
-            folder = next(iter(files)).parent
-            raise ValueError(f"{folder} has {len(there)} of {count} {part} files; number {missing[0]:05d} is missing")

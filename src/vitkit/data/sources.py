@@ -1,8 +1,10 @@
 """Data sets: a Source answers len and [i], whatever the images lie in; a data set is up to three of them.
 
 What `open_splits` and `open_source` take: a folder of class folders, with or without train, val and test above them; a
-CSV, TSV or JSON-lines manifest; a parquet file; NAME for NAME-train*.parquet and its siblings, or the folder they lie in;
-or "digits", which comes with scikit-learn.
+CSV, TSV or JSON-lines manifest; a parquet file or a tar shard; several, by a pattern ("train-{000..146}.tar"), by NAME for
+NAME-train*.parquet and its siblings, or by the folder they lie in; such files elsewhere, by their address (https://,
+s3://, gs://); "hf:NAME" for a data set of the Hugging Face hub, or a directory that `datasets` saved; or "digits", which
+comes with scikit-learn.
 """
 
 from collections.abc import Sequence
@@ -11,13 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import manifests
+from vitkit.data import manifests, places
 from vitkit.data.folders import read_folder
+from vitkit.data.hub import PREFIX, SAVED, read_hub
 from vitkit.data.manifests import read_manifest
-from vitkit.data.parquet import families, read_parquet
+from vitkit.data.parquet import read_parquet
 from vitkit.data.stores import Arrays, Store
-from vitkit.data.tables import Columns, Table, classes
+from vitkit.data.tables import Columns, Table, classes, families
+from vitkit.data.tars import read_tars
 
+TABLES = {".parquet": read_parquet, ".tar": read_tars}
 TEST_SHARE = 0.2  # of every class, where a data set comes without a test part
 
 
@@ -43,6 +48,12 @@ class Source:
     def name(self, i: int) -> str:
         """What a user would call example i: a path, or a file and a row."""
         return self.store.name(int(self.rows[i]))
+
+    def pieces(self) -> tuple[np.ndarray, int] | None:
+        """Where examples can only be read many together: the piece of each, numbered from 0, and how many fit in memory."""
+        if (found := self.store.pieces(self.rows)) is None:
+            return None
+        return np.unique(found[0], return_inverse=True)[1], found[1]
 
     def prepare(self) -> None:
         """Bring into memory what worker processes are to share; call it before they are started."""
@@ -101,19 +112,26 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
     return replace(source, rows=source.rows[indices], targets=source.targets[indices])
 
 
+def together(first: Source, second: Source) -> Source:
+    """The examples of two parts of one data set, as one."""
+    rows, targets = (np.concatenate([getattr(part, name) for part in (first, second)]) for name in ("rows", "targets"))
+    return replace(first, rows=rows, targets=targets)
+
+
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices of two parts, both in ascending order: the second holds a share of every class, rounded.
 
     Both hold at least one example of a class that has two; a single example stays in the first.
     """
     random = np.random.Generator(np.random.PCG64(seed))
-    chosen = []
-    for number in np.unique(targets):
-        members = random.permutation(np.flatnonzero(targets == number))
+    by_class, chosen = np.argsort(targets, kind="stable"), []
+    for members in np.split(by_class, np.flatnonzero(np.diff(targets[by_class])) + 1):
+        members = random.permutation(members)
         count = min(max(1, round(share * len(members))), len(members) - 1)
         chosen.append(members[:count])
-    second = np.sort(np.concatenate(chosen))
-    return np.setdiff1d(np.arange(len(targets)), second), second
+    second = np.zeros(len(targets), dtype=bool)
+    second[np.concatenate(chosen)] = True
+    return np.flatnonzero(~second), np.flatnonzero(second)
 
 
 def _sources(table: Table) -> tuple[dict[str, Source], tuple[str, ...], tuple[str, ...]]:
@@ -128,28 +146,60 @@ def _read(where: str, columns: Columns) -> Table:
     path = Path(where)
     if where == "digits":
         return _digits()
+    if where.startswith(PREFIX):
+        return read_hub(where, columns)
     if path.is_dir():
-        found = families(path) or families(path / "data")
-        alone = sorted(path.glob("*.parquet"))
-        if len(found) > 1:
-            names = ", ".join(str(path / name) for name in sorted(found))
-            raise ValueError(f"{path} holds several data sets; name one: {names}")
-        if found:
-            return read_parquet(next(iter(found.values())), columns)
-        return read_parquet(dict.fromkeys(alone, ""), columns) if alone else read_folder(path)
+        return _read_directory(path, columns)
     if path.is_file():
         if path.suffix.lower() in manifests.SUFFIXES:
             return read_manifest(path, columns)
-        if path.suffix.lower() == ".parquet":
-            return read_parquet({path: ""}, columns)
+        if path.suffix.lower() in TABLES:
+            return TABLES[path.suffix.lower()]({where: ""}, columns)
         raise ValueError(
-            f"{path} is no {', '.join(manifests.SUFFIXES)} or .parquet file; give one, or a folder of images"
+            f"{path} is no {', '.join(manifests.SUFFIXES)}, .parquet or .tar file; give one, or a folder of images"
         )
-    found = families(path.parent) if path.parent.is_dir() else {}
+    if places.is_address(where) or places.is_pattern(where):
+        return _read_files(where, places.expand(where), columns)
+    found = families(map(str, _tables_in(path.parent))) if path.parent.is_dir() else {}
     if path.name in found:
-        return read_parquet(found[path.name], columns)
+        return _read_files(where, list(found[path.name]), columns)
     there = f"; in {path.parent} there are {', '.join(sorted(filter(None, found)))}" if any(found) else ""
     raise ValueError(f"there is no folder, file or data set {where!r}{there}")
+
+
+def _read_directory(path: Path, columns: Columns) -> Table:
+    """Saved by `datasets`, a folder of parquet files or shards, or a folder of images."""
+    if any((path / name).is_file() for name in SAVED):
+        return read_hub(str(path), columns)
+    for folder in (path, path / "data"):
+        files = [str(file) for file in _tables_in(folder)]
+        found = families(files)
+        if len(found) > 1:
+            names = ", ".join(str(folder / name) for name in sorted(found))
+            raise ValueError(f"{path} holds several data sets; name one: {names}")
+        if found:
+            return _read_files(str(path), list(next(iter(found.values()))), columns)
+    alone = [str(file) for file in _tables_in(path)]
+    return _read_files(str(path), alone, columns) if alone else read_folder(path)
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*") if file.suffix.lower() in TABLES and not file.name.startswith("."))
+
+
+def _read_files(where: str, files: list[str], columns: Columns) -> Table:
+    """Parquet files or shards, each of a part if their names say so."""
+    kinds = {Path(file).suffix.lower() for file in files} & set(TABLES)
+    files = [file for file in files if Path(file).suffix.lower() in TABLES]
+    if len(kinds) != 1:
+        raise ValueError(
+            f"{where} holds {' and '.join(sorted(kinds)) or 'no .parquet or .tar'} files; expected one kind"
+        )
+    found = families(files)
+    if len(found) > 1:
+        raise ValueError(f"{where} holds several data sets: {', '.join(sorted(found))}; name one")
+    named = next(iter(found.values()), {})
+    return TABLES[kinds.pop()](named if len(named) == len(files) else dict.fromkeys(files, ""), columns)
 
 
 def _digits() -> Table:

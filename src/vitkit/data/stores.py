@@ -1,23 +1,54 @@
-"""Where the bytes of examples lie: files below a folder, arrays in memory, rows of parquet files.
+"""Where the bytes of examples lie: files below a folder, arrays in memory; in pieces.py what is read many at a time.
 
-A store answers read(row), name(row) and prepare(rows). It travels to worker processes, so it keeps no list of a million
-Python strings (every reference count that a worker touches would copy a page of them) and opens files anew where it lands.
+A store travels to worker processes, so it keeps no list of a million Python strings (every reference count that a worker
+touches would copy a page of them) and opens files anew where it lands.
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
+from typing import Protocol
 
 import numpy as np
 
 from vitkit.data.images import BadImage
 
 MAX_FILE = 1 << 30  # bytes of an image file; a device or a disk image is none
-KEEP = 2 << 30  # bytes: images of parquet files that fit in this are kept in memory, compressed as they are
-GROUPS = 4  # row groups that a process keeps of larger ones
+
+
+class Store(Protocol):
+    """What every kind of store answers."""
+
+    def read(self, row: int) -> bytes | np.ndarray:
+        """The image, as a file's bytes or as an array. Raises BadImage, and OSError where reading may succeed later."""
+
+    def name(self, row: int) -> str:
+        """What a user would call it."""
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Bring into memory what processes that are forked from this one are to share."""
+
+    def pieces(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """Where many rows are read at once: the piece each lies in, and how many pieces are kept; None where it is no matter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Many strings in one block of bytes."""
+
+    block: bytes
+    ends: np.ndarray  # where each ends
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> "Names":
+        encoded = [os.fsencode(name) for name in names]
+        return cls(b"".join(encoded), np.cumsum([len(name) for name in encoded], dtype=np.int64))
+
+    def __getitem__(self, row: int) -> str:
+        start = int(self.ends[row - 1]) if row else 0
+        return os.fsdecode(self.block[start : int(self.ends[row])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,19 +67,20 @@ class Arrays:
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""
 
+    def pieces(self, rows: np.ndarray) -> None:
+        """One is read as quickly as another."""
+
 
 @dataclass(frozen=True, eq=False)
 class Files:
     """Image files below a folder, by their relative names; `of` makes one."""
 
     root: str
-    block: bytes  # all names, one after the other
-    ends: np.ndarray  # where in `block` each name ends
+    names: Names
 
     @classmethod
     def of(cls, root: Path | str, names: Sequence[str]) -> "Files":
-        encoded = [os.fsencode(name) for name in names]
-        return cls(str(root), b"".join(encoded), np.cumsum([len(name) for name in encoded], dtype=np.int64))
+        return cls(str(root), Names.of(names))
 
     def read(self, row: int) -> bytes:
         """The file's bytes. Raises BadImage where there is no such file."""
@@ -67,64 +99,10 @@ class Files:
             raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
 
     def name(self, row: int) -> str:
-        start = int(self.ends[row - 1]) if row else 0
-        return f"{self.root}{os.sep}{os.fsdecode(self.block[start : int(self.ends[row])])}"
+        return f"{self.root}{os.sep}{self.names[row]}"
 
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""
 
-
-@dataclass(frozen=True, eq=False)
-class ParquetRows:
-    """The image column of parquet files. Row groups that have been read are kept, within a bound."""
-
-    files: tuple[str, ...]
-    column: str
-    groups: np.ndarray  # (G, 2): file and row group
-    starts: np.ndarray  # (G + 1,): the first row of each group, and the number of rows
-    firsts: np.ndarray  # (files,): the first row of each file
-    size: int  # bytes of the whole column
-    kept: OrderedDict = field(default_factory=OrderedDict)  # group -> its arrow array, the most recently used last
-
-    def read(self, row: int) -> bytes:
-        """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged there."""
-        group = int(np.searchsorted(self.starts, row, side="right")) - 1
-        value = self._group(group)[row - int(self.starts[group])].as_py()
-        data = value.get("bytes") if isinstance(value, dict) else value
-        if not data:
-            raise BadImage(f"{self.name(row)} has no image: column {self.column!r} is empty there")
-        return data
-
-    def name(self, row: int) -> str:
-        file = int(np.searchsorted(self.firsts, row, side="right")) - 1
-        return f"{Path(self.files[file]).name} row {row - int(self.firsts[file])}"
-
-    def prepare(self, rows: np.ndarray) -> None:
-        """Read what these rows need, if all of it fits in memory: processes forked from this one then share it."""
-        if self.size <= KEEP:
-            for group in np.unique(np.searchsorted(self.starts, rows, side="right") - 1):
-                self._group(int(group))
-
-    def _group(self, group: int):
-        if group in self.kept:
-            self.kept.move_to_end(group)
-            return self.kept[group]
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        file, index = self.groups[group]
-        try:
-            with pq.ParquetFile(self.files[file], memory_map=True) as opened:
-                column = opened.read_row_group(int(index), columns=[self.column], use_threads=False).column(0)
-        except (pa.ArrowException, OSError) as error:
-            raise BadImage(f"{self.files[file]} is damaged: {str(error).splitlines()[0]}") from error
-        while self.size > KEEP and len(self.kept) >= GROUPS:
-            self.kept.popitem(last=False)
-        self.kept[group] = column
-        return column
-
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, "kept": OrderedDict()}
-
-
-Store = Arrays | Files | ParquetRows
+    def pieces(self, rows: np.ndarray) -> None:
+        """One is read as quickly as another."""

@@ -1,7 +1,9 @@
 """What every kind of data set is read into, and which columns of a table hold images and labels."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,35 @@ LABEL = ("label", "labels", "class", "target", "y", "category", "cls", "fine_lab
 PARTS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
 PARTS |= {"dev": "val", "test": "test", "testing": "test"}
 MAX_CLASSES = 1_000_000
+
+# NAME-train.parquet, train-00000-of-00004.parquet, NAME-train-000.tar: a name, a part and a shard, of which the part is needed.
+_FILE = re.compile(
+    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_](?P<shard>\d+)(?:-of-(?P<shards>\d+)(?:-[0-9a-f]+)?)?)?",
+    re.IGNORECASE,
+)
+
+
+def families(files: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The data sets among files that are named by part, by the name their files share: {file: part}. It may be ""."""
+    found: dict[str, dict[str, str]] = {}
+    for file in sorted(files):
+        match = _FILE.fullmatch(Path(file).stem)
+        if match and not Path(file).name.startswith("."):
+            found.setdefault(match["name"] or "", {})[file] = PARTS[match["part"].lower()]
+    return found
+
+
+def complete(files: dict[str, str]) -> None:
+    """Raises ValueError where a shard of several is missing: half a data set trains without a complaint."""
+    shards: dict[tuple[str, int], set[int]] = {}
+    for file, part in files.items():
+        match = _FILE.fullmatch(Path(file).stem)
+        if part and match and match["shards"]:
+            shards.setdefault((part, int(match["shards"])), set()).add(int(match["shard"]))
+    for (part, count), there in shards.items():
+        if count <= 100_000 and (missing := sorted(set(range(count)) - there)):
+            folder = next(iter(files)).rpartition("/")[0] or "."
+            raise ValueError(f"{folder} has {len(there)} of {count} {part} files; number {missing[0]:05d} is missing")
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,13 @@ class Preprocessing:
             out[:, channel].sub_(mean).div_(std)  # numbers, not tensors: no copy to the device that would wait for it
         return out
 
+    def levels(self, images: Tensor) -> Tensor:
+        """`normalise` undone: (B, 3, h, w) -> uint8 (B, 3, h, w), the nearest levels."""
+        out = images.float().clone()
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            out[:, channel].mul_(std).add_(mean)
+        return out.mul_(255).round_().clamp_(0, 255).byte()
+
     def __str__(self) -> str:
         """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std 0.5"."""
         side = "both sides" if self.rule == "square" else "shorter side"
@@ -136,6 +143,10 @@ class Augmentation:
     """Mirror every other image, left to right."""
     rand_augment: tuple[int, int] = (0, 0)
     """RandAugment's layers and magnitude, on torchvision's scale from 0 to 30; 0 layers is none."""
+    colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """Largest change of brightness, contrast, saturation (a factor from 1 - it to 1 + it) and hue (a turn, up to 0.5)."""
+    erase: float = 0.0
+    """Share of the images that lose a rectangle of 2 to 33 % of their area, filled with the mean that is subtracted later."""
     interpolation: Interpolation | None = None
     """Of the resize; None does as the Preprocessing does."""
     antialias: bool | None = None
@@ -144,7 +155,7 @@ class Augmentation:
     """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large photographs, other pixels."""
 
     def __post_init__(self):
-        for name in ("area", "rand_augment"):
+        for name in ("area", "rand_augment", "colour_jitter"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_choice("crop", self.crop, ("inception", "resize_crop", "pad_crop", "none"))
         _check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
@@ -156,6 +167,13 @@ class Augmentation:
             raise ValueError(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
         if len(self.rand_augment) != 2 or not (0 <= self.rand_augment[0] <= 16 and 0 <= self.rand_augment[1] <= 30):
             raise ValueError(f"rand_augment is {self.rand_augment}; it is up to 16 layers and a magnitude from 0 to 30")
+        if len(self.colour_jitter) != 4 or min(self.colour_jitter) < 0 or self.colour_jitter[3] > 0.5:
+            raise ValueError(
+                f"colour_jitter is {self.colour_jitter}; it is four numbers, for brightness, contrast, saturation and hue, "
+                f"of which none is negative and the last at most 0.5"
+            )
+        if not 0 <= self.erase <= 1:
+            raise ValueError(f"erase is {self.erase}; it is a share of the images, from 0 to 1")
 
 
 def suit(how: Augmentation, preprocessing: Preprocessing) -> None:
@@ -169,7 +187,8 @@ def suit(how: Augmentation, preprocessing: Preprocessing) -> None:
 def augment(picture: Picture, how: Augmentation, preprocessing: Preprocessing, random: np.random.Generator) -> Tensor:
     """A picture as uint8 (3, h, w), augmented. Only what an Inception crop keeps is decoded. Raises BadImage.
 
-    Every random choice comes from `random`, in this order: crop, flip, RandAugment. `how` must `suit` the preprocessing.
+    Every random choice comes from `random`, in this order: crop, flip, colour jitter, RandAugment,
+    erasing. `how` must `suit` the preprocessing.
     """
     size = preprocessing.size
     kernel = how.interpolation or preprocessing.interpolation
@@ -188,7 +207,9 @@ def augment(picture: Picture, how: Augmentation, preprocessing: Preprocessing, r
             image = _cut(padded, random_box(*padded.shape[1:], size, random))
     if how.flip and random.random() < 0.5:
         image = image.flip(-1)
-    return _rand_augment(image, how.rand_augment, random) if how.rand_augment[0] else image
+    for policy in policies(how, preprocessing.mean):
+        image = _seeded(policy, image, random)
+    return image
 
 
 def as_pillow(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation) -> Tensor:
@@ -219,18 +240,25 @@ def _reduction(box: Box, size: tuple[int, int], how: Augmentation) -> int:
     return next(fitting, 1) if how.reduced_decode else 1
 
 
-def _rand_augment(image: Tensor, setting: tuple[int, int], random: np.random.Generator) -> Tensor:
+def _seeded(policy, image: Tensor, random: np.random.Generator) -> Tensor:
     """torchvision draws from PyTorch's global generator: it is seeded for this image, and left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(random.integers(2**63)))
-        return _policy(*setting)(image.contiguous())
+        return policy(image.contiguous())
 
 
 @cache
-def _policy(layers: int, magnitude: int):
-    from torchvision.transforms.v2 import RandAugment
+def policies(how: Augmentation, mean: tuple[float, float, float]) -> tuple:
+    """torchvision's transforms that an image goes through once it has its size; imported for those who use them only."""
+    if not (any(how.colour_jitter) or how.rand_augment[0] or how.erase):
+        return ()
+    from torchvision.transforms import v2
 
-    return RandAugment(layers, magnitude)
+    found = [v2.ColorJitter(*how.colour_jitter)] if any(how.colour_jitter) else []
+    found += [v2.RandAugment(*how.rand_augment)] if how.rand_augment[0] else []
+    fill = [min(max(round(255 * value), 0), 255) for value in mean]
+    found += [v2.RandomErasing(how.erase, value=fill)] if how.erase else []
+    return tuple(found)
 
 
 def _check_side(name: str, size: tuple[int, ...]) -> None:

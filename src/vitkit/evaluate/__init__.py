@@ -2,5 +2,6 @@
 
 from vitkit.evaluate.accuracy import accuracy
 from vitkit.evaluate.labels import align
+from vitkit.evaluate.neighbours import leave_one_out
 
-__all__ = ["accuracy", "align"]
+__all__ = ["accuracy", "align", "leave_one_out"]

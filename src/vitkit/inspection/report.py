@@ -33,6 +33,7 @@ def report(workdir: Path | str) -> Path:
         _table(metrics) if metrics else "<p>Nothing was held out.</p>",
         "<h2>Curves</h2>",
         _curves(lines),
+        _pictures(workdir / "pictures.safetensors"),
         "<h2>Data</h2>",
         _table({"source": data["source"], "classes": f"{len(data['labels']):,}"} | counts),
         *(f"<p>{html.escape(note)}</p>" for note in data["notes"]),
@@ -58,20 +59,51 @@ def _curves(lines: list[dict]) -> str:
     evaluations = [line for line in lines if line["event"] == "evaluation"]
     left.plot([line["step"] for line in training], [line["loss"] for line in training], color="#0b57d0")
     left.set(title="training loss", xlabel="step")
-    for name in sorted({name for line in evaluations for name in line if name.endswith("/top1")}):
-        right.plot([line["step"] for line in evaluations], [100 * line[name] for line in evaluations], "o-", label=name)
-    right.set(title="accuracy, %", xlabel="step")
+    names = sorted({name for line in evaluations for name in line})
+    shares = [name for name in names if _is_share(name)]
+    for name in shares or [name for name in names if name.endswith(("/loss", "/baseline"))]:
+        points = [(line["step"], line[name] * (100 if shares else 1)) for line in evaluations if name in line]
+        right.plot(*zip(*points, strict=True), "o-", label=name)
+    right.set(title="accuracy, %" if shares else "held-out loss", xlabel="step")
     if evaluations:
         right.legend()
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
+    return _embedded(figure, "training loss and accuracy")
+
+
+def _pictures(file: Path) -> str:
+    """What an objective shows of its work: a row an image, a column a step of it."""
+    if not file.exists():
+        return ""
+    from matplotlib.figure import Figure
+    from safetensors import safe_open
+
+    with safe_open(file, "numpy") as opened:
+        names = (opened.metadata() or {}).get("order", "").split(",")
+        columns = [opened.get_tensor(name).transpose(0, 2, 3, 1) for name in names]  # uint8 (n, h, w, 3)
+    figure = Figure(figsize=(1.6 * len(columns), 1.6 * len(columns[0]) + 0.3), layout="constrained")
+    places = figure.subplots(len(columns[0]), len(columns), squeeze=False)
+    for j, (name, pictures) in enumerate(zip(names, columns, strict=True)):
+        places[0, j].set_title(name, fontsize=9)
+        for i, picture in enumerate(pictures):
+            places[i, j].imshow(picture, interpolation="nearest" if max(picture.shape) < 100 else "antialiased")
+            places[i, j].axis("off")
+    return f"<h2>What it predicts</h2>{_embedded(figure, ', '.join(names))}"
+
+
+def _embedded(figure, alt: str) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    return f'<img alt="training loss and accuracy" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+
+
+def _is_share(name: str) -> bool:
+    return "/top" in name or name.endswith("/accuracy")
 
 
 def _figure(name: str, value: float) -> str:
-    if "/top" in name:
+    if _is_share(name):
         return f"{value:.2%}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 

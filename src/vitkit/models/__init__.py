@@ -1,5 +1,6 @@
 """Names to configurations to models. torch only: no loss, optimiser, file format or process group in this room."""
 
+from dataclasses import asdict, fields
 from itertools import chain
 
 import torch
@@ -12,20 +13,42 @@ from vitkit.models.lenet import LeNet, LeNetConfig
 from vitkit.models.positions import RESAMPLE, resample
 from vitkit.models.resnet import ResNet
 from vitkit.models.vit import VisionTransformer
-from vitkit.models.zoo import NAMES, named, vit
+from vitkit.models.zoo import NAMES, called, named, vit
+
+ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
+Model = VisionTransformer | ResNet | LeNet
+KINDS = {config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)}
 
 
-def build(config: ViTConfig | ResNetConfig | LeNetConfig) -> VisionTransformer | ResNet | LeNet:
+def build(config: ModelConfig) -> Model:
     """The model of a configuration, with memory for its weights and no values: under `torch.device("meta")` not even that."""
     return {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}[type(config)](config)
 
 
+def plain(config: ModelConfig) -> dict:
+    """A configuration as plain values, its kind among them; `config_from` is the way back."""
+    return {"kind": config.kind, **asdict(config)}
+
+
+def config_from(values: dict) -> ModelConfig:
+    """A configuration from the plain values that `plain` or JSON has of it; without a kind a ViTConfig.
+
+    Raises ValueError or TypeError for what is none.
+    """
+    values = {"kind": "vit", **values}
+    if (kind := values.pop("kind")) not in KINDS:
+        raise ValueError(f"it is a model of kind {kind!r}; there are {', '.join(KINDS)}")
+    if unknown := values.keys() - {one.name for one in fields(KINDS[kind])}:
+        raise ValueError(f"it has settings that this version does not know: {', '.join(sorted(unknown))}")
+    return KINDS[kind](**values)
+
+
 def create(
-    model: ViTConfig | ResNetConfig | LeNetConfig | str,
+    model: ModelConfig | str,
     device: torch.device | str = "cpu",
     seed: int | None = None,
     **changes,
-) -> VisionTransformer | ResNet | LeNet:
+) -> Model:
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
     Shapes are made without memory, the memory is filled with NaN, then every parameter is initialised; one that was
@@ -57,6 +80,8 @@ __all__ = [
     "DIALECTS",
     "LeNet",
     "LeNetConfig",
+    "Model",
+    "ModelConfig",
     "NAMES",
     "RESAMPLE",
     "ResNet",
@@ -67,10 +92,13 @@ __all__ = [
     "ViTConfig",
     "attention_maps",
     "build",
+    "called",
+    "config_from",
     "cost",
     "create",
     "exaflops",
     "named",
+    "plain",
     "resample",
     "vit",
 ]

@@ -2,25 +2,25 @@
 
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Literal, Union, get_args, get_origin
+from typing import ClassVar, Literal, Union, get_args, get_origin
 
 Grid = tuple[int, int]
 
 
 def check_choices(config: object) -> None:
     """Raise ValueError where a field typed as a Literal, or None, holds something else."""
-    for field in fields(config):
-        kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
+    for one in fields(config):
+        kinds = get_args(one.type) if get_origin(one.type) in (Union, UnionType) else (one.type,)
         known = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-        value = getattr(config, field.name)
+        value = getattr(config, one.name)
         if known and value not in known and not (value is None and NoneType in kinds):
-            raise ValueError(f"{field.name} is {value!r}; it is one of {', '.join(known)}")
+            raise ValueError(f"{one.name} is {value!r}; it is one of {', '.join(known)}")
 
 
 def backbone_from(value: object) -> "Backbone":
     """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for what is neither."""
     if isinstance(value, dict):
-        known = {field.name for field in fields(Backbone)}
+        known = {one.name for one in fields(Backbone)}
         if unknown := value.keys() - known:
             raise ValueError(f"a Backbone has no setting {', '.join(sorted(map(repr, unknown)))}")
         value = Backbone(**value)
@@ -36,6 +36,7 @@ DIALECTS = {
     "timm": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8, "padding": "same", "pool": "same"},
     "big_vision": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10, "padding": "even", "pool": "even"},
     "bit": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10, "padding": "even", "pool": "zeros"},
+    "timm_bit": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8, "padding": "even", "pool": "zeros"},
 }
 UNITS = {  # residual units a stage, by the number of layers in the name
     26: (2, 2, 2, 2),
@@ -123,6 +124,9 @@ class Backbone:
 @dataclass(frozen=True)
 class ResNetConfig:
     """A ResNet as a classifier: the convolutions, and what stands around them."""
+
+    kind: ClassVar[str] = "resnet"
+    """What this configuration is called where only its values are kept."""
 
     backbone: Backbone = Backbone()
     """The convolutions."""

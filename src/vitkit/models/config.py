@@ -1,7 +1,7 @@
 """Every setting of a Vision Transformer as one frozen value, and the sizes of Table 1."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vitkit.models.backbone import Backbone, Grid, backbone_from, check_choices
 
@@ -28,6 +28,9 @@ WITHIN = ("relative", "rotary")  # positions that act within attention, at every
 @dataclass(frozen=True)
 class ViTConfig:
     """Everything that decides a Vision Transformer's shape and arithmetic. The defaults are ViT-B/16 (Table 1)."""
+
+    kind: ClassVar[str] = "vit"
+    """What this configuration is called where only its values are kept."""
 
     width: int = 768
     """D, the size of every token's state."""

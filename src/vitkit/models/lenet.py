@@ -4,6 +4,7 @@ Legend: B batch, C channels, K classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,9 @@ from vitkit.models.init import lecun_normal_
 @dataclass(frozen=True)
 class LeNetConfig:
     """What decides LeNet-5; its images are 32 x 32 pixels."""
+
+    kind: ClassVar[str] = "lenet"
+    """What this configuration is called where only its values are kept."""
 
     channels: int = 1
     """C, channels of the image."""

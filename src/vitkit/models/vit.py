@@ -53,13 +53,19 @@ class VisionTransformer(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Eq. 1: (B, C, H, W) normalised images -> (B, T, D) tokens with their positions."""
+        return self.place(self.patches(images), self.grid(images))
+
+    def patches(self, images: Tensor) -> Tensor:
+        """x_p E of Eq. 1: (B, C, H, W) -> (B, N, D), the patches' embeddings in raster order, before anything is added."""
         if images.ndim != 4 or images.shape[1] != self.config.channels or not images.is_floating_point():
             raise ValueError(
                 f"images must be floating point, normalised, of shape (batch, {self.config.channels}, height, width); "
                 f"these are {images.dtype} of shape {tuple(images.shape)}"
             )
-        grid = self.stem(images)  # (B, D, h, w)
-        x = grid.flatten(2).mT  # (B, N, D), raster order
+        return self.stem(images).flatten(2).mT  # (B, D, h, w) -> (B, N, D)
+
+    def place(self, x: Tensor, grid: Grid) -> Tensor:
+        """The rest of Eq. 1: (B, N, D) -> (B, T, D), tokens before the patches, and every token's position in the grid."""
         # x.shape[0], for an exporter takes len(x) for a constant
         prefix = [token.expand(x.shape[0], -1, -1) for token in (self.cls, self.registers) if token is not None]
         if prefix:
@@ -67,12 +73,17 @@ class VisionTransformer(nn.Module):
         else:
             x = x.contiguous()  # every block would inherit the transposed layout, and be up to a tenth slower
         if self.config.injected == "stem" and self.positions is not None:
-            x = x + self._added(self.positions, tuple(grid.shape[-2:]), x.device)
+            x = x + self._added(self.positions, grid, x.device)
         return self.dropout(x)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Every token's final state: (B, C, H, W) -> (B, T, D), for inspection, masked patches or dense use."""
-        x = self._blocks(self.embed(images), self._grid(images))
+        """Every token's final state: (B, C, H, W) -> (B, T, D), for inspection or dense use."""
+        return self.states(self.embed(images), self.grid(images))
+
+    def states(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """Eq. 2 and 3, and the norm of Eq. 4 where it is every token's: (B, T, D) -> (B, T, D). With positions that were
+        added at the stem, any part of an image's tokens will do, as masked autoencoders do."""
+        x = self._blocks(tokens, grid)
         return self.norm(x) if self.config.norm == "tokens" else x
 
     def features(self, images: Tensor) -> Tensor:
@@ -81,7 +92,7 @@ class VisionTransformer(nn.Module):
         With a class token the last block answers for that token alone. `pool="none"` gives (B, T, D), "distilled" both
         tokens' states in a row, (B, 2·D); a representation layer makes D its width.
         """
-        x, early = self._blocks(self.embed(images), self._grid(images), self.tokens_read), self.config.norm == "tokens"
+        x, early = self._blocks(self.embed(images), self.grid(images), self.tokens_read), self.config.norm == "tokens"
         x = self.norm(x) if early else x
         x = self.pool(x) if self.pool else POOL[self.config.pool](x, self.config.prefix)
         x = x if early else self.norm(x)  # y of Eq. 4, one way or the other
@@ -91,7 +102,7 @@ class VisionTransformer(nn.Module):
         """(B, C, H, W) -> (B, K) logits, or the features where there is no head."""
         return self.head(self.features(images))
 
-    def _grid(self, images: Tensor) -> Grid:
+    def grid(self, images: Tensor) -> Grid:
         """(h, w), the patches of these images."""
         return images.shape[-2] // self.config.stride, images.shape[-1] // self.config.stride
 

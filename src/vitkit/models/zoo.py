@@ -91,6 +91,31 @@ def named(name: str, **changes) -> ViTConfig | ResNetConfig | LeNetConfig:
     return _changed(ResNetConfig(backbone), changes)
 
 
+def called(config: ViTConfig | ResNetConfig | LeNetConfig) -> str:
+    """What people call an architecture, the way back from `named` as far as there is one: ViT-B/16, R50+ViT-B/16, BiT-R50x1."""
+    if isinstance(config, LeNetConfig):
+        return "LeNet-5"
+    if isinstance(config, ResNetConfig):
+        return _resnet(config.backbone)
+    shape = {key: getattr(config, key) for key in ("width", "depth", "mlp", "heads")}
+    size = next((name for name, size in SIZES.items() if size == shape), None)
+    kind = "Axial-ViT" if config.mixer == "axial" else "ViT"
+    patch = config.stride // 2 if config.stem and not config.stem.units else config.stride  # as R+Ti/16 is named
+    listed = ", ".join(f"{key} {value}" for key, value in shape.items())
+    above = f"{kind}-{size}/{patch}" if size else f"{kind} of {listed}, patch {patch}"
+    return f"{_resnet(config.stem).removesuffix('x1')}+{above}" if config.stem else above
+
+
+def _resnet(backbone: Backbone) -> str:
+    """R50x1 and its like, or a sentence for units that have no name."""
+    kind = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}[backbone.mixer]
+    kind += "BN-" if backbone.norm == "batch" else "BiT-" if backbone.order == "pre" else ""
+    joined = {(*units[:2], units[2] + units[3]): layers for layers, units in UNITS.items()}
+    layers = {(): "", **joined, **{units: layers for layers, units in UNITS.items()}}.get(backbone.units)
+    units = f"R{layers}" if layers is not None else f"ResNet of {' + '.join(map(str, backbone.units))} units, width "
+    return f"{kind}{units}x{backbone.width:g}"
+
+
 def _changed(config: ViTConfig | ResNetConfig | LeNetConfig, changes: dict) -> ViTConfig | ResNetConfig | LeNetConfig:
     known = [field.name for field in fields(config)]
     if unknown := [key for key in changes if key not in known]:

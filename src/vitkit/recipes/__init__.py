@@ -2,18 +2,35 @@
 
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from vitkit.recipes.small import cifar10, cifar10_laptop, digits, scratch
+from vitkit.models import LeNetConfig, ViTConfig, named
+from vitkit.recipes.small import cifar10, cifar10_laptop, cifar10_masked_laptop, digits, scratch
 from vitkit.train import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits": digits,
     "cifar10": cifar10,
     "cifar10-laptop": cifar10_laptop,
+    "cifar10-masked-laptop": cifar10_masked_laptop,
     "scratch": scratch,
 }
+
+
+def with_model(recipe: Recipe, name: str) -> Recipe:
+    """The same training of a named model: `with_model(cifar10(), "BiT-R50x1")`, with the recipe's classes and channels.
+
+    Images keep the recipe's size, or, where the model cannot cut that, take the multiple of its stride just below.
+    """
+    model = named(name, classes=recipe.model.classes, channels=recipe.model.channels)
+    if not isinstance(model, LeNetConfig):
+        stride = model.stride if isinstance(model, ViTConfig) else 1
+        model = replace(model, image=tuple(max(side // stride, 1) * stride for side in recipe.model.image))
+    how = recipe.data.preprocessing
+    how = replace(how, size=model.image, resize=max(how.resize, *model.image) if how.resize else 0)
+    return replace(recipe, model=model, data=replace(recipe.data, preprocessing=how))
 
 
 def recipe(name: str) -> Recipe:
@@ -39,4 +56,4 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]()
 
 
-__all__ = ["RECIPES", "recipe"]
+__all__ = ["RECIPES", "recipe", "with_model"]

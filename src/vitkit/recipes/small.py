@@ -1,8 +1,10 @@
 """Small models from scratch: what a laptop, or one GPU for an hour, can train."""
 
+from dataclasses import replace
+
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, vit
-from vitkit.train import Data, Optim, Recipe, Span
+from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span
 
 
 def digits() -> Recipe:
@@ -70,6 +72,20 @@ def cifar10_laptop() -> Recipe:
         precision="bfloat16",
         evaluate_every=Span(2, "epochs"),
         save_every=Span(1, "epochs"),
+    )
+
+
+def cifar10_masked_laptop() -> Recipe:
+    """`vitkit train cifar10-masked-laptop --data.source PATH`: cifar10-laptop's model by masked patch prediction.
+
+    Then `vitkit train cifar10-laptop --data.source PATH --init runs/cifar10-masked-laptop`.
+    """
+    recipe = cifar10_laptop()
+    return replace(
+        recipe,
+        name="cifar10-masked-laptop",
+        objective=MaskedPatches(),
+        optim=replace(recipe.optim, lr=1e-3),
     )
 
 

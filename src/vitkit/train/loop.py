@@ -9,31 +9,34 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from vitkit.data import Batch, default_workers, eval_batches, train_batches
+from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
 from vitkit.models import create
 from vitkit.parallel import (
     any_rank,
     autocast,
     from_every_rank,
     from_rank_0,
+    full,
     gathered,
     joined,
     on_rank_0,
     own,
     shard,
     sum_over_ranks,
-    whole,
     world,
 )
 from vitkit.train.checkpoints import checkpoints, on_schedule
 from vitkit.train.log import Log, last_metrics
-from vitkit.train.recipe import Recipe, resolve, to_json
+from vitkit.train.recipe import Recipe, differences, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, locked, open_data, stoppable
 from vitkit.train.span import due
 from vitkit.train.state import State, start, trained
+from vitkit.train.tune import begin, choose, whole
 from vitkit.weights import Classifier, adopt, load, save
+from vitkit.weights.store import write_safetensors
 
 FREE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")  # settings that are no part of an architecture
+SHOWN = 8  # images that an objective's pictures are made of
 BAD_STEPS = 3  # non-finite ones in a row, before the run goes back to the last good checkpoint
 
 
@@ -55,7 +58,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    data = open_data(recipe.data, workdir, recipe.seed, say)
+    data = open_data(recipe.data, workdir, say)
     recipe = resolve(recipe, data.facts)
     if recipe.batch % world().ranks:
         raise ValueError(
@@ -68,13 +71,18 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     if not from_rank_0(lambda: checkpoints(workdir)):
         take_weights(model, recipe.init, labels, say)
     model.recompute = recipe.recompute
-    learner = sharded(recipe, recipe.objective.learner(model))
+    choose(model, recipe.tune, recipe.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        learner = sharded(recipe, recipe.objective.learner(model, recipe.data.preprocessing).to(place))
     average = {name: value.clone() for name, value in trained(learner).items()} if recipe.average else None
     state = State(learner, recipe.optim.build(learner), average)
     start(workdir, state, say)
     if state.step == recipe.length.n and from_rank_0(lambda: (workdir / "model" / "config.json").exists()):
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
+    if state.step == 0:
+        learner.updated(0, recipe.length.n)
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
     log.say(_opening(recipe, data, state, place))
     with stoppable() as stop:
@@ -90,15 +98,17 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         finally:
             log.close()
     with state.averaged():
-        weights = {name: whole(tensor).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+        weights = {name: full(tensor).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
     origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
     origin |= {"init": recipe.init} if recipe.init else {}
+    origin |= {"split_seed": recipe.data.split_seed}
 
     def finish() -> None:
         finished = create(recipe.model, seed=0)
+        choose(finished, recipe.tune)
         finished.load_state_dict(weights)
-        save(Classifier(finished, recipe.data.preprocessing, labels, origin), workdir / "model")
+        save(Classifier(whole(finished), recipe.data.preprocessing, labels, origin), workdir / "model")
 
     from_rank_0(finish)
     return load(workdir, quiet=True)
@@ -122,11 +132,10 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     if not source:
         return
     found, said = adopt(load(source, quiet=True), labels=labels, image=model.config.image, new_head=True)
-    theirs, ours = to_json(found.model.config), to_json(model.config)
-    other = [f"{name}: {theirs[name]} -> {ours[name]}" for name in ours if theirs[name] != ours[name]]
+    other = differences(to_json(found.model.config), to_json(model.config))
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
-    model.load_state_dict(found.model.state_dict())
+    begin(model, found.model.state_dict())
     for sentence in said:
         say(f"{source}: {sentence}")
 
@@ -152,7 +161,7 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
     try:
         while True:
             if due(state.step, recipe.evaluate_every.n, total) and state.step not in log.evaluated:
-                log("evaluation", state.step, **_evaluate(recipe, state, data, log, stop))
+                log("evaluation", state.step, **_evaluate(recipe, workdir, state, data, log, stop))
             if state.step == total:
                 return
             began = time.perf_counter()
@@ -205,7 +214,7 @@ def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) ->
         share.backward()
         loss += share.detach()
     norm = nn.utils.clip_grad_norm_(learner.parameters(), recipe.optim.clip or float("inf"))
-    return sum_over_ranks(loss), whole(norm)
+    return sum_over_ranks(loss), full(norm)
 
 
 def keys_of(seed: int, step: int, examples: int) -> Tensor:
@@ -253,7 +262,7 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
     state.save(workdir, recipe.keep)
 
 
-def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop) -> dict[str, float]:
+def _evaluate(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> dict[str, float]:
     """Metrics on every held-out part, of the averaged weights where there is an average."""
     began, found = time.perf_counter(), {}
     place = next(state.learner.parameters()).device
@@ -265,11 +274,33 @@ def _evaluate(recipe: Recipe, state: State, data: RunData, log: Log, stop: Stop)
         evaluator = recipe.objective.evaluator(shown, recipe.data.preprocessing.normalise, place)
         with state.averaged(), gathered(state.learner) as learner, autocast(place, recipe.precision):
             found |= {f"{name}/{key}": value for key, value in evaluator(learner)}
+    show(recipe, state, next(iter(data.held_out.values()), data.train), workdir)
     log.bar.update(log.task, text="")
-    shown = [f"{key} {value:.2%}" for key, value in found.items() if "/top" in key]
+    shown = [
+        f"{key} {value:.2%}" if "/top" in key or "/accuracy" in key else f"{key} {value:.4f}"
+        for key, value in found.items()
+        if not key.endswith("/seen")
+    ]
     log.say(f"step {state.step:,}: {', '.join(shown) or 'nothing is held out to evaluate on'}")
     log.meter.paused += time.perf_counter() - began
     return found
+
+
+@torch.no_grad()
+def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
+    """Keep an objective's pictures of a few images, from all over `part`, in pictures.safetensors, for the report."""
+    count = min(SHOWN, len(part))
+    some = subset(part, [i * len(part) // count for i in range(count)])
+    batch, place = (
+        next(iter(eval_batches(some, recipe.data.preprocessing, count, 0))),
+        next(state.learner.parameters()).device,
+    )
+    with state.averaged(), gathered(state.learner) as learner, autocast(place, recipe.precision):
+        images = recipe.data.preprocessing.normalise(batch.images.to(place))
+        found = learner.eval().pictures(images, batch.indices.to(place))
+    if found and on_rank_0():
+        tensors = {name: x.cpu().contiguous() for name, x in found.items()}
+        write_safetensors(workdir / "pictures.safetensors", tensors, {"order": ",".join(found)})
 
 
 def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -> str:

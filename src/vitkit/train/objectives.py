@@ -1,8 +1,9 @@
 """Objectives: what a step minimises. The loop cannot tell which one it runs.
 
-An objective is settings. Its `learner(model)` is the module that a run trains: the model under the name `model`, parameters
-of its own where it needs some, and a forward pass (images, labels, keys) -> loss. Its `evaluator` measures a learner on
-held-out images, and `labelled` says whether it wants labels, and so a head.
+An objective is settings. Its `learner(model, preprocessing)` is the module that a run trains: the model under the name
+`model`, parameters of its own where it needs some, and a forward pass (images, labels, keys) -> loss. It hears of every
+update, and of the beginning as update 0, and may have `pictures` that show what it does. The objective's `evaluator`
+measures a learner on held-out images, and `labelled` says whether it wants labels, and so a head.
 
 What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
 the batch): micro-batches and ranks then change nothing.
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Batch
+from vitkit.data import Batch, Preprocessing, mix
 from vitkit.evaluate import accuracy
 
 
@@ -31,6 +32,11 @@ class Supervised:
     """softmax: one label among K. sigmoid: K independent yes-or-no questions, summed."""
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
+    mixup: float = 0.0
+    """Blend neighbours of a batch and their targets; the alpha of Beta(alpha, alpha), which the shares are drawn from. AugReg
+    has 0.2 to 0.8; 0 is off. With cutmix on as well, every example gets one of the two."""
+    cutmix: float = 0.0
+    """Put a box of its neighbour into every image, and as much of its target; an alpha like mixup's, often 1; 0 is off."""
 
     labelled: ClassVar[bool] = True
     """It wants labels, and a model with a head."""
@@ -40,9 +46,14 @@ class Supervised:
             raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing is {self.label_smoothing}; it is from 0 up to, not including, 1")
+        for name in ("mixup", "cutmix"):
+            if not 0 <= getattr(self, name) <= 1000:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it is the alpha of a Beta distribution, or 0 for off"
+                )
 
-    def learner(self, model: nn.Module) -> "SupervisedLearner":
-        """The model, with this loss on its logits."""
+    def learner(self, model: nn.Module, preprocessing: Preprocessing | None = None) -> "SupervisedLearner":
+        """The model, with this loss on its logits; how images were normalised plays no part."""
         return SupervisedLearner(model, self)
 
     def evaluator(
@@ -62,23 +73,33 @@ class SupervisedLearner(nn.Module):
         self.objective = objective
 
     def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
-        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, labels (B,) int64, keys (B,) unused."""
-        logits = self.model(images).float()  # (B, K)
-        return LOSSES[self.objective.loss](logits, labels, self.objective.label_smoothing)
+        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, labels (B,) int64, keys (B,) for mixing."""
+        how = self.objective
+        targets = soft_targets(labels, self.model.config.classes, how.label_smoothing)
+        if how.mixup or how.cutmix:
+            images, targets = mix(images, targets, keys, how.mixup, how.cutmix)
+        return LOSSES[how.loss](self.model(images).float(), targets)
 
     def updated(self, step: int, total: int) -> None:
         """Called after update `step` of `total`: here nothing follows the model."""
 
+    def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
+        """Nothing to show: a label is no picture."""
+        return {}
 
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """-log of the label's softmax probability, mean over B."""
-    return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+
+def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+    """Labels int64 (B,) -> float32 (B, K), every row a sum of one: `smoothing` of it spread evenly, the rest on the label."""
+    return F.one_hot(labels, classes).float() * (1 - smoothing) + smoothing / classes
 
 
-def sigmoid_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Binary cross-entropy of every class, summed over K (not averaged), mean over B."""
-    classes = logits.shape[-1]
-    targets = F.one_hot(labels, classes).to(logits) * (1 - smoothing) + smoothing / classes
+def softmax_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log of the softmax probability, weighted by the targets (B, K), mean over B."""
+    return F.cross_entropy(logits, targets)
+
+
+def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy of every class against targets (B, K), summed over K (not averaged), mean over B."""
     # binary_cross_entropy_with_logits loses the many small terms of a head bias of -10 to rounding
     return -(targets * F.logsigmoid(logits) + (1 - targets) * F.logsigmoid(-logits)).sum() / len(logits)
 

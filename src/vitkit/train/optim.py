@@ -29,8 +29,8 @@ class Optim:
     """Largest global norm of the gradient; 0 is off."""
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """What follows the warm-up."""
+    schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
+    """What follows the warm-up; staircase divides by ten after 30, 60 and 90 % of the run, as BiT's fine-tuning does."""
     end_lr: float = 1e-5
     """Where the linear schedule ends; cosine ends at 0."""
     beta1: float = 0.9
@@ -64,6 +64,8 @@ class Optim:
             lr = end + (self.lr - end) * (1 - progress)
         elif self.schedule == "cosine":
             lr = self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        elif self.schedule == "staircase":
+            lr = self.lr * 0.1 ** sum(step >= share * total for share in (0.3, 0.6, 0.9))
         else:
             lr = self.lr
         return lr * min(1.0, step / warmup) if warmup else lr
@@ -78,7 +80,8 @@ class Optim:
 
 # Every parameter of every model belongs to exactly one of these; one that does not is an error, not a default.
 KINDS = {
-    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|conv\d?|shortcut|head(\.(token|distilled))?)\.weight",
+    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|conv\d?|shortcut|head(\.(token|distilled))?|"
+    r"(qkv|out|expand|contract)\.(base_layer|lora_[AB]\.default))\.weight",
     "other": r"(.*\.)?((\w+\.)?bias|(shortcut_)?norm\d?\.weight|cls|registers|probe|gamma|"
     r"table|down|across|positions(\.\d+)?\.prefix)",
 }
@@ -101,13 +104,24 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
         if of != "model":
             name = "head.weight" if path.endswith(".weight") and parameter.ndim > 1 else "head.bias"
         kinds = [kind for kind, rule in KINDS.items() if re.fullmatch(rule, name)]
-        layers = [at(found, depth) for rule, at in LAYERS.items() if (found := re.fullmatch(rule, name))]
-        if len(kinds) != 1 or len(layers) != 1:
-            raise ValueError(f"parameter {name!r} belongs to kinds {kinds} and layers {layers}; it needs one of each")
+        if len(kinds) != 1:
+            raise ValueError(f"parameter {name!r} belongs to kinds {kinds}; it needs one")
+        layer = layer_of(name, depth)
         if not parameter.requires_grad:
             continue
         decay = optim.weight_decay if optim.decay_on == "all" or kinds == ["kernel"] else 0.0
-        scale = optim.layer_decay ** (depth + 1 - layers[0])
+        scale = optim.layer_decay ** (depth + 1 - layer)
         group = groups.setdefault((decay, scale), {"params": [], "weight_decay": decay, "scale": scale})
         group["params"].append(parameter)
     return list(groups.values())
+
+
+def layer_of(name: str, depth: int) -> int:
+    """Where a model's parameter acts: 0 is the embedding, then the blocks from 1, `depth` + 1 is what follows them.
+
+    Raises ValueError for one that no rule, or more than one, speaks of.
+    """
+    layers = [at(found, depth) for rule, at in LAYERS.items() if (found := re.fullmatch(rule, name))]
+    if len(layers) != 1:
+        raise ValueError(f"parameter {name!r} belongs to layers {layers}; it needs one")
+    return layers[0]

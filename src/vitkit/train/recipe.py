@@ -4,11 +4,17 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing
-from vitkit.models import ViTConfig
+from vitkit.models import ModelConfig
 from vitkit.parallel import Precision
+from vitkit.train.autoencoder import MaskedAutoencoder
+from vitkit.train.distillation import SelfDistillation
+from vitkit.train.masked import MaskedPatches
 from vitkit.train.objectives import Supervised
 from vitkit.train.optim import Optim
 from vitkit.train.span import Span
+from vitkit.train.tune import Tune
+
+Objective = Supervised | MaskedPatches | MaskedAutoencoder | SelfDistillation
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,14 @@ class Data:
     """What training images go through instead."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What a broken image does to the run: stop it before it starts, or be left out and listed."""
+    parts: Literal["given", "select", "final"] = "given"
+    """What trains and what measures. given: the parts as the data set has them. select, to choose settings without a look
+    at the test part: the val part measures, or `hold_out` of the training images where there is none beside a test part.
+    final, the run after that: all but the test part trains."""
+    hold_out: float = 0.1
+    """Share of every class that measures in a run with parts "select"."""
+    split_seed: int = 0
+    """Chooses the images of a part that had to be made; apart from `seed`, so that several seeds share one test part."""
     workers: int = -1
     """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota."""
 
@@ -33,7 +47,7 @@ class Data:
 class Recipe:
     """One training run. Spans are "500 steps", "10 epochs" or "1e6 images"."""
 
-    model: ViTConfig
+    model: ModelConfig
     """The network; `classes` 0 is filled in from the data."""
     data: Data
     """The images."""
@@ -43,8 +57,10 @@ class Recipe:
     """Weights to begin with, in any format: a run, a model directory, a file, or a published model's name. Empty is none."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
-    objective: Supervised = field(default_factory=Supervised)
+    objective: Objective = field(default_factory=Supervised)
     """What is minimised."""
+    tune: Tune = field(default_factory=Tune)
+    """Which of the model's parameters are trained."""
     length: Span = Span(10, "epochs")
     """How long the run is."""
     batch: int = 512
@@ -90,7 +106,9 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     classes = len(facts.labels) if recipe.objective.labelled else 0
     if recipe.model.classes not in (0, classes):
         raise ValueError(f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0")
-    if recipe.objective.labelled and recipe.model.pool == "none":
+    if recipe.model.channels != 3:
+        raise ValueError(f"the model's images have {recipe.model.channels} channels, the data's 3: --model.channels 3")
+    if recipe.objective.labelled and getattr(recipe.model, "pool", "") == "none":
         raise ValueError(
             'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
         )
@@ -106,6 +124,8 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         )
     if not 0 <= recipe.average < 1:
         raise ValueError(f"average is {recipe.average}; it is a factor from 0 (off) up to, not including, 1")
+    if not 0 < recipe.data.hold_out < 1:
+        raise ValueError(f"hold_out is {recipe.data.hold_out}; it is a share of the training images between 0 and 1")
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
@@ -137,7 +157,11 @@ def to_json(node) -> dict:
     if isinstance(node, Span):
         return str(node)
     if is_dataclass(node):
-        return {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
+        named = getattr(
+            node, "kind", type(node).__name__ if isinstance(node, Objective) else ""
+        )  # which of several it is
+        kind = {"kind": named} if named else {}
+        return kind | {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
     return list(node) if isinstance(node, tuple) else node
 
 

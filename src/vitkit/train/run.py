@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.data import BadImage, Source, check_images, open_splits, subset
+from vitkit.data import BadImage, Source, Splits, check_images, open_splits, stratified, subset, together
 from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
@@ -26,7 +26,7 @@ class RunData:
     """What data.json holds."""
 
 
-def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
+def open_data(data: Data, workdir: Path, say) -> RunData:
     """Open and check the data of a run. An interrupted run, one with a recipe.json, is not checked again.
 
     Every image is decoded once before the training. A broken one raises BadImage, or with `on_bad_image` "skip" is left
@@ -34,18 +34,16 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
     """
     if not data.source:
         raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
-    splits = open_splits(data.source, data.columns, seed)
-    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
-    if "train" not in parts:
-        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+    splits, seed = open_splits(data.source, data.columns, data.split_seed), data.split_seed
+    parts = divide(splits, data)
     counts = {name: len(part) for name, part in parts.items()}
-    record = {"source": data.source, "seed": seed, "labels": list(splits.labels), "counts": counts}
+    record = {"source": data.source, "split_seed": seed, "labels": list(splits.labels), "counts": counts}
     record |= {"fingerprint": {name: _fingerprint(part) for name, part in parts.items()}}
     record |= {"notes": list(splits.notes), "made": splits.made}
     if any(other != record["fingerprint"] for other in from_every_rank(record["fingerprint"])):
         raise ValueError(f"{data.source!r} is not the same on every machine of this run; bring all to one state")
     known = from_rank_0(lambda: _known(workdir))
-    if known and (known["source"], known["seed"]) == (data.source, seed):
+    if known and (known["source"], known["split_seed"]) == (data.source, seed):
         if any(known[name] != record[name] for name in ("labels", "counts", "fingerprint")):
             raise ValueError(
                 f"{data.source!r} has changed since this run began ({known['counts']} images then, {counts} now); choose "
@@ -66,6 +64,24 @@ def open_data(data: Data, workdir: Path, seed: int, say) -> RunData:
 def _known(workdir: Path) -> dict:
     """What data.json holds, empty before a run is claimed."""
     return json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
+
+
+def divide(splits: Splits, data: Data) -> dict[str, Source]:
+    """The parts of a run: "train", and "val" and "test" as far as it may see them. Raises ValueError without any to train on."""
+    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
+    if "train" not in parts:
+        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+    if data.parts == "given":
+        return parts
+    both = {"val", "test"} <= parts.keys()
+    if data.parts == "final":
+        return {"train": together(parts["train"], parts["val"]), "test": parts["test"]} if both else parts
+    if both:
+        return {"train": parts["train"], "val": parts["val"]}
+    first, second = stratified(parts["train"].targets, data.hold_out, data.split_seed)
+    if not len(second):
+        raise ValueError(f"{data.source!r} has no class with two training images, so none can be held out to select on")
+    return {"train": subset(parts["train"], first), "val": subset(parts["train"], second)}
 
 
 def _fingerprint(part: Source) -> str:

@@ -3,6 +3,7 @@
 from vitkit.weights.adopt import adopt
 from vitkit.weights.convert import Proof, convert
 from vitkit.weights.description import Classifier
-from vitkit.weights.store import FORMATS, load, save
+from vitkit.weights.formats import FORMATS
+from vitkit.weights.store import load, save
 
 __all__ = ["Classifier", "FORMATS", "Proof", "adopt", "convert", "load", "save"]

@@ -2,8 +2,9 @@
 
 import json
 
-from vitkit.models import cost
-from vitkit.weights.description import Classifier, named
+from vitkit.models import called, cost
+from vitkit.weights.description import Classifier
+from vitkit.weights.formats import WHAT, cannot
 
 
 def model_card(classifier: Classifier, form: str) -> str:
@@ -14,14 +15,15 @@ def model_card(classifier: Classifier, form: str) -> str:
         "license": str(origin.get("license", "unknown")),
         "library_name": {"native": "vitkit", "huggingface": "transformers"}.get(form, form),
         "pipeline_tag": "image-classification" if config.classes else "image-feature-extraction",
-        "tags": ["vision-transformer", "image-classification", "vitkit"],
+        "tags": [*["vision-transformer"] * (config.kind == "vit"), "image-classification", "vitkit"],
     }
     found = cost(config)
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---", ""]
-    lines += [f"# {named(config)}", ""]
+    lines += [f"# {called(config)}", ""]
     lines += [
-        f"A Vision Transformer for images of {config.image[0]} x {config.image[1]} pixels: {found.parameters:,} parameters, "
-        f"{found.macs / 1e9:.2f} GMACs, {f'{config.classes:,} classes' if config.classes else 'no classification head'}.",
+        f"A{WHAT[config.kind][1:]} for images of {config.image[0]} x {config.image[1]} pixels: "
+        f"{found.parameters:,} parameters, {found.macs / 1e9:.2f} GMACs, "
+        f"{f'{config.classes:,} classes' if config.classes else 'no classification head'}.",
         "",
         "## Where it comes from",
         "",
@@ -60,7 +62,7 @@ def model_card(classifier: Classifier, form: str) -> str:
             "```",
             "",
         ]
-    elif not config.representation:
+    elif not cannot("timm", config):
         lines += ["For timm:", "", "    vitkit convert DIRECTORY timm-DIRECTORY --to timm", ""]
         lines += [
             "```python",

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +11,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitkit.data import open_image
-from vitkit.models import ViTConfig, build
-from vitkit.weights import huggingface, timm
+from vitkit.models import ModelConfig, build
+from vitkit.weights import huggingface
 from vitkit.weights.card import model_card
 from vitkit.weights.description import Classifier
 from vitkit.weights.files import KEY, write_comment
+from vitkit.weights.formats import FORMATS, cannot, table_of
 from vitkit.weights.store import (
-    FORMATS,
     _replacing,
     described,
     load,
@@ -57,9 +56,11 @@ def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool
     """
     if to not in FORMATS:
         raise ValueError(f"no format {to!r}; there are {', '.join(FORMATS)}")
-    form, path, config = FORMATS[to], Path(path), classifier.model.config
-    if problems := form.cannot(config):
-        raise ValueError(f"{to} has no place for {', '.join(problems)}; native and google hold more")
+    path, config = Path(path), classifier.model.config
+    if problems := cannot(to, config):
+        others = ", ".join(name for name in FORMATS if not cannot(name, config))
+        raise ValueError(f"{to} has no place for {', '.join(problems)}; there is one in {others}")
+    form = table_of(to, config)
     if (differences := form.differs(config)) and not approximate:
         raise ValueError(
             f"{to} would compute another function ({'; '.join(differences)}); write it all the same with --approximate"
@@ -89,7 +90,8 @@ def _file(classifier: Classifier, path: Path, to: str) -> None:
     endings = (".npz",) if to == "google" else (".safetensors", ".pth", ".pt")
     if path.suffix not in endings:
         raise ValueError(f"{path} should end in {' or '.join(endings)} for {to}")
-    tensors, new = tensors_in(FORMATS[to], classifier), path.with_name(path.name + ".new" + path.suffix)
+    form = table_of(to, classifier.model.config)
+    tensors, new = tensors_in(form, classifier), path.with_name(path.name + ".new" + path.suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if to == "google":
@@ -109,10 +111,11 @@ def _timm_directory(classifier: Classifier, path: Path) -> None:
     """What timm's own hub repositories hold."""
     if path.exists() and not (path / "config.json").exists():
         raise ValueError(f"{path} exists and is no model directory; choose another place")
-    config = timm.config_json(classifier.model.config, classifier.preprocessing, classifier.labels)
+    form = table_of("timm", classifier.model.config)
+    config = form.config_json(classifier.model.config, classifier.preprocessing, classifier.labels)
     with _replacing(path) as new:
         write_json(new / "config.json", {**config, KEY: described(classifier)})
-        write_safetensors(new / "model.safetensors", tensors_in(timm, classifier))
+        write_safetensors(new / "model.safetensors", tensors_in(form, classifier))
         (new / "README.md").write_text(model_card(classifier, "timm"), "utf-8")
 
 
@@ -139,7 +142,7 @@ def _pixels(classifier: Classifier, path: Path, to: str) -> float | None:
 class _Answer(nn.Module):
     """Transformers' models answer with a record; others with a tensor."""
 
-    def __init__(self, model: nn.Module, config: ViTConfig):
+    def __init__(self, model: nn.Module, config: ModelConfig):
         super().__init__()
         self.model, self.config = model, config
 
@@ -170,7 +173,7 @@ def in_timm(classifier: Classifier, path: Path) -> tuple[str, nn.Module | None]:
         from safetensors.torch import load_file
     except ImportError:
         return "", None
-    name, arguments = timm.architecture(classifier.model.config)
+    name, arguments = table_of("timm", classifier.model.config).architecture(classifier.model.config)
     model = library.create_model(name, num_classes=classifier.model.config.classes, **arguments)
     file = path / "model.safetensors" if path.is_dir() else path
     model.load_state_dict(
@@ -214,14 +217,15 @@ def in_torchvision(classifier: Classifier, path: Path) -> tuple[str, nn.Module |
 
 
 def as_google_computes(classifier: Classifier, path: Path) -> tuple[str, nn.Module | None]:
-    """The same weights with the arithmetic of Google's code, which is written in JAX: tanh GELU and eps 1e-6."""
-    if not FORMATS["google"].differs(classifier.model.config):
+    """The same weights with the arithmetic of Google's code, which is written in JAX."""
+    config = classifier.model.config
+    form = table_of("google", config)
+    if not form.differs(config):
         return "", None
-
     with torch.device("meta"):
-        model = build(replace(classifier.model.config, gelu="tanh", eps=1e-6))
+        model = build(form.computed(config))
     model.load_state_dict(classifier.model.state_dict(), assign=True)
-    return "the same weights with Google's tanh GELU and eps", model
+    return "the same weights with the arithmetic of Google's code", model
 
 
 LIBRARIES: dict[str, Callable[[Classifier, Path], tuple[str, nn.Module | None]]] = {

@@ -2,11 +2,11 @@
 
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vitkit.data import Preprocessing
-from vitkit.models import SIZES, VisionTransformer, ViTConfig
+from vitkit.models import SIZES, Backbone, Model, ModelConfig, ViTConfig, config_from
 from vitkit.models.positions import Grid
 from vitkit.weights.files import Tensors
 
@@ -17,7 +17,7 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 class Classifier:
     """A model and what it must never travel without: its preprocessing, its classes' names, where it came from."""
 
-    model: VisionTransformer
+    model: Model
     preprocessing: Preprocessing
     labels: tuple[str, ...]
     origin: dict = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Hints(NamedTuple):
 class Description(NamedTuple):
     """A model that is about to be read."""
 
-    config: ViTConfig
+    config: ModelConfig
     preprocessing: Preprocessing
     tensors: Tensors
     """Under the names that the format's rules use."""
@@ -47,10 +47,10 @@ class Description(NamedTuple):
     """Which of the format's spellings this is, for writing it back."""
 
 
-def from_json(found: dict) -> tuple[ViTConfig, Preprocessing, tuple[str, ...], dict]:
+def from_json(found: dict) -> tuple[ModelConfig, Preprocessing, tuple[str, ...], dict]:
     """vitkit's own description of a model: architecture, preprocessing, labels, origin. Raises ValueError."""
     try:
-        config = model_config(found["model"])
+        config = config_from(found["model"])
         preprocessing = Preprocessing.from_json(found["preprocessing"])
         labels = numbered(config.classes) if found["labels"] is None else tuple(map(str, found["labels"]))
         origin = dict(found["origin"])
@@ -60,13 +60,6 @@ def from_json(found: dict) -> tuple[ViTConfig, Preprocessing, tuple[str, ...], d
     if len(labels) != config.classes:
         raise ValueError(f"it names {len(labels)} classes for a head of {config.classes}")
     return config, preprocessing, labels, origin
-
-
-def model_config(found: dict) -> ViTConfig:
-    """The architecture from plain values. Raises ValueError or TypeError."""
-    if unknown := found.keys() - {f.name for f in fields(ViTConfig)}:
-        raise ValueError(f"it has settings that this version does not know: {', '.join(sorted(unknown))}")
-    return ViTConfig(**found)
 
 
 def numbered(classes: int) -> tuple[str, ...]:
@@ -82,17 +75,6 @@ def imagenet_labels() -> tuple[str, ...]:
     for i, name in {134: "crane (bird)", 517: "crane (machine)", 639: "maillot, tank suit"}.items():
         names[i] = name
     return tuple(names)
-
-
-def named(config: ViTConfig) -> str:
-    """What people call an architecture: B/16, or its sizes."""
-    shape = {key: getattr(config, key) for key in ("width", "depth", "mlp", "heads")}
-    name = next((name for name, size in SIZES.items() if size == shape), None)
-    return (
-        f"ViT-{name}/{config.patch}"
-        if name
-        else f"ViT of {', '.join(f'{k} {v}' for k, v in shape.items())}, patch {config.patch}"
-    )
 
 
 def count_blocks(tensors: Tensors, pattern: str) -> int:
@@ -166,16 +148,39 @@ def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
     return tensors[name].shape
 
 
-def beyond(config: ViTConfig, positions: tuple[str, ...] = ("learned",)) -> list[str]:
-    """What of a model goes beyond the plain Vision Transformer that other libraries have."""
-    return [
+def beyond(config: ViTConfig, positions: tuple[str, ...] = ("learned",), stems: bool = False) -> list[str]:
+    """What of a model goes beyond the plain Vision Transformer of other libraries, or the hybrid where they have `stems`."""
+    return (beyond_bit(config.stem, "post") if stems and config.stem else []) + [
         what
         for what, there in {
-            "a ResNet stem": config.stem is not None,
+            "a ResNet stem": config.stem is not None and not stems,
             "axial attention": config.mixer != "full",
             f"{config.positions} positions": config.positions not in positions,
             "positions at every block": config.inject not in (None, "stem"),
             "pooling by the first patch": config.pool == "corner",
         }.items()
         if there
+    ]
+
+
+def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
+    """What of a ResNet goes beyond BiT's, in one of these orders of norm and convolution."""
+    return [
+        what
+        for what, there in {
+            f'a ResNet in the order "{backbone.order}"': backbone.order not in orders,
+            "a ResNet with BatchNorm": backbone.norm != "group",
+            "kernels that are not standardised": backbone.standardise == "none",
+            f"{backbone.mixer} attention in a ResNet": backbone.mixer != "conv",
+        }.items()
+        if there
+    ]
+
+
+def another_dialect(backbone: Backbone | None, theirs: dict) -> list[str]:
+    """Settings in which a ResNet is not of their dialect: they would compute it a little differently."""
+    settings = theirs if backbone else {}
+    found = {name: (getattr(backbone, name), there) for name, there in settings.items()}
+    return [
+        f"the ResNet's {name}: {here} here, {there} there" for name, (here, there) in found.items() if here != there
     ]

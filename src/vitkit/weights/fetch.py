@@ -2,11 +2,12 @@
 
 import base64
 import hashlib
-import os
 import re
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from vitkit.parallel import cache_dir
 
 ENDPOINT = "https://storage.googleapis.com/vit_models"
 BUCKETS = ("imagenet21k", "imagenet21k+imagenet2012", "augreg", "sam", "gsam")
@@ -36,13 +37,6 @@ def fetch(source: Path | str) -> Path:
         f"there is nothing at {text}, and it is no name of a model; give a run, a model directory, a file of weights, a hub "
         "repository such as google/vit-base-patch16-224, or one of Google's such as imagenet21k/ViT-B_16"
     )
-
-
-def cache_dir() -> Path:
-    """Where downloads are kept: $VITKIT_CACHE, or vitkit in the user's cache directory."""
-    if chosen := os.environ.get("VITKIT_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitkit"
 
 
 def from_hub(name: str) -> Path:

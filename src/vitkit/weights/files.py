@@ -230,7 +230,8 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
                 read = partial(_member, file, member.filename, start, shape, dtype, fortran)
                 found[member.filename.removesuffix(".npy")] = Lazy(shape, name, read)
     except DAMAGE as error:
-        raise ValueError(f"{file} cannot be loaded: {str(error) or type(error).__name__}") from error
+        reason = str(error) or type(error).__name__  # which may quote as much of the file as a name can be long
+        raise ValueError(f"{file} cannot be loaded: {reason[:500]}") from error
     return found, read_comment(file)
 
 

@@ -1,17 +1,19 @@
-"""Google's .npz files: google-research/vision_transformer (original, AugReg, SAM, fine-tuned) and big_vision.
+"""Google's .npz files: google-research/vision_transformer (original, AugReg, SAM, fine-tuned, hybrids) and big_vision.
 
 The same arrays under several spellings; a layout is a tuple of words that says which. Legend: as in rules.py.
 """
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from vitkit.data import Preprocessing
-from vitkit.models import ViTConfig
+from vitkit.models import DIALECTS, ViTConfig
 from vitkit.weights.description import (
     Description,
     Hints,
+    another_dialect,
     beyond,
     count_blocks,
     grid_of,
@@ -20,9 +22,11 @@ from vitkit.weights.description import (
     usual_labels,
 )
 from vitkit.weights.files import Lazy, Opened, Tensors
+from vitkit.weights.resnets import Names, backbone_of, backbone_rules
 from vitkit.weights.rules import CONVOLUTION, DENSE, Rule, each, flax_out, flax_qkv, flax_qkv_bias, pairs, rule
 
 NAME = "google"
+HOLDS = ("vit",)  # kinds of configurations
 TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
 SIDES = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")  # beside an image tower: not the model's
 
@@ -36,16 +40,25 @@ class Layout(NamedTuple):
     """Layers of a block are numbered in a row, over all kinds: MlpBlock_3."""
     scan: bool = False
     """All blocks in one array, along its first axis."""
+    wide: bool = True
+    """GroupNorms of a hybrid are stored (1, 1, 1, C)."""
 
     def __str__(self) -> str:
-        return " ".join([self.prefix or "-", self.table, *["pre-linen"] * self.pre_linen, *["scan"] * self.scan])
+        said = {"pre-linen": self.pre_linen, "scan": self.scan, "wide": self.wide}
+        return " ".join([self.prefix or "-", self.table, *(word for word, there in said.items() if there)])
 
     @classmethod
     def parse(cls, text: str) -> "Layout":
         prefix, table, *rest = text.split(" ")
-        return cls("" if prefix == "-" else prefix, table, "pre-linen" in rest, "scan" in rest)
+        return cls("" if prefix == "-" else prefix, table, *(word in rest for word in ("pre-linen", "scan", "wide")))
 
 
+ROOT = "conv_root/kernel"
+V1 = Names(
+    root=ROOT, root_norm="gn_root", unit="block{b}/unit{u}/", conv="conv{n}/kernel", norm="gn{n}",
+    shortcut="conv_proj/kernel", shortcut_norm="gn_proj", ends=("/scale", "/bias"),
+)  # fmt: skip
+GROUP_NORM = re.compile(r"(.*/)?(gn(\d|_root|_proj)|norm-pre-head|group_norm)/(scale|bias|gamma|beta)")
 ORIGINAL = Layout()
 BIG_VISION = Layout("params/", TABLES[0], False)
 NUMBERED = {
@@ -65,6 +78,8 @@ def describe(opened: Opened, hints: Hints) -> Description:
     tensors, notes, spelling = tidy(opened.tensors)
     layout = Layout.parse(spelling)
     patch, _, channels, width = shape_of(tensors, "embedding/kernel", 4)
+    stem, channels = backbone_of(tensors, V1, "post", DIALECTS["google"]) if ROOT in tensors else (None, channels)
+    stride = patch * stem.stride if stem else patch
     _, heads, _ = shape_of(tensors, "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel", 3)
     mlp = shape_of(tensors, "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel", 2)[1]
     depth = count_blocks(tensors, r"Transformer/encoderblock_(\d+)/")
@@ -72,19 +87,19 @@ def describe(opened: Opened, hints: Hints) -> Description:
     prefix = int("cls" in tensors)
     if "pos_embedding" in tensors:
         table = shape_of(tensors, "pos_embedding", 3)[1]
-        kept = prefix if layout.table == TABLES[2] else prefix_rows(table, prefix, patch, hints.image)
-        grid = grid_of(table - kept, patch, hints.image)
+        kept = prefix if layout.table == TABLES[2] else prefix_rows(table, prefix, stride, hints.image)
+        grid = grid_of(table - kept, stride, hints.image)
         positions = {"positions": "learned", "prefix_positions": None if kept == prefix else kept}
     else:
-        side = 224 // patch
-        grid = (hints.image[0] // patch, hints.image[1] // patch) if hints.image else (side, side)
+        side = 224 // stride
+        grid = (hints.image[0] // stride, hints.image[1] // stride) if hints.image else (side, side)
         positions = {"positions": "sincos"}
         notes.append("positions: none in the file, so big_vision's fixed sines and cosines")
-    image = (grid[0] * patch, grid[1] * patch)
+    image = (grid[0] * stride, grid[1] * stride)
     classes = shape_of(tensors, "head/bias", 1)[0] if "head/bias" in tensors else 0
     config = ViTConfig(
         width=width, depth=depth, mlp=mlp, heads=heads, patch=patch, image=image, channels=channels, classes=classes,
-        pool=pool, class_token=bool(prefix), gelu="tanh", eps=1e-6, resample="google",
+        pool=pool, class_token=bool(prefix), gelu="tanh", eps=1e-6, resample="google", stem=stem,
         representation=shape_of(tensors, "pre_logits/bias", 1)[0] if "pre_logits/bias" in tensors else 0, **positions,
     )  # fmt: skip
     labels, note = usual_labels(classes)
@@ -111,6 +126,7 @@ def rules(config: ViTConfig) -> list[Rule]:
 
     block = "Transformer/encoderblock_{i}"
     found = [
+        *(backbone_rules(config.stem, "stem.", V1) if config.stem else []),
         *pairs("stem.project", "embedding", CONVOLUTION, ("/kernel", "/bias")),
         *([rule("cls", "cls")] if config.prefix else []),
         *each(config.depth, [
@@ -136,7 +152,7 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model Google's code has no place for."""
-    return beyond(config, ("learned", "sincos")) + [
+    return beyond(config, ("learned", "sincos"), stems=True) + [
         what
         for what, there in {
             "registers": config.registers,
@@ -151,7 +167,14 @@ def cannot(config: ViTConfig) -> list[str]:
 def differs(config: ViTConfig) -> list[str]:
     """What Google's code would compute a little differently."""
     gelu = ["GELU: the erf form here, the tanh form there"] if config.gelu == "erf" else []
-    return gelu + ([f"eps: {config.eps:g} here, 1e-06 there"] if config.eps != 1e-6 else [])
+    eps = [f"eps: {config.eps:g} here, 1e-06 there"] if config.eps != 1e-6 else []
+    return gelu + eps + another_dialect(config.stem, DIALECTS["google"])
+
+
+def computed(config: ViTConfig) -> ViTConfig:
+    """The same model as Google's code computes it."""
+    stem = replace(config.stem, **DIALECTS["google"]) if config.stem else None
+    return replace(config, gelu="tanh", eps=1e-6, stem=stem)
 
 
 def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
@@ -160,6 +183,7 @@ def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
     how = Layout.parse(layout) if layout else ORIGINAL if plain else BIG_VISION
     if how.scan:
         tensors = _stacked(tensors, config.depth)
+    tensors = wide_norms(tensors) if how.wide else tensors
     return {how.prefix + _spelled(name, how): tensor for name, tensor in tensors.items()}
 
 
@@ -189,13 +213,9 @@ def _stacked(tensors: dict, depth: int) -> dict:
 def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
     """The image model's tensors in the newest spelling, how they were spelled, and what was left out."""
     prefixes = ("opt/target/", "params/img/", "params/")
-    notes, prefix = [], next((p for p in prefixes if p + "embedding/kernel" in tensors), "")
-    if aside := [name for name in tensors if not name.startswith(prefix)]:
-        if other := [name for name in aside if not name.startswith(SIDES)]:
-            raise ValueError(f"no rule reads {', '.join(sorted(other)[:20])}")
-        parts = sorted({"/".join(name.split("/")[:2]) for name in aside})
-        notes.append(f"left out: {len(aside)} arrays beside the image model, under {', '.join(parts[:5])}")
-    found = {name.removeprefix(prefix): lazy for name, lazy in tensors.items() if name.startswith(prefix)}
+    prefix = next((p for p in prefixes if p + "embedding/kernel" in tensors), "")
+    found, notes = image_part(tensors, prefix)
+    found, wide = flat_norms(found)
     if "probe" in found:  # an early MAP head lay at the top
         head = ("probe", "LayerNorm_0/", "MlpBlock_0/", "MultiHeadDotProductAttention_0/")
         found = {f"MAPHead_0/{name}" if name.startswith(head) else name: lazy for name, lazy in found.items()}
@@ -206,7 +226,30 @@ def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
         found = {_newer(name): lazy for name, lazy in found.items()}
     table = next((name for name in TABLES if name in found), TABLES[0])
     found = {"pos_embedding" if name == table else name: lazy for name, lazy in found.items()}
-    return found, notes, str(Layout(prefix, table, pre_linen, scan))
+    return found, notes, str(Layout(prefix, table, pre_linen, scan, wide))
+
+
+def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
+    """The arrays under a prefix, without it, and a note about the others. Raises ValueError for those that nobody knows."""
+    notes = []
+    if aside := [name for name in tensors if not name.startswith(prefix)]:
+        if other := [name for name in aside if not name.startswith(SIDES)]:
+            raise ValueError(f"no rule reads {', '.join(sorted(other)[:20])}")
+        parts = sorted({"/".join(name.split("/")[:2]) for name in aside})
+        notes.append(f"left out: {len(aside)} arrays beside the image model, under {', '.join(parts[:5])}")
+    return {name.removeprefix(prefix): lazy for name, lazy in tensors.items() if name.startswith(prefix)}, notes
+
+
+def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
+    """GroupNorms stored as (1, 1, 1, C) as (C,), and whether there were any."""
+    wide = {name for name, lazy in tensors.items() if GROUP_NORM.fullmatch(name) and lazy.shape[:-1] == (1, 1, 1)}
+    flat = {name: Lazy(one.shape[3:], one.dtype, lambda r=one.read: r().flatten()) for name, one in tensors.items()}
+    return {name: flat[name] if name in wide else one for name, one in tensors.items()}, bool(wide)
+
+
+def wide_norms(tensors: dict) -> dict:
+    """The way back."""
+    return {n: t[None, None, None] if GROUP_NORM.fullmatch(n) else t for n, t in tensors.items()}
 
 
 def _newer(name: str) -> str:

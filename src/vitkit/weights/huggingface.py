@@ -13,6 +13,7 @@ from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.rules import THREE, Rule, each, pairs, rows, rule
 
 NAME = "huggingface"
+HOLDS = ("vit",)  # kinds of configurations
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 TYPES = ("vit", "deit", "vit_mae", "vit_msn")
 GELU = {"gelu": "erf", "gelu_python": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}

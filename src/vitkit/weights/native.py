@@ -2,17 +2,18 @@
 
 import torch
 
-from vitkit.models import ViTConfig, build
+from vitkit.models import ModelConfig, build
 from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.rules import Rule, rule
 
 NAME = "native"
+HOLDS = ("vit", "resnet", "lenet")  # kinds of configurations
 
 
 def recognises(tensors: Tensors) -> bool:
     """Whether these are vitkit's names."""
-    return "stem.project.weight" in tensors
+    return any(name in tensors for name in ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight"))
 
 
 def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
@@ -27,22 +28,22 @@ def describe(opened: Opened, hints: Hints) -> Description:
     )
 
 
-def rules(config: ViTConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[Rule]:
     """Every name as it is."""
     with torch.device("meta"):
         return [rule(name, name) for name in build(config).state_dict()]
 
 
-def cannot(config: ViTConfig) -> list[str]:
+def cannot(config: ModelConfig) -> list[str]:
     """Nothing."""
     return []
 
 
-def differs(config: ViTConfig) -> list[str]:
+def differs(config: ModelConfig) -> list[str]:
     """Nothing."""
     return []
 
 
-def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
+def spell(tensors: dict, config: ModelConfig, layout: str = "") -> dict:
     """As they are."""
     return tensors

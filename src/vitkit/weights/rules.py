@@ -126,7 +126,7 @@ def each(depth: int, rules: Iterable[Rule]) -> list[Rule]:
 
 
 def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A format's tensors as vitkit's, float32, for a model whose state dict (on meta) is `expected`.
+    """A format's tensors as vitkit's, in the dtypes of a model whose state dict (on meta) is `expected`.
 
     Shapes are compared before anything is read. Raises ValueError that names all that does not fit.
     """
@@ -139,7 +139,7 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
     faults += [fault for r in rules if not set(missing) & set(r.theirs) and (fault := _misfit(tensors, r, expected))]
     if faults:
         raise ValueError(f"its tensors do not fit the model: {'; '.join(faults)}")
-    return {r.ours: _float(r.way.read(*_parts(tensors, r))) for r in rules}
+    return {r.ours: r.way.read(*_parts(tensors, r)).to(expected[r.ours].dtype).contiguous() for r in rules}
 
 
 def _parts(tensors: Tensors, r: Rule) -> list[Tensor]:
@@ -166,10 +166,11 @@ def write(state: Mapping[str, Tensor], rules: list[Rule]) -> dict[str, Tensor]:
 def _misfit(tensors: Tensors, r: Rule, expected: Mapping[str, Tensor]) -> str | None:
     """What is wrong with the tensors that a rule reads, or None."""
     found = [tensors[name] for name in r.theirs]
-    if odd := [tensor.dtype for tensor in found if tensor.dtype not in FLOATS]:
-        return f"{', '.join(r.theirs)} holds {odd[0]}, not floating-point numbers"
     if r.ours not in expected:
         return f"{', '.join(r.theirs)} has no place in this model"
+    odd = [tensor.dtype for tensor in found if tensor.dtype not in FLOATS]
+    if odd and expected[r.ours].is_floating_point():  # BatchNorm counts its batches in integers
+        return f"{', '.join(r.theirs)} holds {odd[0]}, not floating-point numbers"
     try:
         shape = r.way.read(*(torch.empty(tensor.shape, device="meta") for tensor in found)).shape
     except (RuntimeError, IndexError, ValueError, TypeError):
@@ -178,10 +179,6 @@ def _misfit(tensors: Tensors, r: Rule, expected: Mapping[str, Tensor]) -> str | 
         return None
     shapes = ", ".join(f"{name} {tensor.shape}" for name, tensor in zip(r.theirs, found, strict=True))
     return f"{shapes} does not make {r.ours} {tuple(expected[r.ours].shape)}"
-
-
-def _float(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32).contiguous()
 
 
 def gist(names: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,15 +14,14 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
-from vitkit.models import VisionTransformer, ViTConfig, build, cost
-from vitkit.weights import google, huggingface, native, timm, torchvision
+from vitkit.models import LeNetConfig, Model, ModelConfig, ResNetConfig, build, called, cost, plain
+from vitkit.weights import huggingface, native
 from vitkit.weights.card import model_card
-from vitkit.weights.description import Classifier, Description, Hints, from_json, named, numbered
+from vitkit.weights.description import Classifier, Description, Hints, from_json, numbered
 from vitkit.weights.fetch import fetch
 from vitkit.weights.files import DAMAGE, KEY, Opened, Tensors, open_weights
+from vitkit.weights.formats import FORMATS, TABLES, cannot
 from vitkit.weights.rules import read, write
-
-FORMATS: dict[str, ModuleType] = {form.NAME: form for form in (native, huggingface, google, timm, torchvision)}
 
 
 def load(
@@ -34,7 +33,7 @@ def load(
     preprocessing: Preprocessing | None = None,
     quiet: bool = False,
 ) -> Classifier:
-    """Open any published Vision Transformer: a run, a model directory, a file of weights, or the name of one to download.
+    """Open any published model of the family: a run, a model directory, a file of weights, or the name of one to download.
 
     The format (vitkit's, Hugging Face's, Google's .npz, timm's or torchvision's) is recognised by the tensors' names and
     shapes; what it implies (eps, form of the GELU, position rows, preprocessing) is set, and a short account of that is
@@ -60,14 +59,16 @@ def load(
 
 def _build(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
     """The model of a file, and what to say about it."""
-    form = next((form for form in FORMATS.values() if form.recognises(opened.tensors)), None)
+    form = next((table for table in TABLES if table.recognises(opened.tensors)), None)
     if form is None:
         raise ValueError(
             f"its {len(opened.tensors)} tensors ({', '.join(list(opened.tensors)[:3])}, ...) have the names of no Vision "
-            f"Transformer that vitkit knows; it knows {', '.join(FORMATS)}"
+            f"Transformer, hybrid or BiT that vitkit knows; it knows {', '.join(FORMATS)}"
         )
     if opened.described:
         config, preprocessing, labels, origin = from_json(opened.described)
+        if config.kind not in form.HOLDS:
+            raise ValueError(f"it is described as {called(config)}, but its tensors have other names")
         tensors, _, _ = form.tidy(opened.tensors)
         said: list[str] = []
     else:
@@ -82,14 +83,23 @@ def _build(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
     return classifier, [summary(classifier, form.NAME), *said]
 
 
-def assemble(config: ViTConfig, form: ModuleType, tensors: Tensors) -> VisionTransformer:
+def assemble(config: ModelConfig, form: ModuleType, tensors: Tensors) -> Model:
     """A model with a format's tensors as its own, mapped from the disk where the numbers are the same."""
-    if config.depth > len(tensors):
-        raise ValueError(f"it has {len(tensors)} tensors, too few for {config.depth} blocks")
+    if (blocks := _blocks(config)) > len(tensors):
+        raise ValueError(f"it has {len(tensors)} tensors, too few for {blocks} blocks")
     with torch.device("meta"):
         model = build(config)
     model.load_state_dict(read(tensors, form.rules(config), model.state_dict()), assign=True)
     return model.eval()
+
+
+def _blocks(config: ModelConfig) -> int:
+    """Blocks and residual units: none is built before there are as many tensors."""
+    if isinstance(config, LeNetConfig):
+        return 0
+    if isinstance(config, ResNetConfig):
+        return sum(config.backbone.units)
+    return config.depth + (sum(config.stem.units) if config.stem else 0)
 
 
 @contextmanager
@@ -106,7 +116,7 @@ def summary(classifier: Classifier, form: str) -> str:
     """A model in one sentence."""
     config = classifier.model.config
     return (
-        f"{named(config)} for {config.image[0]} x {config.image[1]} pixels, {cost(config).parameters:,} parameters, "
+        f"{called(config)} for {config.image[0]} x {config.image[1]} pixels, {cost(config).parameters:,} parameters, "
         f"{f'{config.classes:,} classes' if config.classes else 'no head'}, in {form} format\n"
         f"  preprocessing: {classifier.preprocessing}"
     )
@@ -115,7 +125,7 @@ def summary(classifier: Classifier, form: str) -> str:
 def described(classifier: Classifier) -> dict:
     """vitkit's own description of a model, which from_json reads."""
     return {
-        "model": asdict(classifier.model.config),
+        "model": plain(classifier.model.config),
         "preprocessing": classifier.preprocessing.to_json(),
         "labels": list(classifier.labels),
         "origin": classifier.origin,
@@ -138,7 +148,7 @@ def save(classifier: Classifier, path: Path | str) -> Path:
 
     Raises ValueError when `path` holds something else than a model.
     """
-    form = native if huggingface.cannot(classifier.model.config) else huggingface
+    form = native if cannot("huggingface", classifier.model.config) else huggingface
     return save_as(form, classifier, path)
 
 

@@ -1,26 +1,30 @@
-"""timm's Vision Transformers, and who shares their names: DeiT, MAE, DINO and DINOv2 as their authors publish them."""
+"""timm's Vision Transformers and hybrids; DeiT, MAE, DINO and DINOv2 have the same names as their authors publish them."""
 
 import re
+from dataclasses import replace
 from math import floor, prod
 
 from vitkit.data import Preprocessing
-from vitkit.models import ViTConfig
+from vitkit.models import DIALECTS, Backbone, ViTConfig
 from vitkit.weights.description import (
     IMAGENET,
     Description,
     Hints,
+    another_dialect,
     beyond,
     count_blocks,
     grid_of,
     heads_of,
     prefix_rows,
     shape_of,
-    usual_labels,
 )  # fmt: skip
 from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.rules import QUERY_AND_REST, Rule, each, gist, pairs, rows, rule
+from vitkit.weights.resnets import Names, backbone_of, backbone_rules
+from vitkit.weights.rules import QUERY_AND_REST, SAME, Rule, each, gist, pairs, rows, rule
+from vitkit.weights.timm_files import input_size, labels_of, repository, said_preprocessing
 
 NAME = "timm"
+HOLDS = ("vit",)  # kinds of configurations
 PATCHES = "patch_embed.proj.weight"
 ASIDE = re.compile(
     r"(.*\.)?(decoder_.*|mask_token|head\.(mlp|last_layer)\..*|dino_head\..*|ibot_head\..*|projector\..*|predictor\..*)"
@@ -29,12 +33,22 @@ OTHERS = {  # parts of other models under the same names, with what to say
     r"blocks\.\d+\.mlp\.(w12|w3)\.": "a SwiGLU MLP (DINOv2's giant)",
     r"blocks\.\d+\.attn\.(q_norm|k_norm)\.": "normalised queries and keys",
     r"norm_pre\.": "a norm before the blocks (CLIP)",
-    r"patch_embed\.backbone\.": "a ResNet stem (hybrid)",
+    r"patch_embed\.backbone\.(?!(stem\.)?(conv|norm)\.|stages\.)": "a stem that is no BiT ResNet",
 }
 ACTS = {"gelu": "erf", "gelu_tanh": "tanh"}
 SIZES = {  # timm's names, which say everything but the patch and the size of images
     (192, 12, 768, 3): "tiny", (384, 12, 1536, 6): "small", (768, 12, 3072, 12): "base", (1024, 24, 4096, 16): "large",
     (1280, 32, 5120, 16): "huge", (1408, 40, 6144, 16): "giant", (1664, 48, 8192, 16): "gigantic",
+}  # fmt: skip
+RESNET = Names(
+    under="patch_embed.backbone.", root="stem.conv.weight", root_norm="stem.norm", unit="stages.{b}.blocks.{u}.",
+    conv="conv{n}.weight", norm="norm{n}", shortcut="downsample.conv.weight", shortcut_norm="downsample.norm",
+    ends=(".weight", ".bias"), last="norm", first=0, way=SAME,
+)  # fmt: skip
+BARE = RESNET._replace(root="conv.weight", root_norm="norm")  # of a root without stages
+HYBRIDS = {  # of a ResNet's units: what timm calls it, and the sizes of Transformers that it has above it
+    (): ("r_s16_p8", "tiny"), (2, 2, 2, 2): ("r26_s32", "small", "base"), (3, 4, 9): ("r50_s16", "base"),
+    (3, 4, 6, 3): ("r50_s32", "large"),
 }  # fmt: skip
 
 
@@ -48,6 +62,8 @@ def describe(opened: Opened, hints: Hints) -> Description:
     tensors, notes, _ = tidy(opened.tensors)
     args = opened.config.get("model_args") or {}
     width, channels, patch, _ = shape_of(tensors, PATCHES, 4)
+    stem, channels = _stem(tensors) or (None, channels)
+    stride = patch * stem.stride if stem else patch
     mlp = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2)[0]
     heads, note = heads_of(width, mlp, hints.heads or args.get("num_heads"))
     notes += note
@@ -68,20 +84,20 @@ def describe(opened: Opened, hints: Hints) -> Description:
         else "token"
     )
     table = shape_of(tensors, "pos_embed", 3)[1]
-    kept = _kept(table, token, registers, patch, hints.image or _input(opened.config))
-    grid = grid_of(table - kept, patch, hints.image or _input(opened.config))
+    kept = _kept(table, token, registers, stride, hints.image or input_size(opened.config))
+    grid = grid_of(table - kept, stride, hints.image or input_size(opened.config))
     classes = shape_of(tensors, "head.bias", 1)[0] if "head.bias" in tensors else 0
     config = ViTConfig(
         width=width, depth=count_blocks(tensors, r"blocks\.(\d+)\."), mlp=mlp, heads=heads, patch=patch,
-        image=(grid[0] * patch, grid[1] * patch), channels=channels, classes=classes, pool=pool, class_token=token,
+        image=(grid[0] * stride, grid[1] * stride), channels=channels, stem=stem, classes=classes, pool=pool, class_token=token,
         registers=registers, norm="pooled" if late else "tokens", gelu=ACTS[act], eps=1e-6, resample="timm",
         representation=shape_of(tensors, "pre_logits.fc.bias", 1)[0] if "pre_logits.fc.bias" in tensors else 0,
         layer_scale=1e-5 if "blocks.0.ls1.gamma" in tensors else None, prefix_positions=kept,
     )  # fmt: skip
     if config.prefix == kept:
-        config = ViTConfig(**{**vars(config), "prefix_positions": None})
+        config = replace(config, prefix_positions=None)
     preprocessing, said = _preprocessing(opened, config)
-    labels, assumed = _labels(opened.config, classes)
+    labels, assumed = labels_of(opened.config, classes)
     return Description(config, preprocessing, tensors, labels, (*notes, *said, *assumed))
 
 
@@ -89,7 +105,9 @@ def rules(config: ViTConfig) -> list[Rule]:
     """The table."""
     # timm has a position for all of the tokens before the patches, or, outside DeiT, for none
     bare = config.prefix - config.position_rows if config.position_rows or config.pool == "distilled" else 0
+    below = backbone_rules(config.stem, "stem.", RESNET if config.stem.units else BARE) if config.stem else []
     found = [
+        *below,
         *pairs("stem.project", "patch_embed.proj"),
         *([rule("cls", "cls_token")] if config.prefix > config.registers else []),
         *([rule("registers", "registers")] if config.registers else []),
@@ -126,9 +144,11 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model timm has no place for."""
-    return beyond(config) + [
+    return beyond(config, stems=True) + [
         what
         for what, there in {
+            "a ResNet stem that none of its hybrids has": config.stem
+            and (config.stem.width != 1 or config.stem.units not in HYBRIDS),
             "a representation layer (timm dropped it)": config.representation,
             "a norm after a pooling other than the mean": config.norm == "pooled" and config.pool != "gap",
             "a distillation token that no head reads": config.registers == 1
@@ -142,7 +162,8 @@ def cannot(config: ViTConfig) -> list[str]:
 
 def differs(config: ViTConfig) -> list[str]:
     """What timm would compute a little differently."""
-    return [f"eps: {config.eps:g} here, 1e-06 there"] if config.eps != 1e-6 else []
+    eps = [f"eps: {config.eps:g} here, 1e-06 there"] if config.eps != 1e-6 else []
+    return eps + another_dialect(config.stem, DIALECTS["timm"])
 
 
 def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
@@ -173,6 +194,9 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     if config.pool == "distilled":
         return "deit_base_distilled_patch16_224", arguments
     name = f"vit_{size}_patch{patch}_224"
+    if config.stem:
+        below, *sizes = HYBRIDS[config.stem.units]
+        name = f"vit_{size if size in sizes else sizes[0]}_{below}_224"
     pools = {"token": "token", "gap": "avg", "map": "map", "none": ""}
     arguments |= {"class_token": config.prefix > config.registers, "global_pool": pools[config.pool]}
     arguments |= {"fc_norm": config.norm == "pooled", "reg_tokens": config.registers}
@@ -185,24 +209,15 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
 def config_json(config: ViTConfig, preprocessing: Preprocessing, labels: tuple[str, ...]) -> dict:
     """config.json for timm's hub and for `timm.create_model("local-dir:...")`."""
     name, arguments = architecture(config)
-    height, width = preprocessing.size
-    cfg = {
-        "input_size": [config.channels, height, width],
+    said = {"architecture": name, "num_features": config.width, "model_args": arguments}
+    first = ["patch_embed.proj", "patch_embed.backbone.stem.conv", "patch_embed.backbone.conv"]
+    places = {
         "fixed_input_size": True,
-        "interpolation": preprocessing.interpolation,
-        "crop_pct": min(height, width) / preprocessing.resize if preprocessing.resize else 1.0,
-        "crop_mode": "center" if preprocessing.rule == "shorter" else "squash",
-        "mean": list(preprocessing.mean),
-        "std": list(preprocessing.std),
-        "num_classes": config.classes,
         "pool_size": None,
-        "first_conv": "patch_embed.proj",
+        "first_conv": first[0] if config.stem is None else first[1 if config.stem.units else 2],
         "classifier": ["head", "head_dist"] if config.pool == "distilled" else "head",
     }
-    found = {"architecture": name, "num_classes": config.classes, "num_features": config.width, "model_args": arguments}
-    if config.classes:
-        found["label_names"] = list(labels)
-    return found | {"pretrained_cfg": cfg}
+    return repository(config, preprocessing, labels, said, places)
 
 
 def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
@@ -221,6 +236,12 @@ def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
     return {other.get(name, name): lazy for name, lazy in found.items() if name not in aside}, notes, ""
 
 
+def _stem(tensors: Tensors) -> tuple[Backbone, int] | None:
+    """The ResNet below a hybrid, and the channels of its images."""
+    names = next((names for names in (RESNET, BARE) if names.under + names.root in tensors), None)
+    return backbone_of(tensors, names, "post", DIALECTS["timm"]) if names else None
+
+
 def _kept(table: int, token: bool, registers: int, patch: int, image: tuple[int, int] | None) -> int:
     """Rows of the position table before the patches': of all such tokens, of none, or of the class token alone (DINOv2)."""
     kept = prefix_rows(table, token + registers, patch, image)
@@ -232,36 +253,10 @@ def _kept(table: int, token: bool, registers: int, patch: int, image: tuple[int,
     return kept
 
 
-def _input(said: dict) -> tuple[int, int] | None:
-    """Height and width of images that timm's config.json names."""
-    args = said.get("model_args") or {}
-    size = args.get("img_size") or (said.get("pretrained_cfg") or {}).get("input_size")
-    size = size[-2:] if isinstance(size, list) else [size, size]
-    return tuple(size) if all(isinstance(side, int) and side > 0 for side in size) and len(size) == 2 else None
-
-
-def _labels(said: dict, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    names = said.get("label_names") or (said.get("pretrained_cfg") or {}).get("label_names")
-    if isinstance(names, list) and len(names) == classes:
-        return tuple(map(str, names)), []
-    return usual_labels(classes)
-
-
 def _preprocessing(opened: Opened, config: ViTConfig) -> tuple[Preprocessing, list[str]]:
     """What timm's config.json says; without one what this origin usually has, with a note that says so."""
-    said = opened.config.get("pretrained_cfg") or {}
-    if said:
-        size = _input({"pretrained_cfg": said}) or config.image
-        share, mode = said.get("crop_pct") or 1.0, said.get("crop_mode") or "center"
-        notes = []
-        if mode not in ("center", "squash"):
-            notes.append(f"preprocessing: its crop_mode {mode!r} is not known here; taken as center")
-        resize = max(floor(side / share) for side in size)
-        return Preprocessing(
-            size=size, rule="square" if mode == "squash" else "shorter", resize=resize if mode != "squash" or share < 1 else 0,
-            interpolation=said.get("interpolation") or "bicubic", mean=tuple(said.get("mean") or (0.5,) * 3),
-            std=tuple(said.get("std") or (0.5,) * 3),
-        ), notes  # fmt: skip
+    if found := said_preprocessing(opened.config, config.image):
+        return found
     others = re.search(r"deit|dino|mae", opened.path.name.lower())
     facebook = (
         bool(others) or opened.wrapper in ("model", "teacher") or (not config.classes and opened.path.suffix == ".pth")

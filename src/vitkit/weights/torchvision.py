@@ -20,6 +20,7 @@ from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.rules import Rule, each, pairs, rows, rule
 
 NAME = "torchvision"
+HOLDS = ("vit",)  # kinds of configurations
 PATCHES = "conv_proj.weight"
 BLOCK = "encoder.layers.encoder_layer_{i}"
 OLD = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}

@@ -1,0 +1,101 @@
+"""Mixup and CutMix: two images in one, and the target in the same shares. They run on the device, batch by batch.
+
+Neighbours are mixed in pairs: example 2i of a batch with 2i + 1, which the shuffle made neighbours, each in a proportion of
+its own. So an even part of a batch has all it needs: micro-batches and ranks change nothing. What is drawn for an example
+depends on its key alone.
+
+Legend: B batch, C channels, K classes.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN, _FIRST, _SECOND = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_TABLE = 4096  # intervals of a quantile function, between which it is taken to be straight
+
+
+def mix(
+    images: Tensor, targets: Tensor, keys: Tensor, mixup: float = 0.0, cutmix: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Images (B, C, H, W) and their targets (B, K), mixed; with both ways on, each example goes one of them at even chances.
+
+    keys: int64 (B,). mixup (Zhang et al., 2018) and cutmix (Yun et al., 2019) are the shape alpha of the Beta(alpha, alpha)
+    distribution that an example's own share is drawn from; 0 is off. Mixup blends whole images, CutMix puts a box of the
+    partner into the image; the box is clipped by the border, and the target follows the pixels that are there.
+    Raises ValueError for an odd B.
+    """
+    if len(images) % 2:
+        raise ValueError(
+            f"mixup and cutmix mix neighbours in pairs, and {len(images)} images have no pairs; make the batch, the "
+            f"micro-batch and every process's share of the batch even (--batch, --micro-batch)"
+        )
+    draws = uniforms(keys, 4)  # which way, share, and the box's centre
+    ways = [_blended(draws, mixup)] if mixup else []
+    ways += [_cut(draws, cutmix, images.shape[2:])] if cutmix else []
+    if not ways:
+        return images, targets
+    shares = [way.mean((1, 2, 3), keepdim=True) for way in ways]  # before anything is broadcast: exact
+    first = draws[:, 0].view(-1, 1, 1, 1) < 0.5
+    keep, share = (of[0] if len(of) == 1 else torch.where(first, *of) for of in (ways, shares))
+    keep, share = keep.to(images), share.view(-1, 1).to(targets)
+    return keep * images + (1 - keep) * _partners(images), share * targets + (1 - share) * _partners(targets)
+
+
+def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
+    """Keys int64 (B,) -> float32 (B, count), uniform between 0 and 1: the same on every device, a function of the key and the
+    purpose alone. Other purposes have other numbers.
+
+    SplitMix64, started at the key; its upper 24 bits.
+    """
+    start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would wrap around
+    bits = (
+        keys[:, None] + start + torch.arange(1, count + 1, device=keys.device) * _GOLDEN
+    )  # int64 wraps around, as it should
+    bits = (bits ^ _shifted(bits, 30)) * _FIRST
+    bits = (bits ^ _shifted(bits, 27)) * _SECOND
+    bits = bits ^ _shifted(bits, 31)
+    return (_shifted(bits, 40).to(torch.float32) + 0.5) / (1 << 24)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """To the right, zeros following: int64 would bring its sign."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)
+
+
+def _partners(values: Tensor) -> Tensor:
+    """Every row's neighbour: 1, 0, 3, 2, 5, 4 ..."""
+    return values.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+
+
+def _blended(draws: Tensor, alpha: float) -> Tensor:
+    """How much of itself every pixel keeps: (B, 1, 1, 1)."""
+    return _beta(draws[:, 1], alpha).view(-1, 1, 1, 1)
+
+
+def _cut(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
+    """Which pixels are kept: (B, 1, H, W), 0 in a box of the image's shape and, before it is clipped, 1 - share of its area."""
+    side = (1 - _beta(draws[:, 1], alpha)).sqrt() / 2
+    inside = []
+    for axis, length in enumerate(size):
+        centre, half = (draws[:, 2 + axis] * length).floor(), (side * length).floor()
+        at = torch.arange(length, device=draws.device)
+        inside.append((at >= (centre - half)[:, None]) & (at < (centre + half)[:, None]))  # (B, length)
+    return 1 - (inside[0][:, :, None] & inside[1][:, None, :]).float().unsqueeze(1)
+
+
+def _beta(uniform: Tensor, alpha: float) -> Tensor:
+    """Uniform numbers -> as many of the Beta(alpha, alpha) distribution, in the same order."""
+    table = _quantiles(alpha, uniform.device)
+    place = uniform * _TABLE
+    low = place.long().clamp(max=_TABLE - 1)
+    return torch.lerp(table[low], table[low + 1], place - low)
+
+
+@lru_cache(maxsize=8)
+def _quantiles(alpha: float, device: torch.device) -> Tensor:
+    from scipy.special import betaincinv
+
+    return torch.from_numpy(betaincinv(alpha, alpha, np.linspace(0, 1, _TABLE + 1))).float().to(device)

@@ -1,0 +1,417 @@
+"""Data sets larger than memory: shards and their index, row groups in windows, files elsewhere, the hub, ten million rows."""
+
+import io
+import pickle
+import tarfile
+import threading
+import time
+import tracemalloc
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from pictures import encoded, photograph
+
+from vitkit.data import (
+    Augmentation,
+    BadImage,
+    Columns,
+    Preprocessing,
+    Source,
+    open_source,
+    open_splits,
+    pieces,
+    places,
+    tars,
+    train_batches,
+)
+from vitkit.data.loader import order
+from vitkit.data.sources import stratified
+
+PICTURES = [encoded(photograph(8, 9, i), "PNG") for i in range(24)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def shard(members: dict[str, bytes], path, **settings):
+    with tarfile.open(path, "w", **settings) as file:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    return path
+
+
+def shards(folder, name: str = "train-{:03}.tar", count: int = 3, each: int = 8):
+    folder.mkdir(parents=True, exist_ok=True)
+    for s in range(count):
+        numbers = range(s * each, (s + 1) * each)
+        members = {}
+        for i in numbers:
+            members |= {f"a/{i:05}.png": PICTURES[i % 24], f"a/{i:05}.cls": str(i % 5).encode(), f"a/{i:05}.txt": b"x"}
+        shard(members, folder / name.format(s))
+    return folder
+
+
+def check(source, count: int = 24) -> None:
+    assert len(source) == count and source.targets.tolist() == [i % 5 for i in range(count)]
+    for i in np.random.default_rng(0).permutation(count):
+        assert source[int(i)] == (PICTURES[i], i % 5)
+
+
+# Tar shards
+
+
+def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypatch):
+    folder = shards(tmp_path / "wds")
+    check(open_source(str(folder)))
+    (folder / "classes.txt").write_text("\n".join("abcde"))
+    monkeypatch.setattr(tars, "_indexed", lambda *_: pytest.fail("it was indexed before"))
+    for where in (folder, folder / "train-{000..002}.tar", folder / "train-*.tar", folder / "train-00?.tar"):
+        source = open_source(str(where))
+        check(source)
+        assert source.labels == tuple("abcde") and source.name(9) == "train-001.tar a/00009.png"
+    check(pickle.loads(pickle.dumps(source)))
+    assert len(list(cache.rglob("*.index"))) == 3
+
+
+def test_a_shard_that_changed_is_indexed_anew(tmp_path):
+    path = shard({"1.png": PICTURES[0], "1.cls": b"0", "2.png": PICTURES[1], "2.cls": b"1"}, tmp_path / "x.tar")
+    old = open_source(str(path))
+    shard({"7.png": PICTURES[3], "7.cls": b"2"}, path)
+    assert [open_source(str(path))[0]] == [(PICTURES[3], 2)]
+    with pytest.raises(BadImage, match=r"x.tar 2.png is cut off: the shard has changed"):
+        path.write_bytes(path.read_bytes()[:700])
+        _ = old[1]
+
+
+def test_labels_may_be_names_or_lie_in_json(tmp_path):
+    path = shard(
+        {"1.jpg": b"a", "1.json": b'{"label": "cat"}', "2.jpg": b"b", "2.json": b'{"label": "ant"}'}, tmp_path / "x.tar"
+    )
+    source = open_source(str(path))
+    assert source.labels == ("ant", "cat") and [source[i] for i in (0, 1)] == [(b"a", 1), (b"b", 0)]
+    path = shard({"1.seg.png": b"s", "1.jpg": b"a", "1.y.txt": b"3"}, tmp_path / "y.tar")
+    assert open_source(str(path), Columns("jpg", "y.txt"))[0] == (b"a", 3)
+    assert open_source(str(path), Columns("seg.png", "y.txt"))[0] == (b"s", 3)
+
+
+def test_parts_are_told_by_the_names_of_shards(tmp_path):
+    shards(tmp_path / "w", "imagenet-train-{:04}.tar", 2)
+    shards(tmp_path / "w", "imagenet-val-{:04}.tar", 1)
+    splits = open_splits(str(tmp_path / "w"))
+    assert (len(splits.train), len(splits.val)) == (16, 8) and splits.made is None
+
+
+def test_nothing_in_a_shard_leads_out_of_it(tmp_path):
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(PICTURES[5])
+    with tarfile.open(tmp_path / "x.tar", "w") as file:
+        for name, kind, target in [
+            ("link.png", tarfile.SYMTYPE, str(secret)), ("hard.png", tarfile.LNKTYPE, "../secret.png"),
+            ("pipe.png", tarfile.FIFOTYPE, ""), ("null.png", tarfile.CHRTYPE, ""),
+        ]:  # fmt: skip
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            file.addfile(info)
+        for name, data in {
+            "../../up.png": PICTURES[1],
+            "../../up.cls": b"1",
+            "/etc/top.png": b"t",
+            "/etc/top.cls": b"2",
+        }.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    before = sorted(tmp_path.rglob("*"))
+    splits = open_splits(str(tmp_path / "x.tar"))
+    source = open_source(str(tmp_path / "x.tar"))
+    assert [source[i] for i in range(len(source))] == [(PICTURES[1], 1), (b"t", 2)]
+    assert "4 members that are no plain file" in splits.notes[0]
+    assert [file for file in sorted(tmp_path.rglob("*")) if "cache" not in str(file)] == before
+
+
+@pytest.mark.parametrize(("members", "message"), [
+    ({"1.png": b"a"}, r"x.tar 1 has no label, only png; expected a .cls or .json member"),
+    ({"1.png": b"a", "1.jpg": b"b", "1.cls": b"0"}, r"x.tar 1 has several images \(png, jpg\)"),
+    ({"1.png": b"a", "1.json": b"{"}, r"x.tar 1.json: "),
+    ({"1.png": b"a", "1.json": b"[1]"}, r"x.tar 1 has no label"),
+    ({"1.txt": b"a", "1.cls": b"0"}, "holds no images; expected KEY.jpg and KEY.cls"),
+    ({"1.png": b"a", "1.cls": b"cat", "2.png": b"a", "2.cls": b"3"}, None),  # names, one of which is a number
+])  # fmt: skip
+def test_shards_that_cannot_be_understood(tmp_path, members, message):
+    path = str(shard(members, tmp_path / "x.tar"))
+    if message is None:
+        assert open_source(path).labels == ("3", "cat")
+        return
+    with pytest.raises(ValueError, match=message) as caught:
+        open_splits(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: b"", lambda d: b"x" * 2000, lambda d: d[: len(d) // 3], lambda d: d[:1000] + b"\7" * 500]
+)
+def test_damaged_shards_are_one_sentence(tmp_path, damage):
+    path = shards(tmp_path, count=1) / "train-000.tar"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match="train-000.tar is no readable tar file: ") as caught:
+        open_splits(str(path))
+    assert "\n" not in str(caught.value)
+
+
+# Windows
+
+
+def test_windows_hold_whole_pieces_and_every_example_comes_once():
+    sizes = np.random.default_rng(0).integers(3, 30, 40)
+    piece = np.repeat(np.arange(40), sizes)
+    first, second = (order(len(piece), 5, epoch, (piece, 6)) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == list(range(len(piece))) and not np.array_equal(first, second)
+    for found in (first, second):
+        visited = piece[found]
+        runs = [set(visited[np.flatnonzero(visited == p)[0] : np.flatnonzero(visited == p)[-1] + 1]) for p in range(40)]
+        assert max(map(len, runs)) <= 6  # while a piece is in use, at most five others are
+    assert not np.array_equal(np.sort(first[:20]), np.arange(first[:20].min(), first[:20].min() + 20))
+    assert np.array_equal(order(50, 5, 0), order(50, 5, 0, (np.zeros(50, int), 1)))  # one window is the plain order
+
+
+def write_parquet(path, count: int = 24, group: int = 2) -> str:
+    images = [{"bytes": PICTURES[i], "path": None} for i in range(count)]
+    pq.write_table(pa.table({"image": images, "label": [i % 5 for i in range(count)]}), path, row_group_size=group)
+    return str(path)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_reads_large_parquet_files_by_windows(tmp_path, monkeypatch, workers):
+    source = open_source(write_parquet(tmp_path / "x.parquet"))
+    for name, value in (("KEEP", 10), ("WINDOW", 10), ("LEAST", 3)):
+        monkeypatch.setattr(pieces, name, value)
+    reads, real = [], pieces.ParquetRows._load
+    monkeypatch.setattr(pieces.ParquetRows, "_load", lambda self, group: reads.append(group) or real(self, group))
+    how, to = Augmentation(crop="none", flip=False), Preprocessing(size=(8, 9))
+    batches = train_batches(source, how, to, 4, 0, 0, workers)
+    seen = [next(batches) for _ in range(12)]
+    batches.close()
+    for epoch in (seen[:6], seen[6:]):
+        assert sorted(torch.cat([batch.indices for batch in epoch]).tolist()) == list(range(24))
+    for batch in seen:
+        for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
+            assert np.array_equal(image.permute(1, 2, 0), photograph(8, 9, index))
+    if not workers:
+        assert sorted(reads) == sorted(list(range(12)) * 2) and len(source.store.kept) == 3
+
+
+# Elsewhere
+
+
+class Ranges(SimpleHTTPRequestHandler):
+    """A file server that, as object stores do, serves parts of files."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        Ranges.asked.append(self.headers.get("Range", "all"))
+        path = self.translate_path(self.path)
+        if "Range" not in self.headers or not Path(path).is_file():
+            return super().do_GET()
+        data = Path(path).read_bytes()
+        first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+        part = data[int(first) : int(last or len(data)) + 1]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+        return None
+
+    def end_headers(self):
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
+    def log_message(self, *_):
+        """Silent."""
+
+
+@pytest.fixture
+def served(tmp_path):
+    pytest.importorskip("aiohttp")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_shards_and_parquet_files_over_http(tmp_path, served, monkeypatch):
+    shards(tmp_path / "wds")
+    write_parquet(tmp_path / "x.parquet")
+    check(open_source(f"{served}/x.parquet"))
+    where = served + "/wds/train-{000..002}.tar"
+    source = open_source(where)
+    source.prepare()  # small: whole, in as few requests as there are pieces
+    Ranges.asked.clear()
+    check(source)
+    assert not Ranges.asked
+    monkeypatch.setattr(pieces, "KEEP", 10)
+    monkeypatch.setattr(pieces, "PIECE", 8192)
+    check(open_source(where))
+    assert len(Ranges.asked) > 5 and Ranges.asked.count("all") <= 1  # the one for classes.txt, which is not there
+    one = train_batches(source, Augmentation(), Preprocessing(size=(8, 8)), 6, 0, 0, 2)
+    other = train_batches(source, Augmentation(), Preprocessing(size=(8, 8)), 6, 0, 0, 0)
+    for _ in range(5):
+        assert torch.equal(next(one).images, next(other).images)
+    one.close()
+
+
+def test_an_object_store(tmp_path):
+    """fsspec's memory file system stands for s3:// and gs://: the same calls."""
+    shards(tmp_path / "wds")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path / "wds"), "/bucket/wds", recursive=True)
+    for where in ("memory://bucket/wds", "memory://bucket/wds/train-*.tar", "memory://bucket/wds/train-{000..002}.tar"):
+        check(open_source(where))
+    memory.pipe("/bucket/wds/classes.txt", b"a\nb\nc\nd\ne")
+    assert open_source("memory://bucket/wds").labels == tuple("abcde")
+    memory.rm("/bucket", recursive=True)
+
+
+def test_what_cannot_be_fetched_is_one_sentence(served, tmp_path, monkeypatch):
+    monkeypatch.setattr(places.time, "sleep", lambda _: None)
+    for where, message in [
+        (f"{served}/none.tar", "there is no http"),
+        (f"{served}/none.parquet", "there is no http"),
+        ("http://127.0.0.1:9/x.tar", "http://127.0.0.1:9/x.tar cannot be read, after 4 attempts: "),
+        ("nowhere://x/y.tar", "nowhere://x/y.tar cannot be opened: .*nowhere"),
+    ]:
+        with pytest.raises((ValueError, OSError), match=message) as caught:
+            open_splits(where)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_server_without_ranges_is_noticed(tmp_path, served, monkeypatch):
+    shards(tmp_path / "wds", count=1)
+    source = open_source(f"{served}/wds/train-000.tar")
+    monkeypatch.setattr(Ranges, "do_GET", SimpleHTTPRequestHandler.do_GET)
+    with pytest.raises(OSError, match="asked for [0-9,]+ bytes from 512, [0-9,]+ came"):
+        source.prepare()
+
+
+def test_braces_are_written_out():
+    assert places.expand("a-{008..010}.tar") == ["a-008.tar", "a-009.tar", "a-010.tar"]
+    assert places.expand("{b,a}/{1..2}.x") == ["a/1.x", "a/2.x", "b/1.x", "b/2.x"]
+    with pytest.raises(ValueError, match="stands for more than"):
+        places.expand("{0..9999}-{0..9999}")
+
+
+# The hub
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=list("abcde"))})
+    rows = {"img": [{"bytes": data, "path": None} for data in PICTURES], "label": [i % 5 for i in range(24)]}
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def test_a_directory_that_datasets_saved(hub, tmp_path):
+    import datasets
+
+    hub.save_to_disk(str(tmp_path / "one"))
+    source = open_source(str(tmp_path / "one"))
+    check(source)
+    assert source.labels == tuple("abcde")
+    check(pickle.loads(pickle.dumps(source)))
+    parts = {"train": hub, "test": hub.select(range(5)), "extra": hub.select(range(2))}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "all"))
+    splits = open_splits(str(tmp_path / "all"))
+    assert (len(splits.train), len(splits.test)) == (24, 5) and "the splits extra" in splits.notes[0]
+    check(splits.train)
+
+
+def test_a_data_set_by_name(hub, tmp_path, monkeypatch):
+    (tmp_path / "name" / "data").mkdir(parents=True)
+    hub.to_parquet(str(tmp_path / "name/data/train-00000-of-00001.parquet"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hf")
+    check(open_source(f"hf:{tmp_path / 'name'}"))
+    with pytest.raises(ValueError, match="hf:no-one/nothing cannot be opened: "):
+        open_splits("hf:no-one/nothing")
+
+
+def test_a_row_may_not_name_any_file(hub, tmp_path):
+    import datasets
+
+    (tmp_path / "secret.png").write_bytes(PICTURES[0])
+    features = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.Value("int64")})
+    rows = {"image": [{"bytes": None, "path": str(tmp_path / "secret.png")}], "label": [0]}
+    table = datasets.Dataset.from_dict(rows, features=features)
+    from vitkit.data.hub import HubRows
+
+    with pytest.raises(BadImage, match="outside of the hub's cache"):
+        HubRows("x", (table,), "image", np.array([0])).read(0)
+
+
+# Ten million
+
+
+class Synthetic:
+    """A store of ten million pictures of one pixel, in 10,000 pieces or none."""
+
+    def __init__(self, together: int):
+        self.together = together
+
+    def read(self, row: int) -> np.ndarray:
+        return np.full((1, 1), row % 251, np.uint8)
+
+    def name(self, row: int) -> str:
+        return f"row {row}"
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Nothing to do."""
+
+    def pieces(self, rows: np.ndarray):
+        return (rows // 1000, self.together) if self.together else None
+
+
+@pytest.mark.parametrize("together", [0, 16])
+def test_ten_million_examples_start_in_seconds_in_bounded_memory(together):
+    count, began = 10_000_000, time.perf_counter()
+    tracemalloc.start()  # numpy counts there too
+    targets = np.arange(count) * 7919 % 1000
+    source = Source(Synthetic(together), np.arange(count), targets, tuple(map(str, range(1000))))
+    if not together:
+        _, test = stratified(targets, 0.2, 0)
+        assert len(test) == 2_000_000 and (np.bincount(targets[test]) == 2000).all()
+    batches = train_batches(source, Augmentation(crop="none"), Preprocessing(size=(1, 1)), 256, 0, 123_456, 0)
+    first = next(batches)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (
+        torch.equal(first.images[:, 0, 0, 0], (first.indices % 251).to(torch.uint8)) and len(set(first.indices)) == 256
+    )
+    assert time.perf_counter() - began < 60  # about 4 on an idle core
+    assert held < 600 << 20 and peak < 1200 << 20, (held >> 20, peak >> 20)
+
+
+def test_ten_million_labels_are_read_in_seconds(tmp_path):
+    count = 2_000_000
+    images = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([PICTURES[0]]))
+    table = pa.table({"image": images.cast(pa.binary()), "label": np.arange(count) % 1000})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=100_000)
+    began = time.perf_counter()
+    assert len(open_source(str(tmp_path / "x.parquet"))) == count
+    assert time.perf_counter() - began < 20  # about 1 on an idle core

@@ -1,0 +1,94 @@
+"""Which parameters move, which stay, and that a run with adapters leaves an ordinary model behind."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vitkit.models import create
+from vitkit.train import Optim, Span, Tune, train
+from vitkit.train.recipe import Facts, resolve
+from vitkit.train.tune import begin, choose, whole
+
+
+@pytest.fixture
+def published(tiny, quiet, tmp_path):
+    """Trained weights, and a recipe that begins with them and shows every trained parameter moving."""
+    first = train(replace(tiny, average=0), tmp_path / "first", "cpu", quiet)
+    still = replace(tiny.model, dropout=0.0, stochastic_depth=0.0)
+    recipe = replace(tiny, init=str(tmp_path / "first"), model=still, average=0.0, length=Span(3), optim=Optim(lr=1e-2))
+    return first.model.state_dict(), recipe
+
+
+def moved(before, model) -> set[str]:
+    return {name for name, t in model.state_dict().items() if not torch.equal(t, before[name])}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "still"),
+    [(0, ("stem", "cls", "positions", "blocks", "norm")), (1, ("stem", "cls", "positions", "blocks.0"))],
+)
+def test_the_last_blocks_are_trained_and_nothing_else(published, quiet, tmp_path, blocks, still):
+    before, recipe = published
+    model = train(replace(recipe, tune=Tune(blocks=blocks)), tmp_path / "second", "cpu", quiet).model
+    expected = {name for name in before if not name.startswith(still)}
+    assert expected and moved(before, model) == expected
+
+
+def test_adapters_change_the_blocks_matrices_and_are_gone_when_saved(published, quiet, tmp_path):
+    before, recipe = published
+    model = train(replace(recipe, tune=Tune(lora=2)), tmp_path / "second", "cpu", quiet).model
+    changed = moved(before, model)
+    assert changed == {n for n in before if n.startswith("head") or (n.startswith("blocks") and before[n].ndim == 2)}
+    difference = model.state_dict()["blocks.0.mlp.expand.weight"] - before["blocks.0.mlp.expand.weight"]
+    assert torch.linalg.matrix_rank(difference, rtol=1e-3) == 2
+
+
+def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
+    config = replace(resolve(tiny, Facts(100, tuple("0123456789"))).model, dropout=0.0, stochastic_depth=0.0)
+    images = torch.randn(3, 3, 8, 8)
+    plain = create(config, seed=3).eval()
+    torch.nn.init.normal_(plain.head.weight)
+    adapted = create(config, seed=4).eval()
+    choose(adapted, Tune(lora=2))
+    begin(adapted, plain.state_dict())
+    torch.testing.assert_close(adapted(images), plain(images))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    merged = whole(adapted)
+    assert merged.state_dict().keys() == plain.state_dict().keys()
+    torch.testing.assert_close(merged(images), adapted(images), atol=1e-5, rtol=1e-5)
+    assert (merged(images) - plain(images)).abs().max() > 1e-2
+
+
+def test_a_run_with_adapters_continues(published, quiet, tmp_path):
+    _, recipe = published
+    recipe = replace(recipe, tune=Tune(lora=2), length=Span(12), save_every=Span(6))
+    straight = train(recipe, tmp_path / "straight", "cpu", quiet).model.state_dict()
+    train(recipe, tmp_path / "broken", "cpu", quiet)
+    shutil.rmtree(tmp_path / "broken" / "model")
+    (tmp_path / "broken" / "LAST").write_text("step-00000006")
+    again = train(recipe, tmp_path / "broken", "cpu", quiet).model.state_dict()
+    assert all(torch.equal(again[name], straight[name]) for name in straight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"blocks": -2}, "tune.blocks is -2"),
+        ({"lora": -1}, "tune.lora is -1"),
+        ({"lora": 4, "blocks": 1}, "choose one of them"),
+    ],
+)
+def test_what_cannot_be_tuned_is_a_sentence(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Tune(**settings)
+
+
+def test_a_model_has_only_so_many_blocks(tiny):
+    with pytest.raises(ValueError, match="tune.blocks is 3; the model has 2 blocks"):
+        choose(create(tiny.model), Tune(blocks=3))
+    with pytest.raises(ValueError, match="this model has none"):
+        choose(create(tiny.model), Tune(blocks=0))

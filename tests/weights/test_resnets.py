@@ -1,0 +1,156 @@
+"""Hybrids and BiT ResNets in other code's names: read by their shapes alone, and written for it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vitkit.models import DIALECTS, Backbone, ResNetConfig, build, named
+from vitkit.weights import Classifier, convert, load
+from vitkit.weights.formats import cannot, table_of
+
+timm = pytest.importorskip("timm")
+SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "num_classes": 7}
+HYBRIDS = {
+    "vit_tiny_r_s16_p8_224": ((), 8, 64),
+    "vit_small_r26_s32_224": ((2, 2, 2, 2), 1, 64),
+    "vit_base_r50_s16_224": ((3, 4, 9), 1, 48),
+    "vit_large_r50_s32_224": ((3, 4, 6, 3), 1, 96),
+}
+
+
+def shaken(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+    return model.eval()
+
+
+def agree(one, two, side):
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(one(images), two(images), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_timm_s_hybrids_both_ways(name, tmp_path):
+    units, patch, side = HYBRIDS[name]
+    theirs = shaken(timm.create_model(name, img_size=side, **SMALL))
+    save_file(theirs.state_dict(), tmp_path / "m.safetensors")
+    found = load(tmp_path / "m.safetensors", heads=4, quiet=True)
+    config = found.model.config
+    assert config.stem == Backbone(units, **DIALECTS["timm"])
+    assert (config.patch, config.image, config.gelu) == (patch, (side, side), "erf")
+    agree(theirs, found.model, side)
+    proof = convert(found, tmp_path / "back", "timm")
+    assert proof.library and proof.largest < 1e-4
+    before, after = theirs.state_dict(), load_file(tmp_path / "back" / "model.safetensors")
+    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+    said = json.loads((tmp_path / "back" / "config.json").read_text())
+    agree(theirs, timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval(), side)
+    assert said["pretrained_cfg"]["first_conv"] in {key.removesuffix(".weight") for key in before}
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_timm_s_bit_both_ways(prefix, tmp_path):
+    theirs = shaken(timm.create_model("resnetv2_50x1_bit", num_classes=7))
+    torch.save({prefix + key: t for key, t in theirs.state_dict().items()}, tmp_path / "m.pth")
+    found = load(tmp_path / "m.pth", quiet=True)
+    backbone = Backbone((3, 4, 6, 3), order="pre", **DIALECTS["timm_bit"])
+    assert found.model.config == ResNetConfig(backbone, classes=7)
+    agree(theirs, found.model, 65)
+    proof = convert(found, tmp_path / "back", "timm")
+    assert proof.largest < 1e-4 and proof.pixels < 2
+    agree(theirs, timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval(), 65)
+
+
+def test_what_timm_s_resnets_are_read_and_which_not(tmp_path):
+    from timm.layers import StdConv2d
+    from timm.models.resnetv2 import ResNetV2
+
+    small = shaken(
+        ResNetV2((1, 2), (256, 512), 5, stem_type="fixed", conv_layer=lambda *a, **k: StdConv2d(*a, eps=1e-8, **k))
+    )
+    save_file(small.state_dict(), tmp_path / "small.safetensors")
+    found = load(tmp_path / "small.safetensors", image=(40, 40), quiet=True)
+    agree(small, found.model, 40)
+    assert cannot("timm", found.model.config) == ["a ResNet of other depth or width than its own"]
+    for name, sentence in (
+        ("resnetv2_50", "it is a ResNetV2 with BatchNorm"),
+        ("vit_small_resnet26d_224", "it has a stem that is no BiT ResNet: patch_embed.backbone"),
+    ):
+        with torch.device("meta"):
+            shapes = {key: t.shape for key, t in timm.create_model(name).state_dict().items()}
+        save_file({key: torch.zeros(shape) for key, shape in shapes.items()}, tmp_path / "m.safetensors")
+        with pytest.raises(ValueError, match=sentence):
+            load(tmp_path / "m.safetensors", quiet=True)
+
+
+@pytest.mark.parametrize("name", ["R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/16", "R50+B/32", "R50+L/32", "R50+L/16",
+                                  "BiT-R50x1", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3", "BiT-R152x2", "BiT-R152x4"])  # fmt: skip
+def test_named_models_have_timm_s_names_and_shapes(name):
+    """On the meta device: every tensor of timm's model has a rule that gives it its shape, and no other."""
+    config = named(name)
+    table = table_of("timm", config)
+    assert not table.cannot(config)
+    with torch.device("meta"):
+        architecture, arguments = table.architecture(config)
+        theirs = timm.create_model(architecture, num_classes=1000, **arguments)
+        state = build(config).state_dict()
+    made = {}
+    for r in table.rules(config):
+        made |= zip(r.theirs, (part.shape for part in r.way.write(state[r.ours])), strict=True)
+    assert table.spell(made, config) == {key: t.shape for key, t in theirs.state_dict().items()}
+
+
+def test_the_published_names_of_bit(random_classifier, tmp_path):
+    """Its authors' own file, key by key: a, b and c, units of two digits, a head that is a 1 x 1 convolution."""
+    config = ResNetConfig(Backbone((1, 2), 0.5, "pre", **DIALECTS["bit"]), (32, 48), classes=7)
+    classifier = random_classifier(config)
+    convert(classifier, tmp_path / "bit.npz", "google")
+    with np.load(tmp_path / "bit.npz") as arrays:
+        shapes = {key.removeprefix("resnet/"): arrays[key].shape for key in arrays}
+        np.savez(tmp_path / "bare.npz", **arrays)  # without vitkit's description
+    assert shapes["root_block/standardized_conv2d/kernel"] == (7, 7, 3, 32)
+    assert shapes["block2/unit01/a/proj/standardized_conv2d/kernel"] == (1, 1, 128, 256)
+    assert shapes["block2/unit02/b/standardized_conv2d/kernel"] == (3, 3, 64, 64)
+    assert shapes["block2/unit02/c/group_norm/gamma"] == (64,)
+    assert shapes["group_norm/gamma"] == (256,)
+    assert (shapes["head/conv2d/kernel"], shapes["head/conv2d/bias"]) == ((1, 1, 256, 7), (7,))
+    assert len(shapes) == 1 + 3 * 9 + 2 + 2 + 2
+    found = load(tmp_path / "bare.npz", image=(32, 48), quiet=True)
+    assert found.model.config == config
+    state = classifier.model.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in found.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda a: a.pop("block2/unit1/gn1/scale"), "there is no block2/unit1/gn1/scale"),
+        (lambda a: a.update({"block3/unit9/conv1/kernel": np.zeros((1, 1, 2, 2))}), "no rule reads block3/unit9/conv1"),
+        (lambda a: a.update({"conv_root/kernel": np.zeros((7, 7, 3))}), "it should have 4 axes"),
+        (lambda a: a.update({"conv_root/kernel": np.zeros((7, 7, 3, 48))}), "48 channels in the root"),
+        (lambda a: a.update({"block1/unit1/conv2/kernel": np.zeros((3, 3, 32, 33))}), "block1/unit1/conv2/kernel"),
+    ],
+)
+@pytest.mark.parametrize("name", ["hybrid_stage3", "resnet_bit"])
+def test_what_is_missing_or_too_much_is_named(name, spoil, sentence, shared, tmp_path):
+    with np.load(shared(f"reference/{name}.weights.npz")) as file:
+        arrays = {key.removeprefix("params/"): file[key] for key in file}
+    spoil(arrays)
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ValueError, match=sentence):
+        load(tmp_path / "m.npz", image=(64, 64), quiet=True)
+
+
+def test_a_hybrid_in_another_dialect_says_what_would_differ(random_classifier, tmp_path):
+    classifier = random_classifier(named("R+mu/16", image=64, classes=7))
+    sentence = r"the ResNet's norm_eps: 1e-06 here, 1e-05 there; the ResNet's standardise: std here, variance there"
+    with pytest.raises(ValueError, match=sentence):
+        convert(classifier, tmp_path / "m", "timm")
+    proof = convert(classifier, tmp_path / "m", "timm", approximate=True)
+    assert 0 < proof.largest < 0.05
+    assert isinstance(load(tmp_path / "m", quiet=True), Classifier)
