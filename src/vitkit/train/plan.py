@@ -23,7 +23,8 @@ class Machine:
     memory: float = 80.0
     """Memory of one in GiB."""
     tflops: float = 989.0
-    """What one can do at best, in 10^12 floating-point operations a second: 989 for an H100 in bfloat16, 312 for an A100."""
+    """What one can do at best, in 10^12 floating-point operations a second: an H100 has 989 in bfloat16 and 67 in
+    float32, an A100 312 and 19.5."""
     mfu: float = 0.4
     """Model FLOPs utilisation: the share of that which training reaches."""
     watts: float = 700.0
