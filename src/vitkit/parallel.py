@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -66,9 +67,10 @@ def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.d
     waiting = timedelta(seconds=2 * patience + 30)  # the watch is to come first: it knows who is missing
     store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=waiting)))
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=waiting)
-    watch.begin(dist.PrefixStore("vitkit", store), patience)
+    store = dist.PrefixStore(_session(store, rank, ranks), store)
+    watch.begin(store, patience)
     try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=waiting)
         yield place
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if not watch.first_to_fail():
@@ -81,7 +83,28 @@ def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.d
         raise
     finally:
         watch.end()
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _session(store: dist.Store, rank: int, ranks: int) -> str:
+    """A name that the ranks of this start share, and no other. torchrun keeps its store when it starts ranks again, and what
+    those before them left there, addresses above all, must not be taken for one's own."""
+    own = uuid.uuid4().hex
+    store.set(f"vitkit/here/{rank}", own)
+    if rank:
+        session = store.get(f"vitkit/session/{own}").decode()  # waits for the answer
+        store.set(f"vitkit/there/{session}/{rank}", "")
+        return session
+    missing, limit = set(range(1, ranks)), time.monotonic() + store.timeout.total_seconds()
+    while missing := {one for one in missing if not store.check([f"vitkit/there/{own}/{one}"])}:
+        for one in missing:
+            if store.check([f"vitkit/here/{one}"]):  # perhaps of an earlier start: then nobody hears
+                store.set(f"vitkit/session/{store.get(f'vitkit/here/{one}').decode()}", own)
+        if time.monotonic() > limit:
+            raise RankLost(f"rank {min(missing)} never came; look at its machine's log")
+        time.sleep(0.02)
+    return own
 
 
 class Watch:
