@@ -176,3 +176,15 @@ def test_python_m_vitkit_starts_at_once():
     assert "usage: vitkit COMMAND" in found.stdout
     assert "torch" not in found.stderr
     assert Path(sys.executable).exists()
+
+
+def test_plan(capsys):
+    status, out, _ = say(capsys, "plan", "scratch", "--examples", 1281167, "--gpus", 8, "--batch", 1024, "--memory", 24)
+    assert status == 0 and "It fits." in out
+    assert "activations of 64 images" in out and "3.18 exaFLOPs" in out and "torchrun --nproc-per-node 8" in out
+    status, out, _ = say(capsys, "plan", "scratch", "--examples", 1281167, "--micro-batch", 256, "--memory", 4)
+    assert status == 0 and "It does not fit. Change one: --micro-batch" in out
+    status, _, err = say(capsys, "plan", "scratch")
+    assert status == 1 and "how many images? say --examples" in err
+    status, _, err = say(capsys, "plan", "scratch", "--examples", 1000, "--gpus", 3)
+    assert status == 1 and "a batch of 256 cannot be shared equally by 3 GPUs" in err
