@@ -103,7 +103,14 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
     workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     images = recipe.data
     batches = train_batches(
-        data.train, images.augmentation, images.preprocessing, recipe.batch, recipe.seed, state.step, workers
+        data.train,
+        images.augmentation,
+        images.preprocessing,
+        recipe.batch,
+        recipe.seed,
+        state.step,
+        workers,
+        place=place,
     )
     if state.step == 0 and not checkpoints(workdir):
         state.save(workdir, recipe.keep)  # a disk that cannot hold a checkpoint says so before the first step
