@@ -40,8 +40,6 @@ def main() -> None:
     parser.add_argument("--few", required=True, help="the same classes with few labels")
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1000, help="of pre-training, 128 images each")
-    parser.add_argument("--few-epochs", type=int, default=15, help="of fine-tuning on few labels")
-    parser.add_argument("--all-epochs", type=int, default=0, help="of fine-tuning on all labels; 0 leaves it out")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--output", type=Path, required=True)

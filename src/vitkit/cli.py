@@ -5,7 +5,9 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
-COMMANDS = ("train", "finetune", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "models")
+COMMANDS = (
+    "train", "finetune", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models",
+)  # fmt: skip
 
 OVERVIEW = """usage: vitkit COMMAND ...
 
@@ -18,6 +20,8 @@ OVERVIEW = """usage: vitkit COMMAND ...
   compare ONE TWO IMAGE...         whether two models compute the same, layer by layer
   convert MODEL DEST --to FORMAT   write it for Transformers, timm, torchvision or Google's code, with the proof
   push DIRECTORY NAME              upload it to the Hugging Face hub
+  data stats DATA                  sizes, classes, duplicates and broken images of a data set
+  data pack DATA DEST              write it as shards, to be read from anywhere
   models                           every named model, with what it costs
 
 MODEL is a run, a model directory, a file of weights in any of these formats, or the name of a published one.
@@ -36,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"vitkit {__version__}")
         return 0
+    if argv[0] == "data":
+        argv[:2] = [" ".join(argv[:2])]
     if argv[0] not in COMMANDS:
         near = get_close_matches(argv[0], COMMANDS, 1)
         print(
@@ -92,12 +98,11 @@ def _dispatch(name: str, rest: list[str]) -> int:
         default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
         prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
     elif name in ("train", "plan"):
-        from vitkit.recipes import RECIPES, recipe, with_model
+        from vitkit.recipes import listing, recipe, with_model
 
         if not rest or rest[0].startswith("-"):
-            lines = "\n".join(f"  {n:16}{(f.__doc__ or '').splitlines()[0]}" for n, f in RECIPES.items())
             print(
-                f"usage: vitkit {name} RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
+                f"usage: vitkit {name} RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{listing()}\n\n"
                 f"vitkit {name} RECIPE --help lists every setting with its value."
             )
             return 0 if rest else 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from vitkit.commands.data import Pack, Stats, pack, stats
 from vitkit.commands.finetune import Finetune, finetune
 from vitkit.commands.models import Models, models
 from vitkit.commands.plan import Plan, plan
@@ -20,6 +21,8 @@ COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
     "compare": (Compare, compare),
     "convert": (Convert, convert),
     "push": (Push, push),
+    "data pack": (Pack, pack),
+    "data stats": (Stats, stats),
 }
 
 __all__ = ["COMMANDS"]

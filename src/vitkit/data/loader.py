@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from vitkit.data.images import BadImage, open_image
+from vitkit.data.resident import Drawing, Stack, gathered, stackable
 from vitkit.data.slots import in_slots
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
@@ -62,12 +63,13 @@ def train_batches(
     after: int,
     workers: int,
     share: tuple[int, int] = (0, 1),
-    pin: bool = False,
+    place: torch.device | None = None,
 ) -> Iterator[Batch]:
     """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented. Close it to end its workers.
 
     workers: processes that prepare batches; 0 is none besides this one. share: (rank, ranks) yields this rank's equal
-    part of every batch, so that all ranks together see what one would. pin: into page-locked memory, for a GPU.
+    part of every batch, so that all ranks together see what one would. place: where the model is; images that are decoded
+    already and need no resize are kept, and augmented, there; others go to a GPU by page-locked memory.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
     """
     suit(augmentation, preprocessing)
@@ -77,8 +79,14 @@ def train_batches(
         raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
     part = _part(batch, share)
     policies(augmentation, preprocessing.mean)  # imports what they need once here, rather than in every worker
+    rows = _Rows(source, batch, seed, part, after)
+    if stackable(source, augmentation, preprocessing) and workers >= 0:
+        stack = Stack.of(source, augmentation, preprocessing, place or torch.device("cpu"))
+        drawing = Drawing(augmentation, preprocessing.size, _Stream(seed, _AUGMENT))
+        return _stacked(gathered(stack, drawing, rows, workers if place and place.type == "cuda" else 0), source)
     build = _Training(source, augmentation, preprocessing, seed, part)
-    return _stream(build, _Rows(source, batch, seed, part, after), source, preprocessing, part, workers, pin)
+    pin = place is not None and place.type == "cuda"
+    return _stream(build, rows, source, preprocessing, part, workers, pin)
 
 
 def eval_batches(
@@ -220,6 +228,12 @@ def _stream(
     if workers and forked() and not pin:  # pinning copies a batch anyway, in a thread of its own
         return in_slots(build, steps, workers, AHEAD, shape)
     return in_order(build, steps, workers, pin, batches_ahead(workers, math.prod(shape)))
+
+
+def _stacked(parts: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
+    for images, indices in parts:
+        labels = torch.from_numpy(source.targets[indices.numpy()])
+        yield Batch(images, labels, torch.ones(len(indices), dtype=torch.bool), indices)
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:

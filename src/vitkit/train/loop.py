@@ -154,7 +154,7 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
         state.step,
         workers,
         world(),
-        pin=place.type == "cuda",
+        place,
     )
     if state.step == 0 and not from_rank_0(lambda: checkpoints(workdir)):
         state.save(workdir, recipe.keep)  # a disk that cannot hold a checkpoint says so before the first step

@@ -22,9 +22,11 @@ class Data:
     """Which images, and how they reach the model."""
 
     source: str = ""
-    """Folder of images, CSV or JSONL manifest, parquet file, prefix or folder, or "digits"."""
+    """Folder of images, CSV or JSONL manifest, parquet files, tar shards, their address, hf:NAME, or digits (docs/data.md)."""
     columns: Columns = field(default_factory=Columns)
     """Which columns of a table hold the image and its label; found by their names unless told."""
+    exclude: str = ""
+    """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE` writes it."""
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     """What every image goes through in evaluation and prediction; saved with the model."""
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -39,6 +41,8 @@ class Data:
     """Share of every class that measures in a run with parts "select"."""
     split_seed: int = 0
     """Chooses the images of a part that had to be made; apart from `seed`, so that several seeds share one test part."""
+    keep_decoded: float = 1.0
+    """Gigabytes that the training images may take, decoded once and kept in memory; larger sets are decoded as they come."""
     workers: int = -1
     """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota."""
 
@@ -96,7 +100,13 @@ class Facts(NamedTuple):
     labels: tuple[str, ...]
 
 
-FREE_ON_RESUME = ("data.workers", "keep", "log_every", "tensorboard")  # they do not change the weights
+FREE_ON_RESUME = (
+    "data.workers",
+    "data.keep_decoded",
+    "keep",
+    "log_every",
+    "tensorboard",
+)  # they do not change the weights
 
 
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:

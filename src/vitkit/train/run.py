@@ -1,15 +1,28 @@
 """The run directory: recipe.json (what runs), data.json (what it runs on), metrics.jsonl, checkpoints/ + LAST, model/."""
 
-import hashlib
 import json
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitkit.data import BadImage, Source, Splits, check_images, open_splits, stratified, subset, together
+from vitkit.data import (
+    BadImage,
+    Source,
+    Splits,
+    bar,
+    check_images,
+    decoded,
+    fingerprint,
+    open_splits,
+    stratified,
+    subset,
+    together,
+    without,
+)
+from vitkit.data.progress import silent
 from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
@@ -35,10 +48,14 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
     if not data.source:
         raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
     splits, seed = open_splits(data.source, data.columns, data.split_seed), data.split_seed
+    if data.exclude and splits.train is not None:
+        left = without(splits.train, data.exclude)
+        say(f"{len(splits.train) - len(left):,} training images that {data.exclude} lists are left out")
+        splits = replace(splits, train=left)
     parts = divide(splits, data)
     counts = {name: len(part) for name, part in parts.items()}
     record = {"source": data.source, "split_seed": seed, "labels": list(splits.labels), "counts": counts}
-    record |= {"fingerprint": {name: _fingerprint(part) for name, part in parts.items()}}
+    record |= {"fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
     record |= {"notes": list(splits.notes), "made": splits.made}
     if any(other != record["fingerprint"] for other in from_every_rank(record["fingerprint"])):
         raise ValueError(f"{data.source!r} is not the same on every machine of this run; bring all to one state")
@@ -58,6 +75,9 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
         out = {index for index, _ in bad}
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
     train = parts.pop("train")
+    if not data.augmentation.reduced_decode:  # which makes other pixels of a file
+        room, shown = int(data.keep_decoded * 1e9) // world().ranks, bar("decoding") if on_rank_0() else silent
+        train = decoded(train, room, cpus() if data.workers < 0 else data.workers, shown)
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
 
 
@@ -82,14 +102,6 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
     if not len(second):
         raise ValueError(f"{data.source!r} has no class with two training images, so none can be held out to select on")
     return {"train": subset(parts["train"], first), "val": subset(parts["train"], second)}
-
-
-def _fingerprint(part: Source) -> str:
-    """A digest of the classes and, of up to 100,000 examples, the names: other images in the same number are noticed."""
-    digest = hashlib.sha256(part.targets.tobytes())
-    for i in range(0, len(part), len(part) // 100_000 + 1):
-        digest.update(part.name(i).encode("utf-8", "replace"))
-    return digest.hexdigest()
 
 
 def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[int, str]]]:
