@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -25,18 +24,6 @@ QUICK = (
     "--length 8 --batch 16 --optim.warmup 2 --log-every 4 --model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2 "
     "--device cpu"
 ).split()
-
-
-@pytest.fixture
-def photographs(tmp_path):
-    """Two classes of small photographs: reddish ones and bluish ones, and one file that is broken."""
-    random = np.random.default_rng(0)
-    for name, colour in (("red", (200, 60, 60)), ("blue", (60, 60, 200))):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(20):
-            pixels = np.clip(random.normal(colour, 40, (40, 30 + i, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.jpg")
-    return tmp_path / "photos"
 
 
 SIZES = "--data.preprocessing.resize 32 --data.preprocessing.size 32 32 --model.image 32 32 --model.patch 8".split()

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
 COMMANDS = (
-    "train", "finetune", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models",
+    "train", "finetune", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models"
 )  # fmt: skip
 
 OVERVIEW = """usage: vitkit COMMAND ...

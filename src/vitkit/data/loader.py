@@ -69,7 +69,7 @@ def train_batches(
 
     workers: processes that prepare batches; 0 is none besides this one. share: (rank, ranks) yields this rank's equal
     part of every batch, so that all ranks together see what one would. place: where the model is; images that are decoded
-    already and need no resize are kept, and augmented, there; others go to a GPU by page-locked memory.
+    already and need no resize are kept, and augmented, there, and for a GPU others go into page-locked memory.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
     """
     suit(augmentation, preprocessing)

@@ -42,8 +42,8 @@ class RunData:
 def open_data(data: Data, workdir: Path, say) -> RunData:
     """Open and check the data of a run. An interrupted run, one with a recipe.json, is not checked again.
 
-    Every image is decoded once before the training. A broken one raises BadImage, or with `on_bad_image` "skip" is left
-    out, counted and listed in data.json.
+    Unless `check` is off, every image is decoded once before the training. A broken one raises BadImage, or with
+    `on_bad_image` "skip" is left out, counted and listed in data.json.
     """
     if not data.source:
         raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
@@ -70,7 +70,7 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
     else:
         for note in splits.notes:
             say(note)
-        record["skipped"] = _check(parts, data, say)
+        record["skipped"] = _check(parts, data, say) if data.check else {}
     for name, bad in record["skipped"].items():
         out = {index for index, _ in bad}
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
