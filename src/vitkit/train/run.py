@@ -22,6 +22,7 @@ from vitkit.data import (
     together,
     without,
 )
+from vitkit.data.progress import silent
 from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
@@ -75,9 +76,8 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
     train = parts.pop("train")
     if not data.augmentation.reduced_decode:  # which makes other pixels of a file
-        train = decoded(
-            train, int(data.keep_decoded * 1e9), cpus() if data.workers < 0 else data.workers, bar("decoding")
-        )
+        room, shown = int(data.keep_decoded * 1e9) // world().ranks, bar("decoding") if on_rank_0() else silent
+        train = decoded(train, room, cpus() if data.workers < 0 else data.workers, shown)
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
 
 
