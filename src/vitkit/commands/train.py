@@ -28,8 +28,9 @@ def train(command: Train) -> int:
     from vitkit.inspection import report
 
     workdir = command.workdir or Path("runs") / command.recipe.name
-    run(command.recipe, workdir, command.device)
+    labels = run(command.recipe, workdir, command.device).labels
     page = report(workdir)
     print(f"wrote {workdir / 'model'} and {page}")
-    print(f"next: vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE...")
+    after = f"vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE..."
+    print(f"next: {after if labels else f'vitkit finetune {workdir} DATA, which gives it a head'}")
     return 0
