@@ -24,6 +24,7 @@ from vitkit.data import (
     open_splits,
     pack,
     same_files,
+    subset,
     survey,
     twins,
     without,
@@ -207,3 +208,15 @@ def test_the_hash_is_stable_under_scale_and_light_but_tells_pictures_apart():
         assert np.bitwise_count(changed.hash ^ code) <= 6
     apart = np.bitwise_count(hashes[:, None] ^ hashes[None])[~np.eye(30, dtype=bool)]
     assert apart.min() > 10
+
+
+def test_known_near_duplicates_of_cifar_10_are_found(shared):
+    """Rows that were looked at: a car twice in other frames, a deer in other light; among 100 and 150 others."""
+    train, test = (open_source(str(shared(f"data/cifar10-{part}.parquet"))) for part in ("train", "test"))
+    rows, twins_of = [102, 770, 851], [9061, 2703, 7117]
+    first, second = subset(train, [*rows, *range(100)]), subset(test, [*twins_of, *range(150)])
+    assert [(twin.first, twin.second) for twin in twins(survey(first, 0), survey(second, 0))] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    ]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Batch
+from vitkit.parallel import sum_over_ranks
 
 
 def cross_entropies(predicted: Tensor, targets: Tensor) -> Tensor:
@@ -38,7 +39,7 @@ def measured(
     ValueError when there is nothing to evaluate on.
     """
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
     def run(learner: nn.Module) -> Iterator[tuple[str, float]]:
         total, marginal, training = torch.zeros(3, dtype=torch.float64), 0, learner.training
         learner.eval()
@@ -54,10 +55,11 @@ def measured(
                 marginal = marginal + (_moments(targets) if numbers else _counts(targets, predicted))
         finally:
             learner.train(training)
-        loss, right, seen = total.tolist()
+        loss, right, seen = sum_over_ranks(total).tolist()
         if not seen:
             raise ValueError("there is no image to evaluate on")
         yield "loss", loss / seen
+        marginal = sum_over_ranks(marginal)
         if numbers:
             first, second = marginal[1:] / marginal[0]
             yield "baseline", (second - first**2).mean().item()

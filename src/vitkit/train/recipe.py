@@ -33,6 +33,9 @@ class Data:
     """What training images go through instead."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What a broken image does to the run: stop it before it starts, or be left out and listed."""
+    check: bool = True
+    """Decode every image once before the run. Without, a broken one stops the run when its turn comes: for millions of images
+    that are known to be sound, as packed ones are."""
     parts: Literal["given", "select", "final"] = "given"
     """What trains and what measures. given: the parts as the data set has them. select, to choose settings without a look
     at the test part: the val part measures, or `hold_out` of the training images where there is none beside a test part.
@@ -103,6 +106,7 @@ class Facts(NamedTuple):
 FREE_ON_RESUME = (
     "data.workers",
     "data.keep_decoded",
+    "data.check",
     "keep",
     "log_every",
     "tensorboard",
