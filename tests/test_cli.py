@@ -72,7 +72,7 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     status, out, _ = say(capsys, *words)
     assert status == 0 and f"next: vitkit finetune {first} DATA" in out and "test/baseline" in out
     page = (first / "report.html").read_text()
-    assert "What it predicts" in page and page.count("data:image/png;base64,") == 2
+    assert "What it sees, and makes of it" in page and page.count("data:image/png;base64,") == 2
     status, _, err = say(capsys, "predict", first, photographs)
     assert status == 1 and "no classification head" in err
     second = tmp_path / "tuned"
