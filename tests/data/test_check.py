@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitkit.data import check, check_images, open_source, open_splits
+from vitkit.data import check, check_images, open_source, open_splits, progress
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -22,7 +22,7 @@ def test_bad_images_are_listed(folder, monkeypatch, workers):
 
 
 def test_progress_is_shown_when_it_takes_a_while(folder, monkeypatch, capsys):
-    monkeypatch.setattr(check, "PATIENCE", -1.0)
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
     monkeypatch.setattr(check, "CHUNK", 1)
     source = open_source(str(folder({f"cat/{i}.png": 8 * (i not in (0, 4)) for i in range(5)})))
     assert [index for index, _ in check_images(source, 0, progress=False)] == [0, 4]

@@ -88,6 +88,8 @@ def show(command: Show) -> int:
         print(json.dumps(values | {"labels": found.labels, "origin": found.origin}))
         return 0
     table = Table(show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row("model", called(config))
     table.add_row("parameters", f"{costs.parameters:,}")
     table.add_row("tokens", f"{costs.tokens:,}")

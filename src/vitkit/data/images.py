@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -54,6 +55,7 @@ class Decoded:
 
     array: np.ndarray
     name: str
+    kind: ClassVar[str] = "array"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -83,6 +85,11 @@ class Encoded:
         """As Pillow opens it. Raises BadImage."""
         with _sentences(self.name):
             return _open(self.data)
+
+    @property
+    def kind(self) -> str:
+        """Its format, one of FORMATS."""
+        return "JPEG" if self.plain else self.image.format or ""
 
     @cached_property
     def orientation(self) -> int:

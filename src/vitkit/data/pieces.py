@@ -13,6 +13,7 @@ import numpy as np
 
 from vitkit.data import places
 from vitkit.data.images import BadImage
+from vitkit.data.progress import bar
 from vitkit.data.stores import Names
 
 KEEP = 2 << 30  # bytes: what is smaller is kept in memory, compressed as it is
@@ -58,7 +59,7 @@ class ParquetRows:
     def prepare(self, rows: np.ndarray) -> None:
         """Read what these rows need, if all of it fits in memory: processes forked from this one then share it."""
         if self.size <= KEEP:
-            for group in shown(np.unique(self._groups_of(rows)), self.files):
+            for group in _fetched(np.unique(self._groups_of(rows)), self.files):
                 self._group(int(group))
 
     def _groups_of(self, rows: np.ndarray) -> np.ndarray:
@@ -128,7 +129,7 @@ class TarMembers:
     def prepare(self, rows: np.ndarray) -> None:
         """Fetch what these rows need of remote shards, if all of it fits in memory."""
         if any(map(places.is_address, self.files)) and self.size <= KEEP:
-            for piece in shown(np.unique(self._pieces_of(rows)), self.files):
+            for piece in _fetched(np.unique(self._pieces_of(rows)), self.files):
                 self._piece(int(piece))
 
     def _pieces_of(self, rows: np.ndarray | int) -> np.ndarray:
@@ -162,11 +163,6 @@ def recalled(kept: OrderedDict, key: int, load: Callable, most: int | None):
     return kept[key]
 
 
-def shown(pieces: np.ndarray, files: tuple[str, ...]) -> Iterable:
+def _fetched(pieces: np.ndarray, files: tuple[str, ...]) -> Iterable:
     """The same pieces, under a progress bar where they come from elsewhere."""
-    if not any(map(places.is_address, files)) or len(pieces) < 2:
-        return pieces
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(pieces, "fetching", console=Console(stderr=True), transient=True)
+    return bar("fetching")(pieces, len(pieces)) if any(map(places.is_address, files)) else pieces

@@ -7,6 +7,7 @@ s3://, gs://); "hf:NAME" for a data set of the Hugging Face hub, or a directory 
 comes with scikit-learn.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,8 +81,7 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
 
     Raises ValueError, in one sentence, for what is not there, malformed, or cannot be told apart.
     """
-    table = _read(where, columns or Columns())
-    sources, labels, notes = _sources(table)
+    sources, labels, notes = open_parts(where, columns)
     made, whole = None, sources.pop("", None) or (sources.get("train") if set(sources) == {"train"} else None)
     if whole is not None:
         train, test = stratified(whole.targets, TEST_SHARE, seed)
@@ -99,11 +99,44 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
 
     Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a part that is not there.
     """
-    sources, _, _ = _sources(_read(where, columns or Columns()))
+    sources, _, _ = open_parts(where, columns)
     for name in (split,) if split else ("test", "val", "", "train"):
         if name in sources:
             return sources[name]
     raise ValueError(f"{where} has no part {split!r}; it has {', '.join(sources) if '' not in sources else 'no parts'}")
+
+
+def open_parts(
+    where: str, columns: Columns | None = None
+) -> tuple[dict[str, Source], tuple[str, ...], tuple[str, ...]]:
+    """The parts as they were found ("train", "val" and "test", or "" where there are none), the classes' names, and notes.
+
+    Raises ValueError like open_splits.
+    """
+    table = _read(where, columns or Columns())
+    labels, targets, notes = classes(table)
+    rows = {part: np.flatnonzero(table.parts == part) for part in ("train", "val", "test", "")}
+    sources = {part: Source(table.store, r, targets[r], labels) for part, r in rows.items() if len(r)}
+    return sources, labels, table.notes + notes
+
+
+def without(source: Source, listed: Path | str) -> Source:
+    """The examples that a file does not list: a name at the beginning of each line, up to a tab, as `Source.name` gives it.
+
+    Raises ValueError where a name is none of the source's: a list for other images would leave out nothing, silently.
+    """
+    try:
+        lines = Path(listed).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{listed} cannot be read: {error}") from None
+    names = {line.split("\t")[0] for line in lines if line.strip() and not line.startswith("#")}
+    out = [i for i in range(len(source)) if source.name(i) in names]
+    if strangers := sorted(names - {source.name(i) for i in out}):
+        raise ValueError(
+            f"{listed} lists {len(strangers):,} images that are not in the training part, the first is {strangers[0]!r}; it "
+            f"must be written for this very source, by vitkit data stats --exclude FILE"
+        )
+    return subset(source, np.setdiff1d(np.arange(len(source)), out))
 
 
 def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
@@ -116,6 +149,14 @@ def together(first: Source, second: Source) -> Source:
     """The examples of two parts of one data set, as one."""
     rows, targets = (np.concatenate([getattr(part, name) for part in (first, second)]) for name in ("rows", "targets"))
     return replace(first, rows=rows, targets=targets)
+
+
+def fingerprint(source: Source) -> str:
+    """A digest of the classes and, of up to 100,000 examples, the names: other images in the same number are noticed."""
+    digest = hashlib.sha256(source.targets.tobytes())
+    for i in range(0, len(source), len(source) // 100_000 + 1):
+        digest.update(source.name(i).encode("utf-8", "replace"))
+    return digest.hexdigest()
 
 
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,14 +173,6 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
     second = np.zeros(len(targets), dtype=bool)
     second[np.concatenate(chosen)] = True
     return np.flatnonzero(~second), np.flatnonzero(second)
-
-
-def _sources(table: Table) -> tuple[dict[str, Source], tuple[str, ...], tuple[str, ...]]:
-    """Part -> Source, the classes' names, and notes."""
-    labels, targets, notes = classes(table)
-    rows = {part: np.flatnonzero(table.parts == part) for part in ("train", "val", "test", "")}
-    sources = {part: Source(table.store, r, targets[r], labels) for part, r in rows.items() if len(r)}
-    return sources, labels, table.notes + notes
 
 
 def _read(where: str, columns: Columns) -> Table:
@@ -199,7 +232,8 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     if len(found) > 1:
         raise ValueError(f"{where} holds several data sets: {', '.join(sorted(found))}; name one")
     named = next(iter(found.values()), {})
-    return TABLES[kinds.pop()](named if len(named) == len(files) else dict.fromkeys(files, ""), columns)
+    divided = files != [where] and len(named) == len(files)  # a file that is asked for alone is all there is
+    return TABLES[kinds.pop()](named if divided else dict.fromkeys(files, ""), columns)
 
 
 def _digits() -> Table:

@@ -20,6 +20,7 @@ import numpy as np
 from vitkit.data import places
 from vitkit.data.folders import SUFFIXES
 from vitkit.data.pieces import TarMembers
+from vitkit.data.progress import bar
 from vitkit.data.stores import MAX_FILE, Names
 from vitkit.data.tables import LABEL, Columns, Table, as_labels, complete, pick
 from vitkit.data.workers import in_order
@@ -51,7 +52,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     building = _Building(names, columns)
     missing = [i for i in range(len(names)) if building.cached(i) is None]
     workers = min(cpus(), len(missing)) if len(missing) > 1 else 0
-    for _ in _shown(in_order(building, missing, workers), len(missing)):
+    for _ in bar("indexing shards")(in_order(building, missing, workers), len(missing)):
         pass  # written to the cache, where the next line finds it
     found = [building.cached(i) for i in range(len(names))]
     counts = [len(one.names) for one in found]
@@ -207,12 +208,3 @@ def _label(members: Members, columns: Columns, where: str) -> str:
     except ValueError as error:
         raise ValueError(f"{where}.json: {error}") from None
     return str(value)
-
-
-def _shown(items, total: int):
-    if total < 2:
-        return items
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(items, "indexing shards", total=total, console=Console(stderr=True), transient=True)

@@ -22,15 +22,20 @@ class Data:
     """Which images, and how they reach the model."""
 
     source: str = ""
-    """Folder of images, CSV or JSONL manifest, parquet file, prefix or folder, or "digits"."""
+    """Folder of images, CSV or JSONL manifest, parquet files, tar shards, their address, hf:NAME, or digits (docs/data.md)."""
     columns: Columns = field(default_factory=Columns)
     """Which columns of a table hold the image and its label; found by their names unless told."""
+    exclude: str = ""
+    """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE` writes it."""
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     """What every image goes through in evaluation and prediction; saved with the model."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """What training images go through instead."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What a broken image does to the run: stop it before it starts, or be left out and listed."""
+    check: bool = True
+    """Decode every image once before the run. Without, a broken one stops the run when its turn comes: for millions of images
+    that are known to be sound, as packed ones are."""
     parts: Literal["given", "select", "final"] = "given"
     """What trains and what measures. given: the parts as the data set has them. select, to choose settings without a look
     at the test part: the val part measures, or `hold_out` of the training images where there is none beside a test part.
@@ -39,6 +44,8 @@ class Data:
     """Share of every class that measures in a run with parts "select"."""
     split_seed: int = 0
     """Chooses the images of a part that had to be made; apart from `seed`, so that several seeds share one test part."""
+    keep_decoded: float = 1.0
+    """Gigabytes that the training images may take, decoded once and kept in memory; larger sets are decoded as they come."""
     workers: int = -1
     """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota."""
 
@@ -96,7 +103,14 @@ class Facts(NamedTuple):
     labels: tuple[str, ...]
 
 
-FREE_ON_RESUME = ("data.workers", "keep", "log_every", "tensorboard")  # they do not change the weights
+FREE_ON_RESUME = (
+    "data.workers",
+    "data.keep_decoded",
+    "data.check",
+    "keep",
+    "log_every",
+    "tensorboard",
+)  # they do not change the weights
 
 
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:

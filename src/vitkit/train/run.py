@@ -1,15 +1,28 @@
 """The run directory: recipe.json (what runs), data.json (what it runs on), metrics.jsonl, checkpoints/ + LAST, model/."""
 
-import hashlib
 import json
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitkit.data import BadImage, Source, Splits, check_images, open_splits, stratified, subset, together
-from vitkit.parallel import cpus
+from vitkit.data import (
+    BadImage,
+    Source,
+    Splits,
+    bar,
+    check_images,
+    decoded,
+    fingerprint,
+    open_splits,
+    stratified,
+    subset,
+    together,
+    without,
+)
+from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
 
@@ -28,18 +41,24 @@ class RunData:
 def open_data(data: Data, workdir: Path, say) -> RunData:
     """Open and check the data of a run. An interrupted run, one with a recipe.json, is not checked again.
 
-    Every image is decoded once before the training. A broken one raises BadImage, or with `on_bad_image` "skip" is left
-    out, counted and listed in data.json.
+    Unless `check` is off, every image is decoded once before the training. A broken one raises BadImage, or with
+    `on_bad_image` "skip" is left out, counted and listed in data.json.
     """
     if not data.source:
         raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
     splits, seed = open_splits(data.source, data.columns, data.split_seed), data.split_seed
+    if data.exclude and splits.train is not None:
+        left = without(splits.train, data.exclude)
+        say(f"{len(splits.train) - len(left):,} training images that {data.exclude} lists are left out")
+        splits = replace(splits, train=left)
     parts = divide(splits, data)
     counts = {name: len(part) for name, part in parts.items()}
     record = {"source": data.source, "split_seed": seed, "labels": list(splits.labels), "counts": counts}
-    record |= {"fingerprint": {name: _fingerprint(part) for name, part in parts.items()}}
+    record |= {"fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
     record |= {"notes": list(splits.notes), "made": splits.made}
-    known = json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
+    if any(other != record["fingerprint"] for other in from_every_rank(record["fingerprint"])):
+        raise ValueError(f"{data.source!r} is not the same on every machine of this run; bring all to one state")
+    known = from_rank_0(lambda: _known(workdir))
     if known and (known["source"], known["split_seed"]) == (data.source, seed):
         if any(known[name] != record[name] for name in ("labels", "counts", "fingerprint")):
             raise ValueError(
@@ -50,12 +69,21 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
     else:
         for note in splits.notes:
             say(note)
-        record["skipped"] = _check(parts, data, say)
+        record["skipped"] = _check(parts, data, say) if data.check else {}
     for name, bad in record["skipped"].items():
         out = {index for index, _ in bad}
         parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
     train = parts.pop("train")
+    if not data.augmentation.reduced_decode:  # which makes other pixels of a file
+        train = decoded(
+            train, int(data.keep_decoded * 1e9), cpus() if data.workers < 0 else data.workers, bar("decoding")
+        )
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
+
+
+def _known(workdir: Path) -> dict:
+    """What data.json holds, empty before a run is claimed."""
+    return json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
 
 
 def divide(splits: Splits, data: Data) -> dict[str, Source]:
@@ -76,18 +104,17 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
     return {"train": subset(parts["train"], first), "val": subset(parts["train"], second)}
 
 
-def _fingerprint(part: Source) -> str:
-    """A digest of the classes and, of up to 100,000 examples, the names: other images in the same number are noticed."""
-    digest = hashlib.sha256(part.targets.tobytes())
-    for i in range(0, len(part), len(part) // 100_000 + 1):
-        digest.update(part.name(i).encode("utf-8", "replace"))
-    return digest.hexdigest()
-
-
 def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[int, str]]]:
-    """Broken images of every part, by index, with what is wrong. Raises BadImage at the first where they must not be."""
+    """Broken images of every part, by index, with what is wrong; each rank looks at its share. Raises BadImage where they
+    must not be."""
     workers = cpus() if data.workers < 0 else data.workers  # all of them: no model is running yet
-    skipped = {name: bad for name, part in parts.items() if (bad := check_images(part, workers))}
+    rank, ranks = world()
+    found = {}
+    for name, part in parts.items():
+        mine = subset(part, range(rank, len(part), ranks)) if ranks > 1 else part
+        found[name] = [(rank + i * ranks, text) for i, text in check_images(mine, workers, on_rank_0())]
+    everyone = from_every_rank(found)
+    skipped = {name: bad for name in parts if (bad := sorted(one for of in everyone for one in of[name]))}
     count = sum(map(len, skipped.values()))
     if count and data.on_bad_image == "fail":
         first = "\n  ".join([text for bad in skipped.values() for _, text in bad][:10])
@@ -104,14 +131,49 @@ def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[in
 def claim(workdir: Path, recipe: Recipe, data: RunData) -> None:
     """Write down what runs, and on what; a directory that holds a run of another recipe is refused, with the differences."""
     path, asked = workdir / "recipe.json", to_json(recipe)
+    from_rank_0(lambda: _claim(path, asked, data.record))
+
+
+def _claim(path: Path, asked: dict, record: dict) -> None:
+    workdir = path.parent
     if path.exists():
         other = differences(json.loads(path.read_text("utf-8")), asked)
         if other:
             raise ValueError(
                 f"{workdir} holds a run of another recipe ({'; '.join(other[:5])}); choose another --workdir, or remove it"
             )
-    write_json(workdir / "data.json", data.record)
+    write_json(workdir / "data.json", record)
     write_json(path, asked)  # last: where it is, the other holds
+
+
+@contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+    """Make the directory, and keep any other process from training into it. Raises ValueError where one does.
+
+    The system drops the lock with the process that holds it, however that ends; processes that it forked do not hold it,
+    and it works on shared file systems.
+    """
+    handle = from_rank_0(lambda: _lock(workdir))
+    try:
+        yield
+    finally:
+        if on_rank_0():
+            os.close(handle)
+
+
+def _lock(workdir: Path) -> int:
+    import fcntl
+
+    workdir.mkdir(parents=True, exist_ok=True)
+    handle = os.open(workdir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ValueError(
+            f"another process is training into {workdir}; wait for it, or choose another --workdir"
+        ) from error
+    return handle
 
 
 def write_json(path: Path, value: dict) -> None:
@@ -126,14 +188,15 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C). Asked again, it stops at once."""
+    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C), of any rank: they stop at the same step."""
 
     def __init__(self):
         self.asked = False
 
     def raise_if_asked(self) -> None:
-        """Raises Interrupted."""
-        if self.asked:
+        """Raises Interrupted, on every rank. All of them ask at the same places."""
+        watch.beat()
+        if any_rank(self.asked):
             raise Interrupted
 
     def watch(self, items) -> Iterator:
@@ -145,12 +208,17 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread, as signals go."""
+    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread, as signals go.
+
+    Asked again, a run of one process stops at once. One of several does not: torchrun and the scheduler both pass the same
+    signal on, and torchrun kills what takes too long.
+    """
     stop, before = Stop(), {}
 
     def ask(number, frame):
         stop.asked = True
-        signal.signal(number, before[number] or signal.SIG_DFL)
+        if world().ranks == 1:
+            signal.signal(number, before[number] or signal.SIG_DFL)
 
     try:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,33 @@
+"""Progress on the terminal, for what takes a while."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+PATIENCE = 2.0  # seconds before there is a bar
+
+Shown = Callable[[Iterable, int], Iterable]  # (items, how many) -> the same items
+
+
+def silent(items: Iterable, total: int) -> Iterable:
+    """The same items, and nothing on the terminal."""
+    return items
+
+
+def bar(text: str) -> Shown:
+    """A function (items, total) -> the same items, under a progress bar once they have taken a while."""
+
+    def shown(items: Iterable, total: int) -> Iterator:
+        began, done, items = time.monotonic(), 0, iter(items)
+        for item in items:
+            yield item
+            done += 1
+            if time.monotonic() - began > PATIENCE and done < total:
+                break
+        else:
+            return
+        from rich.console import Console
+        from rich.progress import track
+
+        yield from track(items, text, total, done, console=Console(stderr=True), transient=True)
+
+    return shown

@@ -1,0 +1,222 @@
+"""Packing loses nothing silently and can be killed; a survey finds what is broken or there twice."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import encoded, photograph
+from PIL import Image
+
+from vitkit.cli import main
+from vitkit.data import (
+    Packing,
+    open_image,
+    open_parts,
+    open_source,
+    open_splits,
+    pack,
+    same_files,
+    subset,
+    survey,
+    twins,
+    without,
+)
+from vitkit.data.likeness import look
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def photos(folder) -> str:
+    """Two parts, two classes, JPEG and PNG, one broken image."""
+    files = {f"train/{kind}/{i}.{'jpg' if i % 3 else 'png'}": 30 + i for kind in ("ant", "bee") for i in range(9)}
+    return str(folder(files | {"test/ant/1.jpg": 77, "test/bee/2.png": 78, "train/bee/broken.jpg": 0}))
+
+
+def contents(where: str) -> dict[str, set]:
+    return {
+        name: {(bytes(part[i][0]), part.labels[part[i][1]]) for i in range(len(part))}
+        for name, part in open_parts(where)[0].items()
+    }
+
+
+@pytest.mark.parametrize("format", ["tar", "parquet"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_packed_images_keep_their_bytes_classes_and_parts(photos, tmp_path, format, workers):
+    parts, labels, _ = open_parts(photos)
+    total = pack(parts, tmp_path / "out", Packing(format, shard=4), workers)
+    assert (total.written, total.shrunk) == (20, 0)
+    (line,) = (tmp_path / "out/left-out.txt").read_text().splitlines()
+    assert "broken.jpg is empty: 0 bytes" in line
+    want = contents(photos)
+    want["train"] = {row for row in want["train"] if row[0]}
+    assert contents(str(tmp_path / "out")) == want
+    splits = open_splits(str(tmp_path / "out"))
+    assert splits.labels == labels and (len(splits.train), len(splits.test)) == (18, 2)
+    again = tmp_path / "again"
+    pack(parts, again, Packing(format, shard=4), 2 - workers)
+    for file in sorted((tmp_path / "out").glob(f"*.{format}")):
+        assert file.read_bytes() == (again / file.name).read_bytes()
+
+
+def test_a_maximal_side_makes_the_larger_ones_smaller_and_leaves_the_others(photos, tmp_path):
+    parts, _, _ = open_parts(photos)
+    kept = {bytes(parts["train"][i][0]) for i in range(len(parts["train"]))}
+    total = pack(parts, tmp_path / "out", Packing(side=38, shuffle=False), 0)
+    source = open_source(str(tmp_path / "out"), split="train")
+    pictures = [open_image(source[i][0], "x") for i in range(len(source))]
+    assert all(max(picture.size) <= 38 for picture in pictures)
+    small = [bytes(source[i][0]) in kept for i in range(len(source))]
+    assert small == [i < 5 for i in (0, 1, 2, 3, 4, 5, 6, 7, 8)] * 2  # of 30 + i by 34 + i
+    assert total.shrunk == 2 * 4 + 2 and {picture.kind for picture in pictures} == {"JPEG", "PNG"}
+    before = open_image(parts["train"][8][0], "x").pixels()
+    want = np.asarray(Image.fromarray(before).resize((38, 34), Image.Resampling.BICUBIC))
+    assert np.abs(pictures[8].pixels().astype(int) - want).mean() < 3  # a JPEG of that
+
+
+def test_arrays_become_files_and_the_order_is_shuffled(tmp_path):
+    parts, _, _ = open_parts("digits")
+    pack(parts, tmp_path / "out", Packing("parquet", shard=700), 0)
+    source = open_source(str(tmp_path / "out"), split="train")
+    assert len({*source.targets[:30].tolist()}) > 5 and not np.array_equal(source.targets, parts["train"].targets)
+    name = json.loads(Path(tmp_path / "out/pack.json").read_text())["settings"]["format"]
+    first = open_image(source[0][0], "x").pixels()
+    assert name == "parquet" and any(np.array_equal(first[..., 0], parts["train"][i][0]) for i in range(len(source)))
+
+
+def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
+    parts, _, _ = open_parts(photos)
+    how = Packing(shard=4)
+    pack(parts, tmp_path / "out", how, 0)
+    with pytest.raises(ValueError, match="holds shards of other images or settings"):
+        pack(parts, tmp_path / "out", replace(how, side=20), 0)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.txt").write_text("x")
+    with pytest.raises(ValueError, match="full is not empty"):
+        pack(parts, tmp_path / "full", how, 0)
+    for change in ({"format": "zip"}, {"shard": 0}, {"quality": 101}):
+        with pytest.raises(ValueError):
+            Packing(**change)
+
+
+def test_killed_at_any_moment_packing_goes_on(folder, tmp_path):
+    files = {f"{kind}/{i}.png": 60 for kind in ("ant", "bee") for i in range(150)}
+    where, out = str(folder(files)), tmp_path / "out"
+    command = [sys.executable, "-m", "vitkit", "data", "pack", where, str(out), "--shard", "10", "--workers", "1"]
+    whole = tmp_path / "whole"
+    pack(open_parts(where)[0], whole, Packing(shard=10), 0)
+    for shards in (5,):
+        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + 120
+        while len(list(out.glob("*.tar"))) < shards and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        assert 0 < len(list(out.glob("*.tar"))) <= 30
+    kept = {
+        file: file.stat().st_mtime_ns for file in out.glob("*.tar") if (out / ".packed" / f"{file.stem}.json").exists()
+    }
+    assert main(command[3:]) == 0
+    for file in whole.glob("*.tar"):
+        assert (out / file.name).read_bytes() == file.read_bytes()
+    assert all(file.stat().st_mtime_ns == then for file, then in kept.items()) and len(kept) >= 3
+
+
+# Surveys
+
+
+def again(pixels: np.ndarray, kind: str = "JPEG", size=None, shift: float = 0, **settings) -> bytes:
+    """The same picture, encoded again, maybe resized and in other light."""
+    image = Image.fromarray(np.clip(pixels.astype(float) + shift, 0, 255).astype(np.uint8))
+    file = io.BytesIO()
+    image.resize(size or image.size).save(file, kind, **settings)
+    return file.getvalue()
+
+
+@pytest.fixture
+def doubles(tmp_path) -> Path:
+    """40 pictures to train on, 10 to test, of which three are the same, or nearly; and two broken ones."""
+    root = tmp_path / "photos"
+    for part in ("train", "test"):
+        for kind in ("ant", "bee"):
+            (root / part / kind).mkdir(parents=True)
+    pictures = [photograph(64, 80, i) for i in range(50)]
+    for i in range(40):
+        (root / f"train/{'ant' if i % 4 else 'bee'}/{i}.jpg").write_bytes(encoded(pictures[i], quality=92))
+    for i in range(40, 47):
+        (root / f"test/ant/{i}.jpg").write_bytes(encoded(pictures[i]))
+    (root / "test/bee/same.jpg").write_bytes((root / "train/ant/3.jpg").read_bytes())
+    (root / "test/bee/smaller.png").write_bytes(again(pictures[5], "PNG", (50, 40)))
+    (root / "test/bee/lighter.jpg").write_bytes(again(pictures[8], quality=60, shift=12))
+    (root / "train/bee/copy.jpg").write_bytes((root / "train/ant/1.jpg").read_bytes())
+    (root / "train/bee/broken.jpg").write_bytes(encoded(pictures[0])[:200])
+    (root / "test/bee/empty.jpg").write_bytes(b"")
+    return root
+
+
+def test_a_survey_counts_what_is_there(doubles):
+    parts, _, _ = open_parts(str(doubles))
+    found = {name: survey(part, 2) for name, part in parts.items()}
+    train, test = found["train"], found["test"]
+    assert (len(train.bad), len(test.bad)) == (1, 1) and "broken.jpg" in next(iter(train.bad.values()))
+    assert train.formats == {"JPEG": 41} and test.formats == {"JPEG": 9, "PNG": 1}
+    assert (train.sizes[train.good] == (64, 80)).all() and train.bytes[train.good].min() > 300
+    ((one, other),) = same_files(train)
+    assert {Path(train.source.name(i)).name for i in (one, other)} == {"1.jpg", "copy.jpg"}
+    pairs = twins(train, test)
+    names = {(Path(train.source.name(t.first)).name, Path(test.source.name(t.second)).name): t.bits for t in pairs}
+    assert names.keys() == {("3.jpg", "same.jpg"), ("5.jpg", "smaller.png"), ("8.jpg", "lighter.jpg")}
+    assert names["3.jpg", "same.jpg"] == -1 and names["5.jpg", "smaller.png"] >= 0
+
+
+def test_duplicates_are_listed_and_left_out_of_training(doubles, tmp_path, capsys):
+    drop, sheet = tmp_path / "drop.txt", tmp_path / "pairs.png"
+    assert main(["data", "stats", str(doubles), "--exclude", str(drop), "--sheet", str(sheet), "--workers", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "train and test share 1 files; 2 more pairs are near-duplicates" in out and "broken, in train: " in out
+    assert min(open_image(sheet.read_bytes(), "sheet").size) > 100
+    train = open_parts(str(doubles))[0]["train"]
+    left = without(train, drop)
+    gone = {train.name(i) for i in range(len(train))} - {left.name(i) for i in range(len(left))}
+    assert {Path(name).name for name in gone} == {"3.jpg", "5.jpg", "8.jpg"}
+    assert main(["data", "stats", str(doubles), "--test", str(doubles), "--json", "--workers", "0"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [pair["same"] for pair in found["pairs"]] == [1, 1] and found["parts"]["train"][
+        "same file, other class"
+    ] == 1
+    drop.write_text("photos/elsewhere.jpg\twhy\n")
+    with pytest.raises(ValueError, match="lists 1 images that are not in the training part, the first is 'photos/else"):
+        without(train, drop)
+
+
+def test_the_hash_is_stable_under_scale_and_light_but_tells_pictures_apart():
+    pictures = [photograph(64, 80, i) for i in range(30)]
+    hashes = np.array([look(pixels).hash for pixels in pictures])
+    for pixels, code in zip(pictures, hashes, strict=True):
+        changed = look(open_image(again(pixels, size=(60, 48), shift=-10, quality=70), "x").pixels())
+        assert np.bitwise_count(changed.hash ^ code) <= 6
+    apart = np.bitwise_count(hashes[:, None] ^ hashes[None])[~np.eye(30, dtype=bool)]
+    assert apart.min() > 10
+
+
+def test_known_near_duplicates_of_cifar_10_are_found(shared):
+    """Rows that were looked at: a car twice in other frames, a deer in other light; among 100 and 150 others."""
+    train, test = (open_source(str(shared(f"data/cifar10-{part}.parquet"))) for part in ("train", "test"))
+    rows, twins_of = [102, 770, 851], [9061, 2703, 7117]
+    first, second = subset(train, [*rows, *range(100)]), subset(test, [*twins_of, *range(150)])
+    assert [(twin.first, twin.second) for twin in twins(survey(first, 0), survey(second, 0))] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    ]

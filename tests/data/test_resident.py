@@ -1,0 +1,94 @@
+"""Images kept decoded, or on the device, make the same batches to the bit."""
+
+from itertools import islice
+
+import pytest
+import torch
+from pictures import encoded, photograph
+
+from vitkit.data import (
+    Augmentation,
+    BadImage,
+    Preprocessing,
+    decoded,
+    eval_batches,
+    open_source,
+    resident,
+    train_batches,
+)
+from vitkit.data.resident import Pixels, stackable
+
+TO = Preprocessing(size=(16, 20))
+WAYS = [
+    Augmentation(),
+    Augmentation(crop="pad_crop", pad=3),
+    Augmentation(crop="none", flip=False),
+    Augmentation(crop="pad_crop", rand_augment=(1, 5)),
+    Augmentation(crop="resize_crop", resize=24),
+]
+
+
+def take(source, how, workers: int, **settings) -> list:
+    batches = train_batches(source, how, TO, 7, 3, 11, workers, **settings)
+    found = list(islice(batches, 6))
+    batches.close()
+    return found
+
+
+def same(one: list, other: list) -> bool:
+    return all(torch.equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
+
+
+@pytest.fixture(params=["same", "any"])
+def photos(request, tmp_path):
+    """23 photographs, JPEG and PNG, all of the model's size or of any."""
+    for i in range(23):
+        grow = i if request.param == "any" else 0
+        path = tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.{'jpg' if i % 3 else 'png'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(photograph(16 + grow, 20 + 2 * grow, i), "JPEG" if i % 3 else "PNG"))
+    return open_source(str(tmp_path / "photos"))
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_decoded_images_make_the_same_batches(photos, how):
+    kept = decoded(photos, 1 << 20, 0)
+    assert isinstance(kept.store, Pixels) and [kept.name(i) for i in range(23)] == [photos.name(i) for i in range(23)]
+    plain = take(photos, how, 0)
+    assert same(plain, take(kept, how, 0)) and same(plain, take(kept, how, 2))
+    assert same(list(eval_batches(photos, TO, 5, 0)), list(eval_batches(kept, TO, 5, 0)))
+
+
+def test_images_of_the_models_size_are_gathered_without_workers(photos, monkeypatch):
+    kept = decoded(photos, 1 << 20, 0)
+    fits = bool((kept.store.sizes == (16, 20)).all())
+    assert [stackable(kept, how, TO) for how in WAYS] == [False, fits, fits, False, False]
+    monkeypatch.setattr("vitkit.data.loader._Training.fill", lambda *_: pytest.fail("an image was handled on its own"))
+    if fits:
+        take(kept, WAYS[1], 0)
+    else:
+        with pytest.raises(pytest.fail.Exception):
+            take(kept, WAYS[1], 0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gathers_the_same_images(photos):
+    kept = decoded(photos, 1 << 20, 0)
+    for how in WAYS:
+        for one, other in zip(take(photos, how, 0), take(kept, how, 2, place=torch.device("cuda")), strict=True):
+            assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(one, other, strict=True))
+
+
+def test_what_is_too_large_stays_encoded(photos, monkeypatch):
+    assert decoded(photos, 10_000, 0) is photos
+    assert decoded(photos, 0, 0) is photos
+    monkeypatch.setattr(resident, "forked", lambda: False)
+    assert decoded(photos, 1 << 20, 0) is photos
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_image_is_named(photos, tmp_path, monkeypatch, workers):
+    (tmp_path / "photos/b/07.jpg").write_bytes(encoded(photograph(16, 20))[:300])
+    monkeypatch.setattr(resident, "CHUNK", 2)
+    with pytest.raises(BadImage, match=r"07\.jpg cannot be decoded"):
+        decoded(photos, 1 << 20, workers)
