@@ -1,6 +1,7 @@
-"""Forward pass of the same Vision Transformers in vitkit, timm, Transformers and torchvision, interleaved in one run.
+"""Forward pass of the same models in vitkit, timm, Transformers and torchvision, interleaved in one run.
 
     python benchmarks/forward.py --output benchmarks/results/forward-cpu.json
+    python benchmarks/forward.py --models R26+S/32 R50+B/16 BiT-R50x1 --output benchmarks/results/forward-cpu-resnets.json
 
 Inference mode. `autocast` is bfloat16 autocast over float32 weights, `bfloat16` has bfloat16 weights and images. The ratio is
 vitkit's speed over the fastest peer's, of medians: above 1 vitkit is faster.

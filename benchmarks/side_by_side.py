@@ -1,6 +1,7 @@
-"""What forward.py and step.py share: the same Vision Transformer in four libraries, and interleaved timing of them.
+"""What forward.py and step.py share: the same model in several libraries, and interleaved timing of them.
 
-Before anything is timed all four get the same random weights and must give the same logits. In a round every contender
+A plain Vision Transformer is in four libraries, a hybrid or a BiT ResNet in two: vitkit, in timm's dialect, and timm. Before
+anything is timed all get the same random weights and must give the same logits. In a round every contender
 takes its turn, and every round begins with the next one, so that what disturbs the machine disturbs them alike.
 """
 
@@ -26,8 +27,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from vitkit.models import VisionTransformer, ViTConfig, cost, create, vit
+from vitkit.models import DIALECTS, ModelConfig, ResNetConfig, VisionTransformer, ViTConfig, cost, create, named
 from vitkit.recipes import recipe
+from vitkit.weights.formats import table_of
+from vitkit.weights.rules import write as in_their_names
 
 PACKAGES = ("vitkit", "torch", "timm", "transformers", "torchvision")
 TURN = 0.03  # seconds that a turn takes at least: short work is repeated, the same number of times by all
@@ -35,22 +38,37 @@ Run = Callable[[], object]
 Work = Callable[[nn.Module, Tensor, str], Run]  # (model, images, precision) -> what is timed
 
 
-# the same model four times
+# the same model several times
 
 
-def config(name: str) -> ViTConfig:
-    """A named model, or that of the CIFAR-10 recipe, with what the peers have: erf GELU and no stochastic depth."""
-    known = recipe("cifar10").model if name == "cifar10" else vit(name)
-    return replace(known, classes=known.classes or 10, gelu="erf", stochastic_depth=0.0)
+def config(name: str) -> ViTConfig | ResNetConfig:
+    """A named model, or that of the CIFAR-10 recipe, with what the peers have: erf GELU, no stochastic depth, timm's ResNets."""
+    known = recipe("cifar10").model if name == "cifar10" else named(name)
+    if isinstance(known, ResNetConfig):
+        return replace(known, backbone=replace(known.backbone, **DIALECTS["timm_bit"]))
+    stem = replace(known.stem, **DIALECTS["timm"]) if known.stem else None
+    return replace(known, classes=known.classes or 10, gelu="erf", stochastic_depth=0.0, stem=stem)
 
 
-def stacks(c: ViTConfig) -> dict[str, nn.Module]:
+def stacks(c: ModelConfig) -> dict[str, nn.Module]:
     """The model in every library, with the same random weights; no parameter keeps a value that hides a mistake."""
     ours = create(c, seed=0)
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
-    return {"vitkit": ours} | {name: build(c, ours) for name, build in PEERS.items()}
+    peers = PEERS if isinstance(c, ViTConfig) and c.stem is None else {"timm": timm_resnet}
+    return {"vitkit": ours} | {name: build(c, ours) for name, build in peers.items()}
+
+
+def timm_resnet(c: ModelConfig, ours: nn.Module) -> nn.Module:
+    """timm's hybrid, or its BiT, by the table that vitkit's converter has."""
+    from timm import create_model
+
+    table = table_of("timm", c)
+    name, arguments = table.architecture(c)
+    model = create_model(name, num_classes=c.classes, **arguments)
+    model.load_state_dict(table.spell(in_their_names(ours.state_dict(), table.rules(c)), c))
+    return model
 
 
 def timm(c: ViTConfig, ours: VisionTransformer) -> nn.Module:

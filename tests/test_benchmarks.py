@@ -3,10 +3,13 @@
 import json
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+
+from vitkit.train import Span
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -50,3 +53,26 @@ def test_other_weights_are_noticed(side_by_side):
         models["torchvision"].heads.head.bias += 1e-2
     with pytest.raises(AssertionError, match="torchvision"):
         side_by_side.same_work(models, images)
+
+
+def test_pretraining_makes_its_table(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import pretraining
+
+    model = replace(pretraining.BASE.model, width=24, depth=1, mlp=24, patch=8, heads=2)
+    optim = replace(pretraining.BASE.optim, warmup=Span(1))
+    monkeypatch.setattr(pretraining, "BASE", replace(pretraining.BASE, model=model, optim=optim))
+    monkeypatch.setattr(pretraining, "LENGTH", Span(2))
+    output = tmp_path / "result.json"
+    words = (
+        f"--data digits --few digits --workdir {tmp_path / 'runs'} --steps 2 --seeds 2 --device cpu --output {output}"
+    )
+    monkeypatch.setattr(sys, "argv", [f"{BENCHMARKS}/pretraining.py", *words.split()])
+    pretraining.main()
+    found = json.loads(output.read_text())
+    assert str(tmp_path) not in output.read_text() and found["command"].startswith("python benchmarks/pretraining.py")
+    assert [(row["from"], row["seed"]) for row in found["fine-tuning"]] == [
+        ("scratch", 0), ("masked patches", 0), ("scratch", 1), ("masked patches", 1)
+    ]  # fmt: skip
+    assert found["pre-training"][-1]["test/loss"] > 0
+    assert capsys.readouterr().out.count("| masked patches |") == 1

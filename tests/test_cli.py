@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -25,18 +24,6 @@ QUICK = (
     "--length 8 --batch 16 --optim.warmup 2 --log-every 4 --model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2 "
     "--device cpu"
 ).split()
-
-
-@pytest.fixture
-def photographs(tmp_path):
-    """Two classes of small photographs: reddish ones and bluish ones, and one file that is broken."""
-    random = np.random.default_rng(0)
-    for name, colour in (("red", (200, 60, 60)), ("blue", (60, 60, 200))):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(20):
-            pixels = np.clip(random.normal(colour, 40, (40, 30 + i, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.jpg")
-    return tmp_path / "photos"
 
 
 SIZES = "--data.preprocessing.resize 32 --data.preprocessing.size 32 32 --model.image 32 32 --model.patch 8".split()
@@ -137,7 +124,7 @@ def test_models_lists_every_name(capsys):
     ("words", "status", "sentence"),
     [
         (["tran"], 2, "no command 'tran'; did you mean 'train'?"),
-        (["train", "dgits"], 1, "no recipe 'dgits'; did you mean 'digits'?"),
+        (["train", "dgits"], 1, "no recipe 'dgits'; did you mean digits?"),
         (["train", "digits", "--optm.lr", "1"], 2, "--optim.lr"),
         (["train", "digits", "--length", "soon"], 2, "'soon' is not a duration"),
         (["train", "scratch"], 1, "no images: say which with --data.source"),
@@ -189,3 +176,15 @@ def test_python_m_vitkit_starts_at_once():
     assert "usage: vitkit COMMAND" in found.stdout
     assert "torch" not in found.stderr
     assert Path(sys.executable).exists()
+
+
+def test_plan(capsys):
+    status, out, _ = say(capsys, "plan", "scratch", "--examples", 1281167, "--gpus", 8, "--batch", 1024, "--memory", 24)
+    assert status == 0 and "It fits." in out
+    assert "activations of 64 images" in out and "3.18 exaFLOPs" in out and "torchrun --nproc-per-node 8" in out
+    status, out, _ = say(capsys, "plan", "scratch", "--examples", 1281167, "--micro-batch", 256, "--memory", 4)
+    assert status == 0 and "It does not fit. Change one: --micro-batch" in out
+    status, _, err = say(capsys, "plan", "scratch")
+    assert status == 1 and "how many images? say --examples" in err
+    status, _, err = say(capsys, "plan", "scratch", "--examples", 1000, "--gpus", 3)
+    assert status == 1 and "a batch of 256 cannot be shared equally by 3 GPUs" in err

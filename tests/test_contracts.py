@@ -63,6 +63,11 @@ def test_imports_come_from_lower_ranks_or_the_same_room(file):
         )
 
 
+def test_two_files_name_torch_distributed():
+    named = {str(file.relative_to(ROOT)) for file in FILES if "torch.distributed" in file.read_text()}
+    assert named == {"parallel.py", "train/state.py"}
+
+
 def test_models_import_torch_only():
     for file in (ROOT / "models").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -38,7 +38,10 @@ def photographs(shared, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("name", FAMILY)
+SLOW = ("R50x1", "Local-R50", "Augmented-R50")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in FAMILY])
 def test_two_steps_saved_and_used(name, photographs, tmp_path, capsys):
     run = tmp_path / "run"
     train = ["train", "cifar10-laptop", "--model", name, *FAMILY[name].split(), "--data.source", photographs]

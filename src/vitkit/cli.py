@@ -6,13 +6,14 @@ from itertools import pairwise
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
 COMMANDS = (
-    "train", "finetune", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models"
+    "train", "finetune", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models"
 )  # fmt: skip
 
 OVERVIEW = """usage: vitkit COMMAND ...
 
   train RECIPE [--setting value]   train a model, or continue the run that is there
   finetune MODEL DATA              published weights on images of one's own, as the paper does
+  plan RECIPE --gpus N             memory, time and energy that a recipe needs, by formula
   evaluate MODEL DATA              accuracy of a model on images with labels
   predict MODEL IMAGE...           the likeliest classes of images
   show MODEL                       what a model is and where it came from
@@ -52,12 +53,15 @@ def main(argv: list[str] | None = None) -> int:
     import torch
 
     from vitkit.data import WorkerDied
+    from vitkit.parallel import Echo, RankLost
     from vitkit.train import Interrupted
 
     try:
         return _dispatch(argv[0], argv[1:])
     except Interrupted:
         return STOPPED
+    except Echo:
+        return 1
     except KeyboardInterrupt:  # outside a training run, where there is nothing to save
         return 130
     except BrokenPipeError:  # `vitkit models | head`
@@ -65,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except torch.OutOfMemoryError as error:
         return _complain(f"out of memory: use a smaller --micro-batch, or --recompute ({str(error).splitlines()[0]})")
-    except (ValueError, OSError, FloatingPointError, WorkerDied) as error:
+    except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
         return _complain(str(error))
 
 
@@ -93,14 +97,13 @@ def _dispatch(name: str, rest: list[str]) -> int:
         words = [word for word in rest if not (named and word in ("-h", "--help"))]
         default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
         prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
-    elif name == "train":
-        from vitkit.recipes import RECIPES, recipe, with_model
+    elif name in ("train", "plan"):
+        from vitkit.recipes import listing, recipe, with_model
 
         if not rest or rest[0].startswith("-"):
-            lines = "\n".join(f"  {n:16}{(f.__doc__ or '').splitlines()[0]}" for n, f in RECIPES.items())
             print(
-                f"usage: vitkit train RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{lines}\n\n"
-                f"vitkit train RECIPE --help lists every setting with its value."
+                f"usage: vitkit {name} RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{listing()}\n\n"
+                f"vitkit {name} RECIPE --help lists every setting with its value."
             )
             return 0 if rest else 2
         chosen, prog, rest = recipe(rest[0]), f"{prog} {rest[0]}", rest[1:]

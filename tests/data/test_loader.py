@@ -245,3 +245,11 @@ def test_a_stream_is_numpys_philox_at_a_counter():
             lambda r: r.permutation(7).tolist(),
         ):
             assert draw(found) == draw(fresh)
+
+
+def test_memory_is_pinned_when_asked_and_not_because_there_is_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for workers_of in (0, 1):
+        (batch,) = take(1, numbers(8), PLAIN, TO, 4, 0, 0, workers_of)
+        assert not batch.images.is_pinned()
+        assert not any(batch.images.is_pinned() for batch in eval_batches(numbers(8), TO, 4, workers_of))

@@ -1,10 +1,14 @@
 """Pages and pictures: what is on them, and that text from outside cannot become markup."""
 
+import base64
+import io
 import json
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 from vitkit.inspection import contact_sheet, report
 from vitkit.inspection.sheet import Tile
@@ -19,6 +23,39 @@ def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):
         assert (np.abs(pixels.astype(int) - colour).sum(-1) < 12).any()
     with pytest.raises(ValueError, match="no pictures"):
         contact_sheet([], tmp_path / "none.png")
+
+
+def written(folder, lines):
+    """A run directory of these records."""
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "recipe.json").write_text(json.dumps({"name": "masked"}))
+    data = {"source": "photos", "labels": [], "counts": {"train": 5000}, "notes": [], "skipped": {}}
+    (folder / "data.json").write_text(json.dumps(data))
+
+
+def test_a_report_shows_what_an_objective_predicts(tmp_path):
+    """Each picture in its row and column: the colours are where they should be."""
+    written(
+        tmp_path, [{"event": "evaluation", "step": 10, "test/loss": 2.5, "test/baseline": 4.2, "test/accuracy": 0.3}]
+    )
+    colours = {"image": (250, 10, 10), "predicted": (10, 250, 10)}
+    tensors = {
+        name: np.zeros((3, 3, 16, 16), np.uint8) + np.array(c, np.uint8)[:, None, None] for name, c in colours.items()
+    }
+    save_file(
+        {name: np.ascontiguousarray(x) for name, x in tensors.items()},
+        tmp_path / "pictures.safetensors",
+        {"order": "image,predicted"},
+    )
+    page = report(tmp_path).read_text()
+    assert "What it predicts" in page and "30.00%" in page
+    _, shown = re.findall(r"data:image/png;base64,([^\"]+)", page)
+    with Image.open(io.BytesIO(base64.b64decode(shown))) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    where = [np.argwhere(np.abs(pixels - c).sum(-1) < 12) for c in colours.values()]
+    assert where[0][:, 1].max() < where[1][:, 1].min()
+    for found in where:
+        assert (np.diff(np.unique(found[:, 0])) > 1).sum() == 2  # three pictures, one below the other
 
 
 def test_report(tmp_path):

@@ -51,9 +51,15 @@ def test_photographs_of_ones_own_keep_the_models_preprocessing(weights):
 def test_bits_rule(weights):
     found = finetune(weights, "digits", "bit")
     assert (found.length.n, found.optim.warmup.n, found.optim.lr, found.batch) == (500, 100, 0.003, 512)
-    assert found.optim.schedule == "staircase"
+    assert (found.optim.schedule, found.objective.mixup) == ("staircase", 0.0)
     assert (found.data.preprocessing.size, found.data.augmentation.resize) == ((128, 128), 160)
     assert finetune(weights, "digits", "bit", image=384).data.augmentation.resize == 448
+
+
+def test_bits_rule_by_size(weights, shared):
+    found = finetune(weights, str(shared("data/cifar10-train.parquet")), "bit")
+    assert (found.length.n, found.optim.warmup.n, found.objective.mixup) == (10_000, 500, 0.1)
+    assert finetune(weights, str(shared("data/ants_bees-train.parquet")), "bit").data.preprocessing.size == (384, 384)
 
 
 def test_an_unknown_preset_is_a_sentence(weights):

@@ -211,6 +211,7 @@ class TestEvaluator:
         parts = [
             Batch(images[:4], rows[:4], torch.ones(4, dtype=torch.bool), rows[:4]),
             Batch(images[last], last, torch.tensor([True, True, True, False]), last),
+            Batch(images[last], last, torch.zeros(4, dtype=torch.bool), last),  # a rank's share of a last batch
         ]
         one, two = (dict(objective.evaluator(b, PREPARE.normalise, "cpu")(learner)) for b in (whole, parts))
         assert one == pytest.approx(two, rel=1e-6) and learner.training

@@ -40,7 +40,7 @@ def curve(workdir):
 def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
     classifier = train(tiny, tmp_path, "cpu", quiet)
     assert {p.name for p in tmp_path.iterdir()} == {
-        "LAST", "checkpoints", "data.json", "metrics.jsonl", "model", "recipe.json"
+        "LAST", "LOCK", "checkpoints", "data.json", "metrics.jsonl", "model", "recipe.json"
     }  # fmt: skip
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000030", "step-00000024"]
     ran = json.loads((tmp_path / "recipe.json").read_text())
@@ -127,7 +127,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("how", ["flipped", "truncated", "gone", "no counters"])
     def test_falls_back_to_the_checkpoint_before(self, tiny, quiet, tmp_path, how, capsys):
-        last, before = self.interrupted(tiny, quiet, tmp_path / "run")
+        last, before, *_ = self.interrupted(tiny, quiet, tmp_path / "run")
         file = last / "state.safetensors"
         if how == "flipped":
             content = bytearray(file.read_bytes())
@@ -146,6 +146,19 @@ class TestDamage:
             and "trying the one before" in said
             and f"continuing at step {int(before.name[5:])}" in said
         )
+
+    def test_a_damaged_one_does_not_count_among_those_that_are_kept(self, tiny, tmp_path):
+        learner = tiny.objective.learner(create(resolve(tiny, Facts(1437, tuple("0123456789"))).model, seed=1))
+        state = State(learner, tiny.optim.build(learner))
+        for state.step in (6, 12):
+            state.save(tmp_path, keep=2)
+        (tmp_path / "checkpoints" / "step-00000012" / "state.safetensors").write_bytes(b"")
+        with pytest.raises(ValueError, match="its checksum does not fit"):
+            state.load(tmp_path / "checkpoints" / "step-00000012")
+        state.load(tmp_path / "checkpoints" / "step-00000006")
+        for state.step, left in ((18, ["18", "06"]), (24, ["24", "18"])):
+            state.save(tmp_path, keep=2)
+            assert [path.name[-2:] for path in checkpoints(tmp_path)] == left
 
     def test_all_damaged_is_a_sentence(self, tiny, quiet, tmp_path):
         for checkpoint in self.interrupted(tiny, quiet, tmp_path):
@@ -191,6 +204,17 @@ class TestNotFinite:
         assert ("rollback", 11, "step-00000006") in found
         state = json.loads((checkpoints(tmp_path)[0] / "state.json").read_text())
         assert (state["step"], state["skipped"], state["rollbacks"]) == (30, 3, 1)
+
+    def test_an_interruption_before_does_not_change_where_it_goes_back_to(self, tiny, quiet, tmp_path):
+        for name, stop in (("whole", []), ("broken", [6])):
+            with events(stop=stop, poison=[8, 9, 10]):
+                if stop:
+                    with pytest.raises(Interrupted):
+                        train(replace(tiny, objective=Eventful()), tmp_path / name, "cpu", quiet)
+                    assert [path.name[-2:] for path in checkpoints(tmp_path / name)] == ["07", "06", "00"]
+                train(replace(tiny, objective=Eventful()), tmp_path / name, "cpu", quiet)
+        assert same(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
+        assert curve(tmp_path / "whole") == curve(tmp_path / "broken")
 
     def test_again_after_that_it_stops(self, tiny, quiet, tmp_path):
         sentence = "not finite at step 18, after going back once already; lower --optim.lr"

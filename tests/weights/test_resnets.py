@@ -34,7 +34,10 @@ def agree(one, two, side):
         torch.testing.assert_close(one(images), two(images), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+LARGE = "vit_large_r50_s32_224"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == LARGE else ()) for n in HYBRIDS])
 def test_timm_s_hybrids_both_ways(name, tmp_path):
     units, patch, side = HYBRIDS[name]
     theirs = shaken(timm.create_model(name, img_size=side, **SMALL))
@@ -53,10 +56,9 @@ def test_timm_s_hybrids_both_ways(name, tmp_path):
     assert said["pretrained_cfg"]["first_conv"] in {key.removesuffix(".weight") for key in before}
 
 
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_timm_s_bit_both_ways(prefix, tmp_path):
+def test_timm_s_bit_both_ways(tmp_path):
     theirs = shaken(timm.create_model("resnetv2_50x1_bit", num_classes=7))
-    torch.save({prefix + key: t for key, t in theirs.state_dict().items()}, tmp_path / "m.pth")
+    torch.save({"module." + key: t for key, t in theirs.state_dict().items()}, tmp_path / "m.pth")
     found = load(tmp_path / "m.pth", quiet=True)
     backbone = Backbone((3, 4, 6, 3), order="pre", **DIALECTS["timm_bit"])
     assert found.model.config == ResNetConfig(backbone, classes=7)

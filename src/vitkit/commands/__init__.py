@@ -5,6 +5,7 @@ from collections.abc import Callable
 from vitkit.commands.data import Pack, Stats, pack, stats
 from vitkit.commands.finetune import Finetune, finetune
 from vitkit.commands.models import Models, models
+from vitkit.commands.plan import Plan, plan
 from vitkit.commands.train import Train, train
 from vitkit.commands.use import Evaluate, Predict, evaluate, predict
 from vitkit.commands.weights import Compare, Convert, Push, Show, compare, convert, push, show
@@ -12,6 +13,7 @@ from vitkit.commands.weights import Compare, Convert, Push, Show, compare, conve
 COMMANDS: dict[str, tuple[type, Callable[..., int]]] = {
     "train": (Train, train),
     "finetune": (Finetune, finetune),
+    "plan": (Plan, plan),
     "evaluate": (Evaluate, evaluate),
     "predict": (Predict, predict),
     "models": (Models, models),

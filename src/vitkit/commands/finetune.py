@@ -9,6 +9,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.data import Columns
+from vitkit.parallel import PATIENCE, joined, on_rank_0
 from vitkit.recipes.finetune import SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.suites import Transfer, transfer
@@ -51,6 +52,8 @@ class Finetune(Start):
     """Directory of the run; runs/NAME unless told."""
     device: str = "auto"
     """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    patience: float = PATIENCE
+    """Seconds without progress after which a run of several processes (torchrun) ends and says which one is missing."""
     recipe: Annotated[Recipe, arg(name="")] = field(kw_only=True)
 
 
@@ -66,13 +69,15 @@ def finetune(command: Finetune) -> int:
 
     workdir = command.workdir or Path("runs") / command.recipe.name
     grid = command.rates or (TABLE_4[command.preset].rates if command.preset in TABLE_4 else SWEEP)
-    found = transfer(
-        command.recipe, workdir, grid if command.select or command.rates else (), command.seeds, command.device
-    )
-    _say(found)
-    page = report(workdir)
-    print(f"wrote {workdir / 'model'}, {workdir / 'transfer.json'} and {page}")
-    print(f"next: vitkit predict {workdir} IMAGE..., or vitkit evaluate {workdir} DATA")
+    with joined(command.device, command.patience):
+        found = transfer(
+            command.recipe, workdir, grid if command.select or command.rates else (), command.seeds, command.device
+        )
+        if on_rank_0():
+            _say(found)
+            page = report(workdir)
+            print(f"wrote {workdir / 'model'}, {workdir / 'transfer.json'} and {page}")
+            print(f"next: vitkit predict {workdir} IMAGE..., or vitkit evaluate {workdir} DATA")
     return 0
 
 

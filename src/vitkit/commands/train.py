@@ -6,6 +6,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from vitkit.parallel import PATIENCE, joined, on_rank_0
 from vitkit.train import Recipe
 from vitkit.train import train as run
 
@@ -21,6 +22,8 @@ class Train:
     """Directory of the run; runs/NAME unless told. Run the same command again to continue it."""
     device: str = "auto"
     """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    patience: float = PATIENCE
+    """Seconds without progress after which a run of several processes (torchrun) ends and says which one is missing."""
 
 
 def train(command: Train) -> int:
@@ -28,8 +31,10 @@ def train(command: Train) -> int:
     from vitkit.inspection import report
 
     workdir = command.workdir or Path("runs") / command.recipe.name
-    run(command.recipe, workdir, command.device)
-    page = report(workdir)
-    print(f"wrote {workdir / 'model'} and {page}")
-    print(f"next: vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE...")
+    with joined(command.device, command.patience):
+        run(command.recipe, workdir, command.device)
+        if on_rank_0():
+            page = report(workdir)
+            print(f"wrote {workdir / 'model'} and {page}")
+            print(f"next: vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE...")
     return 0

@@ -88,12 +88,16 @@ def show(command: Show) -> int:
         print(json.dumps(values | {"labels": found.labels, "origin": found.origin}))
         return 0
     table = Table(show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row("model", called(config))
     table.add_row("parameters", f"{costs.parameters:,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
     for name, value in plain(config).items():
-        table.add_row(f"  {name}", escape(" x ".join(map(str, value)) if name == "image" else str(value)))
+        parts = {f"{name}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {name: value}
+        for part, one in parts.items():
+            table.add_row(f"  {part}", escape(" x ".join(map(str, one)) if part == "image" else str(one)))
     table.add_row("preprocessing", str(found.preprocessing))
     names = ", ".join(found.labels[:5]) + (", ..." if len(found.labels) > 5 else "")
     table.add_row("classes", f"{len(found.labels):,}{f' ({escape(names)})' if names else ''}")

@@ -69,7 +69,7 @@ def train_batches(
 
     workers: processes that prepare batches; 0 is none besides this one. share: (rank, ranks) yields this rank's equal
     part of every batch, so that all ranks together see what one would. place: where the model is; images that are decoded
-    already and need no resize are kept, and augmented, there.
+    already and need no resize are kept, and augmented, there, and for a GPU others go into page-locked memory.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
     """
     suit(augmentation, preprocessing)
@@ -85,18 +85,24 @@ def train_batches(
         drawing = Drawing(augmentation, preprocessing.size, _Stream(seed, _AUGMENT))
         return _stacked(gathered(stack, drawing, rows, workers if place and place.type == "cuda" else 0), source)
     build = _Training(source, augmentation, preprocessing, seed, part)
-    return _stream(build, rows, source, preprocessing, part, workers)
+    pin = place is not None and place.type == "cuda"
+    return _stream(build, rows, source, preprocessing, part, workers, pin)
 
 
 def eval_batches(
-    source: Source, preprocessing: Preprocessing, batch: int, workers: int, share: tuple[int, int] = (0, 1)
+    source: Source,
+    preprocessing: Preprocessing,
+    batch: int,
+    workers: int,
+    share: tuple[int, int] = (0, 1),
+    pin: bool = False,
 ) -> "EvalBatches":
     """Every example once, in order, in batches of `batch`; can be gone through again and again.
 
-    The last batch is filled up with rows whose `real` is False. share: as in train_batches; every rank gets as many
-    batches. Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
+    The last batch is filled up with rows whose `real` is False. share and pin: as in train_batches; every rank gets
+    as many batches. Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
     """
-    return EvalBatches(source, preprocessing, batch, workers, _part(batch, share))
+    return EvalBatches(source, preprocessing, batch, workers, _part(batch, share), pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +114,7 @@ class EvalBatches:
     batch: int
     workers: int
     part: range
+    pin: bool = False
 
     def __len__(self) -> int:
         return -(-len(self.source) // self.batch)
@@ -115,7 +122,7 @@ class EvalBatches:
     def __iter__(self) -> Iterator[Batch]:
         build = _Evaluation(self.source, self.preprocessing, self.batch, self.part)
         workers = min(self.workers, len(self))
-        return _stream(build, range(len(self)), self.source, self.preprocessing, self.part, workers)
+        return _stream(build, range(len(self)), self.source, self.preprocessing, self.part, workers, self.pin)
 
 
 def order(count: int, seed: int, epoch: int, pieces: tuple[np.ndarray, int] | None = None) -> np.ndarray:
@@ -211,12 +218,13 @@ class _Evaluation:
         return batch
 
 
-def _stream(build, steps, source: Source, preprocessing: Preprocessing, part: range, workers: int) -> Iterator[Batch]:
+def _stream(
+    build, steps, source: Source, preprocessing: Preprocessing, part: range, workers: int, pin: bool
+) -> Iterator[Batch]:
     if workers < 0:
         raise ValueError(f"workers is {workers}; it is 0 or more")
     source.prepare()
     shape = (len(part), 3, *preprocessing.size)
-    pin = torch.cuda.is_available()
     if workers and forked() and not pin:  # pinning copies a batch anyway, in a thread of its own
         return in_slots(build, steps, workers, AHEAD, shape)
     return in_order(build, steps, workers, pin, batches_ahead(workers, math.prod(shape)))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Batch
+from vitkit.parallel import sum_over_ranks
 
 Metrics = Iterator[tuple[str, float]]
 
@@ -20,10 +21,11 @@ def accuracy(
     """An evaluator: called with a model of K outputs it yields top1, top5 (where K > 5), the softmax loss and `seen`.
 
     `normalise` is the model's Preprocessing's; rows whose `real` is False are padding and count nowhere. The model is
-    put into evaluation mode and back. Raises ValueError when there is nothing to evaluate on.
+    put into evaluation mode and back. Where several ranks have a share of the batches each, their counts are summed.
+    Raises ValueError when there is nothing to evaluate on.
     """
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
     def run(model: nn.Module) -> Metrics:
         total, top5 = torch.zeros(4, dtype=torch.float64), False
         training = model.training
@@ -39,7 +41,7 @@ def accuracy(
                 total += torch.where(real, rows, 0).cpu().double().sum(-1)  # where, not times: padding may be NaN
         finally:
             model.train(training)
-        right, right5, loss, seen = total.tolist()
+        right, right5, loss, seen = sum_over_ranks(total).tolist()
         if not seen:
             raise ValueError("there is no image to evaluate on")
         yield "top1", right / seen

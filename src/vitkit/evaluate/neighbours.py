@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Batch
 from vitkit.evaluate.accuracy import Metrics
+from vitkit.parallel import from_every_rank
 
 NEIGHBOURS = 20
 ROWS = 1024  # images that are compared with all others at once
@@ -25,7 +26,7 @@ def leave_one_out(
     gives one vector an image. Raises ValueError where there are fewer than two images.
     """
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
     def run(model: nn.Module) -> Metrics:
         features, labels, training = [], [], model.training
         model.eval()
@@ -36,9 +37,10 @@ def leave_one_out(
                 labels.append(batch.labels[batch.real].to(device))
         finally:
             model.train(training)
-        if sum(map(len, labels)) < 2:
+        shares = [from_every_rank(torch.cat(part).cpu()) for part in (features, labels)]
+        x, y = (torch.cat(share).to(device) for share in shares)  # (N, D), (N,)
+        if len(y) < 2:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
-        x, y = torch.cat(features), torch.cat(labels)  # (N, D), (N,)
         right = 0
         for start in range(0, len(x), ROWS):
             alike = x[start : start + ROWS] @ x.mT

@@ -100,7 +100,7 @@ class Root(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.conv(images)
         if self.norm is not None:
-            x = F.relu(self.norm(x))
+            x = F.relu(self.norm(x), inplace=True)
         if self.border == "even":
             return F.max_pool2d(x, 3, 2, padding=1)
         x = F.pad(x, (1, 1, 1, 1)) if self.border == "zeros" else padded(x, 3, 2, -torch.inf)
@@ -142,14 +142,14 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.pre:
-            y = F.relu(self.norm1(x))
+            y = F.relu(self.norm1(x), inplace=True)
             x = x if self.shortcut is None else self.shortcut(y)
-            y = F.relu(self.norm2(self.conv1(y)))
-            return x + self.conv3(F.relu(self.norm3(self.conv2(y))))
-        y = F.relu(self.norm1(self.conv1(x)))
-        y = F.relu(self.norm2(self.conv2(y)))
+            y = F.relu(self.norm2(self.conv1(y)), inplace=True)
+            return x + self.conv3(F.relu(self.norm3(self.conv2(y)), inplace=True))
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        y = F.relu(self.norm2(self.conv2(y)), inplace=True)
         y = self.norm3(self.conv3(y))
-        return F.relu(y + (x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))))
+        return F.relu(y + (x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))), inplace=True)
 
     def init_weights(self) -> None:
         """Every unit starts as its shortcut where it normalises last (the official code); BiT's v2 units do not."""
@@ -191,7 +191,7 @@ class ResNetStem(nn.Module):
         x = self.root(images)
         for block in self.blocks:
             x = block(x)
-        return self.project(x if self.norm is None else F.relu(self.norm(x)))
+        return self.project(x if self.norm is None else F.relu(self.norm(x), inplace=True))
 
     def init_weights(self) -> None:
         lecun_normal_(self.project.weight)
@@ -239,7 +239,7 @@ class ResNet(nn.Module):
         x = self.embed(images)
         for block in self.blocks:
             x = partial(checkpoint, block, use_reentrant=False)(x) if self.recompute and self.training else block(x)
-        return x if self.norm is None else F.relu(self.norm(x))
+        return x if self.norm is None else F.relu(self.norm(x), inplace=True)
 
     def init_weights(self) -> None:
         """The official initialisation: zero head, the rest by each module's own rule, which comes after its norms'."""

@@ -107,12 +107,12 @@ def called(config: ViTConfig | ResNetConfig | LeNetConfig) -> str:
 
 
 def _resnet(backbone: Backbone) -> str:
-    """R50x1 and its like, or a sentence for units that have no name."""
+    """R50x1 and its like, with the units of each stage where their number has no name: ResNet(1,2)x0.5."""
     kind = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}[backbone.mixer]
     kind += "BN-" if backbone.norm == "batch" else "BiT-" if backbone.order == "pre" else ""
     joined = {(*units[:2], units[2] + units[3]): layers for layers, units in UNITS.items()}
     layers = {(): "", **joined, **{units: layers for layers, units in UNITS.items()}}.get(backbone.units)
-    units = f"R{layers}" if layers is not None else f"ResNet of {' + '.join(map(str, backbone.units))} units, width "
+    units = f"R{layers}" if layers is not None else f"ResNet({','.join(map(str, backbone.units))})"
     return f"{kind}{units}x{backbone.width:g}"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vitkit.data import Augmentation, Columns, Source, open_image, open_splits
-from vitkit.train import Data, Optim, Recipe, Span
+from vitkit.train import Data, Optim, Recipe, Span, Supervised
 from vitkit.weights import adopt, load
 
 SWEEP = (0.001, 0.003, 0.01, 0.03)
@@ -29,6 +29,8 @@ class Task:
     """Pixels; 0 keeps the model's own image size and shape."""
     bit: bool = False
     """BiT's rule in place of the paper's cosine and Inception crop: a staircase, and random crops of a resized square."""
+    mixup: float = 0.0
+    """BiT's, for 20,000 images and more."""
 
 
 TABLE_4 = {
@@ -83,6 +85,7 @@ def finetune(model: str, data: str, preset: str = "", image: int = 0, columns: C
             warmup=Span(task.warmup, "steps"),
             schedule="staircase" if task.bit else "cosine",
         ),
+        objective=Supervised(mixup=task.mixup),
         length=Span(task.steps, "steps"),
         batch=task.batch,
         micro_batch=min(task.batch, 64),
@@ -102,4 +105,5 @@ def _by_size(images: Source | None, bit: bool) -> Task:
     some = np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int)
     areas = [height * width for height, width in (open_image(images[i][0], images.name(i)).size for i in some)]
     steps, warmup = (500, 100) if len(images) < 20_000 else (10_000, 500) if len(images) < 500_000 else (20_000, 500)
-    return Task(steps, warmup, 0.003, side=128 if np.median(areas) < 96**2 else 384, bit=True)
+    mixup = 0.1 if len(images) >= 20_000 else 0.0
+    return Task(steps, warmup, 0.003, side=128 if np.median(areas) < 96**2 else 384, bit=True, mixup=mixup)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from vitkit.parallel import on_rank_0
 from vitkit.train import Recipe, last_metrics, train, write_json
 
 
@@ -58,13 +59,14 @@ def transfer(
     kept |= {"metric": found.metric()} | (
         dict(zip(("mean", "std"), found.mean(), strict=True)) if found.metric() else {}
     )
-    write_json(workdir / "transfer.json", kept)
+    if on_rank_0():
+        write_json(workdir / "transfer.json", kept)
     return found
 
 
 def select(recipe: Recipe, workdir: Path, rates: Sequence[float], device: str = "auto") -> dict[float, float]:
     """Held-out top-1 of a recipe at every learning rate, each in a run of its own. The test part is not looked at."""
-    found, console = {}, Console()
+    found, console = {}, Console(quiet=not on_rank_0())
     for rate in sorted(set(rates)):
         console.print(
             f"learning rate {rate:g} on held-out images ({len(found) + 1} of {len(set(rates))})", highlight=False

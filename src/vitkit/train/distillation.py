@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Batch, Preprocessing
 from vitkit.evaluate.neighbours import leave_one_out
+from vitkit.parallel import sum_over_ranks
 from vitkit.train.views import View, view
 
 
@@ -158,7 +159,7 @@ class SelfDistillationLearner(nn.Module):
         student = nn.ModuleList([self.model, self.projection])
         torch._foreach_lerp_(list(self.teacher.parameters()), list(student.parameters()), 1 - momentum)
         if self.seen:
-            found = torch.stack(self.seen).sum(0)
+            found = sum_over_ranks(torch.stack(self.seen).sum(0))
             self.seen.clear()
             if found.isfinite().all():  # a batch that was skipped may not be
                 self.centre.lerp_(found[:-1] / found[-1], 1 - self.objective.centre_momentum)

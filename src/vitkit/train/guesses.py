@@ -10,17 +10,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Batch
+from vitkit.parallel import sum_over_ranks
 
 
 def cross_entropies(predicted: Tensor, targets: Tensor) -> Tensor:
     """(B, M, V·classes) and int64 (B, M) or (B, M, V) -> the cross-entropy of each, in the targets' shape."""
-    logits = predicted.reshape(targets.numel(), -1)
+    logits = answers(predicted, targets).flatten(0, -2)
     return F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
 
 
 def guesses(predicted: Tensor, targets: Tensor) -> Tensor:
     """The likeliest classes, in the targets' shape."""
-    return predicted.view(*targets.shape, -1).argmax(-1)
+    return answers(predicted, targets).argmax(-1)
+
+
+def answers(predicted: Tensor, targets: Tensor) -> Tensor:
+    """(B, M, V·classes) -> (*targets.shape, classes), also where B is 0: a rank's share may be all padding."""
+    return predicted.unflatten(-1, (*targets.shape[2:], -1))
 
 
 def measured(
@@ -33,7 +39,7 @@ def measured(
     ValueError when there is nothing to evaluate on.
     """
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
     def run(learner: nn.Module) -> Iterator[tuple[str, float]]:
         total, marginal, training = torch.zeros(3, dtype=torch.float64), 0, learner.training
         learner.eval()
@@ -49,10 +55,11 @@ def measured(
                 marginal = marginal + (_moments(targets) if numbers else _counts(targets, predicted))
         finally:
             learner.train(training)
-        loss, right, seen = total.tolist()
+        loss, right, seen = sum_over_ranks(total).tolist()
         if not seen:
             raise ValueError("there is no image to evaluate on")
         yield "loss", loss / seen
+        marginal = sum_over_ranks(marginal)
         if numbers:
             first, second = marginal[1:] / marginal[0]
             yield "baseline", (second - first**2).mean().item()
@@ -72,7 +79,7 @@ def _moments(targets: Tensor) -> Tensor:
 
 def _counts(targets: Tensor, predicted: Tensor) -> Tensor:
     """(B, M) or (B, M, V) -> float64 (V, classes): how often each class was to be guessed at each place."""
-    x = targets.reshape(targets.shape[0] * targets.shape[1], -1)  # (B M, V)
+    x = targets.flatten(0, 1).view(targets.shape[0] * targets.shape[1], *targets.shape[2:] or (1,))  # (B M, V)
     classes = predicted.shape[-1] // x.shape[1]
     places = x + torch.arange(x.shape[1], device=x.device) * classes
     return places.flatten().bincount(minlength=x.shape[1] * classes).view(-1, classes).double().cpu()

@@ -1,6 +1,7 @@
 """The record of a run: metrics.jsonl always, TensorBoard when asked, and the terminal."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from math import isfinite
@@ -8,6 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
+from vitkit.parallel import on_rank_0
 
 
 class Log:
@@ -20,12 +23,13 @@ class Log:
         self.total = total
         self.path = workdir / "metrics.jsonl"
         past = [line for line in read_metrics(self.path) if line["step"] <= step]
-        new = self.path.with_suffix(".new")
-        new.write_text("".join(json.dumps(line) + "\n" for line in past), "utf-8")
-        new.replace(self.path)
+        if on_rank_0():
+            new = self.path.with_suffix(".new")
+            new.write_text("".join(json.dumps(line) + "\n" for line in past), "utf-8")
+            new.replace(self.path)
         self.evaluated = {line["step"] for line in past if line["event"] == "evaluation"}
-        self.file = self.path.open("a", buffering=1)
-        self.board = _tensorboard(workdir, step) if tensorboard else None
+        self.file = (self.path if on_rank_0() else Path(os.devnull)).open("a", buffering=1)
+        self.board = _tensorboard(workdir, step) if tensorboard and on_rank_0() else None
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

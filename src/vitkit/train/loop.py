@@ -11,12 +11,26 @@ from torch import Tensor, nn
 
 from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
 from vitkit.models import create
-from vitkit.parallel import autocast, pick_device
+from vitkit.parallel import (
+    any_rank,
+    autocast,
+    from_every_rank,
+    from_rank_0,
+    full,
+    gathered,
+    joined,
+    on_rank_0,
+    own,
+    shard,
+    sum_over_ranks,
+    world,
+)
+from vitkit.train.checkpoints import checkpoints, on_schedule
 from vitkit.train.log import Log, last_metrics
 from vitkit.train.recipe import Recipe, differences, resolve, to_json
-from vitkit.train.run import Interrupted, RunData, Stop, claim, open_data, stoppable
+from vitkit.train.run import Interrupted, RunData, Stop, claim, locked, open_data, stoppable
 from vitkit.train.span import due
-from vitkit.train.state import State, checkpoints, start, trained
+from vitkit.train.state import State, start, trained
 from vitkit.train.tune import begin, choose, whole
 from vitkit.weights import Classifier, adopt, load, save
 from vitkit.weights.store import write_safetensors
@@ -33,52 +47,81 @@ def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Co
     CPU. Raises ValueError for what cannot run, Interrupted after SIGTERM or Ctrl-C, OSError when the disk is full,
     FloatingPointError when the loss stays non-finite.
     """
-    workdir, place = Path(workdir), pick_device(device)
-    workdir.mkdir(parents=True, exist_ok=True)
-    console = console or Console()
+    workdir = Path(workdir)
+    with joined(device) as place, locked(workdir):
+        return _train(recipe, workdir, place, (console or Console()) if on_rank_0() else Console(quiet=True))
+
+
+def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console) -> Classifier:
+    """One rank's part of it."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     data = open_data(recipe.data, workdir, say)
     recipe = resolve(recipe, data.facts)
+    if recipe.batch % world().ranks:
+        raise ValueError(
+            f"a batch of {recipe.batch} cannot be shared equally by {world().ranks} processes; choose --batch "
+            f"{-(-recipe.batch // world().ranks) * world().ranks}, or another number of them"
+        )
     claim(workdir, recipe, data)
     labels = data.facts.labels if recipe.objective.labelled else ()
     model = create(recipe.model, place, recipe.seed)
+    if not from_rank_0(lambda: checkpoints(workdir)):
+        take_weights(model, recipe.init, labels, say)
     model.recompute = recipe.recompute
     choose(model, recipe.tune, recipe.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        learner = recipe.objective.learner(model, recipe.data.preprocessing).to(place)
+        learner = sharded(recipe, recipe.objective.learner(model, recipe.data.preprocessing).to(place))
     average = {name: value.clone() for name, value in trained(learner).items()} if recipe.average else None
     state = State(learner, recipe.optim.build(learner), average)
-    start(workdir, state, lambda: take_weights(model, recipe.init, labels, say), say)
-    if state.step == recipe.length.n and (workdir / "model" / "config.json").exists():
+    start(workdir, state, say)
+    if state.step == recipe.length.n and from_rank_0(lambda: (workdir / "model" / "config.json").exists()):
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
     if state.step == 0:
         learner.updated(0, recipe.length.n)
-    if recipe.compile:
-        model.compile()
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
     log.say(_opening(recipe, data, state, place))
     with stoppable() as stop:
         try:
             _steps(recipe, workdir, state, data, log, stop)
+            state.settle()
         except Interrupted:
             if state.bad_in_row == 0:  # else the last checkpoint is the place to continue from
-                state.save(workdir, recipe.keep)
+                state.save(workdir, recipe.keep, scheduled=False)
+            state.settle()
             log.say(f"interrupted at step {state.step:,}, saved at {max(state.kept, 0):,}; the same command continues")
             raise
         finally:
             log.close()
     with state.averaged():
-        origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
-        origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
-        origin |= {"init": recipe.init} if recipe.init else {}
-        origin |= {"split_seed": recipe.data.split_seed}
-        save(Classifier(whole(model), recipe.data.preprocessing, labels, origin), workdir / "model")
+        weights = {name: full(tensor).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
+    origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
+    origin |= {"init": recipe.init} if recipe.init else {}
+    origin |= {"split_seed": recipe.data.split_seed}
+
+    def finish() -> None:
+        finished = create(recipe.model, seed=0)
+        choose(finished, recipe.tune)
+        finished.load_state_dict(weights)
+        save(Classifier(whole(finished), recipe.data.preprocessing, labels, origin), workdir / "model")
+
+    from_rank_0(finish)
     return load(workdir, quiet=True)
+
+
+def sharded(recipe: Recipe, learner: nn.Module) -> nn.Module:
+    """What is trained, compiled where the recipe asks for it, and shared out among the ranks by blocks, where there are
+    several. Then each block is compiled on its own, for its weights are gathered between them."""
+    alone = world().ranks == 1
+    blocks = [block for part in learner.modules() for block in getattr(part, "blocks", ())]
+    for module in ([learner.model] if alone else blocks) if recipe.compile else ():
+        module.compile()
+    return shard(learner, blocks, recipe.precision)
 
 
 def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Callable[[str], None]) -> None:
@@ -110,9 +153,10 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
         recipe.seed,
         state.step,
         workers,
-        place=place,
+        world(),
+        place,
     )
-    if state.step == 0 and not checkpoints(workdir):
+    if state.step == 0 and not from_rank_0(lambda: checkpoints(workdir)):
         state.save(workdir, recipe.keep)  # a disk that cannot hold a checkpoint says so before the first step
     try:
         while True:
@@ -120,10 +164,10 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
                 log("evaluation", state.step, **_evaluate(recipe, workdir, state, data, log, stop))
             if state.step == total:
                 return
-            stop.raise_if_asked()
             began = time.perf_counter()
             batch = next(batches)
             log.meter.waited += time.perf_counter() - began
+            stop.raise_if_asked()
             lr = recipe.optim.rate(state.step, total)
             for group in state.optimizer.param_groups:
                 group["lr"] = lr * group["scale"]
@@ -150,21 +194,27 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
 
 
 def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) -> tuple[Tensor, Tensor]:
-    """Loss of a batch and the norm of its gradient before clipping; the clipped gradient is left on the parameters.
+    """Loss of a whole batch, of which `batch` is this rank's share, and the norm of its gradient before clipping; the
+    clipped gradient is left on the parameters.
 
-    Micro-batches are weighted by their share of the batch, so that they add up to the gradient of the whole.
+    Micro-batches are weighted by their share of the whole batch, so that they add up, over all ranks, to its gradient.
+    What the objective draws is a function of (seed, step, example). Dropout is one of (seed, step, first row of the
+    micro-batch): the same on any number of ranks that can keep the recipe's micro-batches.
     """
-    learner = state.learner.train()
-    torch.manual_seed(recipe.seed * 1_000_003 + state.step)  # dropout is a function of (seed, step), as the data is
+    learner, (rank, ranks) = state.learner.train(), world()
+    count = len(batch.images)
     images, labels = batch.images.to(place, non_blocking=True), batch.labels.to(place, non_blocking=True)
-    keys = keys_of(recipe.seed, state.step, len(images)).to(place, non_blocking=True)
-    loss = torch.zeros((), device=place)
+    keys = keys_of(recipe.seed, state.step, count * ranks)[count * rank :][:count].to(place, non_blocking=True)
+    loss, row = torch.zeros((), device=place), count * rank
     for part in zip(*(of.split(recipe.micro_batch) for of in (images, labels, keys)), strict=True):
+        torch.manual_seed(recipe.seed * 1_000_003 + state.step + row * 0x9E3779B1)  # far from those of other steps
+        row += len(part[0])
         with autocast(place, recipe.precision):
-            share = learner(recipe.data.preprocessing.normalise(part[0]), *part[1:]) * (len(part[0]) / len(images))
+            share = learner(recipe.data.preprocessing.normalise(part[0]), *part[1:]) * (len(part[0]) / (count * ranks))
         share.backward()
         loss += share.detach()
-    return loss, nn.utils.clip_grad_norm_(learner.parameters(), recipe.optim.clip or float("inf"))
+    norm = nn.utils.clip_grad_norm_(learner.parameters(), recipe.optim.clip or float("inf"))
+    return sum_over_ranks(loss), full(norm)
 
 
 def keys_of(seed: int, step: int, examples: int) -> Tensor:
@@ -181,7 +231,8 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
     state.skipped += 1
     state.bad_in_row += 1
     loss, norm = (value.item() for value in found)
-    log("skipped", state.step, loss=str(loss), norm=str(norm), indices=batch.indices.tolist())
+    indices = [one for share in from_every_rank(batch.indices.tolist()) for one in share]
+    log("skipped", state.step, loss=str(loss), norm=str(norm), indices=indices)
     log.say(f"step {state.step}: loss {loss}, gradient norm {norm}: skipped; its batch is listed in {log.path}")
     if state.bad_in_row < BAD_STEPS:
         return
@@ -191,13 +242,14 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
             f"{BAD_STEPS} steps in a row were not finite at step {state.step}, after going back once already; {advice}"
         )
     counts = (state.step, state.skipped)
-    for checkpoint in checkpoints(workdir):
+    state.settle()
+    for checkpoint in from_rank_0(lambda: [path for path in checkpoints(workdir) if on_schedule(path)]):
         try:
             state.load(checkpoint)
         except ValueError as error:
             log.say(f"{error}; trying the one before it")
             continue
-        if all(t.isfinite().all() for t in state.tensors().values()):
+        if not any_rank(not all(own(t).isfinite().all() for t in state.tensors().values())):
             break
     else:
         raise FloatingPointError(f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}")
@@ -216,10 +268,11 @@ def _evaluate(recipe: Recipe, workdir: Path, state: State, data: RunData, log: L
     place = next(state.learner.parameters()).device
     workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     for name, part in data.held_out.items():
-        batches = eval_batches(part, recipe.data.preprocessing, recipe.micro_batch, workers)
+        rows = min(recipe.micro_batch, recipe.batch // world().ranks) * world().ranks
+        batches = eval_batches(part, recipe.data.preprocessing, rows, workers, world(), pin=place.type == "cuda")
         shown = stop.watch(log.evaluating(name, batches))
         evaluator = recipe.objective.evaluator(shown, recipe.data.preprocessing.normalise, place)
-        with state.averaged() as learner, autocast(place, recipe.precision):
+        with state.averaged(), gathered(state.learner) as learner, autocast(place, recipe.precision):
             found |= {f"{name}/{key}": value for key, value in evaluator(learner)}
     show(recipe, state, next(iter(data.held_out.values()), data.train), workdir)
     log.bar.update(log.task, text="")
@@ -233,7 +286,7 @@ def _evaluate(recipe: Recipe, workdir: Path, state: State, data: RunData, log: L
     return found
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
     """Keep an objective's pictures of a few images, from all over `part`, in pictures.safetensors, for the report."""
     count = min(SHOWN, len(part))
@@ -242,10 +295,10 @@ def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
         next(iter(eval_batches(some, recipe.data.preprocessing, count, 0))),
         next(state.learner.parameters()).device,
     )
-    with state.averaged() as learner, autocast(place, recipe.precision):
+    with state.averaged(), gathered(state.learner) as learner, autocast(place, recipe.precision):
         images = recipe.data.preprocessing.normalise(batch.images.to(place))
         found = learner.eval().pictures(images, batch.indices.to(place))
-    if found:
+    if found and on_rank_0():
         tensors = {name: x.cpu().contiguous() for name, x in found.items()}
         write_safetensors(workdir / "pictures.safetensors", tensors, {"order": ",".join(found)})
 
@@ -255,9 +308,11 @@ def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -
     count = sum(p.numel() for p in state.learner.parameters())
     held = ", ".join(f"{len(part):,} {name}" for name, part in data.held_out.items())
     height, width = recipe.model.image
+    others = world().ranks - 1
     return (
         f"{f'from {recipe.init}: ' if recipe.init else ''}"
-        f"{count:,} parameters on {place}, {recipe.precision}; {len(data.train):,} training images"
+        f"{count:,} parameters on {place}{f' and {others} more' if others else ''}, {recipe.precision}; "
+        f"{len(data.train):,} training images"
         f"{f', {held}' if held else ''}, {len(data.facts.labels)} classes, {height} x {width}; "
         f"{recipe.length} of {recipe.batch} ({recipe.optim.name}, lr {recipe.optim.lr:g}, {recipe.optim.schedule})"
         f"{f'; continuing at step {state.step:,}' if state.step else ''}"

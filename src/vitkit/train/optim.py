@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from vitkit.parallel import world
 from vitkit.train.span import Span
 
 
@@ -73,7 +74,7 @@ class Optim:
         """An optimiser whose groups carry `scale`, the share of the learning rate that their layer gets."""
         groups = parameter_groups(learner, self)
         if self.name == "sgd":
-            return torch.optim.SGD(groups, self.lr, self.momentum, fused=True)
+            return torch.optim.SGD(groups, self.lr, self.momentum, fused=world().ranks == 1)  # not of shards in PyTorch
         return torch.optim.AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
 
 

@@ -13,13 +13,13 @@ def cut(images: Tensor, side: int) -> Tensor:
     """(B, C, h·P, w·P) -> (B, N, P·P·C), raster order, channels last within a patch."""
     b, c, height, width = images.shape
     x = images.view(b, c, height // side, side, width // side, side)
-    return x.permute(0, 2, 4, 3, 5, 1).reshape(b, -1, side * side * c)
+    return x.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
 
 
 def joined(patches: Tensor, grid: tuple[int, int], side: int) -> Tensor:
     """(B, N, P·P·C) -> (B, C, h·P, w·P): `cut` undone."""
-    x = patches.view(len(patches), *grid, side, side, -1).permute(0, 5, 1, 3, 2, 4)
-    return x.reshape(*x.shape[:2], grid[0] * side, grid[1] * side)
+    x = patches.unflatten(2, (side, side, -1)).unflatten(1, grid)  # (B, h, w, P, P, C)
+    return x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
 def taken(x: Tensor, which: Tensor) -> Tensor:

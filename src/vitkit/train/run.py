@@ -1,6 +1,7 @@
 """The run directory: recipe.json (what runs), data.json (what it runs on), metrics.jsonl, checkpoints/ + LAST, model/."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from vitkit.data import (
     together,
     without,
 )
-from vitkit.parallel import cpus
+from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
 
@@ -55,7 +56,9 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
     record = {"source": data.source, "split_seed": seed, "labels": list(splits.labels), "counts": counts}
     record |= {"fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
     record |= {"notes": list(splits.notes), "made": splits.made}
-    known = json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
+    if any(other != record["fingerprint"] for other in from_every_rank(record["fingerprint"])):
+        raise ValueError(f"{data.source!r} is not the same on every machine of this run; bring all to one state")
+    known = from_rank_0(lambda: _known(workdir))
     if known and (known["source"], known["split_seed"]) == (data.source, seed):
         if any(known[name] != record[name] for name in ("labels", "counts", "fingerprint")):
             raise ValueError(
@@ -78,6 +81,11 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
 
 
+def _known(workdir: Path) -> dict:
+    """What data.json holds, empty before a run is claimed."""
+    return json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
+
+
 def divide(splits: Splits, data: Data) -> dict[str, Source]:
     """The parts of a run: "train", and "val" and "test" as far as it may see them. Raises ValueError without any to train on."""
     parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
@@ -97,9 +105,16 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
 
 
 def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[int, str]]]:
-    """Broken images of every part, by index, with what is wrong. Raises BadImage at the first where they must not be."""
+    """Broken images of every part, by index, with what is wrong; each rank looks at its share. Raises BadImage where they
+    must not be."""
     workers = cpus() if data.workers < 0 else data.workers  # all of them: no model is running yet
-    skipped = {name: bad for name, part in parts.items() if (bad := check_images(part, workers))}
+    rank, ranks = world()
+    found = {}
+    for name, part in parts.items():
+        mine = subset(part, range(rank, len(part), ranks)) if ranks > 1 else part
+        found[name] = [(rank + i * ranks, text) for i, text in check_images(mine, workers, on_rank_0())]
+    everyone = from_every_rank(found)
+    skipped = {name: bad for name in parts if (bad := sorted(one for of in everyone for one in of[name]))}
     count = sum(map(len, skipped.values()))
     if count and data.on_bad_image == "fail":
         first = "\n  ".join([text for bad in skipped.values() for _, text in bad][:10])
@@ -116,14 +131,49 @@ def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[in
 def claim(workdir: Path, recipe: Recipe, data: RunData) -> None:
     """Write down what runs, and on what; a directory that holds a run of another recipe is refused, with the differences."""
     path, asked = workdir / "recipe.json", to_json(recipe)
+    from_rank_0(lambda: _claim(path, asked, data.record))
+
+
+def _claim(path: Path, asked: dict, record: dict) -> None:
+    workdir = path.parent
     if path.exists():
         other = differences(json.loads(path.read_text("utf-8")), asked)
         if other:
             raise ValueError(
                 f"{workdir} holds a run of another recipe ({'; '.join(other[:5])}); choose another --workdir, or remove it"
             )
-    write_json(workdir / "data.json", data.record)
+    write_json(workdir / "data.json", record)
     write_json(path, asked)  # last: where it is, the other holds
+
+
+@contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+    """Make the directory, and keep any other process from training into it. Raises ValueError where one does.
+
+    The system drops the lock with the process that holds it, however that ends; processes that it forked do not hold it,
+    and it works on shared file systems.
+    """
+    handle = from_rank_0(lambda: _lock(workdir))
+    try:
+        yield
+    finally:
+        if on_rank_0():
+            os.close(handle)
+
+
+def _lock(workdir: Path) -> int:
+    import fcntl
+
+    workdir.mkdir(parents=True, exist_ok=True)
+    handle = os.open(workdir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ValueError(
+            f"another process is training into {workdir}; wait for it, or choose another --workdir"
+        ) from error
+    return handle
 
 
 def write_json(path: Path, value: dict) -> None:
@@ -138,14 +188,15 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C). Asked again, it stops at once."""
+    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C), of any rank: they stop at the same step."""
 
     def __init__(self):
         self.asked = False
 
     def raise_if_asked(self) -> None:
-        """Raises Interrupted."""
-        if self.asked:
+        """Raises Interrupted, on every rank. All of them ask at the same places."""
+        watch.beat()
+        if any_rank(self.asked):
             raise Interrupted
 
     def watch(self, items) -> Iterator:
@@ -157,12 +208,17 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread, as signals go."""
+    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread, as signals go.
+
+    Asked again, a run of one process stops at once. One of several does not: torchrun and the scheduler both pass the same
+    signal on, and torchrun kills what takes too long.
+    """
     stop, before = Stop(), {}
 
     def ask(number, frame):
         stop.asked = True
-        signal.signal(number, before[number] or signal.SIG_DFL)
+        if world().ranks == 1:
+            signal.signal(number, before[number] or signal.SIG_DFL)
 
     try:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,22 +1,27 @@
-"""Everything that a run must remember, and how it survives: checkpoints are complete or absent, never half.
+"""Everything that a run must remember, and how it comes to the disk and back.
 
-A checkpoint is a folder `checkpoints/step-00000500` with `state.safetensors` (weights, average, optimiser) and `state.json`
-(counters and a checksum). It is written under another name, synced and renamed; then the pointer `LAST` moves, by rename.
+One process writes its tensors while it waits. Several write through torch.distributed.checkpoint: each copies its shards,
+and a thread writes them while training goes on; any number of processes reads what any other number wrote.
 """
 
-import hashlib
-import json
-import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from vitkit.parallel import any_rank, from_rank_0, on_rank_0, world
+from vitkit.train.checkpoints import COUNTERS, begin, checkpoints, digest, finish, prune, verify
 
 
 @dataclass
@@ -37,6 +42,12 @@ class State:
     """How often the run went back to an earlier checkpoint's weights."""
     kept: int = -1
     """The step whose checkpoint this process wrote or read, so that it is known to be intact."""
+    damaged: set[str] = field(default_factory=set)
+    """Names of checkpoints that could not be read."""
+    writing: Future | None = None
+    """The checkpoint that a thread is writing."""
+    group: dist.ProcessGroup | None = None
+    """Where such threads of all ranks meet, apart from the training's own exchange."""
 
     def update_average(self, factor: float) -> None:
         """average <- factor * average + (1 - factor) * weights. The factor grows to its value over the first steps as
@@ -55,76 +66,82 @@ class State:
             self._swap()
 
     def _swap(self) -> None:
-        parameters = dict(self.learner.named_parameters())
-        for name in self.average or ():
-            parameters[name].data, self.average[name] = self.average[name], parameters[name].data
+        weights = trained(self.learner)
+        for name, average in (self.average or {}).items():  # values, not tensors: FSDP knows where its shards lie
+            kept = weights[name].clone()
+            weights[name].copy_(average)
+            average.copy_(kept)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by name, views of the live ones: weights, average, and the optimiser's by parameter."""
-        named = {f"learner.{name}": t for name, t in self.learner.state_dict().items()}
-        named |= {f"average.{name}": t for name, t in (self.average or {}).items()}
+        named = self._lasting()
         for name, parameter in self.learner.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if value is not None:
                     named[f"optimizer.{key}.{name}"] = value
         return named
 
-    def save(self, workdir: Path, keep: int) -> Path:
-        """Write a checkpoint and move the pointer to it. On any failure, a full disk too, what was there still is."""
-        folder = workdir / "checkpoints"
-        folder.mkdir(parents=True, exist_ok=True)
-        final, new = folder / f"step-{self.step:08d}", folder / f".step-{self.step:08d}.new"
+    def _lasting(self) -> dict[str, Tensor]:
+        """Those that are there before the first step."""
+        named = {f"learner.{name}": t for name, t in self.learner.state_dict().items()}
+        return named | {f"average.{name}": t for name, t in (self.average or {}).items()}
+
+    def save(self, workdir: Path, keep: int, scheduled: bool = True) -> None:
+        """Write a checkpoint, then move the pointer to it. On any failure, a full disk too, what was there still is.
+
+        Several ranks return when their shards are copied; `settle` waits until all is written, and raises what failed.
+        scheduled: the recipe asks for it, rather than an interruption.
+        """
+        self.settle()
         if self.kept == self.step:
-            return final
-        for left in folder.glob(".step-*.new"):  # by a save that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        try:
-            new.mkdir()
-            tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors().items()}
-            try:
-                save_file(tensors, new / "state.safetensors")
-            except SafetensorError as error:  # how it reports what the system refused, a full disk among others
-                raise OSError(str(error)) from error
-            facts = {name: getattr(self, name) for name in COUNTERS} | {"sha256": _digest(new / "state.safetensors")}
-            (new / "state.json").write_text(json.dumps(facts, indent=1), "utf-8")
-            for path in (new / "state.safetensors", new / "state.json", new):
-                sync(path)
-            if (
-                final.exists()
-            ):  # damaged, or written by an earlier life of this run that was killed before it moved LAST
-                shutil.rmtree(final)
-            new.rename(final)
-            sync(folder)
-            point(workdir, final.name)
-        except OSError as error:
-            shutil.rmtree(new, ignore_errors=True)
-            raise OSError(
-                f"could not write a checkpoint at step {self.step} to {folder} ({error}); the earlier ones are untouched: "
-                f"make room and run the same command again"
-            ) from error
+            return
+        facts = {name: getattr(self, name) for name in COUNTERS} | {"scheduled": scheduled}
+        with _complaining(workdir, self.step):
+            new = from_rank_0(lambda: begin(workdir, self.step))
+        after = (new, facts, keep, set(self.damaged))
+        if world().ranks == 1:
+            _write_whole(self.tensors(), *after)
+        else:
+            self.group = self.group or dist.new_group(backend="gloo")
+            plain = StagingOptions(False, False, False, False)  # a copy, at once: training goes on with the originals
+            copies, thread = DefaultStager(plain).stage(self.tensors()), ThreadPoolExecutor(1)
+            self.writing = thread.submit(_write_shards, copies, self.group, *after)
+            thread.shutdown(wait=False)
         self.kept = self.step
-        for old in checkpoints(workdir)[keep:]:
-            shutil.rmtree(old)
-        return final
+
+    def settle(self) -> None:
+        """Wait until what was saved is on the disk. Raises OSError where it could not be written."""
+        if self.writing is not None:
+            writing, self.writing = self.writing, None
+            writing.result()
 
     def load(self, checkpoint: Path) -> None:
         """Become what the checkpoint holds. Raises ValueError when it is damaged or of another model; the state is then
         as it was."""
-        facts, tensors = read(checkpoint)
-        expected = {f"learner.{name}": t for name, t in self.learner.state_dict().items()}
-        expected |= {f"average.{name}": t for name, t in (self.average or {}).items()}
-        found = {name: t for name, t in tensors.items() if not name.startswith("optimizer.")}
-        if {n: t.shape for n, t in expected.items()} != {n: t.shape for n, t in found.items()}:
+        self.settle()
+        try:
+            facts, problem = verify(checkpoint, world()), None
+        except ValueError as error:
+            facts, problem = {}, error
+        if any_rank(problem is not None):
+            self.damaged.add(checkpoint.name)
+            raise problem or ValueError(f"checkpoint {checkpoint} is damaged: another rank says so")
+        reader = dcp.HuggingFaceStorageReader(str(checkpoint))
+        stored = reader.read_metadata().state_dict_metadata
+        tensors, parameters = self._lasting(), dict(self.learner.named_parameters())
+        found = {name: facts.size for name, facts in stored.items() if not name.startswith("optimizer.")}
+        if {name: t.shape for name, t in tensors.items()} != found:
             raise ValueError(f"{checkpoint} holds another model than this recipe's")
-        with torch.no_grad():
-            for name, tensor in expected.items():
-                tensor.copy_(found[name])
-        parameters = dict(self.learner.named_parameters())
         self.optimizer.state.clear()
-        for name in tensors.keys() - found.keys():
-            _, key, parameter = name.split(".", 2)
-            value = tensors[name].to(parameters[parameter].device)
-            self.optimizer.state[parameters[parameter]][key] = value
+        for name in sorted(stored.keys() - found.keys()):
+            _, key, of = name.split(".", 2)
+            parameter = parameters[of].detach()
+            like = stored[name].size == parameter.shape and key != "step"  # else Adam's count, whole on every rank
+            value = torch.zeros_like(parameter) if like else torch.zeros(stored[name].size, device=parameter.device)
+            self.optimizer.state[parameters[of]][key] = tensors[name] = value
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # in a run of one process it is
+            dcp.load(tensors, storage_reader=reader, no_dist=world().ranks == 1)
         for name in COUNTERS:
             setattr(self, name, facts[name])
         self.kept = self.step
@@ -135,35 +152,10 @@ def trained(learner: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in learner.named_parameters() if p.requires_grad}
 
 
-COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")
-
-
-def read(checkpoint: Path) -> tuple[dict, dict[str, Tensor]]:
-    """Counters and tensors of a checkpoint. Raises ValueError, saying what, when any byte of it is damaged."""
-    try:
-        facts = json.loads((checkpoint / "state.json").read_text("utf-8"))
-        if _digest(checkpoint / "state.safetensors") != facts["sha256"]:
-            raise ValueError("its checksum does not fit")
-        if any(not isinstance(facts[name], int) for name in COUNTERS):
-            raise ValueError("its counters are not whole numbers")
-        return facts, load_file(checkpoint / "state.safetensors")
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ValueError(f"checkpoint {checkpoint} is damaged: {error}") from error
-
-
-def checkpoints(workdir: Path) -> list[Path]:
-    """The finished checkpoints of a run, newest first; the one that LAST names comes before all others."""
-    found = sorted((workdir / "checkpoints").glob("step-*"), key=lambda path: path.name, reverse=True)
-    try:
-        last = (workdir / "LAST").read_text("utf-8").strip()
-    except OSError:
-        return found
-    return sorted(found, key=lambda path: path.name != last)
-
-
-def start(workdir: Path, state: State, begin: Callable[[], None], say: Callable[[str], None]) -> None:
-    """Where a run begins: at its own newest intact checkpoint, a damaged one being said; else where `begin` brings it."""
-    found = checkpoints(workdir)
+def start(workdir: Path, state: State, say: Callable[[str], None]) -> None:
+    """Continue at the run's newest intact checkpoint, a damaged one being said; where there is none the state is the
+    beginning. Raises ValueError when all are damaged."""
+    found = from_rank_0(lambda: checkpoints(workdir))
     for checkpoint in found:
         try:
             state.load(checkpoint)
@@ -173,29 +165,45 @@ def start(workdir: Path, state: State, begin: Callable[[], None], say: Callable[
             return
     if found:
         raise ValueError(f"every checkpoint in {workdir / 'checkpoints'} is damaged; remove {workdir} to start over")
-    begin()
-    for name, value in trained(state.learner).items() if state.average else ():
-        state.average[name].copy_(value)
 
 
-def point(workdir: Path, name: str) -> None:
-    """Move the pointer to the last checkpoint; readers see the old name or the new one."""
-    new = workdir / "LAST.new"
-    new.write_text(name, "utf-8")
-    sync(new)
-    new.replace(workdir / "LAST")
-    sync(workdir)
+def _write_whole(tensors: dict[str, Tensor], new: Path, facts: dict, keep: int, damaged: set[str]) -> None:
+    """One process: one file."""
+    workdir = new.parent.parent
+    with _complaining(workdir, facts["step"], new):
+        try:
+            save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, new / "state.safetensors")
+        except SafetensorError as error:  # how it reports what the system refused, a full disk among others
+            raise OSError(str(error)) from error
+        finish(new, facts, {"state.safetensors": digest(new / "state.safetensors")})
+    prune(workdir, keep, damaged)
 
 
-def sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk itself."""
-    handle = os.open(path, os.O_RDONLY)
+def _write_shards(
+    tensors: dict, group: dist.ProcessGroup, new: Path, facts: dict, keep: int, damaged: set[str]
+) -> None:
+    """Several: a file of each rank's shards. When all are there, rank 0 makes them a checkpoint."""
+    workdir, (rank, ranks) = new.parent.parent, world()
+    with _complaining(workdir, facts["step"], new):
+        writer = dcp.HuggingFaceStorageWriter(str(new), save_distributed=True)
+        dcp.save(tensors, storage_writer=writer, process_group=group)
+        sums: list = [None] * ranks
+        mine = {path.name: digest(path) for path in sorted(new.glob("*.safetensors"))[rank::ranks]}
+        dist.all_gather_object(sums, mine, group)
+        if on_rank_0():
+            finish(new, facts, {name: sum for some in sums for name, sum in some.items()})
+            prune(workdir, keep, damaged)
+
+
+@contextmanager
+def _complaining(workdir: Path, step: int, new: Path | None = None) -> Iterator[None]:
+    """What could not be written whole goes, and frees its room. Raises OSError, saying so."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        yield
+    except (OSError, dcp.CheckpointException) as error:
+        if new is not None and on_rank_0():
+            shutil.rmtree(new, ignore_errors=True)
+        raise OSError(
+            f"could not write a checkpoint at step {step} to {workdir / 'checkpoints'} ({error}); the earlier ones are "
+            f"untouched: make room and run the same command again"
+        ) from error

@@ -10,7 +10,8 @@ from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
 from vitkit.weights.description import Description, Hints, another_dialect, beyond_bit, shape_of, usual_labels
 from vitkit.weights.files import Lazy, Opened, Tensors
-from vitkit.weights.google import ROOT, V1, flat_norms, image_part, wide_norms
+from vitkit.weights.google import ROOT, V1
+from vitkit.weights.google_names import flat_norms, image_part, wide_norms
 from vitkit.weights.resnets import Names, backbone_of, backbone_rules
 from vitkit.weights.rules import DENSE, Rule, pairs
 

@@ -1,0 +1,112 @@
+"""Checkpoints on the disk: complete or absent, never half.
+
+A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average, optimiser; one file, or one of
+each rank) and `state.json` (counters, and a checksum of every file). It is written under another name, synced and renamed;
+then the pointer `LAST` moves, by rename. No pickle.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")
+
+
+def begin(workdir: Path, step: int) -> Path:
+    """A new folder for a checkpoint's files, under a name that no reader takes for one."""
+    folder = workdir / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".step-*.new"):  # by a save that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    new = folder / f".step-{step:08d}.new"
+    new.mkdir()
+    return new
+
+
+def finish(new: Path, facts: dict, sums: dict[str, str]) -> Path:
+    """Make a folder whose files are written a checkpoint, and move the pointer to it. `sums`: the checksum of each file."""
+    (new / "state.json").write_text(json.dumps(facts | {"sha256": sums}, indent=1), "utf-8")
+    for path in (*(new / name for name in sums), new / "state.json", new):
+        sync(path)
+    final = new.with_name(f"step-{facts['step']:08d}")
+    if final.exists():  # damaged, or written by an earlier life of this run that was killed before it moved LAST
+        shutil.rmtree(final)
+    new.rename(final)
+    sync(final.parent)
+    point(final.parent.parent, final.name)
+    return final
+
+
+def prune(workdir: Path, keep: int, damaged: set[str]) -> None:
+    """Leave the last `keep` checkpoints of the recipe's schedule, not counting `damaged` ones, and the very last one.
+
+    What an interruption wrote neither counts nor outlives the next one: an undisturbed run goes back to the same places.
+    """
+    found = checkpoints(workdir)
+    good = [path for path in found if on_schedule(path) and path.name not in damaged]
+    for old in set(found) - {found[0], *good[:keep]}:
+        shutil.rmtree(old)
+
+
+def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
+    """The facts of a checkpoint, once its files are found to be intact; with share (rank, ranks) this rank's part of them.
+
+    Raises ValueError, saying what, when any byte is damaged.
+    """
+    rank, ranks = share
+    try:
+        facts = json.loads((checkpoint / "state.json").read_text("utf-8"))
+        if any(not isinstance(facts[name], int) for name in COUNTERS):
+            raise ValueError("its counters are not whole numbers")
+        for name in sorted(facts["sha256"])[rank::ranks]:
+            if digest(checkpoint / Path(name).name) != facts["sha256"][name]:
+                raise ValueError("its checksum does not fit")
+        if not facts["sha256"]:
+            raise ValueError("it names no files")
+        return facts
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"checkpoint {checkpoint} is damaged: {error}") from error
+
+
+def checkpoints(workdir: Path) -> list[Path]:
+    """The finished checkpoints of a run, newest first; the one that LAST names comes before all others."""
+    found = sorted((workdir / "checkpoints").glob("step-*"), key=lambda path: path.name, reverse=True)
+    try:
+        last = (workdir / "LAST").read_text("utf-8").strip()
+    except OSError:
+        return found
+    return sorted(found, key=lambda path: path.name != last)
+
+
+def on_schedule(checkpoint: Path) -> bool:
+    """Whether the recipe asked for this checkpoint, as opposed to an interruption: an undisturbed run has it too."""
+    try:
+        return bool(json.loads((checkpoint / "state.json").read_text("utf-8"))["scheduled"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def point(workdir: Path, name: str) -> None:
+    """Move the pointer to the last checkpoint; readers see the old name or the new one."""
+    new = workdir / "LAST.new"
+    new.write_text(name, "utf-8")
+    sync(new)
+    new.replace(workdir / "LAST")
+    sync(workdir)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk itself."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

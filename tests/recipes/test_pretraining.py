@@ -1,0 +1,130 @@
+"""Every named recipe trains two steps on a toy version of its data: a narrow, shallow model, small images, all else as it is."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+
+from vitkit.models import Backbone, ResNetConfig, ViTConfig
+from vitkit.recipes import RECIPES, listing, recipe, with_model
+from vitkit.train import MaskedAutoencoder, MaskedPatches, SelfDistillation, Span, Supervised, train
+
+
+def narrow(config):
+    """The same kind of model, of 2 x 2 or 4 x 4 patches."""
+    if isinstance(config, ResNetConfig):
+        return replace(config, backbone=thin(config.backbone), image=(32, 32))
+    representation = 16 if config.representation else 0
+    stem, patch = (thin(config.stem), config.patch) if config.stem else (None, 8)
+    side = (stem.stride if stem else 1) * patch * 2
+    return replace(
+        config,
+        width=32,
+        depth=2,
+        mlp=48,
+        heads=2,
+        patch=patch,
+        image=(side, side),
+        stem=stem,
+        representation=representation,
+    )
+
+
+def thin(backbone: Backbone) -> Backbone:
+    return replace(backbone, units=(1,), width=0.5)
+
+
+def toy(found):
+    model = narrow(found.model)
+    prepare = found.data.preprocessing
+    prepare = replace(prepare, size=model.image, resize=prepare.resize and model.image[0] + 4)
+    objective = found.objective
+    if isinstance(objective, MaskedAutoencoder):
+        objective = replace(objective, width=16, depth=1, heads=2)
+    elif isinstance(objective, SelfDistillation):
+        objective = replace(objective, outputs=32, hidden=16, bottleneck=8, local_size=8)
+    return replace(
+        found,
+        model=model,
+        objective=objective,
+        data=replace(found.data, source="digits", preprocessing=prepare, workers=0),
+        optim=replace(found.optim, warmup=Span(1)),
+        length=Span(2),
+        batch=8,
+        micro_batch=4,
+        precision="float32",
+        evaluate_every=Span(0),
+    )
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_two_steps(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitkit.train.run.check_images", lambda *_: [])  # the digits were looked at often enough
+    monkeypatch.setattr("vitkit.train.loop._evaluate", lambda *_: {})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = RECIPES[name]()
+    assert found.name == name
+    train(toy(found), tmp_path, "cpu", Console(quiet=True))
+    torch.set_num_threads(threads)
+    state = json.loads((tmp_path / "checkpoints" / "step-00000002" / "state.json").read_text())
+    assert (state["step"], state["skipped"]) == (2, 0)
+
+
+def settings(name):
+    found = recipe(name)
+    model, optim = found.model, found.optim
+    return (
+        getattr(model, "width", None), getattr(model, "dropout", None), str(found.length), optim.lr, optim.schedule,
+        optim.weight_decay, optim.clip, found.batch,
+    )  # fmt: skip
+
+
+def test_values_of_the_paper():
+    assert settings("paper.jft.B16") == (768, 0.0, "7 epochs", 8e-4, "linear", 0.1, 0.0, 4096)
+    assert settings("paper.jft.R50+L16.14ep") == (1024, 0.0, "14 epochs", 4e-4, "linear", 0.1, 0.0, 4096)
+    assert settings("paper.jft.R152x2")[2:] == ("7 epochs", 6e-4, "linear", 0.1, 0.0, 4096)
+    assert settings("paper.imagenet21k.L32.30ep") == (1024, 0.1, "30 epochs", 1e-3, "linear", 0.03, 0.0, 4096)
+    assert settings("paper.imagenet.L16") == (1024, 0.1, "300 epochs", 3e-3, "cosine", 0.3, 1.0, 4096)
+    assert settings("sibling.imagenet21k.L32") == (1024, 0.1, "90 epochs", 1e-3, "linear", 0.1, 1.0, 4096)
+    assert settings("sibling.imagenet21k.B16") == (768, 0.1, "90 epochs", 1e-3, "linear", 0.03, 0.0, 1024)
+    assert settings("paper.masked_patches") == (768, 0.0, "1000000 steps", 2e-4, "cosine", 0.1, 0.0, 4096)
+    for name in ("paper.jft.H14", "paper.masked_patches", "paper.imagenet.B16", "augreg.none", "plain.S16"):
+        assert recipe(name).optim.warmup == Span(10_000) and recipe(name).model.image == (224, 224)
+
+
+def test_there_are_as_many_as_the_sources_have():
+    def count(prefix):
+        return sum(name.startswith(prefix) for name in RECIPES)
+
+    assert count("augreg.") == 28 and len({recipe(name) for name in RECIPES if name.startswith("augreg.")}) > 28 - 1
+    assert (count("paper.jft."), count("paper.imagenet21k."), count("paper.imagenet.")) == (16, 6, 4)
+    hybrids = [recipe(n).model for n in RECIPES if "+" in n]
+    assert len(hybrids) == 5 and all(model.stem for model in hybrids)
+    assert recipe("augreg.strong2.wd0.03.do0.1").objective == Supervised("sigmoid", mixup=0.8)
+    assert recipe("paper.masked_patches.rate15").objective == MaskedPatches(rate=0.15)
+
+
+def test_supervised_recipes_of_the_group_begin_at_its_head_bias():
+    for name in RECIPES:
+        if name.startswith(("paper.jft", "paper.imagenet", "sibling", "augreg")):
+            found = recipe(name)
+            assert found.objective.loss == "sigmoid" and found.model.head_bias == -10.0
+            hidden = isinstance(found.model, ViTConfig) and not name.startswith("augreg")
+            assert getattr(found.model, "representation", 0) == (found.model.width if hidden else 0)
+
+
+def test_another_model_keeps_what_the_recipe_regularises_by():
+    large = with_model(recipe("paper.imagenet21k.B16"), "L/16").model
+    assert (large.width, large.representation, large.dropout, large.head_bias) == (1024, 1024, 0.1, -10.0)
+    assert with_model(recipe("augreg.medium1.do0.1"), "Ti/16").model.stochastic_depth == 0.1
+    assert with_model(recipe("paper.imagenet21k.B16"), "BiT-R50x1").model.head_bias == -10.0
+
+
+def test_every_name_is_listed():
+    shown = listing()
+    for name in RECIPES:
+        prefix = next((p for p in ("paper.", "sibling.", "augreg.") if name.startswith(p)), "")
+        assert name.removeprefix(prefix) in shown.split()

@@ -1,0 +1,134 @@
+"""Models between formats, and fine-tuning, as their user types it: on the real ViT-Ti/16 where it is there."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+from test_cli import say
+
+from vitkit import load
+from vitkit.data import Preprocessing
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, save
+
+TI16 = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
+
+
+@pytest.fixture
+def model(tmp_path):
+    config = vit("Ti/16", depth=2, width=24, heads=2, mlp=32, image=(32, 32), classes=3)
+    made = create(config)
+    torch.nn.init.normal_(made.head.weight)
+    return save(
+        Classifier(made, Preprocessing(size=(32, 32)), ("fox", "dog", "cat"), {"note": "made here"}), tmp_path / "m"
+    )
+
+
+def test_show_says_what_a_model_is(model, capsys):
+    status, out, err = say(capsys, "show", model)
+    assert status == 0
+    for words in (
+        "parameters",
+        "3 (fox, dog, cat)",
+        "origin: note",
+        "made here",
+        "32 x 32",
+        f"next: vitkit predict {model}",
+    ):
+        assert words in out, words
+    status, out, err = say(capsys, "show", model, "--json")
+    found = json.loads(out)
+    assert (status, err, found["labels"], found["model"]["width"]) == (0, "", ["fox", "dog", "cat"], 24)
+    assert found["parameters"] == sum(p.numel() for p in load(model, quiet=True).model.parameters())
+
+
+def test_convert_there_and_back_and_compare(model, photographs, tmp_path, capsys):
+    for form, name in (("timm", "a.safetensors"), ("huggingface", "b"), ("native", "c"), ("google", "d.npz")):
+        status, out, _ = say(capsys, "convert", model, tmp_path / name, "--to", form)
+        assert status == 0, out
+        assert f"wrote {tmp_path / name}; read back, every tensor is the same to the bit" in out
+        assert "no library" not in out or form in ("native", "google")
+        status, out, _ = say(capsys, "compare", model, tmp_path / name, photographs / "red" / "1.jpg", "--json")
+        found = json.loads(out)
+        assert (status, found["same"], found["layers"]["logits"]["largest"]) == (0, True, 0)
+    status, _, err = say(capsys, "convert", model, tmp_path / "e.pth", "--to", "torchvision")
+    assert status == 1 and "tanh" in err and "--approximate" in err and not (tmp_path / "e.pth").exists()
+
+
+def test_compare_ends_with_1_where_two_models_differ(model, photographs, tmp_path, capsys):
+    other = load(model, quiet=True)
+    with torch.no_grad():
+        other.model.blocks[1].mlp.expand.bias += 1
+    save(other, tmp_path / "other")
+    status, out, _ = say(capsys, "compare", model, tmp_path / "other", photographs, "--limit", "3", "--json")
+    found = json.loads(out)
+    assert (status, found["images"], found["same"]) == (1, 3, False)
+    assert found["layers"]["block 0"]["largest"] == 0 < found["layers"]["block 1"]["largest"]
+
+
+def test_finetune_from_a_folder(model, photographs, tmp_path, capsys):
+    (photographs / "red" / "0.jpg").rename(photographs / "red" / "z.jpg")
+    run = tmp_path / "run"
+    words = (
+        "finetune",
+        model,
+        photographs,
+        "--workdir",
+        run,
+        "--length",
+        "6steps",
+        "--data.workers",
+        "0",
+        "--device",
+        "cpu",
+    )
+    status, out, err = say(capsys, *words, "--rates", "0.003", "0.01", "--seeds", "2", "--optim.warmup", "2")
+    assert status == 0, err
+    for words_of_it in ("held-out top-1", "chosen", "± ", f"next: vitkit predict {run}"):
+        assert words_of_it in out, words_of_it
+    kept = json.loads((run / "transfer.json").read_text())
+    assert (
+        kept["metric"] == "test/top1"
+        and set(kept["runs"]) == {"0", "1"}
+        and set(kept["selection"]) == {"0.003", "0.01"}
+    )
+    assert load(run, quiet=True).labels == ("blue", "red")
+    status, out, _ = say(capsys, "predict", run, photographs / "blue" / "3.jpg", "--json")
+    assert status == 0 and json.loads(out)["labels"][0] in ("blue", "red")
+
+
+def test_finetune_help_is_about_this_model_and_this_data(model, capsys):
+    status, out, _ = say(capsys, "finetune", model, "digits", "--preset", "pets", "--help")
+    assert status == 0
+    assert "--model.image" in out and "384 384" in out and "--tune.lora" in out
+    assert say(capsys, "finetune")[0] == 2
+    status, _, err = say(capsys, "finetune", model, "nowhere")
+    assert status == 1 and "there is no folder, file or data set 'nowhere'" in err
+
+
+def test_the_real_model_at_another_size(shared, tmp_path, capsys):
+    """64 pixels in place of 224: the position table is resampled to 4 x 4 and training goes on from there."""
+    for name, colour in (("red", (200, 30, 30)), ("blue", (30, 30, 200))):
+        (tmp_path / "p" / name).mkdir(parents=True)
+        for i in range(5):
+            Image.new("RGB", (70 + i, 64), colour).save(tmp_path / "p" / name / f"{i}.png")
+    words = (
+        "finetune",
+        shared(TI16),
+        tmp_path / "p",
+        "--image",
+        "64",
+        "--workdir",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+    )
+    status, out, err = say(
+        capsys, *words, "--length", "12", "--optim.warmup", "2", "--batch", "8", "--micro-batch", "8"
+    )
+    assert status == 0, err
+    assert "resampled: the position table from 14 x 14 to 4 x 4 patches" in out
+    assert "test/top1 100.00%" in out
+    found = load(tmp_path / "run", quiet=True)
+    assert found.model.config.image == (64, 64) and found.preprocessing.size == (64, 64)
