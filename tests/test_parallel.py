@@ -34,3 +34,10 @@ def test_precision():
         assert (a @ a).dtype == torch.bfloat16
     with parallel.autocast(torch.device("cpu"), "float32"):
         assert (a @ a).dtype == torch.float32
+
+
+def test_bfloat16_is_slow_where_it_is_emulated(monkeypatch):
+    for there in (True, False):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda there=there: there)
+        assert parallel.slow(torch.device("cpu"), "bfloat16") is not there
+        assert not parallel.slow(torch.device("cpu"), "float32") and not parallel.slow(torch.device("cuda"), "bfloat16")

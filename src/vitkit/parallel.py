@@ -314,3 +314,10 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
+
+
+def slow(device: torch.device, precision: Precision) -> bool:
+    """Whether the processor has no bfloat16 instructions, so that it is many times slower there than float32."""
+    if precision == "float32" or device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()

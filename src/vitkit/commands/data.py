@@ -20,9 +20,9 @@ LISTED = 10  # broken images and duplicates that are printed
 class Pack:
     """Write a data set as shards. Killed, it goes on where it was when the same command is given again."""
 
-    source: Positional[str]
+    source: Annotated[Positional[str], arg(metavar="DATA")]
     """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
-    dest: Positional[Path]
+    dest: Annotated[Positional[Path], arg(metavar="DEST")]
     """Directory for the shards; classes.txt and left-out.txt lie beside them."""
     packing: Annotated[Packing, arg(name="")] = field(default_factory=Packing)
     columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
@@ -35,7 +35,7 @@ class Pack:
 class Stats:
     """Sizes, classes, duplicates and broken images of a data set; every image is looked at once."""
 
-    source: Positional[str]
+    source: Annotated[Positional[str], arg(metavar="DATA")]
     """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
     test: str = ""
     """Another data set, whose test part the training images are compared with as well."""

@@ -20,9 +20,9 @@ from vitkit.train import Recipe
 class Start:
     """What a fine-tuning recipe follows from."""
 
-    model: Positional[str]
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Weights to begin with: a run, a model directory, a file in any format, or the name of a published model."""
-    data: Positional[str]
+    data: Annotated[Positional[str], arg(metavar="DATA")]
     """Images with labels: a folder, manifest, parquet file or data set."""
     preset: Literal["", "imagenet", "cifar100", "cifar10", "pets", "flowers", "vtab", "bit"] = ""
     """A row of the paper's Table 4, or BiT's rule. None is for images of one's own: fewer and smaller steps."""

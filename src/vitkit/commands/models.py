@@ -1,10 +1,11 @@
 """`vitkit models`."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 
 @dataclass
@@ -19,7 +20,7 @@ class Models:
     """Length of the training whose exaFLOPs are shown, at the first size; 7 epochs of JFT-300M in most of Table 6."""
     examples: float = 303e6
     """Images of an epoch."""
-    names: Positional[tuple[str, ...]] = field(default=())
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")] = field(default=())
     """Only these; any size with any patch, such as B/20 or R101+B/32."""
 
 

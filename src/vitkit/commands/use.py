@@ -19,9 +19,9 @@ from vitkit.weights import Classifier
 class Evaluate:
     """Accuracy of a model on images with labels; every example counts exactly once."""
 
-    model: Positional[str]
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
     """A run, a model directory, a file of weights in any format, or the name of a published model."""
-    data: Positional[str]
+    data: Annotated[Positional[str], arg(metavar="DATA")]
     """Folder, manifest, parquet file, or digits."""
     split: Literal["train", "val", "test"] | None = None
     """Which part of the data; unless told its test part, else its val part, else what the run set aside, else all."""
@@ -45,9 +45,9 @@ class Evaluate:
 class Predict:
     """The likeliest classes of images, with their probabilities."""
 
-    model: Positional[str]
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
     """A run, a model directory, a file of weights in any format, or the name of a published model."""
-    images: Positional[tuple[str, ...]]
+    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE")]
     """Image files, folders of images, data sets (their test part), or digits."""
     top: int = 5
     """Classes to name for each image."""

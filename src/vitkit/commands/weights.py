@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from vitkit.commands.use import spread
 
@@ -17,7 +17,7 @@ from vitkit.commands.use import spread
 class Show:
     """What a model is: architecture, cost, preprocessing, classes, where it came from."""
 
-    model: Positional[str]
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
     """A run, a model directory, a file of weights in any format, or the name of a published model."""
     image: tuple[int, int] | None = None
     """Height and width that the position table is for, where the file does not say and it is no square."""
@@ -31,11 +31,11 @@ class Show:
 class Compare:
     """Do two models compute the same? The largest difference in every layer, and how often they agree."""
 
-    one: Positional[str]
+    one: Annotated[Positional[str], arg(metavar="ONE")]
     """A model, in any format."""
-    two: Positional[str]
+    two: Annotated[Positional[str], arg(metavar="TWO")]
     """Another."""
-    images: Positional[tuple[str, ...]]
+    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE")]
     """Image files, folders of images, data sets (their test part), or digits."""
     limit: int = 64
     """At most so many images, spread evenly; 0 is all."""
@@ -49,9 +49,9 @@ class Compare:
 class Convert:
     """Write a model in another library's format, and prove that it is the same model there."""
 
-    source: Positional[str]
+    source: Annotated[Positional[str], arg(metavar="MODEL")]
     """A run, a model directory, a file of weights in any format, or the name of a published model."""
-    dest: Positional[Path]
+    dest: Annotated[Positional[Path], arg(metavar="DEST")]
     """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors, .pth)."""
     to: Literal["huggingface", "timm", "google", "torchvision", "native"]
     """The format."""
@@ -67,9 +67,9 @@ class Convert:
 class Push:
     """Upload a model directory to the Hugging Face hub, model card and all."""
 
-    folder: Positional[Path]
+    folder: Annotated[Positional[Path], arg(metavar="DIRECTORY")]
     """A run, or a model directory."""
-    name: Positional[str]
+    name: Annotated[Positional[str], arg(metavar="NAME")]
     """The repository, such as you/your-model; it is made if it is not there."""
     private: bool = False
     """Make it a private one."""

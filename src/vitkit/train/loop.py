@@ -22,6 +22,7 @@ from vitkit.parallel import (
     on_rank_0,
     own,
     shard,
+    slow,
     sum_over_ranks,
     world,
 )
@@ -85,6 +86,8 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         learner.updated(0, recipe.length.n)
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
     log.say(_opening(recipe, data, state, place))
+    if slow(place, recipe.precision):
+        log.say("this CPU has no bfloat16 instructions: --precision float32 is many times faster here")
     with stoppable() as stop:
         try:
             _steps(recipe, workdir, state, data, log, stop)
