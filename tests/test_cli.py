@@ -64,6 +64,24 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
     assert "this run is finished after 8 steps" in out
 
 
+def test_without_labels_then_with_them(photographs, tmp_path, capsys):
+    """Masked patches, seen in the report, and a model that every command takes for one without a head."""
+    first, small = tmp_path / "masked", ["--data.preprocessing.size", "32", "32", "--model.image", "32", "32"]
+    words = ("train", "paper.masked_patches", "--data.source", photographs, "--workdir", first, *QUICK, *small)
+    words += ("--data.preprocessing.resize", 36, "--micro-batch", 8, "--precision", "float32")
+    status, out, _ = say(capsys, *words)
+    assert status == 0 and f"next: vitkit finetune {first} DATA" in out and "test/baseline" in out
+    page = (first / "report.html").read_text()
+    assert "What it sees, and makes of it" in page and page.count("data:image/png;base64,") == 2
+    status, _, err = say(capsys, "predict", first, photographs)
+    assert status == 1 and "no classification head" in err
+    second = tmp_path / "tuned"
+    words = ("finetune", first, photographs, "--workdir", second, "--length", 4, "--optim.warmup", 1, "--device", "cpu")
+    assert say(capsys, *words)[0] == 0
+    status, out, _ = say(capsys, "evaluate", second, photographs, "--json", "--device", "cpu")
+    assert status == 0 and json.loads(out)["seen"] == 8
+
+
 def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, tmp_path, capsys):
     broken = photographs / "red" / "3.jpg"
     broken.write_bytes(broken.read_bytes()[:400])

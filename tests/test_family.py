@@ -111,3 +111,9 @@ def test_a_model_that_is_none_and_images_that_it_cannot_take(photographs, tmp_pa
     assert status == 1 and "the model's images have 1 channels, the data's 3: --model.channels 3" in err
     status, out, _ = say(capsys, "train", "digits", "--model", "R50+B/32", "--help")
     assert status == 0 and "--model.stem.units" in out
+
+
+@pytest.mark.parametrize("name", ["R26+S/32", "BiT-R50x1", "LeNet-5"])
+def test_a_plan_without_a_formula_says_so(name, capsys):
+    status, _, err = say(capsys, "plan", "cifar10", "--model", name, "--examples", "50000")
+    assert status == 1 and "there is a formula for the memory of plain Vision Transformers" in err

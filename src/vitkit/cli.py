@@ -91,9 +91,8 @@ def _dispatch(name: str, rest: list[str]) -> int:
     if name == "finetune":
         from vitkit.commands.finetune import Known, values
 
-        named = len(rest) > 1 and not any(
-            word.startswith("-") for word in rest[:2]
-        )  # then --help is about all settings
+        # with MODEL and DATA there, --help is about every setting that follows from them
+        named = len(rest) > 1 and not any(word.startswith("-") for word in rest[:2])
         words = [word for word in rest if not (named and word in ("-h", "--help"))]
         default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
         prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)

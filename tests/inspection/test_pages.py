@@ -48,7 +48,7 @@ def test_a_report_shows_what_an_objective_predicts(tmp_path):
         {"order": "image,predicted"},
     )
     page = report(tmp_path).read_text()
-    assert "What it predicts" in page and "30.00%" in page
+    assert "What it sees, and makes of it" in page and "30.00%" in page
     _, shown = re.findall(r"data:image/png;base64,([^\"]+)", page)
     with Image.open(io.BytesIO(base64.b64decode(shown))) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)

@@ -12,8 +12,9 @@ from torchvision.transforms.v2 import functional as T
 from vitkit.data import Batch, Preprocessing
 from vitkit.models import ViTConfig, create
 from vitkit.train import SelfDistillation, Span, train
+from vitkit.train.checkpoints import point
 from vitkit.train.loop import gradient
-from vitkit.train.state import State, point
+from vitkit.train.state import State
 from vitkit.train.views import View, blurred, coloured, cropped, turned, view
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 32), classes=0, dropout=0.0)

@@ -14,6 +14,8 @@ class Plan:
     """What a recipe needs on so many GPUs: memory of each, exaFLOPs, time and energy; by formula, nothing is run."""
 
     recipe: Annotated[Recipe, arg(name="")]
+    model_name: Annotated[str, arg(name="model")] = ""
+    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit models` lists them."""
     machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
     examples: int = 0
     """Training images; 0 counts those of --data.source."""

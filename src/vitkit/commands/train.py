@@ -32,9 +32,10 @@ def train(command: Train) -> int:
 
     workdir = command.workdir or Path("runs") / command.recipe.name
     with joined(command.device, command.patience):
-        run(command.recipe, workdir, command.device)
+        labels = run(command.recipe, workdir, command.device).labels
         if on_rank_0():
             page = report(workdir)
             print(f"wrote {workdir / 'model'} and {page}")
-            print(f"next: vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE...")
+            after = f"vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE..."
+            print(f"next: {after if labels else f'vitkit finetune {workdir} DATA, which gives it a head'}")
     return 0

@@ -105,7 +105,7 @@ def show(command: Show) -> int:
         shown = value if not isinstance(value, dict) else ", ".join(f"{k} {_number(v)}" for k, v in value.items())
         table.add_row(f"origin: {escape(name)}", escape(str(shown)))
     Console().print(table)
-    print(f"next: vitkit predict {command.model} IMAGE...")
+    print(f"next: vitkit {f'predict {command.model} IMAGE...' if found.labels else f'finetune {command.model} DATA'}")
     return 0
 
 

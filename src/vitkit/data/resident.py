@@ -57,7 +57,9 @@ def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> 
     Only where workers are forked, and so share it.
     Raises BadImage with the image's name.
     """
-    if isinstance(source.store, Arrays | Pixels) or not len(source) or not forked() or source.pieces() is not None:
+    if limit <= 0 or not len(source) or not forked():
+        return source
+    if isinstance(source.store, Arrays | Pixels) or source.pieces() is not None:  # decoded; or more than memory holds
         return source
     sample = range(0, len(source), -(-len(source) // 50))
     each = np.mean([np.prod(open_image(source[i][0], source.name(i)).size) * 3 for i in sample])

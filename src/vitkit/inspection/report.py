@@ -92,7 +92,7 @@ def _pictures(file: Path) -> str:
         for i, picture in enumerate(pictures):
             places[i, j].imshow(picture, interpolation="nearest" if max(picture.shape) < 100 else "antialiased")
             places[i, j].axis("off")
-    return f"<h2>What it predicts</h2>{_embedded(figure, ', '.join(names))}"
+    return f"<h2>What it sees, and makes of it</h2>{_embedded(figure, ', '.join(names))}"
 
 
 def _embedded(figure, alt: str) -> str:

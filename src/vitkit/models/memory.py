@@ -9,19 +9,23 @@ Legend: T tokens, D width, M hidden width of the MLP, H heads, N patches, K clas
 from dataclasses import replace
 from typing import Literal
 
+from vitkit.models.backbone import ResNetConfig
 from vitkit.models.config import READS, ViTConfig
 from vitkit.models.cost import cost
+from vitkit.models.lenet import LeNetConfig
 
 
 def activations(
-    config: ViTConfig, precision: Literal["float32", "bfloat16"] = "float32", recompute: bool = False
+    config: ViTConfig | ResNetConfig | LeNetConfig,
+    precision: Literal["float32", "bfloat16"] = "float32",
+    recompute: bool = False,
 ) -> int:
     """Bytes that one image needs until its backward pass, fused attention taken for granted.
 
     With `recompute` every block keeps its input alone, and the block whose backward pass runs keeps all. Raises
-    ValueError for a model that no formula is here for: hybrids, axial ones and positions within attention.
+    ValueError for a model that no formula is here for: ResNets, hybrids, axial ones and positions within attention.
     """
-    if config.stem or config.mixer != "full" or config.injected != "stem":
+    if not isinstance(config, ViTConfig) or config.stem or config.mixer != "full" or config.injected != "stem":
         raise ValueError(
             "there is a formula for the memory of plain Vision Transformers with positions added once only"
         )

@@ -158,10 +158,9 @@ class Offsets(nn.Module):
         """(B, H, Q, E), (B, H, T, E) -> both, and the bias (B, H, Q, T); the tokens that ask are the first Q of T."""
         asking, tokens = q.shape[-2], k.shape[-2]
         table = resample(self.table, (1, 2 * self.length - 1), (1, 2 * tokens - 1), "google")
-        affinity = q * q.shape[-1] ** -0.5 @ table[0].mT.to(q.dtype)  # (B, H, Q, 2T - 1)
         place = torch.arange(tokens, device=q.device)
-        offset = place[:asking, None] - place + tokens - 1
-        return q, k, affinity.gather(-1, offset.expand(*q.shape[:2], -1, -1))
+        offsets = table[0].to(q.dtype)[place[:asking, None] - place + tokens - 1]  # (Q, T, E)
+        return q, k, torch.einsum("bhqe,qte->bhqt", q * q.shape[-1] ** -0.5, offsets)
 
     def init_weights(self) -> None:
         nn.init.normal_(self.table, std=0.02)

@@ -291,10 +291,8 @@ def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
     """Keep an objective's pictures of a few images, from all over `part`, in pictures.safetensors, for the report."""
     count = min(SHOWN, len(part))
     some = subset(part, [i * len(part) // count for i in range(count)])
-    batch, place = (
-        next(iter(eval_batches(some, recipe.data.preprocessing, count, 0))),
-        next(state.learner.parameters()).device,
-    )
+    batch = next(iter(eval_batches(some, recipe.data.preprocessing, count, 0)))
+    place = next(state.learner.parameters()).device
     with state.averaged(), gathered(state.learner) as learner, autocast(place, recipe.precision):
         images = recipe.data.preprocessing.normalise(batch.images.to(place))
         found = learner.eval().pictures(images, batch.indices.to(place))

@@ -66,6 +66,7 @@ class Memory(NamedTuple):
 def memory(recipe: Recipe, gpus: int) -> Memory:
     """Memory of a resolved recipe on each of so many GPUs. Raises ValueError for a model without a formula."""
     config, low = recipe.model, 2 if recipe.precision == "bfloat16" else 4
+    kept = activations(config, recipe.precision, recipe.recompute)
     parameters = cost(config).parameters
     share = 4 * parameters / gpus
     block = (parameters - cost(replace(config, depth=1)).parameters) / max(config.depth - 1, 1)
@@ -84,7 +85,7 @@ def memory(recipe: Recipe, gpus: int) -> Memory:
         optimizer=share * (2 if recipe.optim.name == "adam" else 1),
         average=share if recipe.average else 0,
         gathered=gathered,
-        activations=rows * (activations(config, recipe.precision, recipe.recompute) + passing),
+        activations=rows * (kept + passing),
     )
 
 
