@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
 from vitkit.models import ViTConfig, create
+from vitkit.models.block import Block
 from vitkit.train import MaskedPatches, train
 from vitkit.train.loop import gradient
 from vitkit.train.patches import colour_levels, cut, joined, mean_colours
@@ -248,3 +249,14 @@ class TestRun:
         assert pictures["predicted"].shape == (8, 3, 8, 8)
         second = train(replace(tiny, init=str(tmp_path / "first")), tmp_path / "second", "cpu", quiet)
         assert second.model.config.classes == 10
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
+    def test_compiled_blocks_are_used_and_change_little(self, masked, quiet, tmp_path, monkeypatch):
+        plain = train(masked, tmp_path / "plain", "cpu", quiet)
+        compiled = []
+        original = Block.compile
+        monkeypatch.setattr(Block, "compile", lambda block: (compiled.append(block), original(block)))
+        fast = train(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
+        assert len(compiled) == masked.model.depth
+        assert fast.origin["metrics"]["test/loss"] == pytest.approx(plain.origin["metrics"]["test/loss"], rel=1e-3)

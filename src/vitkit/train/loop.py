@@ -119,11 +119,12 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
 
 def sharded(recipe: Recipe, learner: nn.Module) -> nn.Module:
     """What is trained, compiled where the recipe asks for it, and shared out among the ranks by blocks, where there are
-    several. Then each block is compiled on its own, for its weights are gathered between them."""
-    alone = world().ranks == 1
+    several. Then each block is compiled on its own, for its weights are gathered between them; and where no label is wanted,
+    for such objectives read the model's states, not its answer."""
     blocks = [block for part in learner.modules() for block in getattr(part, "blocks", ())]
-    for module in ([learner.model] if alone else blocks) if recipe.compile else ():
-        module.compile()
+    if recipe.compile:
+        for module in [learner.model] if world().ranks == 1 and recipe.objective.labelled else blocks:
+            module.compile()
     return shard(learner, blocks, recipe.precision)
 
 
