@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-ORDER = ("Ti/16", "S/16", "B/16", "cifar10")
+ORDER = ("Ti/16", "S/16", "B/16", "cifar10", "R+Ti/16", "R26+S/32", "R50+B/16", "BiT-R50x1")
 NAMES = {"autocast": "bf16 autocast", "bfloat16": "bf16 weights"}
 
 
