@@ -45,7 +45,7 @@ def cost(config: ViTConfig | ResNetConfig | LeNetConfig, image: Grid | None = No
     pairs = patches * (grid[0] + grid[1]) if axial else tokens**2  # of tokens, that meet in a layer
     macs = blocks * (4 * tokens * width**2 + 2 * tokens * width * mlp) + config.depth * 2 * pairs * width
     if config.positions == "relative":
-        macs += config.depth * tokens * (2 * tokens - 1) * width
+        macs += config.depth * tokens**2 * width
 
     inputs = config.patch**2 * config.channels
     if config.stem:
@@ -144,7 +144,7 @@ def _axial(channels: int, grid: Grid, made_for: Grid) -> tuple[int, int]:
     """Parameters and MACs of attention along rows, then columns, with their offsets."""
     places = grid[0] * grid[1]
     parameters = 8 * (channels**2 + channels) + sum(2 * side - 1 for side in made_for) * (channels // HEADS)
-    macs = 8 * places * channels**2 + sum(places * channels * (2 * side + 2 * side - 1) for side in grid)
+    macs = 8 * places * channels**2 + 3 * places * channels * sum(grid)
     return parameters, macs
 
 
@@ -158,8 +158,8 @@ def _augmented(channels: int, grid: Grid, made_for: Grid) -> tuple[int, int]:
     """Of the attention beside a convolution."""
     places, (keys, values) = grid[0] * grid[1], split(channels)
     dense = channels * (2 * keys + values) + values**2
-    offsets = [sum(2 * side - 1 for side in sides) for sides in (made_for, grid)]
-    return dense + offsets[0] * (keys // HEADS), places * (dense + places * (keys + values) + offsets[1] * keys)
+    offsets = sum(2 * side - 1 for side in made_for)
+    return dense + offsets * (keys // HEADS), places * (dense + places * (keys + values) + sum(grid) * keys)
 
 
 MIXED = {"axial": _axial, "local": _local, "augmented": _augmented}
