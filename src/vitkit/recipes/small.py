@@ -10,7 +10,7 @@ from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span, Supervised
 def digits() -> Recipe:
     """`vitkit train digits`: 1,797 handwritten digits that come with scikit-learn; nothing is downloaded.
 
-    About a minute on two cores; 98.3 % of the 359 test images (seed 0).
+    One to two minutes on two cores; 98.1 % of the 359 test images (seeds 0 and 1).
     """
     return Recipe(
         name="digits",
@@ -22,7 +22,8 @@ def digits() -> Recipe:
             workers=1,
         ),
         optim=Optim(lr=3e-3, weight_decay=0.1, decay_on="kernels", warmup=Span(3, "epochs")),
-        length=Span(90, "epochs"),
+        objective=Supervised(label_smoothing=0.1),
+        length=Span(60, "epochs"),
         batch=96,
         average=0.98,
         evaluate_every=Span(15, "epochs"),
