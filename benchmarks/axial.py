@@ -2,8 +2,9 @@
 
     python benchmarks/axial.py --output benchmarks/results/axial-cpu.json
 
-The einsum form is how the equations are written: logits of every row and of every column, offsets looked up in a table for
-each pair, softmax, mixture. Both have the same weights and must give the same numbers before anything is timed.
+The einsum form is how the equations are written: a projection each for queries, keys and values, logits of every row and of
+every column, offsets looked up in a table for each pair, softmax, mixture, and the projection of that. Both have the same
+weights and must give the same numbers before anything is timed.
 """
 
 import argparse
@@ -31,7 +32,8 @@ CASES = {  # batch, places along a side, width, layers' attention or a ResNet's 
 
 def einsum_attention(layer: Attention, x: Tensor, axis: str, table: Tensor | None = None) -> Tensor:
     """(B, h, w, D) -> (B, h, w, D): attention along "row" or "column", with the table of offsets where there is one."""
-    q, k, v = layer.qkv(x).unflatten(-1, (3, layer.heads, -1)).unbind(3)  # (B, h, w, H, E)
+    kernels, biases = (t.unflatten(0, (3, layer.heads, -1)) for t in (layer.qkv.weight, layer.qkv.bias))  # (3, H, E, D)
+    q, k, v = (torch.einsum("bhwd,ned->bhwne", x, kernels[i]) + biases[i] for i in range(3))
     pairs, mixes = (
         ("bhqne,bhkne->bhnqk", "bhnqk,bhkne->bhqne") if axis == "row" else ("bqwne,bkwne->bwnqk", "bwnqk,bkwne->bqwne")
     )
@@ -42,7 +44,8 @@ def einsum_attention(layer: Attention, x: Tensor, axis: str, table: Tensor | Non
         offsets = table[0][place[:, None] - place + side - 1]  # (q, k, E), query minus key
         logits = logits + torch.einsum("bhqne,qke->bhnqk" if axis == "row" else "bqwne,qke->bwnqk", q, offsets)
     weights = (logits * q.shape[-1] ** -0.5).softmax(-1)
-    return layer.out(torch.einsum(mixes, weights, v).flatten(-2))
+    mixed, out = torch.einsum(mixes, weights, v), layer.out.weight.unflatten(1, (layer.heads, -1))
+    return torch.einsum("bhwne,dne->bhwd", mixed, out) + layer.out.bias
 
 
 def both_axes(layer: AxialBlock, x: Tensor, how: Callable[[Attention, Tensor, str], Tensor]) -> Tensor:
