@@ -10,7 +10,7 @@ from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span, Supervised
 def digits() -> Recipe:
     """`vitkit train digits`: 1,797 handwritten digits that come with scikit-learn; nothing is downloaded.
 
-    One to two minutes on two cores; 98.1 % of the 359 test images (seeds 0 and 1).
+    One to two minutes on two cores; 98.3 and 98.1 % of the 359 test images (seeds 0 and 1).
     """
     return Recipe(
         name="digits",
@@ -18,14 +18,14 @@ def digits() -> Recipe:
         data=Data(
             source="digits",
             preprocessing=Preprocessing(size=(16, 16)),
-            augmentation=Augmentation(crop="none", flip=False, rand_augment=(1, 10)),
+            augmentation=Augmentation(crop="pad_crop", pad=1, flip=False, rand_augment=(1, 10)),
             workers=1,
         ),
         optim=Optim(lr=3e-3, weight_decay=0.1, decay_on="kernels", warmup=Span(3, "epochs")),
         objective=Supervised(label_smoothing=0.1),
-        length=Span(60, "epochs"),
+        length=Span(90, "epochs"),
         batch=96,
-        average=0.98,
+        average=0.99,
         evaluate_every=Span(15, "epochs"),
         save_every=Span(15, "epochs"),
     )
