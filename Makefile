@@ -1,5 +1,5 @@
 # Both commands do all the set-up that is missing and reuse what is there:
-#   make demo   train, evaluate, save, load again and use a small Vision Transformer (one or two minutes after set-up)
+#   make demo   train, evaluate, save, load again and use a small Vision Transformer (one to three minutes after set-up)
 #   make test   lint and the test suite
 # An active virtual environment is used as it is; otherwise one is made in .venv.
 VENV   ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
