@@ -9,7 +9,7 @@ import torch
 from vitkit.models import create
 from vitkit.train import Optim, Span, Tune, train
 from vitkit.train.recipe import Facts, resolve
-from vitkit.train.tune import begin, choose, whole
+from vitkit.train.tune import choose, merged
 
 
 @pytest.fixture
@@ -51,16 +51,17 @@ def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
     plain = create(config, seed=3).eval()
     torch.nn.init.normal_(plain.head.weight)
     adapted = create(config, seed=4).eval()
+    adapted.load_state_dict(plain.state_dict())
     choose(adapted, Tune(lora=2))
-    begin(adapted, plain.state_dict())
     torch.testing.assert_close(adapted(images), plain(images))
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter)
-    merged = whole(adapted)
-    assert merged.state_dict().keys() == plain.state_dict().keys()
-    torch.testing.assert_close(merged(images), adapted(images), atol=1e-5, rtol=1e-5)
-    assert (merged(images) - plain(images)).abs().max() > 1e-2
+    expected = adapted(images)
+    found = merged(adapted)
+    assert found.state_dict().keys() == plain.state_dict().keys()
+    torch.testing.assert_close(found(images), expected, atol=1e-5, rtol=1e-5)
+    assert (found(images) - plain(images)).abs().max() > 1e-2
 
 
 def test_a_run_with_adapters_continues(published, quiet, tmp_path):

@@ -32,7 +32,8 @@ class Start:
 
 @dataclass
 class Known(Start):
-    """What must be known before the recipe's settings have values."""
+    """Fine-tune published weights on images of one's own, as the paper does. `vitkit finetune MODEL DATA --help` lists every
+    setting of the run, with the value that follows from these."""
 
     columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
     """Which columns of a table hold the image and its label; found by their names unless told."""

@@ -32,7 +32,7 @@ from vitkit.train.recipe import Recipe, differences, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, locked, open_data, stoppable
 from vitkit.train.span import due
 from vitkit.train.state import State, start, trained
-from vitkit.train.tune import begin, choose, whole
+from vitkit.train.tune import choose, merged
 from vitkit.weights import Classifier, adopt, load, save
 from vitkit.weights.store import write_safetensors
 
@@ -111,7 +111,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         finished = create(recipe.model, seed=0)
         choose(finished, recipe.tune)
         finished.load_state_dict(weights)
-        save(Classifier(whole(finished), recipe.data.preprocessing, labels, origin), workdir / "model")
+        save(Classifier(merged(finished), recipe.data.preprocessing, labels, origin), workdir / "model")
 
     from_rank_0(finish)
     return load(workdir, quiet=True)
@@ -139,7 +139,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     other = differences(to_json(found.model.config), to_json(model.config))
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
-    begin(model, found.model.state_dict())
+    model.load_state_dict(found.model.state_dict())
     for sentence in said:
         say(f"{source}: {sentence}")
 

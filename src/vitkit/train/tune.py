@@ -4,12 +4,10 @@ Adapters are peft's. They stand beside the model's own weights while it trains a
 that what a run leaves behind is an ordinary model.
 """
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitkit.train.optim import layer_of
 
@@ -76,21 +74,8 @@ def _adapt(model: nn.Module, tune: Tune, seed: int) -> None:
     model.tokens_read = None  # the last block's short way reads the rows of its matrix, past an adapter
 
 
-def begin(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model that may have adapters; those begin as no change. Raises ValueError unless every one fits."""
-    own = {name.replace(".base_layer.", "."): t for name, t in model.state_dict().items() if ".lora_" not in name}
-    if own.keys() != weights.keys():
-        raise ValueError(f"the weights do not fit the model: {', '.join(sorted(own.keys() ^ weights.keys()))}")
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
-
-
-def whole(model: nn.Module) -> nn.Module:
-    """The model with its adapters added to its own weights: itself where it has none, else a copy."""
-    if not any(hasattr(part, "get_base_layer") for part in model.modules()):
-        return model
-    model = copy.deepcopy(model)
+def merged(model: nn.Module) -> nn.Module:
+    """The model itself, its adapters added to its own weights and gone."""
     for name, part in list(model.named_modules()):
         if hasattr(part, "get_base_layer"):
             part.merge()
