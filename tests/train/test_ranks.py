@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from vitkit.parallel import any_rank, from_every_rank, from_rank_0, joined, sum_over_ranks, world
-from vitkit.train import Interrupted, MaskedPatches, Optim, SelfDistillation, Span, Supervised, train
+from vitkit.train import Interrupted, MaskedAutoencoder, MaskedPatches, Optim, SelfDistillation, Span, Supervised, train
 from vitkit.train.checkpoints import checkpoints
 from vitkit.train.log import read_metrics
 from vitkit.train.objectives import SupervisedLearner
@@ -130,7 +130,11 @@ def test_four_ranks_too(recipe, tmp_path, changes):
         weights_meet(tmp_path / "one", tmp_path / "four")
 
 
-OBJECTIVES = [MaskedPatches(), SelfDistillation(local_views=0, outputs=32, hidden=16, bottleneck=8)]
+OBJECTIVES = [
+    MaskedPatches(),
+    MaskedAutoencoder(depth=1),
+    SelfDistillation(local_views=0, outputs=32, hidden=16, bottleneck=8),
+]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from vitkit.models import create
 from vitkit.train import Interrupted, Optim, Span, Supervised, train
 from vitkit.train.log import read_metrics
-from vitkit.train.loop import gradient, keys_of
+from vitkit.train.loop import clipped, gradient, keys_of
 from vitkit.train.objectives import SupervisedLearner
 from vitkit.train.recipe import Facts, resolve
 from vitkit.train.state import State, checkpoints, trained
@@ -260,6 +260,19 @@ def test_clipping_is_of_the_global_norm(tiny):
     total = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
     assert norm > 0.01
     assert total.item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_norm_is_exact_whatever_the_sizes_of_its_parts():
+    """One large derivative beside a million small ones, which a float32 sum forgets."""
+    layer = torch.nn.Linear(2048, 512)
+    for parameter in layer.parameters():
+        parameter.grad = torch.full_like(parameter, 0.1)
+    layer.weight.grad[0, 0] = 1e3
+    exact = (1e6 + 0.01 * (2048 * 512 + 512 - 1)) ** 0.5
+    assert clipped(layer, 0.0).item() == pytest.approx(exact, rel=1e-7)
+    assert clipped(layer, 2 * exact).item() == pytest.approx(exact, rel=1e-7) and layer.weight.grad[0, 0] == 1e3
+    assert clipped(layer, 1.0).item() == pytest.approx(exact, rel=1e-7)
+    assert clipped(layer, 0.0).item() == pytest.approx(1, rel=1e-6)
 
 
 def test_polyak_average_by_hand(tiny):
