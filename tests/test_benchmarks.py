@@ -59,20 +59,21 @@ def test_pretraining_makes_its_table(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import pretraining
 
-    model = replace(pretraining.BASE.model, width=24, depth=1, mlp=24, patch=8, heads=2)
-    optim = replace(pretraining.BASE.optim, warmup=Span(1))
-    monkeypatch.setattr(pretraining, "BASE", replace(pretraining.BASE, model=model, optim=optim))
-    monkeypatch.setattr(pretraining, "LENGTH", Span(2))
+    laptop = pretraining.SIZES["laptop"]
+    model = replace(laptop.model, width=24, depth=1, mlp=24, patch=8, heads=2)
+    small = replace(laptop, model=model, optim=replace(laptop.optim, warmup=Span(1)))
+    monkeypatch.setitem(pretraining.SIZES, "laptop", small)
     output = tmp_path / "result.json"
     words = (
-        f"--data digits --few digits --workdir {tmp_path / 'runs'} --steps 2 --seeds 2 --device cpu --output {output}"
+        "--data digits --target digits --ways scratch masked supervised --side 40 --steps 5 --length 5steps --seeds 2"
     )
+    words += f" --device cpu --workdir {tmp_path / 'runs'} --output {output}"
     monkeypatch.setattr(sys, "argv", [f"{BENCHMARKS}/pretraining.py", *words.split()])
     pretraining.main()
     found = json.loads(output.read_text())
     assert str(tmp_path) not in output.read_text() and found["command"].startswith("python benchmarks/pretraining.py")
-    assert [(row["from"], row["seed"]) for row in found["fine-tuning"]] == [
-        ("scratch", 0), ("masked patches", 0), ("scratch", 1), ("masked patches", 1)
-    ]  # fmt: skip
-    assert found["pre-training"][-1]["test/loss"] > 0
-    assert capsys.readouterr().out.count("| masked patches |") == 1
+    ways = ["scratch", "masked", "supervised"]
+    assert [(row["from"], row["seed"]) for row in found["fine-tuning"]] == [(way, s) for s in (0, 1) for way in ways]
+    assert [line["step"] for line in found["pre-training"]["masked"]] == [1, 2, 3, 4, 5]
+    assert "test/top1" in found["pre-training"]["supervised"][-1]
+    assert "from 4 x 4 to 5 x 5 patches" in (out := capsys.readouterr().out) and out.count("| supervised |") == 1
