@@ -188,7 +188,7 @@ def rounds(contenders: dict[str, Run], device: str, limit: float) -> tuple[dict[
     calls, order = max(1, math.ceil(TURN / min(warm))), list(contenders)
     times: dict[str, list[float]] = {name: [] for name in contenders}
     began = time.perf_counter()
-    while len(times["vitkit"]) < 5 or time.perf_counter() - began < limit:
+    while len(times[order[0]]) < 5 or time.perf_counter() - began < limit:
         for name in order:
             times[name].append(seconds(contenders[name], calls, device))
         order = order[1:] + order[:1]
@@ -203,21 +203,22 @@ def matmul_rate(device: str, size: int = 8192) -> float:
 
 
 def summary(times: dict[str, list[float]], batch: int) -> dict:
-    """Medians and quartiles, and vitkit against the fastest peer: ratio of medians, with its 95 % interval.
+    """Medians and quartiles, and the first contender against the fastest other: ratio of medians, with its 95 % interval.
 
     The interval draws rounds again, with replacement; each draw may have another fastest peer.
     """
-    each = np.array([times["vitkit"], *(t for name, t in times.items() if name != "vitkit")])  # (contenders, rounds)
+    ours, *peers = times
+    each = np.array(list(times.values()))  # (contenders, rounds)
     drawn = np.random.default_rng(0).integers(each.shape[1], size=(2000, each.shape[1]))
     medians = np.median(each[:, drawn], -1)  # (contenders, 2000)
     quartiles = {name: np.quantile(t, (0.25, 0.5, 0.75)) for name, t in times.items()}
-    fastest = min((name for name in times if name != "vitkit"), key=lambda name: quartiles[name][1])
+    fastest = min(peers, key=lambda name: quartiles[name][1])
     low, high = np.quantile(medians[1:].min(0) / medians[0], (0.025, 0.975))
     return {
         "milliseconds_q1_median_q3": {name: [round(1e3 * float(q), 4) for q in t] for name, t in quartiles.items()},
         "images_per_second": {name: round(batch / float(t[1]), 2) for name, t in quartiles.items()},
         "fastest_peer": fastest,
-        "ratio": round(float(quartiles[fastest][1] / quartiles["vitkit"][1]), 3),
+        "ratio": round(float(quartiles[fastest][1] / quartiles[ours][1]), 3),
         "ratio_95_percent": [round(float(low), 3), round(float(high), 3)],
         "rounds": each.shape[1],
     }

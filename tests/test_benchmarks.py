@@ -77,3 +77,18 @@ def test_pretraining_makes_its_table(monkeypatch, tmp_path, capsys):
     assert [line["step"] for line in found["pre-training"]["masked"]] == [1, 2, 3, 4, 5]
     assert "test/top1" in found["pre-training"]["supervised"][-1]
     assert "from 4 x 4 to 5 x 5 patches" in (out := capsys.readouterr().out) and out.count("| supervised |") == 1
+
+
+def test_sharding_is_compared_with_none(monkeypatch, tmp_path):
+    """One rank under FSDP2 beside none; the script itself stops where their losses differ."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import side_by_side
+
+    monkeypatch.setattr(side_by_side, "TURN", 0)
+    output = tmp_path / "result.json"
+    words = f"--models mu/16 --batches 2 --seconds-per-row 0 --output {output}"
+    monkeypatch.setattr(sys, "argv", [f"{BENCHMARKS}/sharding.py", *words.split()])
+    runpy.run_path(f"{BENCHMARKS}/sharding.py", run_name="__main__")
+    (row,) = json.loads(output.read_text())["results"]
+    assert set(row["images_per_second"]) == {"sharded", "plain"} and row["rounds"] == 5
+    assert not torch.distributed.is_initialized()

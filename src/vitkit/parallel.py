@@ -167,11 +167,11 @@ watch = Watch()
 
 def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
     """The learner with its parameters shared out among the ranks (FSDP2): each of `blocks` is gathered when it runs, the
-    rest for the whole pass. Gradients are summed over ranks, in float32. The identity in a run of one process.
+    rest for the whole pass. Gradients are summed over ranks, in float32. The identity where no ranks were joined.
 
     Raises ValueError for BatchNorm, whose statistics would differ between ranks.
     """
-    if world().ranks == 1:
+    if not dist.is_initialized():
         return learner
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in learner.modules()):
         raise ValueError("BatchNorm knows only its own rank's images; several ranks need GroupNorm (norm group)")
