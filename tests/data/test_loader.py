@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -181,13 +182,13 @@ def test_workers_outlive_the_signals_of_a_scheduler(photographs):
     batches = train_batches(photographs, Augmentation(), TO, 5, 0, 0, 1)
     next(batches)
     (worker,) = multiprocessing.active_children()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        os.kill(worker.pid, number)
+    for name in ("TERM", "INT", "USR1", "TERM"):  # SLURM sends it twice
+        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
     for _ in range(20):
         next(batches)
     assert worker.is_alive()
     with contextlib.suppress(RuntimeError):  # PyTorch may say here that a worker died
-        os.kill(worker.pid, signal.SIGTERM)
+        worker.terminate()
         worker.join(10)
     assert not worker.is_alive()
 

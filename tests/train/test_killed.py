@@ -1,5 +1,6 @@
 """Real processes, killed with SIGKILL at random moments, until one comes through: the same bits as undisturbed."""
 
+import os
 import random
 import signal
 import subprocess
@@ -74,11 +75,13 @@ def _size(workdir: Path) -> int:
 
 
 def test_sigterm_saves_and_has_its_own_exit_status(tmp_path):
-    settings = [*command(tmp_path, 0), "--length", "100000"]
-    process = subprocess.Popen(settings, stdout=subprocess.PIPE, text=True)
+    settings = [*command(tmp_path, 1), "--length", "100000"]
+    process = subprocess.Popen(settings, stdout=subprocess.PIPE, text=True, start_new_session=True)
     while _size(tmp_path) < 100:
         time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
+    for _ in range(2):  # to everyone and twice, which is SLURM's way
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.05)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == 75
     assert "interrupted at step" in said and "the same command continues" in said

@@ -1,9 +1,11 @@
 """Processes that prepare batches ahead of the one that needs them."""
 
 import gc
+import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -108,18 +110,22 @@ def _unchanged(item):
 
 
 def _begin(number: int) -> None:
-    """Leave signals to the main process: a scheduler sends them to everyone, and the run wants to save itself first.
+    """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run wants to save itself first.
 
-    A second SIGTERM ends the worker; a main process that goes takes its workers along within seconds.
+    SIGTERM ends a worker only when the main process sends it; one that goes takes its workers along within seconds.
     """
     for name in ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # which says who sent it; macOS cannot
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_asked, daemon=True).start()
 
-    def first_time(number, frame):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    signal.signal(signal.SIGTERM, first_time)
+def _end_when_asked() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def _shared_memory() -> int | None:

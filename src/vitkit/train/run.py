@@ -210,14 +210,14 @@ class Stop:
 def stoppable() -> Iterator[Stop]:
     """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread, as signals go.
 
-    Asked again, a run of one process stops at once. One of several does not: torchrun and the scheduler both pass the same
-    signal on, and torchrun kills what takes too long.
+    Ctrl-C again stops a run of one process at once. SIGTERM again does not, for SLURM sends it twice in a moment; nor does
+    either stop one of several: torchrun and the scheduler both pass the same signal on, and kill what takes too long.
     """
     stop, before = Stop(), {}
 
     def ask(number, frame):
         stop.asked = True
-        if world().ranks == 1:
+        if number == signal.SIGINT and world().ranks == 1:
             signal.signal(number, before[number] or signal.SIG_DFL)
 
     try:
