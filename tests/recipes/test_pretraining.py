@@ -7,6 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from vitkit.data import Augmentation
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
 from vitkit.recipes import RECIPES, listing, recipe, with_model
 from vitkit.train import MaskedAutoencoder, MaskedPatches, SelfDistillation, Span, Supervised, train
@@ -103,7 +104,10 @@ def test_there_are_as_many_as_the_sources_have():
     assert (count("paper.jft."), count("paper.imagenet21k."), count("paper.imagenet.")) == (16, 6, 4)
     hybrids = [recipe(n).model for n in RECIPES if "+" in n]
     assert len(hybrids) == 5 and all(model.stem for model in hybrids)
-    assert recipe("augreg.strong2.wd0.03.do0.1").objective == Supervised("sigmoid", mixup=0.8)
+    strong = recipe("augreg.strong2.wd0.03.do0.1")
+    assert strong.objective == Supervised("sigmoid", mixup=0.8)
+    assert strong.data.augmentation == Augmentation(rand_augment=(2, 20), rand_augment_by="google")
+    assert recipe("plain.S16").data.augmentation == Augmentation(rand_augment=(2, 10), rand_augment_by="google")
     assert recipe("paper.masked_patches.rate15").objective == MaskedPatches(rate=0.15)
 
 

@@ -28,14 +28,15 @@ AUGREG = {  # RandAugment's layers and magnitude, mixup's alpha
 
 def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Recipe:
     """Steiner et al. 2021 on ImageNet-21k: B/16, 300 epochs; `--length 30epochs` is their shorter one. On ImageNet-1k they
-    take softmax and no head bias. The magnitude is on torchvision's scale of 30, where theirs is on one of 10 that may be
-    exceeded: the same number is a milder change here."""
+    take softmax and no head bias."""
     rand_augment, mixup = AUGREG[augmentation]
     rate = 0.1 if regularised else 0.0
     return Recipe(
         name=name,
         model=vit("B/16", classes=0, head_bias=-10.0, dropout=rate, stochastic_depth=rate),
-        data=Data(preprocessing=EVALUATION, augmentation=Augmentation(rand_augment=rand_augment)),
+        data=Data(
+            preprocessing=EVALUATION, augmentation=Augmentation(rand_augment=rand_augment, rand_augment_by="google")
+        ),
         optim=Optim(lr=1e-3, weight_decay=decay, decay_on="kernels", warmup=Span(10_000)),
         objective=Supervised(loss="sigmoid", mixup=mixup),
         length=Span(300, "epochs"),
@@ -53,14 +54,11 @@ def augregs() -> dict[str, Callable[[], Recipe]]:
 
 
 def plain() -> Recipe:
-    """`vitkit train plain.S16 --data.source PATH`: Beyer et al. 2022, ImageNet-1k in 90 epochs; they report 76.5 %.
-
-    RandAugment's magnitude is milder on torchvision's scale, as for augreg.
-    """
+    """`vitkit train plain.S16 --data.source PATH`: Beyer et al. 2022, ImageNet-1k in 90 epochs; they report 76.5 %."""
     return Recipe(
         name="plain.S16",
         model=vit("S/16", classes=0, pool="gap", positions="sincos", representation=384),
-        data=Data(preprocessing=EVALUATION, augmentation=Augmentation(rand_augment=(2, 10))),
+        data=Data(preprocessing=EVALUATION, augmentation=Augmentation(rand_augment=(2, 10), rand_augment_by="google")),
         optim=Optim(lr=1e-3, weight_decay=0.1, decay_on="kernels", warmup=Span(10_000)),
         objective=Supervised(mixup=0.2),
         length=Span(90, "epochs"),
