@@ -2,8 +2,8 @@
 
 Slips of the published code are kept, for the published models saw them. Contrast is about a grey of h w / 256 (196 at 224 x
 224) where the image's mean was meant. Posterize keeps the more, the larger the magnitude: all, at 20. Solarize's threshold is
-stored in eight bits, so that 256, at 10, is 0 and every value is turned around. Beside TensorFlow's results, brightness and
-its like differ by up to three levels (they round at other places), a shear in the few rows that lie between two pixels.
+stored in eight bits, so that 256, at 10, is 0 and every value is turned around. Beside TensorFlow's results, colour and
+sharpness differ by up to three levels (they round at other places), a shear in the few rows that lie between two pixels.
 
 Legend: h w pixels.
 """

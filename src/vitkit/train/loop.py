@@ -82,8 +82,6 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     if state.step == recipe.length.n and from_rank_0(lambda: (workdir / "model" / "config.json").exists()):
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
-    if state.step == 0:
-        learner.updated(0, recipe.length.n)
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
     log.say(_opening(recipe, data, state, place))
     if slow(place, recipe.precision):
@@ -172,9 +170,10 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
             batch = next(batches)
             log.meter.waited += time.perf_counter() - began
             stop.raise_if_asked()
-            lr = recipe.optim.rate(state.step, total)
+            lr, decay = recipe.optim.rate(state.step, total), recipe.optim.decay(state.step, total)
             for group in state.optimizer.param_groups:
-                group["lr"] = lr * group["scale"]
+                group["lr"], group["weight_decay"] = lr * group["scale"], decay * group["decays"]
+            state.learner.before(state.step, total)
             loss, norm = gradient(recipe, state, batch, place)
             state.step += 1
             if torch.isfinite(loss) and torch.isfinite(norm):
@@ -217,7 +216,10 @@ def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) ->
             share = learner(recipe.data.preprocessing.normalise(part[0]), *part[1:]) * (len(part[0]) / (count * ranks))
         share.backward()
         loss += share.detach()
-    norm = nn.utils.clip_grad_norm_(learner.parameters(), recipe.optim.clip or float("inf"))
+    parameters, clip = list(learner.parameters()), recipe.optim.clip or float("inf")
+    norm = nn.utils.clip_grad_norm_(parameters, float("inf") if recipe.optim.clip_each else clip)
+    for one in parameters if recipe.optim.clip_each else ():
+        nn.utils.clip_grad_norm_(one, clip)
     return sum_over_ranks(loss), full(norm)
 
 
