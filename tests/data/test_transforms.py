@@ -120,7 +120,8 @@ def test_other_json_is_no_preprocessing(garbage):
 
 @pytest.mark.parametrize("change", [
     {"crop": "centre"}, {"area": (0, 1)}, {"area": (0.5, 0.2)}, {"area": (0.5, 1.5)}, {"area": (0.5,)}, {"pad": -1},
-    {"rand_augment": (1, 31)}, {"rand_augment": (-1, 3)}, {"interpolation": "area"}, {"resize": -1},
+    {"rand_augment": (1, 31)}, {"rand_augment": (-1, 3)}, {"rand_augment": (1, 21), "rand_augment_by": "google"},
+    {"rand_augment_by": "timm"}, {"interpolation": "area"}, {"resize": -1},
     {"colour_jitter": (0.4, 0.4, 0.4)}, {"colour_jitter": (0, 0, 0, 0.6)}, {"colour_jitter": (-1, 0, 0, 0)}, {"erase": 1.1},
 ])  # fmt: skip
 def test_impossible_augmentations_are_refused(change):
@@ -145,6 +146,7 @@ WAYS = [
     Augmentation(crop="pad_crop", pad=3),
     Augmentation(crop="none", flip=False),
     Augmentation(crop="none", rand_augment=(2, 9)),
+    Augmentation(crop="none", rand_augment=(2, 20), rand_augment_by="google"),
     Augmentation(colour_jitter=(0.4, 0.4, 0.2, 0.1), erase=0.5),
 ]
 
@@ -219,8 +221,10 @@ def test_a_padded_crop_shifts_by_up_to_the_padding():
     assert seen == {(x, y) for x in range(3) for y in range(3)}
 
 
-def test_rand_augment_is_repeatable_and_leaves_the_global_generator_alone():
-    how, to = Augmentation(crop="none", flip=False, rand_augment=(2, 20)), Preprocessing(size=(32, 32))
+@pytest.mark.parametrize("whose", ["torchvision", "google"])
+def test_rand_augment_is_repeatable_and_leaves_the_global_generator_alone(whose):
+    how = Augmentation(crop="none", flip=False, rand_augment=(2, 20), rand_augment_by=whose)
+    to = Preprocessing(size=(32, 32))
     picture, before = open_image(photograph(32, 32), "x"), torch.random.get_rng_state()
     made = [augment(picture, how, to, generator(seed)) for seed in (0, 0, 1, 2, 3)]
     assert torch.equal(made[0], made[1]) and len({image.numpy().tobytes() for image in made}) >= 3

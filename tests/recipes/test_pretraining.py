@@ -7,6 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from vitkit.data import Augmentation
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
 from vitkit.recipes import RECIPES, listing, recipe, with_model
 from vitkit.train import MaskedAutoencoder, MaskedPatches, SelfDistillation, Span, Supervised, train
@@ -95,6 +96,35 @@ def test_values_of_the_paper():
         assert recipe(name).optim.warmup == Span(10_000) and recipe(name).model.image == (224, 224)
 
 
+def test_targets_of_siblings():
+    """on=0.9999, off=0.0001 in both published configurations for ImageNet-21k, and in no other."""
+    off = {name for name in RECIPES if getattr(recipe(name).objective, "off_target", 0)}
+    assert off == {"sibling.imagenet21k.B16", "sibling.imagenet21k.L32"}
+    assert {recipe(name).objective.off_target for name in off} == {0.0001}
+
+
+def test_values_of_dino():
+    """The defaults of the published script, on 8 GPUs of 64 images each."""
+    found = recipe("dino.S16")
+    optim, of, model = found.optim, found.objective, found.model
+    assert (str(found.length), found.batch, str(optim.warmup)) == ("100 epochs", 512, "10 epochs")
+    assert (optim.name, optim.lr, optim.end_lr, optim.schedule) == ("adam", 0.0005 * 512 / 256, 1e-6, "cosine")
+    assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.999, 1e-8)
+    assert (optim.weight_decay, optim.weight_decay_end, optim.decay_on) == (0.04, 0.4, "matrices")
+    assert (optim.clip, optim.clip_each) == (3.0, True)
+    assert (of.outputs, of.hidden, of.bottleneck, str(of.last_layer_still)) == (65536, 2048, 256, "1 epochs")
+    assert (of.student_temperature, of.teacher_temperature, of.teacher_start, of.teacher_warmup.n) == (
+        0.1,
+        0.04,
+        0.04,
+        0,
+    )
+    assert (of.momentum, of.centre_momentum) == (0.996, 0.9)
+    assert (of.local_views, of.local_size, of.global_area, of.local_area) == (8, 96, (0.4, 1.0), (0.05, 0.4))
+    assert (model.width, model.depth, model.patch, model.stochastic_depth, model.dropout) == (384, 12, 16, 0.1, 0.0)
+    assert found.data.preprocessing.mean == (0.485, 0.456, 0.406)
+
+
 def test_there_are_as_many_as_the_sources_have():
     def count(prefix):
         return sum(name.startswith(prefix) for name in RECIPES)
@@ -103,7 +133,10 @@ def test_there_are_as_many_as_the_sources_have():
     assert (count("paper.jft."), count("paper.imagenet21k."), count("paper.imagenet.")) == (16, 6, 4)
     hybrids = [recipe(n).model for n in RECIPES if "+" in n]
     assert len(hybrids) == 5 and all(model.stem for model in hybrids)
-    assert recipe("augreg.strong2.wd0.03.do0.1").objective == Supervised("sigmoid", mixup=0.8)
+    strong = recipe("augreg.strong2.wd0.03.do0.1")
+    assert strong.objective == Supervised("sigmoid", mixup=0.8)
+    assert strong.data.augmentation == Augmentation(rand_augment=(2, 20), rand_augment_by="google")
+    assert recipe("plain.S16").data.augmentation == Augmentation(rand_augment=(2, 10), rand_augment_by="google")
     assert recipe("paper.masked_patches.rate15").objective == MaskedPatches(rate=0.15)
 
 

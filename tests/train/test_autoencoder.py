@@ -55,7 +55,7 @@ def test_loss_one_image_at_a_time(changes, normalised):
         for block in model.blocks:
             x = block(x)
         x = learner.enter(model.norm(x))[0]
-        places = [learner.mask] * 12
+        places = [learner.mask[0, 0]] * 12
         for i, state in zip(order[:3], x[len(prefix) :], strict=True):
             places[i] = state
         y = torch.cat([x[: len(prefix)], torch.stack(places) + sincos((4, 3), 16)[0]])[None]

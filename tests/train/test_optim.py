@@ -34,6 +34,18 @@ class TestSchedule:
         assert optim.rate(55_000, 100_000) == pytest.approx((8e-4 + 1e-5) / 2)
         assert optim.rate(100_000, 100_000) == pytest.approx(1e-5)
 
+    def test_an_end_of_ones_own(self):
+        optim = Optim(lr=1e-3, end_lr=1e-6, schedule="cosine")
+        assert optim.rate(0, 100) == pytest.approx(1e-3) and optim.rate(50, 100) == pytest.approx((1e-3 + 1e-6) / 2)
+        assert optim.rate(100, 100) == pytest.approx(1e-6)
+        assert Optim(lr=0.1, end_lr=0, schedule="linear").rate(75, 100) == pytest.approx(0.025)
+
+    def test_weight_decay_stays_or_grows_as_a_cosine(self):
+        assert Optim(weight_decay=0.1).decay(7, 10) == 0.1
+        optim = Optim(weight_decay=0.04, weight_decay_end=0.4, warmup=Span(30))
+        for step in (0, 25, 50, 99, 100):
+            assert optim.decay(step, 100) == pytest.approx(0.4 - 0.18 * (1 + math.cos(math.pi * step / 100)))
+
     def test_without_warmup_the_first_update_counts(self):
         assert Optim(lr=0.1).rate(0, 10) == pytest.approx(0.1)
         assert Optim(lr=0.1, schedule="constant").rate(9, 10) == 0.1
@@ -70,6 +82,17 @@ class TestGroups:
         kernels = {id(p) for p in model.parameters() if p.ndim in (2, 4)}  # positions, cls and probe have three
         for group in parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels")):
             assert {id(p) in kernels for p in group["params"]} == {group["weight_decay"] > 0}
+
+    def test_decay_of_all_but_vectors(self):
+        model = create(replace(ONE_BLOCK, layer_scale=0.1), seed=0)
+        groups = parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1, decay_on="matrices"))
+        decayed = {id(p) for group in groups if group["decays"] for p in group["params"]}
+        assert {n for n, p in model.named_parameters() if id(p) not in decayed} == {
+            n
+            for n, _ in model.named_parameters()
+            if n.endswith(("bias", "norm.weight", "norm1.weight", "norm2.weight", "gamma"))
+        }
+        assert id(model.cls) in decayed and id(model.positions.table) in decayed
 
     def test_layer_decay(self):
         model = create(ONE_BLOCK, seed=0)
@@ -179,6 +202,15 @@ class TestLosses:
             expected = F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
         torch.testing.assert_close(self.loss(name, 0.2), expected)
 
+    def test_off_targets_are_those_of_a_no(self):
+        y = F.one_hot(self.labels, 5) * 0.98 + 0.01
+        expected = F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
+        found = Supervised("sigmoid", off_target=0.01).learner(Fixed(self.logits))(None, self.labels, None)
+        torch.testing.assert_close(found, expected)
+        for bad in ({"loss": "softmax", "off_target": 1e-4}, {"loss": "sigmoid", "off_target": 0.5}):
+            with pytest.raises(ValueError, match="off_target is"):
+                Supervised(**bad)
+
     @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
     def test_a_mixed_loss_is_that_of_the_two_labels_in_the_shares_of_the_images(self, name):
         images, keys = torch.arange(6.0).view(6, 1, 1, 1), torch.arange(1, 7) << 40
@@ -193,11 +225,13 @@ class TestLosses:
         expected = (share * losses[0] + (1 - share) * losses[1]).mean()
         torch.testing.assert_close(learner(images, self.labels, keys), expected)
 
-    def test_first_loss_of_the_official_pretraining(self):
-        """Zero head, bias -10, 21,843 classes, one label: K ln(1 + e^-10) + 10."""
+    @pytest.mark.parametrize(("off", "yes"), [(0.0, 1), (1e-4, 0.9999 + 21_842 * 0.0001)])
+    def test_first_loss_of_the_official_pretraining(self, off, yes):
+        """Zero head, bias -10, 21,843 classes: K ln(1 + e^-10) + 10 for each yes among the targets."""
         model = create("mu/16", classes=21_843, head_bias=-10.0, seed=0).eval()
-        loss = Supervised("sigmoid").learner(model)(torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]), None)
-        assert loss.item() == pytest.approx(21_843 * math.log1p(math.exp(-10)) + 10, rel=1e-5)
+        learner = Supervised("sigmoid", off_target=off).learner(model)
+        loss = learner(torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]), None)
+        assert loss.item() == pytest.approx(21_843 * math.log1p(math.exp(-10)) + 10 * yes, rel=1e-5)
 
 
 def test_the_staircase_is_bits():

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from vitkit.models import create
-from vitkit.train import Interrupted, Optim, Span, Supervised, train
+from vitkit.train import Interrupted, Optim, SelfDistillation, Span, Supervised, train
 from vitkit.train.log import read_metrics
 from vitkit.train.loop import clipped, gradient, keys_of
 from vitkit.train.objectives import SupervisedLearner
@@ -269,10 +270,53 @@ def test_the_norm_is_exact_whatever_the_sizes_of_its_parts():
         parameter.grad = torch.full_like(parameter, 0.1)
     layer.weight.grad[0, 0] = 1e3
     exact = (1e6 + 0.01 * (2048 * 512 + 512 - 1)) ** 0.5
-    assert clipped(layer, 0.0).item() == pytest.approx(exact, rel=1e-7)
-    assert clipped(layer, 2 * exact).item() == pytest.approx(exact, rel=1e-7) and layer.weight.grad[0, 0] == 1e3
-    assert clipped(layer, 1.0).item() == pytest.approx(exact, rel=1e-7)
-    assert clipped(layer, 0.0).item() == pytest.approx(1, rel=1e-6)
+    assert clipped(layer, Optim(clip=0)).item() == pytest.approx(exact, rel=1e-7)
+    assert (
+        clipped(layer, Optim(clip=2 * exact)).item() == pytest.approx(exact, rel=1e-7)
+        and layer.weight.grad[0, 0] == 1e3
+    )
+    assert clipped(layer, Optim(clip=1)).item() == pytest.approx(exact, rel=1e-7)
+    assert clipped(layer, Optim(clip=0)).item() == pytest.approx(1, rel=1e-6)
+
+
+def test_or_of_each_parameters_own(tiny):
+    grads, norms = [], []
+    for clip in (0.0, 0.1):
+        model = create(resolve(tiny, Facts(100, tuple("0123456789"))).model, seed=0)
+        torch.nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
+        recipe = replace(tiny, batch=16, micro_batch=16, optim=replace(tiny.optim, clip=clip, clip_each=True))
+        learner = recipe.objective.learner(model)
+        _, norm = gradient(recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu"))
+        grads.append([p.grad for p in model.parameters()])
+        norms.append(norm)
+    assert torch.equal(*norms)
+    assert any(free.norm() < 0.1 for free in grads[0]) and any(free.norm() > 0.1 for free in grads[0])
+    for free, short in zip(*grads, strict=True):
+        torch.testing.assert_close(short, free * min(1, 0.1 / free.norm().item()), atol=1e-7, rtol=1e-3)
+
+
+@dataclass(frozen=True)
+class Still(Supervised):
+    """A loss without a gradient."""
+
+    def learner(self, model, preprocessing=None):
+        return StillLearner(model, self)
+
+
+class StillLearner(SupervisedLearner):
+    def forward(self, images, labels, keys):
+        return super().forward(images, labels, keys) * 0
+
+
+def test_a_weight_decay_that_grows_does_so_in_the_run(tiny, quiet, tmp_path):
+    """Without a gradient a weight is what every step's lr * decay leaves of it, and one that does not decay stays."""
+    optim = Optim(lr=0.1, schedule="constant", weight_decay=0.1, weight_decay_end=0.5, decay_on="kernels")
+    train(replace(tiny, objective=Still(), optim=optim, length=Span(8), average=0.0), tmp_path, "cpu", quiet)
+    ran, before = weights(tmp_path), create(tiny.model, seed=0).state_dict()
+    left = np.prod([1 - 0.1 * (0.5 - 0.2 * (1 + np.cos(np.pi * step / 8))) for step in range(8)])
+    name = "vit.encoder.layer.0.intermediate.dense.weight"
+    torch.testing.assert_close(ran[name], before["blocks.0.mlp.expand.weight"] * left)
+    assert torch.equal(ran["vit.embeddings.position_embeddings"], before["positions.table"])
 
 
 def test_polyak_average_by_hand(tiny):
@@ -375,6 +419,9 @@ class TestResolve:
         found = resolve(recipe, self.facts)
         assert (found.length, found.evaluate_every) == (Span(57, "steps"), Span(10, "steps"))
         assert resolve(found, self.facts) == found
+        distilled = replace(tiny, objective=SelfDistillation(teacher_warmup=Span(100, "images")))
+        objective = resolve(distilled, self.facts).objective
+        assert objective == SelfDistillation(teacher_warmup=Span(2), last_layer_still=Span(29))
 
 
 def test_a_module_of_ones_own_can_call_train(tmp_path):

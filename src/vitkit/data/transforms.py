@@ -23,6 +23,7 @@ from vitkit.data.images import MAX_PIXELS, REDUCTIONS, BadImage, Box, Picture
 
 Interpolation = Literal["bilinear", "bicubic"]
 MAX_SIDE = 8192
+MAGNITUDES = {"torchvision": 30, "google": 20}  # the largest of each RandAugment
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,10 @@ class Augmentation:
     flip: bool = True
     """Mirror every other image, left to right."""
     rand_augment: tuple[int, int] = (0, 0)
-    """RandAugment's layers and magnitude, on torchvision's scale from 0 to 30; 0 layers is none."""
+    """RandAugment's layers and magnitude; 0 layers is none."""
+    rand_augment_by: Literal["torchvision", "google"] = "torchvision"
+    """Whose it is. torchvision's has magnitudes from 0 to 30, that of Google's models from 0 to 20, each a stronger change:
+    15 turns by 15 degrees there, by 45 here."""
     colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Largest change of brightness, contrast, saturation (a factor from 1 - it to 1 + it) and hue (a turn, up to 0.5)."""
     erase: float = 0.0
@@ -165,8 +169,12 @@ class Augmentation:
             raise ValueError(f"resize is {self.resize}; a resize_crop needs a side from 1 to {MAX_SIDE} pixels")
         if not 0 <= self.pad <= MAX_SIDE:
             raise ValueError(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
-        if len(self.rand_augment) != 2 or not (0 <= self.rand_augment[0] <= 16 and 0 <= self.rand_augment[1] <= 30):
-            raise ValueError(f"rand_augment is {self.rand_augment}; it is up to 16 layers and a magnitude from 0 to 30")
+        _check_choice("rand_augment_by", self.rand_augment_by, tuple(MAGNITUDES))
+        most = MAGNITUDES[self.rand_augment_by]
+        if len(self.rand_augment) != 2 or not (0 <= self.rand_augment[0] <= 16 and 0 <= self.rand_augment[1] <= most):
+            raise ValueError(
+                f"rand_augment is {self.rand_augment}; it is up to 16 layers and a magnitude from 0 to {most}"
+            )
         if len(self.colour_jitter) != 4 or min(self.colour_jitter) < 0 or self.colour_jitter[3] > 0.5:
             raise ValueError(
                 f"colour_jitter is {self.colour_jitter}; it is four numbers, for brightness, contrast, saturation and hue, "
@@ -241,7 +249,7 @@ def _reduction(box: Box, size: tuple[int, int], how: Augmentation) -> int:
 
 
 def _seeded(policy, image: Tensor, random: np.random.Generator) -> Tensor:
-    """torchvision draws from PyTorch's global generator: it is seeded for this image, and left as it was."""
+    """A policy draws from PyTorch's global generator: it is seeded for this image, and left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(random.integers(2**63)))
         return policy(image.contiguous())
@@ -249,13 +257,16 @@ def _seeded(policy, image: Tensor, random: np.random.Generator) -> Tensor:
 
 @cache
 def policies(how: Augmentation, mean: tuple[float, float, float]) -> tuple:
-    """torchvision's transforms that an image goes through once it has its size; imported for those who use them only."""
+    """The transforms that an image goes through once it has its size; torchvision is imported for those who use them only."""
     if not (any(how.colour_jitter) or how.rand_augment[0] or how.erase):
         return ()
     from torchvision.transforms import v2
 
+    from vitkit.data.randaugment import RandAugment
+
+    kind = {"torchvision": v2.RandAugment, "google": RandAugment}[how.rand_augment_by]
     found = [v2.ColorJitter(*how.colour_jitter)] if any(how.colour_jitter) else []
-    found += [v2.RandAugment(*how.rand_augment)] if how.rand_augment[0] else []
+    found += [kind(*how.rand_augment)] if how.rand_augment[0] else []
     fill = [min(max(round(255 * value), 0), 255) for value in mean]
     found += [v2.RandomErasing(how.erase, value=fill)] if how.erase else []
     return tuple(found)

@@ -78,7 +78,7 @@ class MaskedAutoencoderLearner(nn.Module):
             classes=0,
         )
         self.enter = nn.Linear(config.width, of.width)
-        self.mask = nn.Parameter(torch.empty(of.width).normal_(std=0.02))
+        self.mask = nn.Parameter(torch.empty(1, 1, of.width).normal_(std=0.02))
         self.decoder = create(shape)
         self.decoder.stem = nn.Identity()  # its patches are states
         self.predict = nn.Linear(of.width, config.channels * config.stride**2)
@@ -89,6 +89,9 @@ class MaskedAutoencoderLearner(nn.Module):
     def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
         """Mean squared error of the hidden patches: images (B, C, H, W) normalised, labels unused, keys (B,)."""
         return self.losses(*self.asked(images, keys)).mean()
+
+    def before(self, step: int, total: int) -> None:
+        """Called before the update that follows `step` finished ones, of `total`: here all are alike."""
 
     def updated(self, step: int, total: int) -> None:
         """Called after update `step` of `total`: here nothing follows the model."""

@@ -4,8 +4,6 @@ A student gives small and large crops of an image the outputs that a teacher giv
 student's exponential moving average and gets no gradient; centring and a low temperature keep both from giving everything
 one answer. The model that is saved is the student's, of which `Recipe.average` makes a mean much like the teacher.
 
-Not here: the last layer held still during the first epoch, a weight decay that grows, a teacher's temperature that warms up.
-
 Legend: B batch, V views, D width, K outputs.
 """
 
@@ -23,6 +21,7 @@ from torch import Tensor, nn
 from vitkit.data import Batch, Preprocessing
 from vitkit.evaluate.neighbours import leave_one_out
 from vitkit.parallel import sum_over_ranks
+from vitkit.train.span import Span
 from vitkit.train.views import View, view
 
 
@@ -47,7 +46,13 @@ class SelfDistillation:
     student_temperature: float = 0.1
     """Of the student's softmax."""
     teacher_temperature: float = 0.04
-    """Of the teacher's: lower, for sharper answers."""
+    """Of the teacher's: lower, for sharper answers. DINO's best runs have 0.07, which needs a warm-up."""
+    teacher_start: float = 0.04
+    """The teacher's temperature at the first update."""
+    teacher_warmup: Span = Span(0, "epochs")
+    """How long it grows from there, linearly; 30 epochs in those runs."""
+    last_layer_still: Span = Span(1, "epochs")
+    """How long the last layer, of which the outputs are products, stays as it began."""
     momentum: float = 0.996
     """The teacher's share of its old self at the first update; it grows to 1 as a cosine does."""
     centre_momentum: float = 0.9
@@ -63,7 +68,7 @@ class SelfDistillation:
                 raise ValueError(
                     f"{name} is {low}, {high}; it is two shares of the image, 0 < smallest <= largest <= 1"
                 )
-        for name in ("student_temperature", "teacher_temperature"):
+        for name in ("student_temperature", "teacher_temperature", "teacher_start"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in ("momentum", "centre_momentum"):
@@ -85,7 +90,10 @@ class SelfDistillation:
 
 
 class Projection(nn.Module):
-    """Features to outputs: an MLP, a normalised bottleneck, and products with normalised rows: (B, D) -> (B, K)."""
+    """Features to outputs: an MLP, a normalised bottleneck, and products with normalised rows: (B, D) -> (B, K).
+
+    While `still`, the rows get no gradient at all, so that Adam does not count the step for them.
+    """
 
     def __init__(self, width: int, of: SelfDistillation):
         super().__init__()
@@ -95,12 +103,14 @@ class Projection(nn.Module):
             nn.init.trunc_normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
         self.last = nn.Linear(of.bottleneck, of.outputs, bias=False)
+        self.still = False
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
             x = F.gelu(layer(x))
         x = F.normalize(self.layers[-1](x).float(), dim=-1)
-        return F.linear(x, F.normalize(self.last.weight, dim=-1))  # a weight-norm whose lengths stay 1
+        rows = self.last.weight.detach() if self.still else self.last.weight
+        return F.linear(x, F.normalize(rows, dim=-1))  # a weight-norm whose lengths stay 1
 
 
 class SelfDistillationLearner(nn.Module):
@@ -124,6 +134,7 @@ class SelfDistillationLearner(nn.Module):
         self.projection = Projection(width[-1], objective)
         self.teacher = copy.deepcopy(nn.ModuleList([model, self.projection])).requires_grad_(False)
         self.register_buffer("centre", torch.zeros(objective.outputs))
+        self.temperature = objective.teacher_temperature
         self.seen: list[Tensor] = []  # the teacher's mean outputs since the last update, with their weights
 
         size, small = tuple(config.image), (objective.local_size,) * 2
@@ -139,7 +150,7 @@ class SelfDistillationLearner(nn.Module):
         with torch.no_grad():
             outputs = self.taught(torch.cat(views[:2]))  # (2 B, K)
             self.seen.append(torch.cat([outputs.sum(0), outputs.new_tensor([len(outputs)])]))
-            answers = ((outputs - self.centre) / of.teacher_temperature).softmax(-1).chunk(2)
+            answers = ((outputs - self.centre) / self.temperature).softmax(-1).chunk(2)
         groups = [torch.cat(group) for group in (views[:2], views[2:]) if group]  # of one size each
         guesses = [self.projection(self.model(group)).float() for group in groups]
         guesses = [(group / of.student_temperature).log_softmax(-1) for group in guesses]
@@ -152,10 +163,17 @@ class SelfDistillationLearner(nn.Module):
         model, projection = self.teacher.eval()
         return projection(model(images)).float()
 
+    def before(self, step: int, total: int) -> None:
+        """After `step` updates: how sharp the teacher is, and whether the last layer moves."""
+        of = self.objective
+        warm = min(step / of.teacher_warmup.n, 1.0) if of.teacher_warmup.n else 1.0
+        self.temperature = of.teacher_start + (of.teacher_temperature - of.teacher_start) * warm
+        self.projection.still = step < of.last_layer_still.n
+
     @torch.no_grad()
     def updated(self, step: int, total: int) -> None:
-        """After update `step` of `total` the teacher follows, and the centre; before the first the teacher is the student."""
-        momentum = 1 - (1 - self.objective.momentum) * (1 + math.cos(math.pi * step / total)) / 2 if step else 0.0
+        """After update `step` of `total` the teacher follows, and the centre."""
+        momentum = 1 - (1 - self.objective.momentum) * (1 + math.cos(math.pi * (step - 1) / total)) / 2
         student = nn.ModuleList([self.model, self.projection])
         torch._foreach_lerp_(list(self.teacher.parameters()), list(student.parameters()), 1 - momentum)
         if self.seen:

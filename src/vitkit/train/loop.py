@@ -28,6 +28,7 @@ from vitkit.parallel import (
 )
 from vitkit.train.checkpoints import checkpoints, on_schedule
 from vitkit.train.log import Log, last_metrics
+from vitkit.train.optim import Optim
 from vitkit.train.recipe import Recipe, differences, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, locked, open_data, stoppable
 from vitkit.train.span import due
@@ -82,8 +83,6 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     if state.step == recipe.length.n and from_rank_0(lambda: (workdir / "model" / "config.json").exists()):
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
-    if state.step == 0:
-        learner.updated(0, recipe.length.n)
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
     log.say(_opening(recipe, data, state, place))
     if slow(place, recipe.precision):
@@ -172,9 +171,10 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
             batch = next(batches)
             log.meter.waited += time.perf_counter() - began
             stop.raise_if_asked()
-            lr = recipe.optim.rate(state.step, total)
+            lr, decay = recipe.optim.rate(state.step, total), recipe.optim.decay(state.step, total)
             for group in state.optimizer.param_groups:
-                group["lr"] = lr * group["scale"]
+                group["lr"], group["weight_decay"] = lr * group["scale"], decay * group["decays"]
+            state.learner.before(state.step, total)
             loss, norm = gradient(recipe, state, batch, place)
             state.step += 1
             if torch.isfinite(loss) and torch.isfinite(norm):
@@ -217,21 +217,23 @@ def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) ->
             share = learner(recipe.data.preprocessing.normalise(part[0]), *part[1:]) * (len(part[0]) / (count * ranks))
         share.backward()
         loss += share.detach()
-    return sum_over_ranks(loss), clipped(learner, recipe.optim.clip)
+    return sum_over_ranks(loss), clipped(learner, recipe.optim)
 
 
 @torch.no_grad()
-def clipped(learner: nn.Module, limit: float) -> Tensor:
-    """The norm of the whole gradient, () float32, which is then scaled to norm `limit` if it is longer; 0 is no limit.
+def clipped(learner: nn.Module, optim: Optim) -> Tensor:
+    """The norm of the whole gradient, () float32, which is then clipped as `optim` says.
 
     Squares are summed in float64, where the device has it: float32 sums of a large layer are off by up to 1e-4 on a CPU, and
     by something else on every number of ranks.
     """
     gradients = [own(p.grad) for p in learner.parameters() if p.grad is not None]
     kind = torch.float32 if gradients[0].device.type == "mps" else torch.float64
-    norm = sum_over_ranks(torch.stack(torch._foreach_norm(gradients, 2, kind)).square().sum()).sqrt().float()
-    if limit:
-        torch._foreach_mul_(gradients, (limit / norm).clamp(max=1))
+    squares = sum_over_ranks(torch.stack(torch._foreach_norm(gradients, 2, kind)).square())  # (parameters,)
+    norm = squares.sum().sqrt().float()
+    if optim.clip:
+        lengths = squares.sqrt().float() if optim.clip_each else norm.expand(len(gradients))
+        torch._foreach_mul_(gradients, list((optim.clip / lengths).clamp(max=1)))
     return norm
 
 

@@ -101,6 +101,9 @@ class MaskedPatchesLearner(nn.Module):
         """Mean loss over the corrupted patches: images (B, C, H, W) normalised, labels unused, keys (B,)."""
         return self.losses(*self.asked(images, keys)).mean()
 
+    def before(self, step: int, total: int) -> None:
+        """Called before the update that follows `step` finished ones, of `total`: here all are alike."""
+
     def updated(self, step: int, total: int) -> None:
         """Called after update `step` of `total`: here nothing follows the model."""
 

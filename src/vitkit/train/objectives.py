@@ -1,9 +1,9 @@
 """Objectives: what a step minimises. The loop cannot tell which one it runs.
 
 An objective is settings. Its `learner(model, preprocessing)` is the module that a run trains: the model under the name
-`model`, parameters of its own where it needs some, and a forward pass (images, labels, keys) -> loss. It hears of every
-update, and of the beginning as update 0, and may have `pictures` that show what it does. The objective's `evaluator`
-measures a learner on held-out images, and `labelled` says whether it wants labels, and so a head.
+`model`, parameters of its own where it needs some, and a forward pass (images, labels, keys) -> loss. It hears `before` every
+update how far the run is, and when it is `updated`, and may have `pictures` that show what it does. The objective's
+`evaluator` measures a learner on held-out images, and `labelled` says whether it wants labels, and so a head.
 
 What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
 the batch): micro-batches and ranks then change nothing.
@@ -32,6 +32,8 @@ class Supervised:
     """softmax: one label among K. sigmoid: K independent yes-or-no questions, summed."""
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
+    off_target: float = 0.0
+    """For sigmoid: the target of a no, where 1 less it is that of a yes. Published ImageNet-21k configurations have 0.0001."""
     mixup: float = 0.0
     """Blend neighbours of a batch and their targets; the alpha of Beta(alpha, alpha), which the shares are drawn from. AugReg
     has 0.2 to 0.8; 0 is off. With cutmix on as well, every example gets one of the two."""
@@ -46,6 +48,10 @@ class Supervised:
             raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing is {self.label_smoothing}; it is from 0 up to, not including, 1")
+        if not 0 <= self.off_target < 0.5 or (self.off_target and self.loss == "softmax"):
+            raise ValueError(
+                f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 for softmax"
+            )
         for name in ("mixup", "cutmix"):
             if not 0 <= getattr(self, name) <= 1000:
                 raise ValueError(
@@ -76,9 +82,13 @@ class SupervisedLearner(nn.Module):
         """Mean loss over the batch, in float32: images (B, C, H, W) normalised, labels (B,) int64, keys (B,) for mixing."""
         how = self.objective
         targets = soft_targets(labels, self.model.config.classes, how.label_smoothing)
+        targets = how.off_target + (1 - 2 * how.off_target) * targets
         if how.mixup or how.cutmix:
             images, targets = mix(images, targets, keys, how.mixup, how.cutmix)
         return LOSSES[how.loss](self.model(images).float(), targets)
+
+    def before(self, step: int, total: int) -> None:
+        """Called before the update that follows `step` finished ones, of `total`: here all are alike."""
 
     def updated(self, step: int, total: int) -> None:
         """Called after update `step` of `total`: here nothing follows the model."""

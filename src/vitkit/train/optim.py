@@ -22,17 +22,21 @@ class Optim:
     """Base learning rate, reached at the end of the warm-up."""
     weight_decay: float = 0.0
     """Multiplied by the current learning rate."""
-    decay_on: Literal["all", "kernels"] = "all"
-    """Which parameters decay: all of them, as in the paper's sibling code, or the weights of dense layers and convolutions
-    only, as in big_vision."""
+    weight_decay_end: float | None = None
+    """Where the weight decay ends, on a cosine's way there (DINO has 0.04 to 0.4); None keeps it as it is."""
+    decay_on: Literal["all", "kernels", "matrices"] = "all"
+    """Which parameters decay: all of them, as in the paper's sibling code; the weights of dense layers and convolutions only,
+    as in big_vision; or all but the vectors (biases, norms), as in MAE and DINO."""
     clip: float = 1.0
     """Largest global norm of the gradient; 0 is off."""
+    clip_each: bool = False
+    """Clip each parameter's gradient by its own norm, as DINO does, rather than all by their common one."""
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
     schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
     """What follows the warm-up; staircase divides by ten after 30, 60 and 90 % of the run, as BiT's fine-tuning does."""
-    end_lr: float = 1e-5
-    """Where the linear schedule ends; cosine ends at 0."""
+    end_lr: float | None = None
+    """Where linear and cosine end; None is the official code's 1e-5 for linear and 0 for cosine."""
     beta1: float = 0.9
     """Adam's decay of the first moment."""
     beta2: float = 0.999
@@ -48,8 +52,8 @@ class Optim:
         for name, low, high in (("lr", 0, math.inf), ("layer_decay", 0, 1)):
             if not low < getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above {low} and at most {high}")
-        for name in ("weight_decay", "clip", "end_lr", "eps"):
-            if not 0 <= getattr(self, name) < math.inf:
+        for name in ("weight_decay", "weight_decay_end", "clip", "end_lr", "eps"):
+            if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         for name in ("beta1", "beta2", "momentum"):
             if not 0 <= getattr(self, name) < 1:
@@ -59,23 +63,39 @@ class Optim:
         """Learning rate of the update that follows `step` finished ones (as the official code): 0 at the first with a warm-up."""
         warmup = self.warmup.n
         progress = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
+        end = {"linear": 1e-5}.get(self.schedule, 0.0) if self.end_lr is None else self.end_lr
+        end = min(end, self.lr)
         if self.schedule == "linear":
-            end = min(self.end_lr, self.lr)
             lr = end + (self.lr - end) * (1 - progress)
         elif self.schedule == "cosine":
-            lr = self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+            lr = _cosine(self.lr, end, progress)
         elif self.schedule == "staircase":
             lr = self.lr * 0.1 ** sum(step >= share * total for share in (0.3, 0.6, 0.9))
         else:
             lr = self.lr
         return lr * min(1.0, step / warmup) if warmup else lr
 
+    def decay(self, step: int, total: int) -> float:
+        """Weight decay of the update that follows `step` finished ones; warm-up plays no part."""
+        if self.weight_decay_end is None:
+            return self.weight_decay
+        return _cosine(self.weight_decay, self.weight_decay_end, step / total)
+
     def build(self, learner: nn.Module) -> torch.optim.Optimizer:
-        """An optimiser whose groups carry `scale`, the share of the learning rate that their layer gets."""
+        """An optimiser whose groups carry `scale`, the share of the learning rate that their layer gets, and `decays`."""
         groups = parameter_groups(learner, self)
         if self.name == "sgd":
-            return torch.optim.SGD(groups, self.lr, self.momentum, fused=world().ranks == 1)  # not of shards in PyTorch
+            sgd = torch.optim.SGD(groups, self.lr, self.momentum, fused=world().ranks == 1)  # not of shards in PyTorch
+            # parameters that wait, as DINO's last layer does, have no momentum yet; fused wants that of all or of none
+            for parameter in (one for group in groups for one in group["params"] if self.momentum):
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            return sgd
         return torch.optim.AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+
+
+def _cosine(start: float, end: float, progress: float) -> float:
+    """From start to end, as half a wave falls."""
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 # Every parameter of every model belongs to exactly one of these; one that does not is an error, not a default.
@@ -109,9 +129,11 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
         layer = layer_of(name, depth)
         if not parameter.requires_grad:
             continue
-        decay = optim.weight_decay if optim.decay_on == "all" or kinds == ["kernel"] else 0.0
+        decays = {"all": True, "kernels": kinds == ["kernel"], "matrices": parameter.ndim > 1}[optim.decay_on]
         scale = optim.layer_decay ** (depth + 1 - layer)
-        group = groups.setdefault((decay, scale), {"params": [], "weight_decay": decay, "scale": scale})
+        decay = optim.weight_decay * decays
+        new = {"params": [], "weight_decay": decay, "scale": scale, "decays": decays}
+        group = groups.setdefault((decays, scale), new)
         group["params"].append(parameter)
     return list(groups.values())
 

@@ -144,25 +144,23 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
 
-    def steps(span: Span) -> Span:
-        return Span(span.steps(recipe.batch, facts.examples), "steps")
+    def in_steps(node):
+        spans = {one.name: span for one in fields(node) if isinstance(span := getattr(node, one.name), Span)}
+        return replace(node, **{name: Span(span.steps(recipe.batch, facts.examples)) for name, span in spans.items()})
 
-    length = steps(recipe.length)
-    if length.n < 1:
+    found, optim = in_steps(recipe), in_steps(recipe.optim)
+    if found.length.n < 1:
         raise ValueError(f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a longer one")
-    warmup = steps(recipe.optim.warmup)
-    if recipe.optim.schedule != "constant" and warmup.n >= length.n:
+    if optim.schedule != "constant" and optim.warmup.n >= found.length.n:
         raise ValueError(
-            f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {length}; choose a shorter one"
+            f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {found.length}; choose a shorter one"
         )
     return replace(
-        recipe,
+        found,
         model=replace(recipe.model, classes=classes),
-        optim=replace(recipe.optim, warmup=warmup),
-        length=length,
+        optim=optim,
+        objective=in_steps(recipe.objective),
         micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
-        evaluate_every=steps(recipe.evaluate_every),
-        save_every=steps(recipe.save_every),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitkit.data import uniforms
 
 GREY = (0.299, 0.587, 0.114)  # the luma of ITU-R 601
-TAPS = 9  # of the blur's kernel
+TAPS = 13  # of the blur's kernel: three deviations to either side
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,15 @@ def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
     x = coloured(x, *(next(draws) for _ in range(5)))
     grey, blur, solarise = draws
     x = torch.where(_rows(grey < 0.2), luma(x).expand_as(x), x)
-    sigma = (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * how.size[0] / 224  # DINO's are for 224 pixels
+    sigma = (
+        (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * images.shape[-1] / 224
+    )  # DINO's are for images of 224, in every view
     x = torch.where(_rows(blur < how.blur), blurred(x, sigma), x)
     return torch.where(_rows(solarise < how.solarise) & (x >= 0.5), 1 - x, x)
 
 
 def cropped(images: Tensor, how: View, area: Tensor, aspect: Tensor, y: Tensor, x: Tensor, flip: Tensor) -> Tensor:
-    """A random part of each image, of an aspect ratio from 3/4 to 4/3, resized bilinearly; half of them are mirrored.
+    """A random part of each image, of an aspect ratio from 3/4 to 4/3, resized bicubically; half of them are mirrored.
 
     The last five are uniform numbers, (B,).
     """
@@ -56,7 +58,7 @@ def cropped(images: Tensor, how: View, area: Tensor, aspect: Tensor, y: Tensor, 
     theta[:, 0, 0], theta[:, 0, 2] = width * torch.where(flip < 0.5, -1, 1), (1 - width) * (2 * x - 1)
     theta[:, 1, 1], theta[:, 1, 2] = height, (1 - height) * (2 * y - 1)
     grid = F.affine_grid(theta, [len(images), 3, *how.size], align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    return F.grid_sample(images, grid, "bicubic", "border", align_corners=False).clamp(0, 1)
 
 
 def coloured(

@@ -1,0 +1,128 @@
+"""Google's RandAugment, operation by operation, beside Pillow and the published formulas; which ones are drawn."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from sklearn.datasets import load_sample_image
+
+from vitkit.data import randaugment
+from vitkit.data.randaugment import GREY, OPERATIONS, RandAugment
+
+
+@pytest.fixture(scope="module")
+def photo():
+    """A real one, 224 x 240 pixels."""
+    return Image.fromarray(load_sample_image("flower.jpg")).resize((240, 224), Image.Resampling.BICUBIC)
+
+
+def after(name, photo, magnitude, seed=0):
+    torch.manual_seed(seed)
+    image = torch.from_numpy(np.array(photo)).permute(2, 0, 1)
+    before = image.clone()
+    found = OPERATIONS[name](image, magnitude / 10)
+    assert found.dtype == torch.uint8 and torch.equal(image, before)
+    return found.permute(1, 2, 0).numpy()
+
+
+def affine(photo, *coefficients):
+    return photo.transform(photo.size, Image.Transform.AFFINE, coefficients, fillcolor=(GREY,) * 3)
+
+
+def about_grey(photo, factor):
+    """The published contrast: pixels / 256 in place of the mean, which is 210 for this photo of 224 x 240."""
+    return np.clip(210 + factor * (np.array(photo).astype(float) - 210), 0, 255).astype(np.uint8)
+
+
+def brightened(photo, addition):
+    x = np.array(photo).astype(int)
+    return np.where(x < 128, np.minimum(x + addition, 255), x)
+
+
+EXPECTED = {  # name: at a magnitude of 10, at 15, at 20
+    "AutoContrast": [lambda p: ImageOps.autocontrast(p)] * 3,
+    "Equalize": [lambda p: ImageOps.equalize(p)] * 3,
+    "Invert": [lambda p: ImageOps.invert(p)] * 3,
+    "Posterize": [lambda p: ImageOps.posterize(p, 4), lambda p: ImageOps.posterize(p, 6), lambda p: p],
+    "Solarize": [lambda p: ImageOps.invert(p), lambda p: ImageOps.solarize(p, 128), lambda p: ImageOps.invert(p)],
+    "Color": [lambda p, f=f: ImageEnhance.Color(p).enhance(f) for f in (1.9, 2.8, 3.7)],
+    "Contrast": [lambda p, f=f: about_grey(p, f) for f in (1.9, 2.8, 3.7)],
+    "Brightness": [lambda p, f=f: ImageEnhance.Brightness(p).enhance(f) for f in (1.9, 2.8, 3.7)],
+    "Sharpness": [lambda p, f=f: ImageEnhance.Sharpness(p).enhance(f) for f in (1.9, 2.8, 3.7)],
+    "SolarizeAdd": [lambda p, a=a: brightened(p, a) for a in (110, 165, 220)],
+}
+ROUNDED = {
+    "AutoContrast": 1,
+    "Contrast": 1,
+    "Brightness": 1,
+    "Color": 3,
+    "Sharpness": 4,
+}  # levels, where sums are rounded
+
+MOVED = {  # by its sign and the magnitude over 10
+    "Rotate": lambda p, s: p.rotate(30 * s, fillcolor=(GREY,) * 3),
+    "ShearX": lambda p, s: affine(p, 1, 0.3 * s, -0.15 * s, 0, 1, 0),
+    "ShearY": lambda p, s: affine(p, 1, 0, 0, 0.3 * s, 1, -0.15 * s),
+    "TranslateX": lambda p, s: affine(p, 1, 0, 100 * s, 0, 1, 0),
+    "TranslateY": lambda p, s: affine(p, 1, 0, 0, 0, 1, 100 * s),
+}
+
+
+def test_these_are_all_sixteen():
+    assert len(OPERATIONS) == 16 and {*EXPECTED, *MOVED, "Cutout"} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("place", range(3), ids=["10", "15", "20"])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_values(name, place, photo):
+    want = np.array(EXPECTED[name][place](photo)).astype(int)
+    assert np.abs(after(name, photo, (10, 15, 20)[place]) - want).max() <= ROUNDED.get(name, 0)
+
+
+@pytest.mark.parametrize("magnitude", [10, 20])
+@pytest.mark.parametrize("name", MOVED)
+def test_moves_are_to_either_side_and_uncover_grey(name, magnitude, photo):
+    """Of a shear's rows one in ten lies between two pixels."""
+    wants = [np.array(MOVED[name](photo, sign * magnitude / 10)) for sign in (1, -1)]
+    differ = np.array(
+        [[(after(name, photo, magnitude, seed) != want).any(-1).mean() for want in wants] for seed in range(8)]
+    )
+    assert differ.min(1).max() < (0.06 if "Shear" in name else 0.01 if name == "Rotate" else 1e-9)
+    assert set(differ.argmin(1)) == {0, 1}
+
+
+@pytest.mark.parametrize(("magnitude", "side"), [(10, 80), (20, 160)])
+def test_cutout_is_a_square_around_any_pixel(magnitude, side, photo):
+    white, shapes = Image.new("RGB", photo.size, "white"), set()
+    for seed in range(60):
+        hole = (after("Cutout", white, magnitude, seed) == GREY).all(-1)
+        rows, columns = hole.any(1).nonzero()[0], hole.any(0).nonzero()[0]
+        assert hole.sum() == len(rows) * len(columns) == (rows[-1] + 1 - rows[0]) * (columns[-1] + 1 - columns[0])
+        shapes.add((len(rows), len(columns)))
+    assert max(shapes) == (side, max(w for _, w in shapes)) and max(w for _, w in shapes) == side
+    assert side / 2 <= min(h for h, _ in shapes) < 0.8 * side
+
+
+def test_a_magnitude_of_zero_is_not_without_effect(photo):
+    """AugReg's light1: all but moves and additions change the image, posterize to one bit."""
+    pixels = np.array(photo)
+    same = {name for name in OPERATIONS if np.array_equal(after(name, photo, 0), pixels)}
+    assert same == {*MOVED, "Cutout", "SolarizeAdd"}
+    assert np.array_equal(after("Posterize", photo, 0), pixels & 128)
+
+
+def test_layers_are_drawn_alike_and_from_all_each_time(monkeypatch):
+    drawn = []
+    for name in OPERATIONS:
+        record = lambda image, level, name=name: drawn.append((name, level)) or image  # noqa: E731
+        monkeypatch.setitem(randaugment.OPERATIONS, name, record)
+    torch.manual_seed(0)
+    for _ in range(1600):
+        RandAugment(2, 15)(torch.zeros(3, 4, 4, dtype=torch.uint8))
+    assert {level for _, level in drawn} == {1.5} and len(drawn) == 3200
+    names = [name for name, _ in drawn]
+    assert all(150 < count < 250 for count in Counter(names).values()) and len(set(names)) == 16
+    twice = sum(first == second for first, second in zip(names[::2], names[1::2], strict=True))
+    assert 65 < twice < 135  # one in sixteen
