@@ -245,8 +245,9 @@ def compare(doc: str, work: Work, train: bool, precisions: list[str]) -> None:
     result = {**about(options.device, doc), "results": []}
     for name in options.models:
         c = config(name)
-        models = {key: model.to(options.device) for key, model in stacks(c).items()}
-        same_work(models, torch.randn(2, 3, *c.image, device=options.device))
+        models = stacks(c)
+        same_work(models, torch.randn(2, 3, *c.image))  # on the CPU: a GPU's convolutions round to TF32
+        models = {key: model.to(options.device) for key, model in models.items()}
         for mode, batch, precision in product(options.modes, options.batches, options.precisions):
             torch.compiler.reset()
             images = torch.randn(batch, 3, *c.image, device=options.device)
