@@ -73,7 +73,7 @@ class Splits:
     notes: tuple[str, ...]
     """What was decided on the way, for the user to read."""
     made: dict | None
-    """Where a test part had to be made: {"seed", "share", "train": [rows], "test": [rows]}, as plain numbers."""
+    """Where a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the others are for training."""
 
 
 def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Splits:
@@ -86,7 +86,7 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
     if whole is not None:
         train, test = stratified(whole.targets, TEST_SHARE, seed)
         sources = {"train": subset(whole, train)} | ({"test": subset(whole, test)} if len(test) else {})
-        made = {"seed": seed, "share": TEST_SHARE, "train": train.tolist(), "test": test.tolist()}
+        made = {"seed": seed, "share": TEST_SHARE, "test": test.tolist()}
         notes += (
             f"{where} has no test part: {len(test):,} of {len(whole):,} images, {TEST_SHARE:.0%} of every class, were set "
             f"aside as one (seed {seed})",
