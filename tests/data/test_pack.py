@@ -101,6 +101,8 @@ def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
     pack(parts, tmp_path / "out", how, 0)
     with pytest.raises(ValueError, match="holds shards of other images or settings"):
         pack(parts, tmp_path / "out", replace(how, side=20), 0)
+    with pytest.raises(ValueError, match="^s3://birds/out is an address, and results are written to a folder"):
+        pack(parts, Path("s3://birds/out"), how, 0)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("x")
     with pytest.raises(ValueError, match="full is not empty"):

@@ -1,6 +1,7 @@
 """Data sets larger than memory: shards and their index, row groups in windows, files elsewhere, the hub, ten million rows."""
 
 import io
+import itertools
 import pickle
 import tarfile
 import threading
@@ -275,6 +276,30 @@ def test_shards_and_parquet_files_over_http(tmp_path, served, monkeypatch):
     one.close()
 
 
+def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
+    shards(tmp_path / "wds")
+    write_parquet(tmp_path / "x.parquet")
+    asked, whole = itertools.count(), Ranges.do_GET
+
+    def half(self):
+        if next(asked) % 3:
+            return whole(self)
+        self.send_response(206)  # promises more than it sends
+        self.send_header("Content-Range", "bytes 0-999/1000")
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"x" * 500)
+        self.close_connection = True
+        return None
+
+    monkeypatch.setattr(Ranges, "do_GET", half)
+    monkeypatch.setattr(places.time, "sleep", lambda _: None)
+    monkeypatch.setattr(pieces, "KEEP", 10)
+    monkeypatch.setattr(pieces, "PIECE", 8192)
+    check(open_source(f"{served}/x.parquet"))
+    check(open_source(served + "/wds/train-{000..002}.tar"))
+
+
 def test_an_object_store(tmp_path):
     """fsspec's memory file system stands for s3:// and gs://: the same calls."""
     shards(tmp_path / "wds")
@@ -291,7 +316,8 @@ def test_what_cannot_be_fetched_is_one_sentence(served, tmp_path, monkeypatch):
     monkeypatch.setattr(places.time, "sleep", lambda _: None)
     for where, message in [
         (f"{served}/none.tar", "there is no http"),
-        (f"{served}/none.parquet", "there is no http"),
+        (f"{served}/none.parquet", "^there is no http"),
+        (f"{served}/none/of/it", "^there is no http"),
         ("http://127.0.0.1:9/x.tar", "http://127.0.0.1:9/x.tar cannot be read, after 4 attempts: "),
         ("nowhere://x/y.tar", "nowhere://x/y.tar cannot be opened: .*nowhere"),
     ]:

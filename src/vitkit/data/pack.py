@@ -19,6 +19,7 @@ from PIL import Image
 
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.loader import order
+from vitkit.data.places import on_this_machine
 from vitkit.data.progress import Shown, silent
 from vitkit.data.sources import Source, fingerprint
 from vitkit.data.tars import CLASSES
@@ -68,7 +69,7 @@ def pack(parts: dict[str, Source], dest: Path, how: Packing, workers: int, shown
     Raises ValueError for a directory that holds something else,
     OSError when the disk is full.
     """
-    dest.mkdir(parents=True, exist_ok=True)
+    on_this_machine(dest).mkdir(parents=True, exist_ok=True)
     labels = next(iter(parts.values())).labels
     if broken := [label for label in labels if "\n" in label]:
         raise ValueError(f"the class {broken[0]!r} has a line break in its name; rename it")

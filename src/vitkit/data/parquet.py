@@ -77,6 +77,8 @@ def _open(file: str, columns: Columns) -> _File:
             chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
             size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] == image)
     except (pa.ArrowException, OSError) as error:
+        if places.is_address(file) and isinstance(error, OSError):
+            raise  # which says all
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"{file} is no readable parquet file: {said}") from None
     except ValueError as error:

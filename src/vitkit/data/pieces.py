@@ -79,8 +79,8 @@ class ParquetRows:
             with places.parquet_file(path) as opened:
                 return opened.read_row_group(int(index), columns=[self.column], use_threads=False).column(0)
         except (pa.ArrowException, OSError) as error:
-            if places.is_address(path):
-                raise OSError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+            if places.is_address(path) and isinstance(error, OSError):
+                raise  # not to be had now, which is no damage
             raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
     def __getstate__(self) -> dict:

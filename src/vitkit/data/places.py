@@ -4,6 +4,7 @@ Patterns: "train-{000..146}.tar" and "a/{x,y}.parquet" are written out, "*", "?"
 """
 
 import glob
+import io
 import os
 import re
 import time
@@ -21,6 +22,16 @@ _MOST = 100_000  # files of a pattern
 def is_address(where: str) -> bool:
     """Whether this is read through fsspec: anything with a scheme."""
     return bool(_ADDRESS.match(where))
+
+
+def on_this_machine(path: Path) -> Path:
+    """The same path. Raises ValueError for an address, which Path has made a folder named "s3:" of: results are written here."""
+    if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
+        raise ValueError(
+            f"{str(path).replace(':/', '://', 1)} is an address, and results are written to a folder of this machine or of a "
+            f"file system that it has mounted; give such a folder, and copy it afterwards"
+        )
+    return path
 
 
 def is_pattern(where: str) -> bool:
@@ -73,18 +84,22 @@ def _remote_files(address: str) -> list[str]:
             found = system.glob(path)
         elif Path(path).suffix and not address.endswith("/"):  # a file; asking first would cost an answer for each
             return [address]
+        elif system.isdir(path):
+            found = [one for one in system.ls(path, detail=False) if Path(one).suffix]
+        elif system.exists(path):
+            found = [path]
         else:
-            found = [one for one in system.ls(path, detail=False) if Path(one).suffix] if system.isdir(path) else [path]
+            raise FileNotFoundError
         return [system.unstrip_protocol(one) for one in found]
 
     return _patiently(list_them, address)
 
 
 def open_file(path: str):
-    """A file opened for reading bytes, from anywhere; of remote ones blocks are fetched ahead. Raises OSError."""
+    """A file opened for reading bytes, from anywhere; of remote ones a BLOCK is fetched at once. Raises OSError."""
     if not is_address(path):
         return open(path, "rb")  # noqa: PTH123 the caller's to close
-    return _patiently(lambda system, name: system.open(name, "rb", block_size=BLOCK, cache_type="readahead"), path)
+    return io.BufferedReader(_Remote(path), BLOCK)
 
 
 def parquet_file(path: str):
@@ -93,9 +108,39 @@ def parquet_file(path: str):
 
     if not is_address(path):
         return pq.ParquetFile(path, memory_map=True)
-    # the footer and whole columns are asked for by their place: a cache of blocks would fetch what lies between
-    file = _patiently(lambda system, name: system.open(name, "rb", cache_type="none"), path)
-    return pq.ParquetFile(file, pre_buffer=True)
+    return pq.ParquetFile(
+        _Remote(path), pre_buffer=True
+    )  # which asks for the footer and for whole columns by their place
+
+
+class _Remote(io.RawIOBase):
+    """A remote file, of which every read asks for a part, patiently: file systems' own files may fail halfway."""
+
+    def __init__(self, address: str):
+        self.address, self.at = address, 0
+        self.size = _patiently(lambda system, name: system.info(name)["size"], address)
+        if self.size is None:
+            raise OSError(f"{address} cannot be read in parts: the server does not say how large it is")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = offset + (0, self.at, self.size)[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer) -> int:
+        count = max(0, min(len(buffer), self.size - self.at))
+        if count:
+            buffer[:count] = read_range(self.address, self.at, self.at + count)
+        self.at += count
+        return count
 
 
 def read_range(address: str, start: int, end: int) -> bytes:

@@ -22,6 +22,7 @@ from vitkit.data import (
     together,
     without,
 )
+from vitkit.data.places import on_this_machine
 from vitkit.data.progress import silent
 from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
@@ -164,7 +165,7 @@ def locked(workdir: Path) -> Iterator[None]:
 def _lock(workdir: Path) -> int:
     import fcntl
 
-    workdir.mkdir(parents=True, exist_ok=True)
+    on_this_machine(workdir).mkdir(parents=True, exist_ok=True)
     handle = os.open(workdir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
