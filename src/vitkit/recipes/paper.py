@@ -93,15 +93,14 @@ def table_3() -> dict[str, Callable[[], Recipe]]:
 
 def siblings() -> dict[str, Callable[[], Recipe]]:
     """Configurations of the same group, where they differ from Table 3."""
-    optim = {"sibling.jft.L32": {"clip": 1.0}, "sibling.imagenet21k.L32": {"weight_decay": 0.1, "clip": 1.0}}
-    optim |= {"sibling.imagenet21k.B16": {}, "sibling.imagenet.B16": {"schedule": "linear"}}
-    objective = Supervised(loss="sigmoid", off_target=1e-4)
-    other = {
-        "sibling.imagenet21k.L32": {"objective": objective},
-        "sibling.imagenet.B16": {"length": Span(90, "epochs")},
+    no = {"objective": Supervised(loss="sigmoid", off_target=1e-4)}
+    rows = {  # what differs of the optimiser, and beside it
+        "sibling.jft.L32": ({"clip": 1.0}, {}),
+        "sibling.imagenet21k.B16": ({}, {"batch": 1024} | no),
+        "sibling.imagenet21k.L32": ({"weight_decay": 0.1, "clip": 1.0}, no),
+        "sibling.imagenet.B16": ({"schedule": "linear"}, {"length": Span(90, "epochs")}),
     }
-    other |= {"sibling.imagenet21k.B16": {"objective": objective, "batch": 1024}}
-    return {name: partial(sibling, name, optim[name], other.get(name, {})) for name in optim}
+    return {name: partial(sibling, name, *changes) for name, changes in rows.items()}
 
 
 def sibling(name: str, optim: dict, other: dict) -> Recipe:
