@@ -58,7 +58,7 @@ def test_loss_one_image_at_a_time(changes, normalised):
         places = [learner.mask[0, 0]] * 12
         for i, state in zip(order[:3], x[len(prefix) :], strict=True):
             places[i] = state
-        y = torch.cat([x[: len(prefix)], torch.stack(places) + sincos((4, 3), 16)[0]])[None]
+        y = torch.cat([x[: len(prefix)], torch.stack(places) + sincos((4, 3), 16, "sincos-moco")[0]])[None]
         for block in learner.decoder.blocks:
             y = block(y)
         y = learner.predict(learner.decoder.norm(y))[0, len(prefix) :]

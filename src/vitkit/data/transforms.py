@@ -145,8 +145,8 @@ class Augmentation:
     rand_augment: tuple[int, int] = (0, 0)
     """RandAugment's layers and magnitude; 0 layers is none."""
     rand_augment_by: Literal["torchvision", "google"] = "torchvision"
-    """Whose it is. torchvision's has magnitudes from 0 to 30, that of Google's models from 0 to 20, each a stronger change:
-    15 turns by 15 degrees there, by 45 here."""
+    """Whose it is: torchvision's, with magnitudes from 0 to 30, of which 15 turns by 15 degrees; or that of Google's models
+    (AugReg), from 0 to 20, of which 15 turns by 45."""
     colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Largest change of brightness, contrast, saturation (a factor from 1 - it to 1 + it) and hue (a turn, up to 0.5)."""
     erase: float = 0.0

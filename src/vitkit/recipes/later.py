@@ -11,10 +11,11 @@ from itertools import product
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import vit
-from vitkit.recipes.paper import COMMON, EVALUATION
+from vitkit.recipes.paper import COMMON, EVALUATION, TRAINING
 from vitkit.train import Data, MaskedAutoencoder, Optim, Recipe, SelfDistillation, Span, Supervised
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+GOOGLE = replace(TRAINING, rand_augment_by="google")
 AUGREG = {  # RandAugment's layers and magnitude, mixup's alpha
     "none": ((0, 0), 0.0),
     "light1": ((2, 0), 0.0),
@@ -34,9 +35,7 @@ def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Rec
     return Recipe(
         name=name,
         model=vit("B/16", classes=0, head_bias=-10.0, dropout=rate, stochastic_depth=rate),
-        data=Data(
-            preprocessing=EVALUATION, augmentation=Augmentation(rand_augment=rand_augment, rand_augment_by="google")
-        ),
+        data=Data(preprocessing=EVALUATION, augmentation=replace(GOOGLE, rand_augment=rand_augment)),
         optim=Optim(lr=1e-3, weight_decay=decay, decay_on="kernels", warmup=Span(10_000)),
         objective=Supervised(loss="sigmoid", mixup=mixup),
         length=Span(300, "epochs"),
@@ -58,7 +57,7 @@ def plain() -> Recipe:
     return Recipe(
         name="plain.S16",
         model=vit("S/16", classes=0, pool="gap", positions="sincos", representation=384),
-        data=Data(preprocessing=EVALUATION, augmentation=Augmentation(rand_augment=(2, 10), rand_augment_by="google")),
+        data=Data(preprocessing=EVALUATION, augmentation=replace(GOOGLE, rand_augment=(2, 10))),
         optim=Optim(lr=1e-3, weight_decay=0.1, decay_on="kernels", warmup=Span(10_000)),
         objective=Supervised(mixup=0.2),
         length=Span(90, "epochs"),

@@ -3,20 +3,21 @@
 `vitkit train paper.imagenet21k.B16 --data.source PATH`. Printed in the paper are model, epochs, learning rate and its decay,
 weight decay, dropout, batch, warm-up, resolution, clipping on ImageNet, Adam's betas, the Inception crop and flip, and a
 hidden layer before the head. Not printed, and as the group's published configurations have it: the sigmoid loss with a head
-bias of -10, the linear decay's end at 1e-5, weight decay on every parameter, and evaluation on the centre 224 of a shorter
-side of 256. Ours are the arithmetic, the micro-batch, and when to save and to evaluate. JFT is Google's own: these recipes
-are for data of a like size.
+bias of -10, the linear decay's end at 1e-5, weight decay on every parameter, crops resized without antialiasing, and
+evaluation on the centre 224 of a shorter side of 256. Ours are the arithmetic, the micro-batch, and when to save and to
+evaluate. JFT is Google's own: these recipes are for data of a like size.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from vitkit.data import Preprocessing
+from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, named, vit
 from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span, Supervised
 
-EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))
+EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs takes the mean of what a pixel covers
+TRAINING = Augmentation(antialias=False)
 COMMON = {
     "batch": 4096,
     "micro_batch": 256,
@@ -66,7 +67,7 @@ def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Rec
     return Recipe(
         name=name,
         model=config,
-        data=Data(preprocessing=EVALUATION),
+        data=Data(preprocessing=EVALUATION, augmentation=TRAINING),
         optim=Optim(
             lr=lr,
             weight_decay=regime.weight_decay,
@@ -93,15 +94,14 @@ def table_3() -> dict[str, Callable[[], Recipe]]:
 
 def siblings() -> dict[str, Callable[[], Recipe]]:
     """Configurations of the same group, where they differ from Table 3."""
-    optim = {"sibling.jft.L32": {"clip": 1.0}, "sibling.imagenet21k.L32": {"weight_decay": 0.1, "clip": 1.0}}
-    optim |= {"sibling.imagenet21k.B16": {}, "sibling.imagenet.B16": {"schedule": "linear"}}
-    objective = Supervised(loss="sigmoid", off_target=1e-4)
-    other = {
-        "sibling.imagenet21k.L32": {"objective": objective},
-        "sibling.imagenet.B16": {"length": Span(90, "epochs")},
+    no = {"objective": Supervised(loss="sigmoid", off_target=1e-4)}
+    rows = {  # what differs of the optimiser, and beside it
+        "sibling.jft.L32": ({"clip": 1.0}, {}),
+        "sibling.imagenet21k.B16": ({}, {"batch": 1024} | no),
+        "sibling.imagenet21k.L32": ({"weight_decay": 0.1, "clip": 1.0}, no),
+        "sibling.imagenet.B16": ({"schedule": "linear"}, {"length": Span(90, "epochs")}),
     }
-    other |= {"sibling.imagenet21k.B16": {"objective": objective, "batch": 1024}}
-    return {name: partial(sibling, name, optim[name], other.get(name, {})) for name in optim}
+    return {name: partial(sibling, name, *changes) for name, changes in rows.items()}
 
 
 def sibling(name: str, optim: dict, other: dict) -> Recipe:
@@ -117,7 +117,7 @@ def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
     return Recipe(
         name=name,
         model=vit("B/16", classes=0),
-        data=Data(preprocessing=EVALUATION),
+        data=Data(preprocessing=EVALUATION, augmentation=TRAINING),
         optim=Optim(lr=2e-4, weight_decay=0.1, clip=0.0, warmup=Span(10_000)),  # the decay is Section 4.1's
         objective=objective,
         length=Span(1_000_000),

@@ -73,7 +73,8 @@ class MaskedAutoencoderLearner(nn.Module):
             of.heads,
             config.stride,
             config.image,
-            positions="sincos",
+            gelu=config.gelu,
+            positions="sincos-moco",
             pool="none",
             classes=0,
         )

@@ -46,13 +46,13 @@ class SelfDistillation:
     student_temperature: float = 0.1
     """Of the student's softmax."""
     teacher_temperature: float = 0.04
-    """Of the teacher's: lower, for sharper answers. DINO's best runs have 0.07, which needs a warm-up."""
+    """Of the teacher's: lower, for sharper answers. 0.07 in DINO's best runs, after a warm-up."""
     teacher_start: float = 0.04
-    """The teacher's temperature at the first update."""
+    """The teacher's temperature where such a warm-up begins."""
     teacher_warmup: Span = Span(0, "epochs")
-    """How long it grows from there, linearly; 30 epochs in those runs."""
+    """Linear growth of the teacher's temperature; 30 epochs in those runs."""
     last_layer_still: Span = Span(1, "epochs")
-    """How long the last layer, of which the outputs are products, stays as it began."""
+    """How long the projection's last layer stays as it began."""
     momentum: float = 0.996
     """The teacher's share of its old self at the first update; it grows to 1 as a cosine does."""
     centre_momentum: float = 0.9

@@ -33,7 +33,7 @@ class Supervised:
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
     off_target: float = 0.0
-    """For sigmoid: the target of a no, where 1 less it is that of a yes. Published ImageNet-21k configurations have 0.0001."""
+    """For sigmoid: the target of a no; a yes has 1 minus it. Published ImageNet-21k configurations have 0.0001."""
     mixup: float = 0.0
     """Blend neighbours of a batch and their targets; the alpha of Beta(alpha, alpha), which the shares are drawn from. AugReg
     has 0.2 to 0.8; 0 is off. With cutmix on as well, every example gets one of the two."""

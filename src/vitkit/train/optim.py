@@ -23,7 +23,7 @@ class Optim:
     weight_decay: float = 0.0
     """Multiplied by the current learning rate."""
     weight_decay_end: float | None = None
-    """Where the weight decay ends, on a cosine's way there (DINO has 0.04 to 0.4); None keeps it as it is."""
+    """Where the weight decay goes by the end, along a cosine (DINO's, from 0.04 to 0.4); None keeps it as it is."""
     decay_on: Literal["all", "kernels", "matrices"] = "all"
     """Which parameters decay: all of them, as in the paper's sibling code; the weights of dense layers and convolutions only,
     as in big_vision; or all but the vectors (biases, norms), as in MAE and DINO."""
