@@ -108,9 +108,8 @@ def parquet_file(path: str):
 
     if not is_address(path):
         return pq.ParquetFile(path, memory_map=True)
-    return pq.ParquetFile(
-        _Remote(path), pre_buffer=True
-    )  # which asks for the footer and for whole columns by their place
+    # pyarrow asks for the footer and for whole columns by their place: blocks ahead would fetch what lies between
+    return pq.ParquetFile(_Remote(path), pre_buffer=True)
 
 
 class _Remote(io.RawIOBase):
