@@ -51,9 +51,8 @@ def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
     SplitMix64, started at the key; its upper 24 bits.
     """
     start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would wrap around
-    bits = (
-        keys[:, None] + start + torch.arange(1, count + 1, device=keys.device) * _GOLDEN
-    )  # int64 wraps around, as it should
+    numbers = torch.arange(1, count + 1, device=keys.device)
+    bits = keys[:, None] + start + numbers * _GOLDEN  # int64 wraps around, as it should
     bits = (bits ^ _shifted(bits, 30)) * _FIRST
     bits = (bits ^ _shifted(bits, 27)) * _SECOND
     bits = bits ^ _shifted(bits, 31)

@@ -60,9 +60,8 @@ def _curves(lines: list[dict]) -> str:
     left.plot([line["step"] for line in training], [line["loss"] for line in training], color="#0b57d0")
     left.set(title="training loss", xlabel="step")
     names = sorted({name for line in evaluations for name in line})
-    blind = any(
-        name.endswith("/baseline") for name in names
-    )  # then the loss beside it says more than a share of right answers
+    # where there is a baseline, the loss beside it says more than a share of right answers
+    blind = any(name.endswith("/baseline") for name in names)
     shares = [] if blind else [name for name in names if _is_share(name)]
     for name in shares or [name for name in names if name.endswith(("/loss", "/baseline"))]:
         points = [(line["step"], line[name] * (100 if shares else 1)) for line in evaluations if name in line]

@@ -42,13 +42,11 @@ def activations(
 def _block(config: ViTConfig, tokens: int, asking: int, low: int) -> int:
     """Eq. 2 and 3, where `asking` tokens get an answer; `low` bytes for what a matrix product reads."""
     width, mlp, heads = config.width, config.mlp, config.heads
-    norms = (tokens + asking) * (
-        4 * width + 2 * 4
-    )  # both LayerNorms keep their input, and a mean and a deviation a token
+    # both LayerNorms keep their input, and a mean and a deviation a token
+    norms = (tokens + asking) * (4 * width + 2 * 4)
     queries = (2 * tokens + asking) * low * width  # q, k, v, from which attention is computed again
-    copied = (
-        asking if asking < tokens and (low < 4 or asking > 1) else 0
-    )  # a few rows of a tensor are read as a new one
+    # a few rows of a tensor are read as a new one
+    copied = asking if asking < tokens and (low < 4 or asking > 1) else 0
     inputs = (tokens + copied) * low * width  # of the products that make them
     attention = asking * (low * width + 4 * heads)  # its output, which the next product reads, and the softmax's sums
     dense = asking * low * (width + 2 * mlp)  # input of the MLP, before and after the GELU

@@ -72,9 +72,8 @@ def memory(recipe: Recipe, gpus: int) -> Memory:
     block = (parameters - cost(replace(config, depth=1)).parameters) / max(config.depth - 1, 1)
     rest = parameters - config.depth * block
     if gpus > 1:
-        gathered = low * (2 * block + rest) + (low + 4) * max(
-            block, rest
-        )  # a gradient, and its float32 copy to be reduced
+        reduced = (low + 4) * max(block, rest)  # a gradient, and its float32 copy
+        gathered = low * (2 * block + rest) + reduced
     else:
         gathered = low * parameters if low < 4 else 0
     rows, tokens = min(recipe.micro_batch, recipe.batch // gpus), cost(config).tokens

@@ -169,10 +169,8 @@ def to_json(node) -> dict:
     if isinstance(node, Span):
         return str(node)
     if is_dataclass(node):
-        named = getattr(
-            node, "kind", type(node).__name__ if isinstance(node, Objective) else ""
-        )  # which of several it is
-        kind = {"kind": named} if named else {}
+        which = getattr(node, "kind", type(node).__name__ if isinstance(node, Objective) else "")
+        kind = {"kind": which} if which else {}
         return kind | {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
     return list(node) if isinstance(node, tuple) else node
 

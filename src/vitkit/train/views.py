@@ -39,9 +39,8 @@ def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
     x = coloured(x, *(next(draws) for _ in range(5)))
     grey, blur, solarise = draws
     x = torch.where(_rows(grey < 0.2), luma(x).expand_as(x), x)
-    sigma = (
-        (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * images.shape[-1] / 224
-    )  # DINO's are for images of 224, in every view
+    # DINO's deviations are for images of 224, in every view
+    sigma = (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * images.shape[-1] / 224
     x = torch.where(_rows(blur < how.blur), blurred(x, sigma), x)
     return torch.where(_rows(solarise < how.solarise) & (x >= 0.5), 1 - x, x)
 
