@@ -103,6 +103,30 @@ def test_targets_of_siblings():
     assert {recipe(name).objective.off_target for name in off} == {0.0001}
 
 
+def test_values_of_augreg_and_the_plain_baseline():
+    """big_vision's vit_i21k.py and vit_s16_i1k.py; a decay of 1e-4 that is not multiplied by lr is 0.1 that is."""
+    assert settings("augreg.medium1") == (768, 0.0, "300 epochs", 1e-3, "cosine", 0.1, 1.0, 4096)
+    assert settings("augreg.light1.wd0.03.do0.1") == (768, 0.1, "300 epochs", 1e-3, "cosine", 0.03, 1.0, 4096)
+    assert settings("plain.S16") == (384, 0.0, "90 epochs", 1e-3, "cosine", 0.1, 1.0, 1024)
+    assert {recipe(name).optim.decay_on for name in ("augreg.medium1", "plain.S16")} == {"kernels"}
+    plain = recipe("plain.S16")
+    assert (plain.model.pool, plain.model.positions, plain.model.representation) == ("gap", "sincos", 384)
+    assert plain.objective == Supervised("softmax", mixup=0.2)
+    for name, model in ((n, recipe(n).model) for n in RECIPES if n.startswith("augreg.")):
+        assert model.stochastic_depth == model.dropout == (0.1 if name.endswith(".do0.1") else 0.0)
+
+
+def test_values_of_mae():
+    """The published command for ViT-B: 1.5e-4 for each 256 images, 64 GPUs of 64."""
+    found = recipe("mae.B16")
+    optim, of = found.optim, found.objective
+    assert settings("mae.B16") == (768, 0.0, "800 epochs", 1.5e-4 * 4096 / 256, "cosine", 0.05, 0.0, 4096)
+    assert (optim.beta1, optim.beta2, str(optim.warmup), optim.decay_on) == (0.9, 0.95, "40 epochs", "matrices")
+    assert (of.rate, of.width, of.depth, of.heads, of.normalised) == (0.75, 512, 8, 16, True)
+    crops = found.data.augmentation
+    assert (crops.area, crops.flip, found.data.preprocessing.interpolation) == ((0.2, 1.0), True, "bicubic")
+
+
 def test_values_of_dino():
     """The defaults of the published script, on 8 GPUs of 64 images each."""
     found = recipe("dino.S16")
