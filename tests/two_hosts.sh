@@ -3,11 +3,11 @@
 # comes back; the result is that of one undisturbed process. Needs root and iproute2, takes some minutes: sudo tests/two_hosts.sh
 set -eu
 runs=$(mktemp -d)
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # or a new agent is never told where the others meet
 settings="--length 100 --batch 48 --micro-batch 24 --save-every 10 --evaluate-every 50 --log-every 1 --optim.name sgd --optim.lr 0.1
     --model.width 24 --model.depth 2 --model.mlp 48 --model.heads 2 --data.workers 1 --device cpu"
 
-finish() { for n in 1 2; do kill -9 $(ip netns pids vitkit-$n) || true; ip netns del vitkit-$n; done 2> /dev/null; rm -rf "$runs"; }
+finish() { for n in 1 2; do kill -9 $(ip netns pids vitkit-$n) || true; ip netns del vitkit-$n; done 2> /dev/null; wait 2> /dev/null; rm -rf "$runs"; }
 trap finish EXIT
 ip link add vitkit-1 type veth peer name vitkit-2
 for n in 1 2; do
@@ -20,7 +20,8 @@ done
 
 host() {  # of a number: its agent, its words in a file
     GLOO_SOCKET_IFNAME=vitkit-$1 ip netns exec vitkit-$1 python -m torch.distributed.run --nnodes 2 --nproc-per-node 1 \
-        --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint 10.77.1.1:29500 --rdzv-id two --local-addr 10.77.1.$1 \
+        --max-restarts 3 --local-addr 10.77.1.$1 \
+        --rdzv-backend c10d --rdzv-endpoint 10.77.1.1:29500 --rdzv-conf is_host=$(($1 == 1)) --rdzv-id two \
         -m vitkit train digits --workdir "$runs/two" $settings --patience 15 >> "$runs/said-$1" 2>&1 &
 }
 until_said() {  # a number, a sentence: until that host has said it
