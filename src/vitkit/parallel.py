@@ -6,12 +6,13 @@ identity. With train/state.py this is the only file that names torch.distributed
 """
 
 import os
+import socket
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
@@ -141,17 +142,33 @@ class Watch:
     def _run(self) -> None:
         while not self.over.wait(min(1.0, self.patience / 10)):
             if time.monotonic() - self.since > self.patience:
-                sentence = self._sentence()
-                if self.first_to_fail():
-                    print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
+                said = [
+                    f"rank {world().rank} came no further for {self.patience:g} s and cannot reach the others; look at the "
+                    f"network of {socket.gethostname()}. The same command continues from the last checkpoint"
+                ]
+                asking = threading.Thread(target=self._ask, args=(self.store, said), daemon=True)
+                asking.start()
+                asking.join(3 * self._roll_call())  # what is out of reach may never answer
+                if said[-1]:
+                    print(f"vitkit: {said[-1]}", file=sys.stderr, flush=True)
                 os._exit(1)  # whatever the main thread waits in would not let go
 
-    def _sentence(self) -> str:
+    def _roll_call(self) -> float:
+        """Seconds that ranks are given to say that they live."""
+        return max(2.0, self.patience / 10)
+
+    def _ask(self, store: dist.Store, said: list[str]) -> None:
+        """Append what a roll call says, nothing where another rank says it."""
+        with suppress(RuntimeError):
+            sentence = self._sentence(store)
+            said.append(sentence if store.add("failed", 1) == 1 else "")
+
+    def _sentence(self, store: dist.Store) -> str:
         """Who is missing: a roll call, answered by the threads of all processes that live."""
         rank, ranks = world()
-        self.store.set(f"here/{rank}", str(self.beats))
-        time.sleep(max(2.0, self.patience / 10))
-        here = {one: int(self.store.get(f"here/{one}")) for one in range(ranks) if self.store.check([f"here/{one}"])}
+        store.set(f"here/{rank}", str(self.beats))
+        time.sleep(self._roll_call())
+        here = {one: int(store.get(f"here/{one}")) for one in range(ranks) if store.check([f"here/{one}"])}
         missing = sorted(set(range(ranks)) - set(here))
         behind = [one for one, beats in here.items() if beats < max(here.values())]
         who = ", ".join(f"rank {one}" for one in missing or behind)
