@@ -8,8 +8,10 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 ATTEMPTS = 4  # at reading from elsewhere, 1, 2 and 4 seconds apart
 BLOCK = 8 << 20  # bytes that are fetched at once where a remote file is read from its beginning to its end
@@ -32,6 +34,28 @@ def on_this_machine(path: Path) -> Path:
             f"file system that it has mounted; give such a folder, and copy it afterwards"
         )
     return path
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Another path to write to, which becomes this one once all of it is on the disk; of one that fails nothing is left.
+
+    Its name is nobody else's, so that several may write the same file. Raises OSError.
+    """
+    new = path.with_name(f"{path.name}.{token_hex(4)}.new")
+    try:
+        yield new
+        with new.open("r+b") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A file that is there whole or not at all. Raises OSError."""
+    with whole(path) as new:
+        new.write_bytes(data)
 
 
 def is_pattern(where: str) -> bool:

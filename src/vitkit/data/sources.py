@@ -20,7 +20,7 @@ from vitkit.data.hub import PREFIX, SAVED, read_hub
 from vitkit.data.manifests import read_manifest
 from vitkit.data.parquet import read_parquet
 from vitkit.data.stores import Arrays, Store
-from vitkit.data.tables import Columns, Table, classes, families
+from vitkit.data.tables import Columns, Table, classes, complete, families
 from vitkit.data.tars import read_tars
 
 TABLES = {".parquet": read_parquet, ".tar": read_tars}
@@ -232,7 +232,10 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     if len(found) > 1:
         raise ValueError(f"{where} holds several data sets: {', '.join(sorted(found))}; name one")
     named = next(iter(found.values()), {})
-    divided = files != [where] and len(named) == len(files)  # a file that is asked for alone is all there is
+    alone = files == [where]  # a file that is asked for alone is all there is
+    if not alone:
+        complete(files)
+    divided = len(named) == len(files) and not alone
     return TABLES[kinds.pop()](named if divided else dict.fromkeys(files, ""), columns)
 
 

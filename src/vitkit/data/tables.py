@@ -20,9 +20,9 @@ MAX_CLASSES = 1_000_000
 
 # NAME-train.parquet, train-00000-of-00004.parquet, NAME-train-000.tar: a name, a part and a shard, of which the part is needed.
 _FILE = re.compile(
-    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_](?P<shard>\d+)(?:-of-(?P<shards>\d+)(?:-[0-9a-f]+)?)?)?",
-    re.IGNORECASE,
+    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_]\d+(?:-of-\d+(?:-[0-9a-f]+)?)?)?", re.IGNORECASE
 )
+_SHARD = re.compile(r"(?P<name>.+)[-_](?P<shard>\d+)-of-(?P<shards>\d+)(?:-[0-9a-f]+)?")
 
 
 def families(files: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -35,17 +35,19 @@ def families(files: Iterable[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def complete(files: dict[str, str]) -> None:
-    """Raises ValueError where a shard of several is missing: half a data set trains without a complaint."""
-    shards: dict[tuple[str, int], set[int]] = {}
-    for file, part in files.items():
-        match = _FILE.fullmatch(Path(file).stem)
-        if part and match and match["shards"]:
-            shards.setdefault((part, int(match["shards"])), set()).add(int(match["shard"]))
-    for (part, count), there in shards.items():
-        if count <= 100_000 and (missing := sorted(set(range(count)) - there)):
-            folder = next(iter(files)).rpartition("/")[0] or "."
-            raise ValueError(f"{folder} has {len(there)} of {count} {part} files; number {missing[0]:05d} is missing")
+def complete(files: Iterable[str]) -> None:
+    """Raises ValueError where a shard of several is missing, or there twice: half a data set trains without a complaint."""
+    shards: dict[tuple[str, int], dict[int, str]] = {}
+    for file in files:
+        if match := _SHARD.fullmatch(Path(file).stem):
+            there = shards.setdefault((match["name"], int(match["shards"])), {})
+            before = there.setdefault(int(match["shard"]), file)
+            if before != file and Path(before).parent == Path(file).parent:
+                raise ValueError(f"{before} and {Path(file).name} are the same shard of {match['name']}; remove one")
+    for (name, count), there in shards.items():
+        if count <= 100_000 and (missing := sorted(set(range(count)) - set(there))):
+            folder = next(iter(there.values())).rpartition("/")[0] or "."
+            raise ValueError(f"{folder} has {len(there)} of {count} {name} files; number {missing[0]:05d} is missing")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from vitkit.data.folders import SUFFIXES
 from vitkit.data.pieces import TarMembers
 from vitkit.data.progress import bar
 from vitkit.data.stores import MAX_FILE, Names
-from vitkit.data.tables import LABEL, Columns, Table, as_labels, complete, pick
+from vitkit.data.tables import LABEL, Columns, Table, as_labels, pick
 from vitkit.data.workers import in_order
 from vitkit.parallel import cache_dir, cpus
 
@@ -47,7 +47,6 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     `columns` name the extensions of image and label ("png", "cls"), or the label's field in "json". Raises ValueError for
     what is damaged, compressed, or has no label.
     """
-    complete(files)
     names = list(files)
     building = _Building(names, columns)
     missing = [i for i in range(len(names)) if building.cached(i) is None]
