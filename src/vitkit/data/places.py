@@ -183,13 +183,18 @@ def exists(path: str) -> bool:
 
 
 def state_of(path: str) -> str:
-    """What changes when a file does: its place, size and time of change, as text. Raises OSError."""
+    """What changes when a file does: its place, size, times and whatever else a server tells, as text. Raises OSError."""
     if not is_address(path):
         found = Path(path).stat()
-        return f"{Path(path).absolute()} {found.st_size} {found.st_mtime_ns}"
+        # copies and downloads may keep the time of the original, but not the time of the change nor the place on the disk
+        return f"{Path(path).absolute()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
     info = _patiently(lambda system, name: system.info(name), path)
-    marks = [str(info[key]) for key in ("size", "ETag", "etag", "LastModified", "mtime", "created") if key in info]
-    return " ".join([path, *marks])
+    return " ".join([path, *(str(info[key]) for key in _MARKS if info.get(key) is not None)])
+
+
+# As http, s3, gs, abfs, hf and others name them.
+_MARKS = ("size", "ETag", "etag", "Content-MD5", "md5Hash", "generation", "blob_id", "Last-Modified", "LastModified")
+_MARKS += ("last_modified", "updated", "mtime", "created")
 
 
 def _patiently(act: Callable, address: str):
