@@ -342,6 +342,13 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
     check(open_source(served + "/wds/train-{000..002}.tar"))
 
 
+def test_addresses_may_be_signed(tmp_path, served):
+    write_parquet(tmp_path / "x.parquet")
+    shards(tmp_path / "wds")
+    check(open_source(f"{served}/x.parquet?sig=a%2Fb&se=2026-11-21"))
+    check(open_source(served + "/wds/train-{000..002}.tar?sig=a/b"))
+
+
 def test_a_remote_shard_that_changed_is_indexed_anew(tmp_path, served):
     path = shard({"1.png": PICTURES[0], "1.cls": b"0"}, tmp_path / "x.tar")
     os.utime(path, (1e9, 1e9))

@@ -63,6 +63,16 @@ def is_pattern(where: str) -> bool:
     return any(mark in where for mark in "{*?[")
 
 
+def plain(where: str) -> str:
+    """The same without what follows "?" in an address of the web, such as a signature; there it is no mark of a pattern."""
+    return where.partition("?")[0] if where.lower().startswith(("http://", "https://")) else where
+
+
+def suffix(where: str) -> str:
+    """ ".parquet" and the like, of a file or an address; "" where there is none."""
+    return Path(plain(where)).suffix.lower()
+
+
 def expand(where: str) -> list[str]:
     """The files that a path, an address or a pattern of either names, sorted; a folder is all the files in it.
 
@@ -104,9 +114,9 @@ def _written_out(where: str) -> list[str]:
 
 def _remote_files(address: str) -> list[str]:
     def list_them(system, path: str) -> list[str]:
-        if any(mark in path for mark in "*?["):
+        if any(mark in plain(path) for mark in "*?["):
             found = system.glob(path)
-        elif Path(path).suffix and not address.endswith("/"):  # a file; asking first would cost an answer for each
+        elif suffix(path) and not address.endswith("/"):  # a file; asking first would cost an answer for each
             return [address]
         elif system.isdir(path):
             found = [one for one in system.ls(path, detail=False) if Path(one).suffix]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitkit.data.places import plain
 from vitkit.data.stores import Store
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
@@ -29,7 +30,7 @@ def families(files: Iterable[str]) -> dict[str, dict[str, str]]:
     """The data sets among files that are named by part, by the name their files share: {file: part}. It may be ""."""
     found: dict[str, dict[str, str]] = {}
     for file in sorted(files):
-        match = _FILE.fullmatch(Path(file).stem)
+        match = _FILE.fullmatch(Path(plain(file)).stem)
         if match and not Path(file).name.startswith("."):
             found.setdefault(match["name"] or "", {})[file] = PARTS[match["part"].lower()]
     return found
@@ -39,7 +40,7 @@ def complete(files: Iterable[str]) -> None:
     """Raises ValueError where a shard of several is missing, or there twice: half a data set trains without a complaint."""
     shards: dict[tuple[str, int], dict[int, str]] = {}
     for file in files:
-        if match := _SHARD.fullmatch(Path(file).stem):
+        if match := _SHARD.fullmatch(Path(plain(file)).stem):
             there = shards.setdefault((match["name"], int(match["shards"])), {})
             before = there.setdefault(int(match["shard"]), file)
             if before != file and Path(before).parent == Path(file).parent:
@@ -65,7 +66,7 @@ class Table(NamedTuple):
 
     store: Store
     labels: np.ndarray  # int64, or objects: class names
-    parts: np.ndarray  # "train", "val" or "test" of every row, "" where the data set has no parts
+    parts: np.ndarray  # "train", "val" or "test" of every row, "" where the data set has no parts; None is left out
     names: tuple[str, ...] | None  # of the classes, where integer labels come with names
     notes: tuple[str, ...]
 
@@ -129,6 +130,23 @@ def as_parts(values: Sequence, where: str) -> np.ndarray:
         row = found.index("")
         raise ValueError(f"{where} row {row} belongs to the split {values[row]!r}; the splits are {', '.join(PARTS)}")
     return np.array(found, dtype=object)
+
+
+def labelled(table: Table) -> Table:
+    """The table less the parts whose labels are kept secret: -1 throughout, as the hub has ImageNet's test part.
+
+    Their rows are of no part any more. Where nothing else is there, nothing is taken away.
+    """
+    if table.names is None or table.labels.dtype != np.int64 or not (table.labels == -1).any():
+        return table
+    known = set(table.parts[table.labels != -1])
+    if not known or not (secret := sorted(set(table.parts) - known)):
+        return table
+    rows = np.isin(table.parts, secret)
+    note = f"left out: the part {' and '.join(secret)}, whose labels are all -1, that is, not told"
+    return table._replace(
+        labels=np.where(rows, 0, table.labels), parts=np.where(rows, None, table.parts), notes=(*table.notes, note)
+    )
 
 
 def classes(table: Table) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:

@@ -74,7 +74,11 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
 
 def _classes(shard: str) -> tuple[str, ...] | None:
     """The lines of classes.txt beside a shard, if it is there."""
-    path = f"{shard.rpartition('/')[0]}/{CLASSES}" if places.is_address(shard) else str(Path(shard).parent / CLASSES)
+    path = (
+        f"{places.plain(shard).rpartition('/')[0]}/{CLASSES}"
+        if places.is_address(shard)
+        else str(Path(shard).parent / CLASSES)
+    )
     if not places.exists(path):
         return None
     with places.open_file(path) as file:
@@ -185,7 +189,9 @@ def _examples(file: str, left: Counter) -> Iterator[tuple[str, Members]]:
             if not tarfile.BLOCKSIZE <= len(tail) <= TAIL or any(tail):
                 raise tarfile.ReadError(f"after {shard.offset:,} bytes it is damaged, cut off, or two files in one")
     except (tarfile.TarError, EOFError) as error:
-        packed = "; unpack it with gunzip: a compressed shard has no places to begin at" * file.endswith(("gz", "z"))
+        packed = "; unpack it with gunzip: a compressed shard has no places to begin at" * places.plain(file).endswith(
+            ("gz", "z")
+        )
         raise ValueError(f"{file} is no readable tar file: {error}{packed}") from None
     if members:
         yield "/".join(filter(None, key)), members
