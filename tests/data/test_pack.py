@@ -203,6 +203,38 @@ def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     assert not list(out.rglob("*.new"))
 
 
+def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_path):
+    where, out = str(folder({f"{kind}/{i}.png": 300 for kind in ("ant", "bee") for i in range(60)})), tmp_path / "out"
+    (tmp_path / "slow.py").write_text("""if True:
+        import sys, time
+        from vitkit.cli import main
+        from vitkit.data.stores import Files
+
+        read, Files.read = Files.read, lambda store, row: (time.sleep(1), read(store, row))[1]
+        sys.exit(main(sys.argv[1:]))
+    """)
+    command = [
+        sys.executable,
+        str(tmp_path / "slow.py"),
+        "data",
+        "pack",
+        where,
+        str(out),
+        "--workers",
+        "2",
+        "--shard",
+        "60",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as job:
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("*.new"))) < 2 and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        began = time.monotonic()
+        os.killpg(job.pid, signal.SIGINT)
+        assert "stopped; the same command goes on" in job.communicate(timeout=60)[1] and job.returncode == 130
+        assert time.monotonic() - began < 5  # each worker would be waited for as long
+
+
 # Surveys
 
 

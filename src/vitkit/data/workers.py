@@ -96,6 +96,12 @@ def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
         said = (str(error) or type(error).__name__).splitlines()[0]
         if said.startswith("Caught"):  # raised in a worker, not by its death
             raise
+    except KeyboardInterrupt:
+        for (
+            worker
+        ) in items._workers:  # in the middle of a shard, say: the loader would wait for each, five seconds long
+            worker.terminate()
+        raise
     with suppress(RuntimeError):
         time.sleep(0.1)  # word of the death, which PyTorch raises wherever the main process is, may still be on its way
     del items  # outside of the handler, which would hold on to it and to the dead worker; so does the odd cycle
