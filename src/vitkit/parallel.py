@@ -59,12 +59,14 @@ def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.d
     An error of several ranks is raised by the first to fail, in the others it becomes an Echo. RankLost is raised when
     a rank dies; when one hangs for `patience` seconds, the process says which and ends with status 1.
     """
-    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        yield pick_device(device)
-        return
     place = pick_device(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
+    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield place
+        return
+    if place.type == "cuda" and ":" in device:
+        raise ValueError(f"{device} is one GPU, and every process of torchrun needs its own; say --device cuda")
     waiting = timedelta(seconds=2 * patience + 30)  # the watch is to come first: it knows who is missing
     store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=waiting)))
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
@@ -126,6 +128,10 @@ class Watch:
         self.beats += 1
         if self.beats == 1 and self.store is not None:
             threading.Thread(target=self._run, daemon=True).start()
+
+    def rest(self) -> None:
+        """This rank may take its time until its next beat: reading and writing can be slow, and say so in their own way."""
+        self.since = float("inf")
 
     def end(self) -> None:
         """Watch no longer."""
@@ -323,6 +329,8 @@ def pick_device(name: str = "auto") -> torch.device:
         raise ValueError(
             f"no device {name!r} on this machine; there is {', '.join(have)}{f' (0 to {count - 1})' * (count > 1)}"
         )
+    if kind == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # float32 is float32 in convolutions too, as it is in matrix products
     return torch.device(name)
 
 
