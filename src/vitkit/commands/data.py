@@ -54,7 +54,7 @@ class Stats:
 def pack(command: Pack) -> int:
     """`vitkit data pack`."""
     from vitkit.data import bar, open_parts, pack
-    from vitkit.parallel import cpus
+    from vitkit.machine import cpus
 
     parts, _, notes = open_parts(command.source, command.columns)
     for note in notes:
@@ -77,7 +77,7 @@ def pack(command: Pack) -> int:
 def stats(command: Stats) -> int:
     """`vitkit data stats`."""
     from vitkit.data import bar, open_parts, open_source, survey, twins
-    from vitkit.parallel import cpus
+    from vitkit.machine import cpus
 
     workers = cpus() if command.workers < 0 else command.workers
     parts, labels, notes = open_parts(command.source, command.columns)

@@ -10,10 +10,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
+from vitkit.machine import autocast, slow
 from vitkit.models import create
 from vitkit.parallel import (
     any_rank,
-    autocast,
     from_every_rank,
     from_rank_0,
     full,
@@ -22,7 +22,6 @@ from vitkit.parallel import (
     on_rank_0,
     own,
     shard,
-    slow,
     sum_over_ranks,
     watch,
     world,

@@ -25,7 +25,8 @@ from vitkit.data import (
 )
 from vitkit.data.places import on_this_machine
 from vitkit.data.progress import silent
-from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
+from vitkit.machine import cpus
+from vitkit.parallel import any_rank, from_every_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.checkpoints import checkpoints, steps
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
