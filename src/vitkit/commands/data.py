@@ -1,6 +1,7 @@
 """Data sets themselves: `vitkit data pack`, `vitkit data stats`."""
 
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -52,7 +53,7 @@ class Stats:
 
 
 def pack(command: Pack) -> int:
-    """`vitkit data pack`."""
+    """`vitkit data pack`. Raises KeyboardInterrupt, with a sentence, when it is interrupted."""
     from vitkit.data import bar, open_parts, pack
     from vitkit.machine import cpus
 
@@ -60,7 +61,11 @@ def pack(command: Pack) -> int:
     for note in notes:
         print(note)
     workers = cpus() if command.workers < 0 else command.workers
-    total = pack(parts, command.dest, command.packing, workers, bar("packing"))
+    try:
+        total = pack(parts, command.dest, command.packing, workers, bar("packing"))
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        raise
     count = sum(map(len, parts.values()))
     print(
         f"{total.written:,} of {count:,} images in {command.dest}, {total.bytes / 1e6:,.1f} MB"
