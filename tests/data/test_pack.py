@@ -304,7 +304,11 @@ def test_duplicates_are_listed_and_left_out_of_training(doubles, tmp_path, capsy
     drop, sheet = tmp_path / "drop.txt", tmp_path / "pairs.png"
     assert main(["data", "stats", str(doubles), "--exclude", str(drop), "--sheet", str(sheet), "--workers", "0"]) == 0
     out = capsys.readouterr().out
-    assert "train and test share 1 files; 2 more pairs are near-duplicates" in out and "broken, in train: " in out
+    assert (
+        "train and test share 1 files; 2 more images of train look like one of test" in out
+        and "broken, in train: " in out
+    )
+    assert "warning: 2 of them are of another class than what they are like" in out
     assert min(open_image(sheet.read_bytes(), "sheet").size) > 100
     train = open_parts(str(doubles))[0]["train"]
     left = without(train, drop)

@@ -2,16 +2,20 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from tyro.conf import Positional, arg
 
-from vitkit.data import Columns, Packing, Source, Survey, Twin
+from vitkit.data import Columns, Packing, Pair, Source, Survey, write_list
 
 SHOWN = 20  # classes whose counts are printed; of more the ends
 LISTED = 10  # broken images and duplicates that are printed
@@ -48,6 +52,8 @@ class Stats:
     """Which columns of a table hold the image and its label; found by their names unless told."""
     workers: int = -1
     """Processes that decode images; -1 follows the CPU quota."""
+    split_seed: int = 0
+    """Of the test part that is made where the data set has none; give train the same, as --data.split-seed."""
     json: bool = False
     """Print everything as one line of JSON."""
 
@@ -55,7 +61,7 @@ class Stats:
 def pack(command: Pack) -> int:
     """`vitkit data pack`. Raises KeyboardInterrupt, with a sentence, when it is interrupted."""
     from vitkit.data import open_parts, pack
-    from vitkit.parallel import cpus
+    from vitkit.machine import cpus
 
     parts, _, notes = open_parts(command.source, command.columns)
     for note in notes:
@@ -80,52 +86,53 @@ def pack(command: Pack) -> int:
 
 
 def stats(command: Stats) -> int:
-    """`vitkit data stats`."""
-    from vitkit.data import bar, open_parts, open_source, survey, twins
-    from vitkit.parallel import cpus
+    """`vitkit data stats`. Raises ValueError, before anything is looked at, for what could not be compared or written."""
+    from vitkit.data import bar, open_source, open_splits, survey, twins
+    from vitkit.machine import cpus
 
     workers = cpus() if command.workers < 0 else command.workers
-    parts, labels, notes = open_parts(command.source, command.columns)
-    surveys = {name: survey(part, workers, bar(f"looking at {name or 'images'}")) for name, part in parts.items()}
-    train = "train" if "train" in surveys else ""
-    pairs = {(a, b): twins(surveys[a], surveys[b]) for a, b in (("train", "val"), ("train", "test"), ("val", "test"))
-             if a in surveys and b in surveys}  # fmt: skip
+    say = partial(print, file=sys.stderr) if command.json else print
+    splits = open_splits(command.source, command.columns, command.split_seed)
+    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
+    if "train" not in parts and (command.exclude or command.test):
+        raise ValueError(
+            f"{command.source} has no training images to compare, only {', '.join(parts)}; leave out --exclude and --test"
+        )
+    for path in filter(None, (command.exclude, command.sheet)):
+        if not path.absolute().parent.is_dir():
+            raise ValueError(f"{path} could not be written: there is no folder {path.parent}; make it first")
+    compared = [("train", "val"), ("train", "test"), ("val", "test")]
     if command.test:
-        surveys[command.test] = survey(open_source(command.test), workers, bar(f"looking at {command.test}"))
-        pairs[train, command.test] = twins(surveys[train], surveys[command.test])
+        parts[command.test] = open_source(command.test)
+        compared.append(("train", command.test))
+    surveys = {name: survey(part, workers, bar(f"looking at {name}")) for name, part in parts.items()}
+    pairs = {(a, b): twins(surveys[a], surveys[b]) for a, b in compared if a in surveys and b in surveys}
+    found = _as_json(surveys, pairs, splits.labels)
     if command.json:
-        print(json.dumps(_as_json(surveys, pairs, labels)))
+        print(json.dumps(found))
     else:
-        for note in notes:
+        for note in splits.notes:
             print(note)
-        _print(surveys, pairs, labels)
-    drop = sorted({(twin.first, held) for (part, held), found in pairs.items() if part == train for twin in found})
+        _print(found, [name for name, part in parts.items() if part.labels == splits.labels])
     if command.exclude:
-        _write_list(command.exclude, train, surveys, pairs)
+        _write_list(command.exclude, surveys, pairs, say)
     if command.sheet and any(pairs.values()):
-        _draw(command.sheet, surveys, pairs)
+        say(f"wrote {_draw(command.sheet, surveys, pairs)}")
     if not command.json:
-        if command.exclude:
-            print(f"next: vitkit train RECIPE --data.source {command.source} --data.exclude {command.exclude}")
-        elif drop:
-            print(
-                f"next: vitkit data stats {command.source} --exclude FILE lists them for vitkit train --data.exclude FILE"
-            )
-        else:
-            print(f"next: vitkit train scratch --data.source {command.source}")
+        _print_next(command, any(twins for (part, _), twins in pairs.items() if part == "train"))
     return 0
 
 
-Pairs = dict[tuple[str, str], list[Twin]]
+Pairs = dict[tuple[str, str], list[Pair]]
 
 
 def _as_json(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
-    from vitkit.data import same_files
+    from vitkit.data import other_class, same_files
 
     found = {"classes": list(labels), "parts": {}, "pairs": []}
     for name, one in surveys.items():
         sides = one.sizes[one.good]
-        found["parts"][name or "images"] = {
+        found["parts"][name] = {
             "images": len(one.source),
             "classes": np.bincount(one.source.targets, minlength=len(one.source.labels)).tolist(),
             "height": _three(sides[:, 0]),
@@ -138,9 +145,13 @@ def _as_json(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
         }
     for (a, b), twins in pairs.items():
         names = surveys[a].source.name, surveys[b].source.name
-        listed = [[names[0](twin.first), names[1](twin.second), twin.bits] for twin in twins]
         found["pairs"].append(
-            {"parts": [a or "images", b], "same": sum(twin.bits < 0 for twin in twins), "pairs": listed}
+            {
+                "parts": [a, b],
+                "same": sum(twin.bits < 0 for twin in twins),
+                "other class": other_class(surveys[a], surveys[b], twins),
+                "pairs": [[names[0](twin.first), names[1](twin.second), twin.bits, twin.count] for twin in twins],
+            }
         )
     return found
 
@@ -157,9 +168,9 @@ def _contradictions(one: Survey) -> int:
     return sum(len(set(one.source.targets[group])) > 1 for group in same_files(one))
 
 
-def _print(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> None:
-    found = _as_json(surveys, pairs, labels)
-    table = Table("", *found["parts"])
+def _print(found: dict, alike: list[str]) -> None:
+    """alike: the parts whose classes are those of the data set."""
+    table = Table("", *map(escape, found["parts"]))
     rows = {
         "images": lambda part: f"{part['images']:,}",
         "MB": lambda part: f"{part['bytes'] / 1e6:,.1f}",
@@ -175,39 +186,57 @@ def _print(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) ->
     for name, text in rows.items():
         table.add_row(name, *(text(part) for part in found["parts"].values()))
     Console().print(table)
-    _print_classes(found, labels)
+    _print_classes(found, alike)
     for name, part in found["parts"].items():
         for sentence in part["broken"][:LISTED]:
             print(f"broken, in {name}: {sentence}")
     for pair in found["pairs"]:
         (a, b), same, near = pair["parts"], pair["same"], len(pair["pairs"]) - pair["same"]
-        print(f"{a} and {b} share {same:,} files; {near:,} more pairs are near-duplicates")
-        for one, other, bits in pair["pairs"][:LISTED]:
-            print(f"  {one} is {'the same as' if bits < 0 else 'like'} {other}")
+        print(f"{a} and {b} share {same:,} files; {near:,} more images of {a} look like one of {b}")
+        for one, other, bits, count in pair["pairs"][:LISTED]:
+            more = f" and {count - 1:,} more" if count > 1 else ""
+            print(f"  {one} is {'the same as' if bits < 0 else 'like'} {other}{more}")
+        if pair["other class"]:
+            print(
+                f"warning: {pair['other class']:,} of them are of another class than what they are like: a label is wrong, "
+                f"or these are no duplicates; look at them with --sheet FILE"
+            )
 
 
-def _print_classes(found: dict, labels: tuple[str, ...]) -> None:
-    parts = {name: part for name, part in found["parts"].items() if len(part["classes"]) == len(labels)}
-    first = next(iter(parts.values()))["classes"]
+def _print_classes(found: dict, alike: list[str]) -> None:
+    parts, labels = {name: found["parts"][name]["classes"] for name in alike}, found["classes"]
+    first = next(iter(parts.values()))
     order = sorted(range(len(labels)), key=lambda k: -first[k])
-    table = Table("class", *parts)
+    table = Table("class", *map(escape, parts))
     for k in order if len(order) <= SHOWN else [*order[: SHOWN // 2], -1, *order[-SHOWN // 2 :]]:
-        table.add_row(*(["..."] if k < 0 else [labels[k], *(f"{part['classes'][k]:,}" for part in parts.values())]))
+        table.add_row(*(["..."] if k < 0 else [Text(labels[k]), *(f"{counts[k]:,}" for counts in parts.values())]))
     Console().print(table)
 
 
-def _write_list(path: Path, train: str, surveys: dict[str, Survey], pairs: Pairs) -> None:
-    """Training images that look like one that is held out: a name a line, and after a tab why."""
-    name, lines = surveys[train].source.name, {}
-    for (part, held), found in pairs.items():
-        for twin in found if part == train else ():
-            why = "the same as" if twin.bits < 0 else "like"
-            lines.setdefault(twin.first, f"{name(twin.first)}\t{why} {surveys[held].source.name(twin.second)}")
-    path.write_text("".join(f"{lines[i]}\n" for i in sorted(lines)), "utf-8")
-    print(f"wrote {len(lines):,} training images to leave out into {path}")
+def _print_next(command: Stats, doubles: bool) -> None:
+    seed = f" --split-seed {command.split_seed}" if command.split_seed else ""
+    if command.exclude:
+        seed = seed.replace("--", "--data.")
+        print(f"next: vitkit train RECIPE --data.source {command.source}{seed} --data.exclude {command.exclude}")
+    elif doubles:
+        again = f"{command.source}{f' --test {command.test}' if command.test else ''}{seed}"
+        print(f"next: vitkit data stats {again} --exclude FILE lists them for vitkit train --data.exclude FILE")
+    else:
+        print(f"next: vitkit train scratch --data.source {command.source}")
 
 
-def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> None:
+def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs, say: Callable[[str], None]) -> None:
+    """Training images that look like one that is held out, each with the first reason."""
+    why = {}
+    for (part, held), twins in pairs.items():
+        for twin in twins if part == "train" else ():
+            how = "the same as" if twin.bits < 0 else "like"
+            why.setdefault(twin.first, f"{how} {surveys[held].source.name(twin.second)}")
+    write_list(path, surveys["train"].source, why)
+    say(f"wrote {len(why):,} training images to leave out into {path}")
+
+
+def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
     """Pairs side by side, those first that are least alike."""
     from vitkit.inspection.sheet import Tile, contact_sheet
 
@@ -216,7 +245,7 @@ def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> None:
     for twin, first, second in sorted(every, key=lambda row: -row[0].bits)[:40]:
         both = _square(first, twin.first), _square(second, twin.second)
         tiles.append(Tile(np.concatenate(both, axis=1), "same file" if twin.bits < 0 else f"{twin.bits} bits differ"))
-    print(f"wrote {contact_sheet(tiles, path)}")
+    return contact_sheet(tiles, path)
 
 
 def _square(source: Source, index: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from vitkit.data.check import check_images
 from vitkit.data.images import BadImage, Picture, open_image
+from vitkit.data.likeness import Pair
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
 from vitkit.data.mix import mix, uniforms
 from vitkit.data.pack import Packed, Packing, pack
@@ -18,8 +19,9 @@ from vitkit.data.sources import (
     subset,
     together,
     without,
+    write_list,
 )
-from vitkit.data.survey import Survey, Twin, same_files, survey, twins
+from vitkit.data.survey import Survey, other_class, same_files, survey, twins
 from vitkit.data.tables import Columns
 from vitkit.data.transforms import Augmentation, Preprocessing, augment
 from vitkit.data.workers import WorkerDied
@@ -31,12 +33,12 @@ __all__ = [
     "Columns",
     "Packed",
     "Packing",
+    "Pair",
     "Picture",
     "Preprocessing",
     "Source",
     "Splits",
     "Survey",
-    "Twin",
     "WorkerDied",
     "augment",
     "bar",
@@ -50,6 +52,7 @@ __all__ = [
     "open_parts",
     "open_source",
     "open_splits",
+    "other_class",
     "pack",
     "same_files",
     "stratified",
@@ -60,4 +63,5 @@ __all__ = [
     "twins",
     "uniforms",
     "without",
+    "write_list",
 ]

@@ -2,8 +2,10 @@
 
 The hash is pHash (Zauner, 2010): the image in grey at 32 x 32, its discrete cosine transform, and of the 8 x 8 lowest
 frequencies one bit each: above their median or not. Images whose hashes differ in at most DISTANCE bits are candidates;
-they count as near-duplicates where their 8 x 8 colour thumbnails, too, are alike. That finds what was scaled, encoded
-again, or slightly changed in colour or framing. It does not find mirrored, turned or strongly cropped images.
+they count as near-duplicates where their 8 x 8 colour thumbnails, too, differ little beside their own contrast: digits on
+black, or X-rays, are all within a few levels of one another. That finds what was scaled, encoded again, or slightly changed
+in colour or framing. It does not find mirrored, turned or strongly cropped images; and empty ones, which have no contrast,
+only where the files are the same.
 """
 
 from collections.abc import Iterator
@@ -14,7 +16,11 @@ from PIL import Image
 
 DISTANCE = 8  # bits of 64
 DIFFERENCE = 20.0  # root mean square over a thumbnail, in levels of 255, after both have the same mean
-BLOCK = 1 << 24  # comparisons at once
+SHARE = 0.35  # and of the standard deviation of the flatter thumbnail; twice that in at most CLOSE bits
+CLOSE = 2
+FLAT = 1.0  # levels by which a thumbnail varies over its places, of an image that shows nothing
+BLOCK = 1 << 21  # comparisons at once
+SLICE = 50_000  # candidates whose thumbnails are compared at once
 
 
 class Look(NamedTuple):
@@ -25,12 +31,26 @@ class Look(NamedTuple):
     """uint8 (8, 8, 3)"""
 
 
+class Looks(NamedTuple):
+    """Of N images, one row each."""
+
+    digests: np.ndarray
+    """uint64 (N,): of the files."""
+    hashes: np.ndarray
+    """uint64 (N,)"""
+    thumbnails: np.ndarray
+    """uint8 (N, 8, 8, 3)"""
+
+
 class Pair(NamedTuple):
-    """Two images that look the same: an index in each of two sets, and how many bits of their hashes differ."""
+    """An image of one set, by its index, and what it is most like in another."""
 
     first: int
     second: int
     bits: int
+    """In which their hashes differ; -1 where the files are the same."""
+    count: int
+    """How many images of the other set it is like: of a picture that comes a thousand times there, one is named."""
 
 
 def look(pixels: np.ndarray) -> Look:
@@ -44,20 +64,35 @@ def look(pixels: np.ndarray) -> Look:
     return Look(np.packbits(bits).view(np.uint64)[0], np.asarray(image.resize((8, 8), Image.Resampling.BOX)))
 
 
-def near_pairs(
-    hashes: tuple[np.ndarray, np.ndarray], thumbnails: tuple[np.ndarray, np.ndarray], distance: int = DISTANCE
-) -> Iterator[Pair]:
-    """Every pair of near-duplicates, one from each of two sets: hashes uint64 (N,), (M,), thumbnails uint8 (N, 8, 8, 3).
+def nearest(first: Looks, second: Looks) -> Iterator[Pair]:
+    """Every image of the first set that is in the second, or nearly, in order, with the one there that it is most like.
 
     All are compared with all, N M / 10^9 seconds or so.
     """
-    rows = max(1, BLOCK // max(1, len(hashes[1])))
-    for start in range(0, len(hashes[0]), rows):
-        bits = np.bitwise_count(hashes[0][start : start + rows, None] ^ hashes[1][None])
-        first, second = np.nonzero(bits <= distance)
-        if not len(first):
-            continue
-        gap = thumbnails[0][start + first].astype(np.float32) - thumbnails[1][second]
-        alike = gap.std(axis=(1, 2, 3)) <= DIFFERENCE
-        for i, j in zip(first[alike].tolist(), second[alike].tolist(), strict=True):
-            yield Pair(start + i, j, int(bits[i, j]))
+    count = len(second.hashes)
+    rows = max(1, BLOCK // max(1, count))
+    for start in range(0, len(first.hashes), rows):
+        block = Looks(*(array[start : start + rows] for array in first))
+        bits = np.bitwise_count(block.hashes[:, None] ^ second.hashes).ravel()
+        found = np.flatnonzero(bits <= DISTANCE)
+        i, j = np.divmod(found, count)
+        distances = np.where(block.digests[i] == second.digests[j], -1, bits[found].astype(np.int64))
+        keep = distances < 0
+        for at in range(0, len(found), SLICE):
+            unsure = at + np.flatnonzero(~keep[at : at + SLICE])
+            share = SHARE * np.where(distances[unsure] <= CLOSE, 2, 1)
+            keep[unsure] = _alike(block.thumbnails[i[unsure]], second.thumbnails[j[unsure]], share)
+        i, j, distances = i[keep], j[keep], distances[keep]
+        best = np.lexsort((j, distances, i))
+        images, places, counts = np.unique(i[best], return_index=True, return_counts=True)
+        for image, k, times in zip(images, best[places], counts, strict=True):
+            yield Pair(start + int(image), int(j[k]), int(distances[k]), int(times))
+
+
+def _alike(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Whether thumbnails uint8 (N, 8, 8, 3) differ by no more than a share (N,) of their contrast: bool (N,)."""
+    first, second = first.astype(np.float32), second.astype(np.float32)
+    gap = (first - second).std(axis=(1, 2, 3))
+    contrast = np.minimum(first.std(axis=(1, 2, 3)), second.std(axis=(1, 2, 3)))
+    varied = [one.var(axis=(1, 2)).mean(axis=1) > FLAT**2 for one in (first, second)]
+    return (gap <= DIFFERENCE) & (gap <= share * contrast) & varied[0] & varied[1]

@@ -25,6 +25,7 @@ from vitkit.data.tars import read_tars
 
 TABLES = {".parquet": read_parquet, ".tar": read_tars}
 TEST_SHARE = 0.2  # of every class, where a data set comes without a test part
+_MADE_FOR = "# fingerprint "  # how a list of images to leave out begins, if it was not written by hand
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,21 +121,34 @@ def open_parts(
     return sources, labels, table.notes + notes
 
 
+def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
+    """A file for `without`: the examples to leave out, by index, each with the reason, for a reader."""
+    lines = [_MADE_FOR + fingerprint(source), *(f"{source.name(i)}\t{why[i]}" for i in sorted(why))]
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8", "surrogateescape")
+
+
 def without(source: Source, listed: Path | str) -> Source:
     """The examples that a file does not list: a name at the beginning of each line, up to a tab, as `Source.name` gives it.
 
-    Raises ValueError where a name is none of the source's: a list for other images would leave out nothing, silently.
+    Raises ValueError where a name is none of the source's, or the list was written for other images, if only in another
+    order: it would leave out nothing, or the wrong ones, silently.
     """
     try:
-        lines = Path(listed).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = Path(listed).read_text("utf-8", "surrogateescape").split("\n")
+    except OSError as error:
         raise ValueError(f"{listed} cannot be read: {error}") from None
     names = {line.split("\t")[0] for line in lines if line.strip() and not line.startswith("#")}
     out = [i for i in range(len(source)) if source.name(i) in names]
-    if strangers := sorted(names - {source.name(i) for i in out}):
+    strangers = sorted(names - {source.name(i) for i in out})
+    if strangers:
         raise ValueError(
             f"{listed} lists {len(strangers):,} images that are not in the training part, the first is {strangers[0]!r}; it "
-            f"must be written for this very source, by vitkit data stats --exclude FILE"
+            f"must be written for this very source and split seed, by vitkit data stats --exclude FILE"
+        )
+    if lines[0].startswith(_MADE_FOR) and lines[0] != _MADE_FOR + fingerprint(source):
+        raise ValueError(
+            f"{listed} was written for other images of the same names: the data set has changed since, or has another split "
+            f"seed; write the list anew, by vitkit data stats --exclude FILE"
         )
     return subset(source, np.setdiff1d(np.arange(len(source)), out))
 

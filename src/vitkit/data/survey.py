@@ -1,7 +1,7 @@
 """What a data set holds: sizes, formats, classes, what cannot be read, and what is there twice."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data.images import BadImage, open_image
-from vitkit.data.likeness import look, near_pairs
+from vitkit.data.likeness import Looks, Pair, look, nearest
 from vitkit.data.progress import Shown, silent
 from vitkit.data.sources import Source
 from vitkit.data.workers import in_order
@@ -42,15 +42,6 @@ class Survey(NamedTuple):
         good = np.ones(len(self.source), dtype=bool)
         good[list(self.bad)] = False
         return good
-
-
-class Twin(NamedTuple):
-    """An image of one part that looks like an image of another."""
-
-    first: int
-    second: int
-    bits: int
-    """In which their hashes differ; -1 where the files are the same."""
 
 
 def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
@@ -111,11 +102,16 @@ def same_files(found: Survey) -> Iterator[np.ndarray]:
             yield group
 
 
-def twins(first: Survey, second: Survey) -> list[Twin]:
-    """Every pair of images, one of each part, that are the same file or near-duplicates; in order."""
+def twins(first: Survey, second: Survey) -> list[Pair]:
+    """Every image of the first part that is in the second, or nearly; in order, with the one there that it is most like."""
     rows = [np.flatnonzero(part.good) for part in (first, second)]
-    hashes = first.hashes[rows[0]], second.hashes[rows[1]]
-    pairs = near_pairs(hashes, (first.thumbnails[rows[0]], second.thumbnails[rows[1]]))
-    found = [(int(rows[0][pair.first]), int(rows[1][pair.second]), pair.bits) for pair in pairs]
-    same = [first.digests[i] == second.digests[j] for i, j, _ in found]
-    return [Twin(i, j, -1 if equal else bits) for (i, j, bits), equal in zip(found, same, strict=True)]
+    looks = [Looks(*(array[r] for array in (part.digests, part.hashes, part.thumbnails)))
+             for part, r in zip((first, second), rows, strict=True)]  # fmt: skip
+    return [pair._replace(first=int(rows[0][pair.first]), second=int(rows[1][pair.second])) for pair in nearest(*looks)]
+
+
+def other_class(first: Survey, second: Survey, pairs: Sequence[Pair]) -> int:
+    """How many of these pairs are of two classes; 0 where the parts have not the same classes."""
+    if first.source.labels != second.source.labels:
+        return 0
+    return sum(int(first.source.targets[one.first] != second.source.targets[one.second]) for one in pairs)

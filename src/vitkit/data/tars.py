@@ -24,7 +24,7 @@ from vitkit.data.progress import bar
 from vitkit.data.stores import MAX_FILE, Names
 from vitkit.data.tables import LABEL, Columns, Table, as_labels, pick
 from vitkit.data.workers import in_order
-from vitkit.parallel import cache_dir, cpus
+from vitkit.machine import cache_dir, cpus
 
 MAX_LABEL = 1 << 20  # bytes of a member that holds a label
 CLASSES = "classes.txt"

@@ -97,9 +97,7 @@ def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
         if said.startswith("Caught"):  # raised in a worker, not by its death
             raise
     except KeyboardInterrupt:
-        for (
-            worker
-        ) in items._workers:  # in the middle of a shard, say: the loader would wait for each, five seconds long
+        for worker in items._workers:  # in the middle of a shard, say: the loader would wait five seconds for each
             worker.terminate()
         raise
     with suppress(RuntimeError):
