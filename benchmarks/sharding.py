@@ -15,8 +15,9 @@ import torch.distributed as dist
 from side_by_side import about, rounds, summary, write
 from torch import Tensor, nn
 
+from vitkit.machine import autocast
 from vitkit.models import create, vit
-from vitkit.parallel import autocast, shard
+from vitkit.parallel import shard
 from vitkit.train import Supervised
 
 

@@ -18,8 +18,8 @@ from vitkit.train import Data, MaskedAutoencoder, MaskedPatches, Optim, Recipe, 
 
 ROOT = Path(vitkit.__file__).parent
 RANKS = {
-    "__init__": 9, "parallel": 0, "models": 1, "data": 1, "weights": 2, "evaluate": 2, "train": 3, "recipes": 4,
-    "inspection": 4, "serve": 4, "suites": 5, "commands": 6, "cli": 7, "__main__": 8,
+    "machine": 0, "parallel": 1, "models": 2, "data": 2, "weights": 3, "evaluate": 3, "train": 4, "recipes": 5,
+    "inspection": 5, "serve": 5, "suites": 6, "commands": 7, "cli": 8, "__main__": 9, "__init__": 10,
 }  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 PUBLIC_ROOMS = [
@@ -33,6 +33,7 @@ PUBLIC_ROOMS = [
     "serve",
     "suites",
     "parallel",
+    "machine",
 ]
 
 

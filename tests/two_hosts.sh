@@ -4,10 +4,14 @@
 set -eu
 runs=$(mktemp -d)
 export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # or a new agent is never told where the others meet
-settings="--length 100 --batch 48 --micro-batch 24 --save-every 10 --evaluate-every 50 --log-every 1 --optim.name sgd --optim.lr 0.1
-    --model.width 24 --model.depth 2 --model.mlp 48 --model.heads 2 --data.workers 1 --device cpu"
+settings="--length 60 --batch 48 --micro-batch 24 --save-every 10 --evaluate-every 60 --log-every 1 --optim.name sgd
+    --optim.lr 0.02 --optim.warmup 5 --model.width 24 --model.depth 2 --model.mlp 48 --model.heads 2 --data.workers 1 --device cpu"
 
-finish() { for n in 1 2; do kill -9 $(ip netns pids vitkit-$n) || true; ip netns del vitkit-$n; done 2> /dev/null; wait 2> /dev/null; rm -rf "$runs"; }
+finish() {
+    for n in 1 2; do kill -9 $(ip netns pids vitkit-$n) || true; ip netns del vitkit-$n; done 2> /dev/null
+    wait 2> /dev/null
+    rm -rf "$runs"
+}
 trap finish EXIT
 ip link add vitkit-1 type veth peer name vitkit-2
 for n in 1 2; do
@@ -31,13 +35,13 @@ until_said() {  # a number, a sentence: until that host has said it
 
 host 1
 host 2
-until_said 1 " 20/100 "
+until_said 1 " 20/60 "
 ip -n vitkit-2 link set vitkit-2 down
 until_said 1 "vitkit: rank . did not answer"
 until_said 2 "cannot reach the others; look at the network"
 ip -n vitkit-2 link set vitkit-2 up
 until_said 1 "continuing at step"
-until_said 1 " 40/100 "
+until_said 1 " 35/60 "
 kill -9 $(ip netns pids vitkit-2)
 until_said 1 "vitkit: rank . lost contact with another one"
 host 2

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,6 +178,30 @@ def test_a_killed_worker_is_one_sentence(photographs):
     ):
         for _ in range(1000):
             next(batches)
+
+
+def test_workers_end_with_a_main_process_that_is_killed():
+    script = """if True:
+        import os, time
+        from vitkit.data.workers import in_order
+
+        class Slow:
+            def __getitem__(self, step):
+                if step:
+                    time.sleep(60)
+                return os.getpid()
+
+        print(next(items := in_order(Slow(), range(2), 1)), flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as job:
+        worker = Path("/proc", job.stdout.readline().strip(), "cmdline")
+        assert worker.exists()
+        job.kill()
+        deadline = time.monotonic() + 10
+        while worker.exists() and worker.read_bytes() and time.monotonic() < deadline:  # a zombie has none
+            time.sleep(0.05)
+        assert not worker.exists() or not worker.read_bytes()
 
 
 def test_workers_outlive_the_signals_of_a_scheduler(photographs):

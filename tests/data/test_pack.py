@@ -1,8 +1,10 @@
 """Packing loses nothing silently and can be killed; a survey finds what is broken or there twice."""
 
+import fcntl
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pictures import encoded, photograph
 from PIL import Image
@@ -112,27 +116,123 @@ def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
             Packing(**change)
 
 
-def test_killed_at_any_moment_packing_goes_on(folder, tmp_path):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_examples_that_cannot_be_had_are_left_out(folder, tmp_path, workers):
+    root = folder({f"{i}.png": 20 for i in range(8)})
+    (root / "list.csv").write_text("path,label\n" + "".join(f"{i}.png,{i % 2}\n" for i in range(9)))
+    images = [{"bytes": (root / f"{i}.png").read_bytes(), "path": None} for i in range(8)]
+    pq.write_table(pa.table({"image": [*images, None], "label": [i % 2 for i in range(9)]}), tmp_path / "x.parquet")
+    for where, said in ((root / "list.csv", "8.png is missing"), (tmp_path / "x.parquet", "row 8 has no image")):
+        out = tmp_path / where.stem
+        assert pack(open_parts(str(where))[0], out, Packing(shard=3), workers).written == 8
+        (line,) = (out / "left-out.txt").read_text().splitlines()
+        assert said in line
+
+
+def test_a_shard_that_was_lost_is_noticed_and_written_again(photos, tmp_path):
+    parts, _, _ = open_parts(f"{photos}/train")
+    out, how = tmp_path / "out", Packing(shard=4)
+    pack(parts, out, how, 0)
+    first, second, *_ = sorted(out.glob("*.tar"))
+    before = first.read_bytes(), second.read_bytes()
+    first.unlink()
+    with pytest.raises(ValueError, match="out has 4 of 5 images files; number 00000 is missing"):
+        open_splits(str(out))
+    second.write_bytes(before[1][:-512])
+    pack(parts, out, how, 0)
+    assert (first.read_bytes(), second.read_bytes()) == before
+    assert len(open_source(str(first))) == 3  # one that is asked for alone is all there is
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\rb", "a\x0cb", "caf\udce9"])
+def test_class_names_that_no_list_can_hold_are_refused_before_anything_is_written(folder, tmp_path, name):
+    parts, _, _ = open_parts(str(folder({f"{name}/1.png": 9, "b/1.png": 9})))
+    with pytest.raises(ValueError, match="^the class '.*' has a line break or no UTF-8 text in its name"):
+        pack(parts, tmp_path / "out", Packing(), 0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_full_disk_leaves_is_said_and_goes_on(photos, tmp_path):
+    parts, _, _ = open_parts(photos)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file is a file; choose a directory"):
+        pack(parts, tmp_path / "file", Packing(), 0)
+    out, soft = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, soft[1]))
+    try:
+        with pytest.raises(
+            OSError, match=r"out/train-00000-of-00001.tar could not be written: .*the same command goes on"
+        ):
+            pack(parts, out, Packing(), 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+    assert not list(out.rglob("*.new")) and pack(parts, out, Packing(), 0).written == 20
+
+
+def test_two_may_not_pack_into_the_same_directory(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[pack.__module__], "PATIENCE", 0.3)
+    parts, _, _ = open_parts(photos)
+    (tmp_path / "out/.packed").mkdir(parents=True)
+    with (tmp_path / "out/.packed/lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process is packing into .*out; wait for its end"):
+            pack(parts, tmp_path / "out", Packing(), 0)
+    assert pack(parts, tmp_path / "out", Packing(), 0).written == 20
+
+
+@pytest.mark.parametrize("kill", [os.killpg, os.kill])  # with its worker, or without
+def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     files = {f"{kind}/{i}.png": 60 for kind in ("ant", "bee") for i in range(150)}
     where, out = str(folder(files)), tmp_path / "out"
     command = [sys.executable, "-m", "vitkit", "data", "pack", where, str(out), "--shard", "10", "--workers", "1"]
     whole = tmp_path / "whole"
     pack(open_parts(where)[0], whole, Packing(shard=10), 0)
-    for shards in (5,):
-        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        deadline = time.monotonic() + 120
-        while len(list(out.glob("*.tar"))) < shards and job.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
-        assert 0 < len(list(out.glob("*.tar"))) <= 30
-    kept = {
-        file: file.stat().st_mtime_ns for file in out.glob("*.tar") if (out / ".packed" / f"{file.stem}.json").exists()
-    }
+    job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(list(out.glob("*.tar"))) < 5 and job.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    kill(job.pid, signal.SIGKILL)
+    job.wait()
+    assert 0 < len(list(out.glob("*.tar"))) <= 30
+    (out / "images-00029-of-00030.tar.0a1b.new").write_bytes(b"half of it")
+    kept = {file: file.stat().st_mtime_ns for file in out.glob("*.tar") if (out / f".packed/{file.stem}.json").exists()}
     assert main(command[3:]) == 0
     for file in whole.glob("*.tar"):
         assert (out / file.name).read_bytes() == file.read_bytes()
     assert all(file.stat().st_mtime_ns == then for file, then in kept.items()) and len(kept) >= 3
+    assert not list(out.rglob("*.new"))
+
+
+def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_path):
+    where, out = str(folder({f"{kind}/{i}.png": 300 for kind in ("ant", "bee") for i in range(60)})), tmp_path / "out"
+    (tmp_path / "slow.py").write_text("""if True:
+        import sys, time
+        from vitkit.cli import main
+        from vitkit.data.stores import Files
+
+        read, Files.read = Files.read, lambda store, row: (time.sleep(1), read(store, row))[1]
+        sys.exit(main(sys.argv[1:]))
+    """)
+    command = [
+        sys.executable,
+        str(tmp_path / "slow.py"),
+        "data",
+        "pack",
+        where,
+        str(out),
+        "--workers",
+        "2",
+        "--shard",
+        "60",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as job:
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("*.new"))) < 2 and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        began = time.monotonic()
+        os.killpg(job.pid, signal.SIGINT)
+        assert "stopped; the same command goes on" in job.communicate(timeout=60)[1] and job.returncode == 130
+        assert time.monotonic() - began < 5  # each worker would be waited for as long
 
 
 # Surveys

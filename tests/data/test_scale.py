@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import os
 import pickle
 import tarfile
 import threading
@@ -92,6 +93,10 @@ def test_a_shard_that_changed_is_indexed_anew(tmp_path):
     old = open_source(str(path))
     shard({"7.png": PICTURES[3], "7.cls": b"2"}, path)
     assert [open_source(str(path))[0]] == [(PICTURES[3], 2)]
+    state = path.stat()
+    shard({"7.png": PICTURES[3], "7.cls": b"1"}, path)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # as a copy that keeps times would
+    assert path.stat().st_size == state.st_size and open_source(str(path))[0] == (PICTURES[3], 1)
     with pytest.raises(BadImage, match=r"x.tar 2.png is cut off: the shard has changed"):
         path.write_bytes(path.read_bytes()[:700])
         _ = old[1]
@@ -106,6 +111,36 @@ def test_labels_may_be_names_or_lie_in_json(tmp_path):
     path = shard({"1.seg.png": b"s", "1.jpg": b"a", "1.y.txt": b"3"}, tmp_path / "y.tar")
     assert open_source(str(path), Columns("jpg", "y.txt"))[0] == (b"a", 3)
     assert open_source(str(path), Columns("seg.png", "y.txt"))[0] == (b"s", 3)
+
+
+def test_numbers_in_json_may_be_written_as_fractions(tmp_path):
+    members = {f"{i}.{kind}": data for i in range(3) for kind, data in (("jpg", b"a"), ("json", b'{"y": %d.0}' % i))}
+    assert open_source(str(shard(members, tmp_path / "x.tar"))).targets.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("label", [b"null", b"true", b"[1]", b'{"a": 1}', b"0.5", b"NaN"])
+def test_other_values_in_json_are_no_labels(tmp_path, label):
+    members = {"1.jpg": b"a", "1.json": b'{"label": 1}', "2.jpg": b"b", "2.json": b'{"label": ' + label + b"}"}
+    with pytest.raises(ValueError, match=r"x.tar 2.json has the label .*; a label is a whole number or a name"):
+        open_source(str(shard(members, tmp_path / "x.tar")))
+
+
+def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
+    path = shard({"1.png": PICTURES[0], "1.cls": b"2"}, tmp_path / "x.tar")
+    (tmp_path / "classes.txt").write_bytes("\ufeffa\r\nb\u2028b\x0cb\r\nc\r\n".encode())
+    assert open_source(str(path)).labels == ("a", "b\u2028b\x0cb", "c")
+    (tmp_path / "classes.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(ValueError, match="classes.txt is not UTF-8 text .*; save it as UTF-8"):
+        open_source(str(path))
+
+
+def test_an_index_holds_millions_of_names(tmp_path, cache):
+    building = tars._Building([str(shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar"))], Columns())
+    names = pieces.Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
+    tars._save(building._path(0), tars._Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, tars.Counter(x=1)))
+    found = building.cached(0)
+    assert found.names.block == names.block and found.labels == ["b", "a"] * 5 and found.left == {"x": 1}
+    assert np.array_equal(found.names.ends, names.ends)
 
 
 def test_parts_are_told_by_the_names_of_shards(tmp_path):
@@ -148,6 +183,7 @@ def test_nothing_in_a_shard_leads_out_of_it(tmp_path):
     ({"1.png": b"a", "1.jpg": b"b", "1.cls": b"0"}, r"x.tar 1 has several images \(png, jpg\)"),
     ({"1.png": b"a", "1.json": b"{"}, r"x.tar 1.json: "),
     ({"1.png": b"a", "1.json": b"[1]"}, r"x.tar 1 has no label"),
+    ({"1.png": b"a", "1.PNG": b"b", "1.cls": b"0"}, r"x.tar holds 1.PNG twice; give every example a name"),
     ({"1.txt": b"a", "1.cls": b"0"}, "holds no images; expected KEY.jpg and KEY.cls"),
     ({"1.png": b"a", "1.cls": b"cat", "2.png": b"a", "2.cls": b"3"}, None),  # names, one of which is a number
 ])  # fmt: skip
@@ -161,9 +197,15 @@ def test_shards_that_cannot_be_understood(tmp_path, members, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda d: b"", lambda d: b"x" * 2000, lambda d: d[: len(d) // 3], lambda d: d[:1000] + b"\7" * 500]
-)
+@pytest.mark.parametrize("damage", [
+    lambda d: b"",
+    lambda d: b"x" * 2000,
+    lambda d: d[: len(d) // 3],
+    lambda d: d[:1000] + b"\7" * 500,
+    lambda d: d + d,
+    lambda d: d[:3072] + bytes(512) + d[3584:],
+    lambda d: d[:3072] + bytes(1 << 20),  # room made for a download that was not finished
+])  # fmt: skip
 def test_damaged_shards_are_one_sentence(tmp_path, damage):
     path = shards(tmp_path, count=1) / "train-000.tar"
     path.write_bytes(damage(path.read_bytes()))
@@ -298,6 +340,22 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
     monkeypatch.setattr(pieces, "PIECE", 8192)
     check(open_source(f"{served}/x.parquet"))
     check(open_source(served + "/wds/train-{000..002}.tar"))
+
+
+def test_addresses_may_be_signed(tmp_path, served):
+    write_parquet(tmp_path / "x.parquet")
+    shards(tmp_path / "wds")
+    check(open_source(f"{served}/x.parquet?sig=a%2Fb&se=2026-11-21"))
+    check(open_source(served + "/wds/train-{000..002}.tar?sig=a/b"))
+
+
+def test_a_remote_shard_that_changed_is_indexed_anew(tmp_path, served):
+    path = shard({"1.png": PICTURES[0], "1.cls": b"0"}, tmp_path / "x.tar")
+    os.utime(path, (1e9, 1e9))
+    assert open_source(f"{served}/x.tar").targets.tolist() == [0]
+    shard({"1.png": PICTURES[0], "1.cls": b"3"}, path)
+    os.utime(path, (1.1e9, 1.1e9))
+    assert open_source(f"{served}/x.tar").targets.tolist() == [3]  # of the same size; a file server tells the time
 
 
 def test_an_object_store(tmp_path):

@@ -114,6 +114,7 @@ def manifest(folder, text: str, name: str = "list.csv", encoding: str = "utf-8")
     ("list.csv", "image,label\ncat/1.jpg,tabby\ndog/2.jpg,collie\ncat/2.jpg,tabby\n"),
     ("list.csv", "\ufefffilename;Class\r\ncat/1.jpg;tabby\r\n\r\ndog/2.jpg;collie\r\ncat/2.jpg;tabby\r\n"),
     ("list.csv", 'note,label,path\n"a, b",tabby,cat/1.jpg\nx,"collie",dog/2.jpg\n"two\nlines",tabby,cat/2.jpg'),
+    ("list.csv", "image, label\ncat/1.jpg, tabby\ndog/2.jpg,collie\ncat/2.jpg ,tabby \n"),
     ("list.tsv", "target\tfile\ntabby\tcat/1.jpg\ncollie\tdog/2.jpg\ntabby\tcat/2.jpg\n"),
     ("list.jsonl", '{"img": "cat/1.jpg", "y": "tabby"}\n\n{"y": "collie", "img": "dog/2.jpg"}\n'
                    '{"img": "cat/2.jpg", "y": "tabby"}'),
@@ -266,9 +267,42 @@ def test_hugging_face_directories_open(write, tmp_path):
         write(f"{name}.parquet", table(pictures(count), [0] * count, names=["a", "b"]))
     splits = open_splits(str(tmp_path))
     assert sizes(splits) == (7, 2, None) and splits.labels == ("a", "b")
+    write("train-00000-of-00002-ffff.parquet", table(pictures(4), [0] * 4, names=["a", "b"]))  # of another revision
+    with pytest.raises(
+        ValueError, match="ffff.parquet and train-00000-of-00002.parquet are the same shard of train; remove one"
+    ):
+        open_splits(str(tmp_path))
+    (tmp_path / "train-00000-of-00002-ffff.parquet").unlink()
     (tmp_path / "train-00001-of-00002-0a1b.parquet").unlink()
     with pytest.raises(ValueError, match="has 1 of 2 train files; number 00001 is missing"):
         open_splits(str(tmp_path))
+
+
+def test_a_part_whose_labels_are_kept_secret_is_left_out(write, tmp_path):
+    for part, labels in (("train", [0, 1] * 3), ("validation", [1, 0]), ("test", [-1] * 4)):  # as the hub has ImageNet
+        write(f"{part}-00000-of-00001.parquet", table(pictures(len(labels)), labels, names=["a", "b"]))
+    splits = open_splits(str(tmp_path))
+    assert sizes(splits) == (6, 2, None) and "left out: the part test, whose labels are all -1" in splits.notes[0]
+    assert splits.train.targets.tolist() == [0, 1] * 3 and splits.val.name(1).endswith("row 1")
+    write("test-00000-of-00001.parquet", table(pictures(2), [-1, 1], names=["a", "b"]))
+    with pytest.raises(ValueError, match="test-00000-of-00001.parquet row 0 has the label -1; labels go from 0 to 1"):
+        open_splits(str(tmp_path))
+
+
+def test_what_lies_beside_the_files_of_a_data_set_is_said(write, folder, tmp_path):
+    for name in ("d-train", "d-test", "d-extra"):
+        write(f"{name}.parquet", table(pictures(2), [0, 1], names=["a", "b"]))
+    splits = open_splits(str(tmp_path))
+    assert sizes(splits) == (2, None, 2) and splits.notes == ("left out, as their names say no part: d-extra.parquet",)
+    root = folder({"cat/1.png": 9, "dog/1.png": 9})
+    write("photos/backup.parquet", table(pictures(2), [0, 1]))
+    with pytest.raises(
+        ValueError, match=r"photos holds backup.parquet and folders of images \(cat\); give the file, or move"
+    ):
+        open_splits(str(root))
+    (root / "backup.parquet").rename(root / "train.parquet")
+    with pytest.raises(ValueError, match="photos holds train.parquet and folders of images"):
+        open_splits(str(root))
 
 
 @pytest.mark.parametrize(("image", "label"), [("img", "fine_label"), ("pixels", "Label"), ("jpg", "cls"), ("png", "y")])

@@ -39,6 +39,17 @@ def test_by_hand(count, monkeypatch):
     assert found["neighbours/top1"] > 0.36 or count == 7
 
 
+def test_in_a_bfloat16_run_too():
+    """Neighbours are 0.001 apart in their cosines, which bfloat16 cannot tell."""
+    angles = torch.arange(1, 33) ** 2 * 1e-3
+    x = torch.stack([angles.cos(), angles.sin()], 1)
+    found = []
+    for on in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=on):
+            found.append(dict(leave_one_out(batches(x, torch.arange(32) // 4, 8), lambda images: images)(Flat())))
+    assert found[0] == found[1] and found[0]["seen"] == 32
+
+
 def test_alone_there_is_no_neighbour():
     with pytest.raises(ValueError, match="fewer than two"):
         dict(leave_one_out(batches(torch.zeros(1, 3, 2, 2), torch.zeros(1), 4), lambda x: x)(Flat()))

@@ -8,7 +8,7 @@ import pytest
 
 from vitkit.suites import transfer
 from vitkit.suites.transfer import Transfer, best
-from vitkit.train import Data, Optim, Recipe, Span
+from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span
 from vitkit.train.log import read_metrics
 
 
@@ -62,6 +62,20 @@ def test_one_run_is_a_run_like_any_other(recipe, tmp_path):
     assert (tmp_path / "model").is_dir() and not (tmp_path / "select").exists()
     with pytest.raises(ValueError, match="seeds is 0"):
         transfer(recipe, tmp_path, seeds=0)
+
+
+def test_a_rate_that_diverges_is_not_chosen_and_ends_nothing(recipe, tmp_path, capsys):
+    wild = replace(recipe, optim=Optim("sgd", clip=0.0), length=Span(30), evaluate_every=Span(30))
+    found = transfer(wild, tmp_path, rates=(0.1, 1e20), device="cpu")
+    assert (found.lr, found.selection[1e20]) == (0.1, 0.0) and found.selection[0.1] > 0
+    assert "learning rate 1e+20 is too high, and counts as 0 %" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(FloatingPointError, match="no learning rate of 1e[+]20 works"):
+        transfer(wild, tmp_path, rates=(1e20,), device="cpu")
+
+
+def test_only_what_learns_labels_is_selected_by_them(recipe, tmp_path):
+    with pytest.raises(ValueError, match="selected by accuracy, which MaskedPatches does not learn"):
+        transfer(replace(recipe, objective=MaskedPatches()), tmp_path, rates=(0.1,), device="cpu")
 
 
 def test_of_equal_rates_the_lowest_is_chosen():

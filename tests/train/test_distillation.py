@@ -59,6 +59,13 @@ class TestViews:
         found = cropped(pictures(), how, self.one, self.one / 2, self.one, self.one * 0, self.one)
         torch.testing.assert_close(found, pictures()[:, :, 16:, :16], atol=1e-5, rtol=0)
 
+    def test_they_are_cut_in_float32_whatever_the_model_computes_in(self):
+        images = PREPARE.normalise(levels(6))
+        exact = made().looked_at(images, KEYS)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = made().looked_at(images, KEYS)
+        assert all(torch.equal(*both) for both in zip(exact, found, strict=True))
+
     def test_aspect_and_area(self):
         """On a ramp from 0 to 1 the extent of a view is its range."""
         ramp = (torch.arange(320) + 0.5) / 320
@@ -181,6 +188,7 @@ class TestTeacher:
                 for i, p in enumerate(students):
                     p.add_(torch.randn(p.shape, generator=generator) / 10)
                     expected[i] = momentum * expected[i] + (1 - momentum) * p
+            learner.seen.append(torch.ones(41))
             learner.updated(step, 20)
         for teacher, mean in zip(learner.teacher.parameters(), expected, strict=True):
             torch.testing.assert_close(teacher, mean)
@@ -192,11 +200,15 @@ class TestTeacher:
         learner.updated(1, 10)
         torch.testing.assert_close(learner.centre, 0.1 * outputs.mean(0))
 
-    def test_what_was_not_finite_is_no_part_of_the_centre(self):
-        learner = made()
-        learner(PREPARE.normalise(levels(6)) * float("nan"), None, KEYS)
-        learner.updated(1, 10)
-        assert torch.equal(learner.centre, torch.zeros(40))
+    def test_a_step_that_was_skipped_is_no_part_of_the_centre(self):
+        learner, other, images = made(), made(), PREPARE.normalise(levels(6))
+        learner.before(0, 10)
+        learner(images * float("nan"), None, KEYS)
+        for one in (learner, other):
+            one.before(1, 10)
+            one(images, None, KEYS)
+            one.updated(2, 10)
+        assert other.centre.abs().max() > 0 and torch.equal(learner.centre, other.centre)
 
 
 def test_sentences():

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from vitkit.models import create, vit
-from vitkit.train import Data, Facts, Optim, Recipe, Span, resolve
+from vitkit.train import Data, Facts, MaskedAutoencoder, Optim, Recipe, SelfDistillation, Span, resolve
 from vitkit.train.plan import GIB, Machine, advice, memory, spent
 from vitkit.train.state import State, trained
+from vitkit.train.tune import Tune
 
 
 @pytest.fixture
@@ -69,3 +70,16 @@ def test_advice_is_true(large):
     assert "Nothing short of a smaller model" in advice(large, Machine(gpus=1, memory=2.1))
     with pytest.raises(ValueError, match="mfu is 40; it is a share"):
         Machine(mfu=40)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"objective": SelfDistillation()}, "no formula here for SelfDistillation"),
+        ({"objective": MaskedAutoencoder()}, "no formula here for MaskedAutoencoder"),
+        ({"tune": Tune(blocks=0)}, "no formula here for a run that trains a part"),
+    ],
+)
+def test_what_has_no_formula_is_said(large, change, message):
+    with pytest.raises(ValueError, match=message):
+        memory(replace(large, **change), 8)

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from vitkit.parallel import any_rank, from_every_rank, from_rank_0, joined, sum_over_ranks, world
+from vitkit.parallel import any_rank, from_every_rank, from_rank_0, joined, sum_over_ranks, watch, world
 from vitkit.train import Interrupted, MaskedAutoencoder, MaskedPatches, Optim, SelfDistillation, Span, Supervised, train
 from vitkit.train.checkpoints import checkpoints
 from vitkit.train.log import read_metrics
@@ -160,6 +160,19 @@ def exchange(path):
 def test_what_ranks_say_to_each_other(tmp_path):
     assert together(2, exchange, tmp_path) == [0, 0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def rest(resting):
+    with joined("cpu", patience=1.0):
+        watch.beat()
+        if resting:
+            watch.rest()
+        time.sleep(5)
+
+
+def test_a_rank_that_rests_is_not_taken_for_one_that_hangs():
+    assert together(2, rest, True) == [0, 0]
+    assert together(2, rest, False) == [1, 1]
 
 
 def test_alone_nothing_is_exchanged():

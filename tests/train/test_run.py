@@ -22,6 +22,7 @@ from vitkit.train.loop import clipped, gradient, keys_of
 from vitkit.train.objectives import SupervisedLearner
 from vitkit.train.recipe import Facts, resolve
 from vitkit.train.state import State, checkpoints, trained
+from vitkit.train.tune import Tune
 
 
 def weights(workdir):
@@ -118,6 +119,22 @@ def test_another_recipe_in_the_same_directory_is_refused(tiny, quiet, tmp_path):
     with pytest.raises(ValueError, match=r"another recipe \(optim.lr: 0.002 -> 0.5\)"):
         train(replace(tiny, optim=replace(tiny.optim, lr=0.5)), tmp_path, "cpu", quiet)
     train(replace(tiny, log_every=7), tmp_path, "cpu", quiet)  # what does not change the weights may change
+
+
+def test_settings_that_were_refused_do_not_occupy_a_directory(tiny, quiet, tmp_path):
+    """Neither before the first step nor in it; the run is then as in a new directory."""
+    odd = replace(tiny, batch=48, micro_batch=15, objective=Supervised(mixup=0.2))
+    for refused, message in (
+        (replace(tiny, tune=Tune(blocks=9)), "the model has 2 blocks"),
+        (replace(tiny, init=str(tmp_path / "none")), "none"),
+        (odd, "make the batch, the micro-batch"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message):
+            train(refused, tmp_path / "run", "cpu", quiet)
+    train(replace(odd, micro_batch=16, seed=1), tmp_path / "run", "cpu", quiet)
+    train(replace(odd, micro_batch=16, seed=1), tmp_path / "new", "cpu", quiet)
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "new"))
+    assert curve(tmp_path / "run") == curve(tmp_path / "new")
 
 
 class TestDamage:
@@ -340,6 +357,14 @@ def test_polyak_average_by_hand(tiny):
 
 
 class TestWeightsToBeginWith:
+    def test_the_new_head_has_the_recipe_s_bias(self, tiny, quiet, tmp_path):
+        """Its first loss is that of a head of its own: -10 and one label among ten, whatever the rest has learned."""
+        train(tiny, tmp_path / "first", "cpu", quiet)
+        unsure = replace(tiny.model, head_bias=-10.0)
+        found = replace(tiny, init=str(tmp_path / "first"), model=unsure, objective=Supervised("sigmoid"), log_every=1)
+        train(replace(found, length=Span(1), optim=Optim()), tmp_path / "second", "cpu", quiet)
+        assert curve(tmp_path / "second")[0]["loss"] == pytest.approx(10 + 10 * np.log1p(np.exp(-10)), rel=1e-4)
+
     def test_a_run_begins_where_another_ended_with_a_new_head(self, tiny, quiet, tmp_path):
         first = train(tiny, tmp_path / "first", "cpu", quiet)
         still = replace(tiny, init=str(tmp_path / "first"), average=0, length=Span(1), optim=Optim(lr=1e-30))

@@ -59,15 +59,19 @@ class Stats:
 
 
 def pack(command: Pack) -> int:
-    """`vitkit data pack`."""
+    """`vitkit data pack`. Raises KeyboardInterrupt, with a sentence, when it is interrupted."""
     from vitkit.data import bar, open_parts, pack
-    from vitkit.parallel import cpus
+    from vitkit.machine import cpus
 
     parts, _, notes = open_parts(command.source, command.columns)
     for note in notes:
         print(note)
     workers = cpus() if command.workers < 0 else command.workers
-    total = pack(parts, command.dest, command.packing, workers, bar("packing"))
+    try:
+        total = pack(parts, command.dest, command.packing, workers, bar("packing"))
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        raise
     count = sum(map(len, parts.values()))
     print(
         f"{total.written:,} of {count:,} images in {command.dest}, {total.bytes / 1e6:,.1f} MB"
@@ -84,7 +88,7 @@ def pack(command: Pack) -> int:
 def stats(command: Stats) -> int:
     """`vitkit data stats`. Raises ValueError, before anything is looked at, for what could not be compared or written."""
     from vitkit.data import bar, open_source, open_splits, survey, twins
-    from vitkit.parallel import cpus
+    from vitkit.machine import cpus
 
     workers = cpus() if command.workers < 0 else command.workers
     say = partial(print, file=sys.stderr) if command.json else print

@@ -31,13 +31,14 @@ def plan(command: Plan) -> int:
     from vitkit.data import open_splits
     from vitkit.train import Facts, resolve
     from vitkit.train.plan import GIB, advice, memory, spent
+    from vitkit.train.run import divide
 
     machine, data = command.machine, command.recipe.data
     if command.examples:
         facts = Facts(command.examples, tuple(map(str, range(command.classes))))
     elif data.source:
-        splits = open_splits(data.source, data.columns, command.recipe.seed)
-        facts = Facts(len(splits.train or ()), tuple(splits.labels))
+        splits = open_splits(data.source, data.columns, data.split_seed)
+        facts = Facts(len(divide(splits, data)["train"]), tuple(splits.labels))
     else:
         raise ValueError("how many images? say --examples 1281167, or which with --data.source")
     recipe = resolve(command.recipe, facts)

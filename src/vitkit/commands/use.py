@@ -67,7 +67,7 @@ def evaluate(command: Evaluate) -> int:
 
     from vitkit.data import check_images, default_workers, eval_batches, subset
     from vitkit.evaluate import accuracy, align
-    from vitkit.parallel import autocast, cpus, pick_device
+    from vitkit.machine import autocast, cpus, pick_device
     from vitkit.weights import load
 
     place, found = pick_device(command.device), with_head(load(command.model), command.model)

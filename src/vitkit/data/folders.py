@@ -46,6 +46,16 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
     return sorted(found), +left
 
 
+def folder_of_images(root: Path) -> str:
+    """The first folder in this one that images lie in or below; "" where there is none."""
+    for folder in sorted(root.glob("[!.]*/")):
+        if folder.is_dir() and not folder.name.startswith("__MACOSX"):
+            for _, _, files in os.walk(folder):
+                if any(Path(file).suffix.lower() in SUFFIXES for file in files):
+                    return folder.name
+    return ""
+
+
 def read_folder(root: Path) -> Table:
     """A tree of class folders, or of train, val and test with class folders in each. Classes are named by their folders.
 

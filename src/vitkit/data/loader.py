@@ -27,7 +27,7 @@ from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, policies, suit
 from vitkit.data.workers import AHEAD, batches_ahead, forked, in_order
-from vitkit.parallel import cpus
+from vitkit.machine import cpus
 
 MAX_WORKERS = 16
 

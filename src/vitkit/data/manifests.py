@@ -64,7 +64,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
                     raise ValueError(
                         f"{path} line {lines.line_num} has {len(line)} fields, the first line {len(names)}"
                     )
-                yield dict(zip(names, line, strict=True))
+                yield dict(zip(names, map(str.strip, line), strict=True))
         except csv.Error as error:
             raise ValueError(f"{path} line {lines.line_num} is malformed: {error}") from None
 

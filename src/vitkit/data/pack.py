@@ -9,7 +9,9 @@ cannot be are left out, counted, and listed in left-out.txt.
 import io
 import json
 import tarfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,12 +21,14 @@ from PIL import Image
 
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.loader import order
-from vitkit.data.places import on_this_machine
+from vitkit.data.places import on_this_machine, whole, write_whole
 from vitkit.data.progress import Shown, silent
 from vitkit.data.sources import Source, fingerprint
 from vitkit.data.tars import CLASSES
 from vitkit.data.workers import in_order
 
+PLAN, KEPT = "pack.json", ".packed"  # in the directory: what was asked for, and what became of each shard
+PATIENCE = 10.0  # seconds to wait for the workers of a run that was killed
 GROUP = 64  # rows of a parquet row group: what is read at once
 LOSSLESS = ("PNG", "BMP", "TIFF", "GIF", "PPM", "DIB", "QOI", "SGI", "PCX", "ICO", "array")
 
@@ -66,33 +70,71 @@ class Packed(NamedTuple):
 def pack(parts: dict[str, Source], dest: Path, how: Packing, workers: int, shown: Shown = silent) -> Packed:
     """Write all parts ("" for a data set without any) into a directory, or go on with it; the sum over all shards.
 
-    Raises ValueError for a directory that holds something else,
-    OSError when the disk is full.
+    Raises ValueError for a directory that holds something else, or that another process packs into, OSError when the disk
+    is full.
     """
-    on_this_machine(dest).mkdir(parents=True, exist_ok=True)
-    labels = next(iter(parts.values())).labels
-    if broken := [label for label in labels if "\n" in label]:
-        raise ValueError(f"the class {broken[0]!r} has a line break in its name; rename it")
-    asked = {"settings": asdict(how), "fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
-    path = dest / "pack.json"
-    if path.exists():
-        if json.loads(path.read_text("utf-8")) != asked:
-            raise ValueError(f"{dest} holds shards of other images or settings; choose another directory, or remove it")
-    elif any(dest.iterdir()):
+    if on_this_machine(dest).is_file():
+        raise ValueError(f"{dest} is a file; choose a directory")
+    if dest.is_dir() and not (dest / PLAN).exists() and any(there.name != KEPT for there in dest.iterdir()):
         raise ValueError(f"{dest} is not empty; choose another directory")
-    else:
-        path.write_text(json.dumps(asked, indent=1), "utf-8")
-    (dest / CLASSES).write_text("".join(f"{label}\n" for label in labels), "utf-8")
-    for part in parts.values():
+    labels = next(iter(parts.values())).labels
+    if broken := [label for label in labels if label.encode("utf-8", "ignore").decode("utf-8").splitlines() != [label]]:
+        raise ValueError(f"the class {broken[0]!r} has a line break or no UTF-8 text in its name; rename it")
+    (dest / KEPT).mkdir(parents=True, exist_ok=True)
+    with _alone(dest):
+        asked = {"settings": asdict(how), "fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
+        if not (dest / PLAN).exists():
+            write_whole(dest / PLAN, json.dumps(asked, indent=1).encode())
+        elif json.loads((dest / PLAN).read_text("utf-8")) != asked:
+            raise ValueError(f"{dest} holds shards of other images or settings; choose another directory, or remove it")
+        for left in dest.rglob("*.new"):  # by a run that was killed
+            left.unlink()
+        write_whole(dest / CLASSES, "".join(f"{label}\n" for label in labels).encode())
+        return _packed(_Jobs(parts, dest, how), workers, shown)
+
+
+@contextmanager
+def _alone(dest: Path) -> Iterator[None]:
+    """Hold the directory. Forked workers inherit the hold, so that those of a killed run are waited for.
+
+    Raises ValueError where another process has it.
+    """
+    with (dest / KEPT / "lock").open("w") as file:
+        until = time.monotonic() + PATIENCE
+        while _held_elsewhere(file):
+            if time.monotonic() > until:
+                raise ValueError(
+                    f"another process is packing into {dest}; wait for its end, or choose another directory"
+                )
+            time.sleep(0.1)
+        yield
+
+
+def _held_elsewhere(file) -> bool:
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):  # a system, or a file system, without locks
+        return False
+    return False
+
+
+def _packed(jobs: "_Jobs", workers: int, shown: Shown) -> Packed:
+    """The sum over all shards, those that are missing being written."""
+    for part in jobs.parts.values():
         part.prepare()
-    jobs = _Jobs(parts, dest, how)
-    missing = [job for job in jobs.all() if not jobs.report(job).exists()]
+    missing = [job for job in jobs.all() if not jobs.written(job)]
     for _ in shown(in_order(jobs, missing, min(workers, len(missing))), len(missing)):
         pass
-    reports = [Packed(**json.loads(jobs.report(job).read_text("utf-8"))) for job in jobs.all()]
+    reports = [jobs.written(job) for job in jobs.all()]
     total = Packed(*(sum((report[i] for report in reports), [] if i == 3 else 0) for i in range(4)))
     if total.left_out:
-        (dest / "left-out.txt").write_text("".join(f"{line}\n" for line in total.left_out), "utf-8")
+        write_whole(
+            jobs.dest / "left-out.txt", "".join(f"{line}\n" for line in total.left_out).encode("utf-8", "replace")
+        )
     return total
 
 
@@ -121,28 +163,35 @@ class _Jobs:
             count = -(-len(source) // self.how.shard)
             yield from (_Job(part, number, count) for number in range(count))
 
+    def shard(self, job: _Job) -> Path:
+        return self.dest / f"{job.name}.{self.how.format}"
+
     def report(self, job: _Job) -> Path:
         """Where it is written what became of a shard: after the shard itself."""
-        return self.dest / ".packed" / f"{job.name}.json"
+        return self.dest / KEPT / f"{job.name}.json"
+
+    def written(self, job: _Job) -> Packed | None:
+        """What became of a shard, where it still lies as it was written."""
+        try:
+            report = Packed(**json.loads(self.report(job).read_text("utf-8")))
+            return report if self.shard(job).stat().st_size == report.bytes else None
+        except FileNotFoundError:
+            return None
 
     def __getitem__(self, job: _Job) -> Exception | None:
         source = self.parts[job.part]
         rows = range(job.number * self.how.shard, min((job.number + 1) * self.how.shard, len(source)))
         rows = order(len(source), 0, 0, source.pieces())[rows] if self.how.shuffle else rows
-        path = self.dest / f"{job.name}.{self.how.format}"
-        new = path.with_name(path.name + ".new")
         left, shrunk = [], []
         write = {"tar": _write_tar, "parquet": _write_parquet}[self.how.format]
         try:
-            written = write(new, _examples(source, rows, self.how, left, shrunk), source.labels)
-            size = new.stat().st_size
-            new.replace(path)
-            self.report(job).parent.mkdir(exist_ok=True)
-            part = self.report(job).with_suffix(".new")
-            part.write_text(json.dumps(Packed(written, len(shrunk), size, left)._asdict()), "utf-8")
-            part.replace(self.report(job))
+            with whole(self.shard(job)) as new:
+                written = write(new, _examples(source, rows, self.how, left, shrunk), source.labels)
+                size = new.stat().st_size
+            write_whole(self.report(job), json.dumps(Packed(written, len(shrunk), size, left)._asdict()).encode())
         except OSError as error:
-            return error
+            said = error.strerror or str(error)
+            return OSError(f"{self.shard(job)} could not be written: {said}; afterwards the same command goes on")
         return None
 
 
@@ -151,8 +200,8 @@ def _examples(
 ) -> Iterator[tuple[int, bytes, str, int]]:
     """(number in the part, file, extension, class) of every image that can be read."""
     for i in map(int, rows):
-        data, target = source[i]
         try:
+            data, target = source[i]
             picture = open_image(data, source.name(i))
             pixels = picture.pixels()
         except BadImage as error:

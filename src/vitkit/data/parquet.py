@@ -8,7 +8,7 @@ import numpy as np
 
 from vitkit.data import places
 from vitkit.data.pieces import ParquetRows
-from vitkit.data.tables import IMAGE, LABEL, Columns, Table, as_labels, as_parts, complete, pick
+from vitkit.data.tables import IMAGE, LABEL, Columns, Table, as_labels, as_parts, pick
 
 
 class _File(NamedTuple):
@@ -29,7 +29,6 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     Class names come from the header that `datasets` leaves in the schema. Raises ValueError for what is missing,
     malformed, or differs between files.
     """
-    complete(files)
     opened = {file: _open(file, columns) for file in files}
     first_file, first = next(iter(opened.items()))
     for file, found in opened.items():

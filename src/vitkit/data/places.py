@@ -8,8 +8,10 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 ATTEMPTS = 4  # at reading from elsewhere, 1, 2 and 4 seconds apart
 BLOCK = 8 << 20  # bytes that are fetched at once where a remote file is read from its beginning to its end
@@ -34,9 +36,41 @@ def on_this_machine(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Another path to write to, which becomes this one once all of it is on the disk; of one that fails nothing is left.
+
+    Its name is nobody else's, so that several may write the same file. Raises OSError.
+    """
+    new = path.with_name(f"{path.name}.{token_hex(4)}.new")
+    try:
+        yield new
+        with new.open("r+b") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A file that is there whole or not at all. Raises OSError."""
+    with whole(path) as new:
+        new.write_bytes(data)
+
+
 def is_pattern(where: str) -> bool:
     """Whether this may name several files, where no file or folder of that very name is there."""
     return any(mark in where for mark in "{*?[")
+
+
+def plain(where: str) -> str:
+    """The same without what follows "?" in an address of the web, such as a signature; there it is no mark of a pattern."""
+    return where.partition("?")[0] if where.lower().startswith(("http://", "https://")) else where
+
+
+def suffix(where: str) -> str:
+    """ ".parquet" and the like, of a file or an address; "" where there is none."""
+    return Path(plain(where)).suffix.lower()
 
 
 def expand(where: str) -> list[str]:
@@ -80,9 +114,9 @@ def _written_out(where: str) -> list[str]:
 
 def _remote_files(address: str) -> list[str]:
     def list_them(system, path: str) -> list[str]:
-        if any(mark in path for mark in "*?["):
+        if any(mark in plain(path) for mark in "*?["):
             found = system.glob(path)
-        elif Path(path).suffix and not address.endswith("/"):  # a file; asking first would cost an answer for each
+        elif suffix(path) and not address.endswith("/"):  # a file; asking first would cost an answer for each
             return [address]
         elif system.isdir(path):
             found = [one for one in system.ls(path, detail=False) if Path(one).suffix]
@@ -159,13 +193,18 @@ def exists(path: str) -> bool:
 
 
 def state_of(path: str) -> str:
-    """What changes when a file does: its place, size and time of change, as text. Raises OSError."""
+    """What changes when a file does: its place, size, times and whatever else a server tells, as text. Raises OSError."""
     if not is_address(path):
         found = Path(path).stat()
-        return f"{Path(path).absolute()} {found.st_size} {found.st_mtime_ns}"
+        # copies and downloads may keep the time of the original, but not the time of the change nor the place on the disk
+        return f"{Path(path).absolute()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
     info = _patiently(lambda system, name: system.info(name), path)
-    marks = [str(info[key]) for key in ("size", "ETag", "etag", "LastModified", "mtime", "created") if key in info]
-    return " ".join([path, *marks])
+    return " ".join([path, *(str(info[key]) for key in _MARKS if info.get(key) is not None)])
+
+
+# As http, s3, gs, abfs, hf and others name them.
+_MARKS = ("size", "ETag", "etag", "Content-MD5", "md5Hash", "generation", "blob_id", "Last-Modified", "LastModified")
+_MARKS += ("last_modified", "updated", "mtime", "created")
 
 
 def _patiently(act: Callable, address: str):

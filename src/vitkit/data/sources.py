@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data import manifests, places
-from vitkit.data.folders import read_folder
+from vitkit.data.folders import folder_of_images, read_folder
 from vitkit.data.hub import PREFIX, SAVED, read_hub
 from vitkit.data.manifests import read_manifest
 from vitkit.data.parquet import read_parquet
 from vitkit.data.stores import Arrays, Store
-from vitkit.data.tables import Columns, Table, classes, families
+from vitkit.data.tables import Columns, Table, classes, complete, families, labelled
 from vitkit.data.tars import read_tars
 
 TABLES = {".parquet": read_parquet, ".tar": read_tars}
@@ -116,7 +116,7 @@ def open_parts(
 
     Raises ValueError like open_splits.
     """
-    table = _read(where, columns or Columns())
+    table = labelled(_read(where, columns or Columns()))
     labels, targets, notes = classes(table)
     rows = {part: np.flatnonzero(table.parts == part) for part in ("train", "val", "test", "")}
     sources = {part: Source(table.store, r, targets[r], labels) for part, r in rows.items() if len(r)}
@@ -225,15 +225,26 @@ def _read_directory(path: Path, columns: Columns) -> Table:
     if any((path / name).is_file() for name in SAVED):
         return read_hub(str(path), columns)
     for folder in (path, path / "data"):
-        files = [str(file) for file in _tables_in(folder)]
-        found = families(files)
+        found = families(map(str, _tables_in(folder)))
         if len(found) > 1:
             names = ", ".join(str(folder / name) for name in sorted(found))
             raise ValueError(f"{path} holds several data sets; name one: {names}")
         if found:
-            return _read_files(str(path), list(next(iter(found.values()))), columns)
+            return _read_beside(folder, list(next(iter(found.values()))), columns)
     alone = [str(file) for file in _tables_in(path)]
-    return _read_files(str(path), alone, columns) if alone else read_folder(path)
+    return _read_beside(path, alone, columns) if alone else read_folder(path)
+
+
+def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
+    """These files of a folder: others beside them are noted, and class folders are refused, as they may be what is meant."""
+    if inner := folder_of_images(folder):
+        raise ValueError(
+            f"{folder} holds {Path(files[0]).name} and folders of images ({inner}); give the file, or move one of them"
+        )
+    table = _read_files(str(folder), files, columns)
+    others = [file.name for file in _tables_in(folder) if str(file) not in files]
+    note = f"left out, as their names say no part: {', '.join(others[:5])}{', ...' if len(others) > 5 else ''}"
+    return table._replace(notes=(*table.notes, note)) if others else table
 
 
 def _tables_in(folder: Path) -> list[Path]:
@@ -242,8 +253,8 @@ def _tables_in(folder: Path) -> list[Path]:
 
 def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     """Parquet files or shards, each of a part if their names say so."""
-    kinds = {Path(file).suffix.lower() for file in files} & set(TABLES)
-    files = [file for file in files if Path(file).suffix.lower() in TABLES]
+    files = [file for file in files if places.suffix(file) in TABLES]
+    kinds = {places.suffix(file) for file in files}
     if len(kinds) != 1:
         raise ValueError(
             f"{where} holds {' and '.join(sorted(kinds)) or 'no .parquet or .tar'} files; expected one kind"
@@ -252,7 +263,10 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     if len(found) > 1:
         raise ValueError(f"{where} holds several data sets: {', '.join(sorted(found))}; name one")
     named = next(iter(found.values()), {})
-    divided = files != [where] and len(named) == len(files)  # a file that is asked for alone is all there is
+    alone = files == [where]  # a file that is asked for alone is all there is
+    if not alone:
+        complete(files)
+    divided = len(named) == len(files) and not alone
     return TABLES[kinds.pop()](named if divided else dict.fromkeys(files, ""), columns)
 
 

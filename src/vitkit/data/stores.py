@@ -50,6 +50,15 @@ class Names:
         encoded = [os.fsencode(name) for name in names]
         return cls(b"".join(encoded), np.cumsum([len(name) for name in encoded], dtype=np.int64))
 
+    @classmethod
+    def joined(cls, several: Sequence["Names"]) -> "Names":
+        before = np.cumsum([0, *(len(one.block) for one in several)])
+        ends = np.concatenate([one.ends + start for one, start in zip(several, before, strict=False)])
+        return cls(b"".join(one.block for one in several), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
     def __getitem__(self, row: int) -> str:
         start = int(self.ends[row - 1]) if row else 0
         return os.fsdecode(self.block[start : int(self.ends[row])])

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitkit.data.places import plain
 from vitkit.data.stores import Store
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
@@ -20,32 +21,34 @@ MAX_CLASSES = 1_000_000
 
 # NAME-train.parquet, train-00000-of-00004.parquet, NAME-train-000.tar: a name, a part and a shard, of which the part is needed.
 _FILE = re.compile(
-    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_](?P<shard>\d+)(?:-of-(?P<shards>\d+)(?:-[0-9a-f]+)?)?)?",
-    re.IGNORECASE,
+    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_]\d+(?:-of-\d+(?:-[0-9a-f]+)?)?)?", re.IGNORECASE
 )
+_SHARD = re.compile(r"(?P<name>.+)[-_](?P<shard>\d+)-of-(?P<shards>\d+)(?:-[0-9a-f]+)?")
 
 
 def families(files: Iterable[str]) -> dict[str, dict[str, str]]:
     """The data sets among files that are named by part, by the name their files share: {file: part}. It may be ""."""
     found: dict[str, dict[str, str]] = {}
     for file in sorted(files):
-        match = _FILE.fullmatch(Path(file).stem)
+        match = _FILE.fullmatch(Path(plain(file)).stem)
         if match and not Path(file).name.startswith("."):
             found.setdefault(match["name"] or "", {})[file] = PARTS[match["part"].lower()]
     return found
 
 
-def complete(files: dict[str, str]) -> None:
-    """Raises ValueError where a shard of several is missing: half a data set trains without a complaint."""
-    shards: dict[tuple[str, int], set[int]] = {}
-    for file, part in files.items():
-        match = _FILE.fullmatch(Path(file).stem)
-        if part and match and match["shards"]:
-            shards.setdefault((part, int(match["shards"])), set()).add(int(match["shard"]))
-    for (part, count), there in shards.items():
-        if count <= 100_000 and (missing := sorted(set(range(count)) - there)):
-            folder = next(iter(files)).rpartition("/")[0] or "."
-            raise ValueError(f"{folder} has {len(there)} of {count} {part} files; number {missing[0]:05d} is missing")
+def complete(files: Iterable[str]) -> None:
+    """Raises ValueError where a shard of several is missing, or there twice: half a data set trains without a complaint."""
+    shards: dict[tuple[str, int], dict[int, str]] = {}
+    for file in files:
+        if match := _SHARD.fullmatch(Path(plain(file)).stem):
+            there = shards.setdefault((match["name"], int(match["shards"])), {})
+            before = there.setdefault(int(match["shard"]), file)
+            if before != file and Path(before).parent == Path(file).parent:
+                raise ValueError(f"{before} and {Path(file).name} are the same shard of {match['name']}; remove one")
+    for (name, count), there in shards.items():
+        if count <= 100_000 and (missing := sorted(set(range(count)) - set(there))):
+            folder = next(iter(there.values())).rpartition("/")[0] or "."
+            raise ValueError(f"{folder} has {len(there)} of {count} {name} files; number {missing[0]:05d} is missing")
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Table(NamedTuple):
 
     store: Store
     labels: np.ndarray  # int64, or objects: class names
-    parts: np.ndarray  # "train", "val" or "test" of every row, "" where the data set has no parts
+    parts: np.ndarray  # "train", "val" or "test" of every row, "" where the data set has no parts; None is left out
     names: tuple[str, ...] | None  # of the classes, where integer labels come with names
     notes: tuple[str, ...]
 
@@ -127,6 +130,23 @@ def as_parts(values: Sequence, where: str) -> np.ndarray:
         row = found.index("")
         raise ValueError(f"{where} row {row} belongs to the split {values[row]!r}; the splits are {', '.join(PARTS)}")
     return np.array(found, dtype=object)
+
+
+def labelled(table: Table) -> Table:
+    """The table less the parts whose labels are kept secret: -1 throughout, as the hub has ImageNet's test part.
+
+    Their rows are of no part any more. Where nothing else is there, nothing is taken away.
+    """
+    if table.names is None or table.labels.dtype != np.int64 or not (table.labels == -1).any():
+        return table
+    known = set(table.parts[table.labels != -1])
+    if not known or not (secret := sorted(set(table.parts) - known)):
+        return table
+    rows = np.isin(table.parts, secret)
+    note = f"left out: the part {' and '.join(secret)}, whose labels are all -1, that is, not told"
+    return table._replace(
+        labels=np.where(rows, 0, table.labels), parts=np.where(rows, None, table.parts), notes=(*table.notes, note)
+    )
 
 
 def classes(table: Table) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:

@@ -22,13 +22,14 @@ from vitkit.data.folders import SUFFIXES
 from vitkit.data.pieces import TarMembers
 from vitkit.data.progress import bar
 from vitkit.data.stores import MAX_FILE, Names
-from vitkit.data.tables import LABEL, Columns, Table, as_labels, complete, pick
+from vitkit.data.tables import LABEL, Columns, Table, as_labels, pick
 from vitkit.data.workers import in_order
-from vitkit.parallel import cache_dir, cpus
+from vitkit.machine import cache_dir, cpus
 
 MAX_LABEL = 1 << 20  # bytes of a member that holds a label
 CLASSES = "classes.txt"
-_FORMAT = 1  # of an index; another number makes old ones be written anew
+TAIL = tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE  # bytes of zeros that a tar file ends with, at most
+_FORMAT = 2  # of an index; another number makes old ones be written anew
 
 
 class _Index(NamedTuple):
@@ -36,7 +37,7 @@ class _Index(NamedTuple):
 
     offsets: np.ndarray
     sizes: np.ndarray
-    names: list[str]
+    names: Names
     labels: list[str]
     left: Counter  # what was left out: kind -> how many
 
@@ -47,7 +48,6 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     `columns` name the extensions of image and label ("png", "cls"), or the label's field in "json". Raises ValueError for
     what is damaged, compressed, or has no label.
     """
-    complete(files)
     names = list(files)
     building = _Building(names, columns)
     missing = [i for i in range(len(names)) if building.cached(i) is None]
@@ -63,7 +63,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         file=np.repeat(np.arange(len(names), dtype=np.int32), counts),
         offsets=np.concatenate([one.offsets for one in found]),
         sizes=np.concatenate([one.sizes for one in found]),
-        names=Names.of([name for one in found for name in one.names]),
+        names=Names.joined([one.names for one in found]),
     )
     labels = as_labels([label for one in found for label in one.labels], names[0])
     parts = np.repeat(np.array(list(files.values()), dtype=object), counts)
@@ -74,11 +74,21 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
 
 def _classes(shard: str) -> tuple[str, ...] | None:
     """The lines of classes.txt beside a shard, if it is there."""
-    path = shard.rpartition("/")[0] + "/" + CLASSES if "/" in shard else CLASSES
+    path = (
+        f"{places.plain(shard).rpartition('/')[0]}/{CLASSES}"
+        if places.is_address(shard)
+        else str(Path(shard).parent / CLASSES)
+    )
     if not places.exists(path):
         return None
     with places.open_file(path) as file:
-        return tuple(file.read().decode("utf-8").splitlines())
+        try:
+            text = file.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+            ) from None
+    return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +111,13 @@ class _Building:
 
         try:
             with safe_open(self._path(i), "numpy") as file:
-                found = json.loads(file.metadata()["index"])
-                arrays = {name: file.get_tensor(name) for name in ("offsets", "sizes", "codes")}
+                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
+                left = Counter(json.loads(file.metadata()["left"]))
         except (FileNotFoundError, SafetensorError, KeyError, ValueError):
             return None
-        labels = [found["labels"][code] for code in arrays["codes"].tolist()]
-        return _Index(arrays["offsets"], arrays["sizes"], found["names"], labels, Counter(found["left"]))
+        names, labels = (Names(found[name].tobytes(), found[f"{name}.ends"]) for name in ("names", "labels"))
+        labels = [labels[i] for i in range(len(labels))]
+        return _Index(found["offsets"], found["sizes"], names, [labels[code] for code in found["codes"].tolist()], left)
 
     def _path(self, i: int) -> Path:
         asked = f"{_FORMAT} {places.state_of(self.files[i])} {self.columns}"
@@ -120,11 +131,11 @@ def _save(path: Path, index: _Index) -> None:
     labels = sorted(set(index.labels))
     number = {label: i for i, label in enumerate(labels)}
     codes = np.array([number[label] for label in index.labels], dtype=np.int32)
-    kept = json.dumps({"labels": labels, "names": index.names, "left": index.left})
+    arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes}
+    for name, strings in (("names", index.names), ("labels", Names.of(labels))):  # millions: too many for the header
+        arrays |= {name: np.frombuffer(strings.block, np.uint8), f"{name}.ends": strings.ends}
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_bytes(save({"offsets": index.offsets, "sizes": index.sizes, "codes": codes}, {"index": kept}))
-    new.replace(path)
+    places.write_whole(path, save(arrays, {"left": json.dumps(index.left)}))
 
 
 def _indexed(file: str, columns: Columns) -> _Index:
@@ -139,7 +150,7 @@ def _indexed(file: str, columns: Columns) -> _Index:
         sizes.append(members[image][1])
         names.append(f"{key}.{image}")
         labels.append(_label(members, columns, f"{file} {key}"))
-    return _Index(np.array(offsets, np.int64), np.array(sizes, np.int64), names, labels, left)
+    return _Index(np.array(offsets, np.int64), np.array(sizes, np.int64), Names.of(names), labels, left)
 
 
 Members = dict[
@@ -166,15 +177,21 @@ def _examples(file: str, left: Counter) -> Iterator[tuple[str, Members]]:
                     if members:
                         yield "/".join(filter(None, key)), members
                     key, members = (folder, stem), {}
+                if extension.lower() in members:
+                    raise ValueError(f"{file} holds {member.name} twice; give every example a name of its own")
                 content = b""
                 if member.size <= MAX_LABEL and f".{extension.lower()}" not in SUFFIXES:
                     content = shard.extractfile(member).read()
                 members[extension.lower()] = (member.offset_data, member.size, content)
             opened.seek(shard.offset)
-            if opened.read(512) != bytes(512):  # tarfile takes damage for the end
-                raise tarfile.ReadError(f"after {shard.offset:,} bytes it is damaged or cut off")
+            tail = opened.read(TAIL + 1)
+            # tarfile takes damage for the end, and so it does the hole of a download, and the end of the first of two files
+            if not tarfile.BLOCKSIZE <= len(tail) <= TAIL or any(tail):
+                raise tarfile.ReadError(f"after {shard.offset:,} bytes it is damaged, cut off, or two files in one")
     except (tarfile.TarError, EOFError) as error:
-        packed = "; unpack it with gunzip: a compressed shard has no places to begin at" * file.endswith(("gz", "z"))
+        packed = "; unpack it with gunzip: a compressed shard has no places to begin at" * places.plain(file).endswith(
+            ("gz", "z")
+        )
         raise ValueError(f"{file} is no readable tar file: {error}{packed}") from None
     if members:
         yield "/".join(filter(None, key)), members
@@ -207,4 +224,8 @@ def _label(members: Members, columns: Columns, where: str) -> str:
         ) from None
     except ValueError as error:
         raise ValueError(f"{where}.json: {error}") from None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"{where}.json has the label {json.dumps(value)[:100]}; a label is a whole number or a name")
     return str(value)

@@ -87,17 +87,26 @@ class Preprocessing:
         """uint8 (B, 3, h, w) on any device -> float32: (x / 255 - mean) / std."""
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"got {images.dtype} of shape {tuple(images.shape)}; expected uint8 (B, 3, h, w)")
-        out = images / 255
-        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
-            out[:, channel].sub_(mean).div_(std)  # numbers, not tensors: no copy to the device that would wait for it
-        return out
+        return self.normalise_(images / 255)
 
-    def levels(self, images: Tensor) -> Tensor:
-        """`normalise` undone: (B, 3, h, w) -> uint8 (B, 3, h, w), the nearest levels."""
+    def normalise_(self, images: Tensor) -> Tensor:
+        """Float (B, 3, h, w) from 0 to 1, changed to (x - mean) / std."""
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            images[:, channel].sub_(mean).div_(
+                std
+            )  # numbers, not tensors: no copy to the device that would wait for it
+        return images
+
+    def unnormalise(self, images: Tensor) -> Tensor:
+        """`normalise` undone: (B, 3, h, w) -> float32 (B, 3, h, w), from 0 to 1 where they were."""
         out = images.float().clone()
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             out[:, channel].mul_(std).add_(mean)
-        return out.mul_(255).round_().clamp_(0, 255).byte()
+        return out
+
+    def levels(self, images: Tensor) -> Tensor:
+        """(B, 3, h, w) as `normalise` makes them -> uint8 (B, 3, h, w), the nearest levels."""
+        return self.unnormalise(images).mul_(255).round_().clamp_(0, 255).byte()
 
     def __str__(self) -> str:
         """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std 0.5"."""

@@ -10,12 +10,14 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader
 
 AHEAD = 2  # batches that each worker prepares before they are asked for
+ORPHANED = 0.5  # seconds, at most, that a worker outlives the main process
 # Workers are forked where that is safe: at once, and they share what the source holds in memory.
 START = "fork" if sys.platform.startswith("linux") else "spawn"
 
@@ -81,7 +83,7 @@ def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
                 sampler=steps,
                 num_workers=workers,
                 collate_fn=_unchanged,
-                worker_init_fn=_begin,
+                worker_init_fn=partial(_begin, os.getpid()),
                 pin_memory=pin,
                 prefetch_factor=ahead,
                 multiprocessing_context=START,
@@ -94,6 +96,10 @@ def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
         said = (str(error) or type(error).__name__).splitlines()[0]
         if said.startswith("Caught"):  # raised in a worker, not by its death
             raise
+    except KeyboardInterrupt:
+        for worker in items._workers:  # in the middle of a shard, say: the loader would wait five seconds for each
+            worker.terminate()
+        raise
     with suppress(RuntimeError):
         time.sleep(0.1)  # word of the death, which PyTorch raises wherever the main process is, may still be on its way
     del items  # outside of the handler, which would hold on to it and to the dead worker; so does the odd cycle
@@ -109,22 +115,25 @@ def _unchanged(item):
     return item
 
 
-def _begin(number: int) -> None:
+def _begin(parent: int, number: int) -> None:
     """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run wants to save itself first.
 
-    SIGTERM ends a worker only when the main process sends it; one that goes takes its workers along within seconds.
+    SIGTERM ends a worker only when the main process sends it; one that goes, or is killed, takes its workers along.
     """
     for name in ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if hasattr(signal, "sigwaitinfo"):  # which says who sent it; macOS cannot
+    if hasattr(signal, "sigtimedwait"):  # which says who sent it; macOS cannot
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_when_asked, daemon=True).start()
+        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
 
 
-def _end_when_asked() -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-        pass
+def _end_with(parent: int) -> None:
+    """End this process when the main one asks for it, or is no more: it may be in the middle of a shard, or of an hour."""
+    while os.getppid() == parent:
+        asked = signal.sigtimedwait({signal.SIGTERM}, ORPHANED)
+        if asked and asked.si_pid == parent:
+            break
     os._exit(0)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitkit.data import BadImage, Source, open_image, open_source
 from vitkit.data.folders import find_images
 from vitkit.data.manifests import SUFFIXES as TABLES
-from vitkit.parallel import pick_device
+from vitkit.machine import pick_device
 from vitkit.weights import Classifier
 
 

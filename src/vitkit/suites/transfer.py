@@ -65,7 +65,15 @@ def transfer(
 
 
 def select(recipe: Recipe, workdir: Path, rates: Sequence[float], device: str = "auto") -> dict[float, float]:
-    """Held-out top-1 of a recipe at every learning rate, each in a run of its own. The test part is not looked at."""
+    """Held-out top-1 of a recipe at every learning rate, each in a run of its own; 0 for one that diverges.
+
+    The test part is not looked at. Raises ValueError for an objective without accuracy, FloatingPointError when all rates
+    diverge.
+    """
+    if not recipe.objective.labelled:
+        raise ValueError(
+            f"a learning rate is selected by accuracy, which {type(recipe.objective).__name__} does not learn"
+        )
     found, console = {}, Console(quiet=not on_rank_0())
     for rate in sorted(set(rates)):
         console.print(
@@ -73,8 +81,16 @@ def select(recipe: Recipe, workdir: Path, rates: Sequence[float], device: str = 
         )
         one = replace(recipe, optim=replace(recipe.optim, lr=rate), data=replace(recipe.data, parts="select"))
         place = workdir / f"lr-{rate:g}"
-        train(one, place, device)
-        found[rate] = last_metrics(place)["val/top1"]
+        try:
+            train(one, place, device)
+            found[rate] = last_metrics(place)["val/top1"]
+        except FloatingPointError as error:
+            console.print(f"learning rate {rate:g} is too high, and counts as 0 %: {error}", highlight=False)
+            found[rate] = 0.0
+    if not any(found.values()):
+        raise FloatingPointError(
+            f"no learning rate of {', '.join(f'{rate:g}' for rate in found)} works; try lower --rates"
+        )
     return found
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitkit.data import Batch, Preprocessing, uniforms
 from vitkit.models import ViTConfig, create
 from vitkit.train.guesses import measured
+from vitkit.train.objectives import Learner
 from vitkit.train.patches import cut, joined, put, taken, with_patches
 
 HIDDEN = 0  # what is drawn of an example's key
@@ -54,7 +55,7 @@ class MaskedAutoencoder:
         return measured(batches, normalise, place)
 
 
-class MaskedAutoencoderLearner(nn.Module):
+class MaskedAutoencoderLearner(Learner):
     """What such a run trains: the model, and the decoder that is thrown away afterwards."""
 
     def __init__(self, model: nn.Module, objective: MaskedAutoencoder, preprocessing: Preprocessing):
@@ -90,12 +91,6 @@ class MaskedAutoencoderLearner(nn.Module):
     def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
         """Mean squared error of the hidden patches: images (B, C, H, W) normalised, labels unused, keys (B,)."""
         return self.losses(*self.asked(images, keys)).mean()
-
-    def before(self, step: int, total: int) -> None:
-        """Called before the update that follows `step` finished ones, of `total`: here all are alike."""
-
-    def updated(self, step: int, total: int) -> None:
-        """Called after update `step` of `total`: here nothing follows the model."""
 
     def asked(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) -> (B, M, P·P·C) predictions of the hidden patches, and what there was to predict."""

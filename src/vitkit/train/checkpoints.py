@@ -39,15 +39,21 @@ def finish(new: Path, facts: dict, sums: dict[str, str]) -> Path:
     return final
 
 
+def steps(checkpoint: Path) -> int:
+    """After how many steps it was written."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def prune(workdir: Path, keep: int, damaged: set[str]) -> None:
     """Leave the last `keep` checkpoints of the recipe's schedule, not counting `damaged` ones, and the very last one.
 
     What an interruption wrote neither counts nor outlives the next one: an undisturbed run goes back to the same places.
+    What cannot be removed now is tried again the next time.
     """
     found = checkpoints(workdir)
     good = [path for path in found if on_schedule(path) and path.name not in damaged]
     for old in set(found) - {found[0], *good[:keep]}:
-        shutil.rmtree(old)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:

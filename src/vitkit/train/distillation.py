@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vitkit.data import Batch, Preprocessing
 from vitkit.evaluate.neighbours import leave_one_out
 from vitkit.parallel import sum_over_ranks
+from vitkit.train.objectives import Learner
 from vitkit.train.span import Span
 from vitkit.train.views import View, view
 
@@ -113,7 +114,7 @@ class Projection(nn.Module):
         return F.linear(x, F.normalize(rows, dim=-1))  # a weight-norm whose lengths stay 1
 
 
-class SelfDistillationLearner(nn.Module):
+class SelfDistillationLearner(Learner):
     """What such a run trains: the model and its projection. The teacher and the centre follow them."""
 
     def __init__(self, model: nn.Module, objective: SelfDistillation, preprocessing: Preprocessing):
@@ -149,7 +150,7 @@ class SelfDistillationLearner(nn.Module):
         of, views = self.objective, self.looked_at(images, keys)
         with torch.no_grad():
             outputs = self.taught(torch.cat(views[:2]))  # (2 B, K)
-            self.seen.append(torch.cat([outputs.sum(0), outputs.new_tensor([len(outputs)])]))
+            self.seen.append(torch.cat([outputs.sum(0), outputs.new_full((1,), len(outputs))]))
             answers = ((outputs - self.centre) / self.temperature).softmax(-1).chunk(2)
         groups = [torch.cat(group) for group in (views[:2], views[2:]) if group]  # of one size each
         guesses = [self.projection(self.model(group)).float() for group in groups]
@@ -169,6 +170,7 @@ class SelfDistillationLearner(nn.Module):
         warm = min(step / of.teacher_warmup.n, 1.0) if of.teacher_warmup.n else 1.0
         self.temperature = of.teacher_start + (of.teacher_temperature - of.teacher_start) * warm
         self.projection.still = step < of.last_layer_still.n
+        self.seen.clear()  # what a step that was skipped has left
 
     @torch.no_grad()
     def updated(self, step: int, total: int) -> None:
@@ -176,19 +178,15 @@ class SelfDistillationLearner(nn.Module):
         momentum = 1 - (1 - self.objective.momentum) * (1 + math.cos(math.pi * (step - 1) / total)) / 2
         student = nn.ModuleList([self.model, self.projection])
         torch._foreach_lerp_(list(self.teacher.parameters()), list(student.parameters()), 1 - momentum)
-        if self.seen:
-            found = sum_over_ranks(torch.stack(self.seen).sum(0))
-            self.seen.clear()
-            if found.isfinite().all():  # a batch that was skipped may not be
-                self.centre.lerp_(found[:-1] / found[-1], 1 - self.objective.centre_momentum)
+        found = sum_over_ranks(torch.stack(self.seen).sum(0))
+        self.centre.lerp_(found[:-1] / found[-1], 1 - self.objective.centre_momentum)
 
     def looked_at(self, images: Tensor, keys: Tensor) -> list[Tensor]:
         """(B, C, H, W) normalised -> every view, the two large ones first, normalised too."""
-        mean, std = (
-            images.new_tensor(of).view(1, -1, 1, 1) for of in (self.preprocessing.mean, self.preprocessing.std)
-        )
-        images = (images * std + mean).clamp(0, 1)
-        return [(view(images, keys, i, how) - mean) / std for i, how in enumerate(self.views)]
+        with torch.autocast(images.device.type, enabled=False):  # places in bfloat16 are fifths of a pixel off
+            images = self.preprocessing.unnormalise(images).clamp_(0, 1)
+            found = [view(images, keys, i, how) for i, how in enumerate(self.views)]
+            return [self.preprocessing.normalise_(x) for x in found]
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised -> uint8 pictures: the image, and its first views."""

@@ -50,7 +50,8 @@ def measured(
                 predicted, targets = learner.asked(images, batch.indices.to(place)[real])
                 losses, numbers = learner.losses(predicted, targets), targets.is_floating_point()
                 right = torch.zeros_like(losses) if numbers else guesses(predicted, targets) == targets
-                rows = [values.double().flatten(1).mean(1).sum().cpu() for values in (losses, right)]
+                # sums in float64 are the CPU's: not every device has it
+                rows = [values.float().flatten(1).mean(1).cpu().double().sum() for values in (losses, right)]
                 total += torch.stack([*rows, real.sum().cpu()])
                 marginal = marginal + (_moments(targets) if numbers else _counts(targets, predicted))
         finally:
@@ -73,8 +74,8 @@ def measured(
 
 def _moments(targets: Tensor) -> Tensor:
     """(B, M, V) -> float64 (3, V): count, sum, sum of squares."""
-    x = targets.flatten(0, 1).double()
-    return torch.stack([torch.ones_like(x).sum(0), x.sum(0), (x * x).sum(0)]).cpu()
+    x = targets.flatten(0, 1)
+    return torch.stack([torch.ones_like(x).sum(0), x.sum(0), (x * x).sum(0)]).cpu().double()
 
 
 def _counts(targets: Tensor, predicted: Tensor) -> Tensor:
@@ -82,4 +83,4 @@ def _counts(targets: Tensor, predicted: Tensor) -> Tensor:
     x = targets.flatten(0, 1).view(targets.shape[0] * targets.shape[1], *targets.shape[2:] or (1,))  # (B M, V)
     classes = predicted.shape[-1] // x.shape[1]
     places = x + torch.arange(x.shape[1], device=x.device) * classes
-    return places.flatten().bincount(minlength=x.shape[1] * classes).view(-1, classes).double().cpu()
+    return places.flatten().bincount(minlength=x.shape[1] * classes).view(-1, classes).cpu().double()

@@ -10,10 +10,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
+from vitkit.machine import autocast, slow
 from vitkit.models import create
 from vitkit.parallel import (
     any_rank,
-    autocast,
     from_every_rank,
     from_rank_0,
     full,
@@ -22,8 +22,8 @@ from vitkit.parallel import (
     on_rank_0,
     own,
     shard,
-    slow,
     sum_over_ranks,
+    watch,
     world,
 )
 from vitkit.train.checkpoints import checkpoints, on_schedule
@@ -72,11 +72,13 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     model = create(recipe.model, place, recipe.seed)
     if not from_rank_0(lambda: checkpoints(workdir)):
         take_weights(model, recipe.init, labels, say)
-    model.recompute = recipe.recompute
     choose(model, recipe.tune, recipe.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        learner = sharded(recipe, recipe.objective.learner(model, recipe.data.preprocessing).to(place))
+        learner = recipe.objective.learner(model, recipe.data.preprocessing).to(place)
+    for encoder in (part for part in learner.modules() if hasattr(part, "recompute")):
+        encoder.recompute = recipe.recompute
+    learner = sharded(recipe, learner)
     average = {name: value.clone() for name, value in trained(learner).items()} if recipe.average else None
     state = State(learner, recipe.optim.build(learner), average)
     start(workdir, state, say)
@@ -97,8 +99,12 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
             state.settle()
             log.say(f"interrupted at step {state.step:,}, saved at {max(state.kept, 0):,}; the same command continues")
             raise
+        except FloatingPointError:  # on every rank
+            state.settle()
+            raise
         finally:
             log.close()
+            watch.rest()
     with state.averaged():
         weights = {name: full(tensor).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
@@ -138,7 +144,8 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Ca
     other = differences(to_json(found.model.config), to_json(model.config))
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
-    model.load_state_dict(found.model.state_dict())
+    taken = {name: t for name, t in found.model.state_dict().items() if not name.startswith("head.")}
+    model.load_state_dict(model.state_dict() | taken)  # the head stays new, and its bias as the recipe has it
     for sentence in said:
         say(f"{source}: {sentence}")
 
@@ -177,7 +184,7 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
             state.learner.before(state.step, total)
             loss, norm = gradient(recipe, state, batch, place)
             state.step += 1
-            if torch.isfinite(loss) and torch.isfinite(norm):
+            if torch.isfinite(loss + norm):
                 state.optimizer.step()
                 state.learner.updated(state.step, total)
                 state.bad_in_row = 0
@@ -232,8 +239,8 @@ def clipped(learner: nn.Module, optim: Optim) -> Tensor:
     squares = sum_over_ranks(torch.stack(torch._foreach_norm(gradients, 2, kind)).square())  # (parameters,)
     norm = squares.sum().sqrt().float()
     if optim.clip:
-        lengths = squares.sqrt().float() if optim.clip_each else norm.expand(len(gradients))
-        torch._foreach_mul_(gradients, list((optim.clip / lengths).clamp(max=1)))
+        shares = (optim.clip / (squares.sqrt().float() if optim.clip_each else norm)).clamp(max=1)
+        torch._foreach_mul_(gradients, list(shares) if optim.clip_each else shares)
     return norm
 
 

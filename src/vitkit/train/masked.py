@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Batch, Preprocessing, uniforms
 from vitkit.train.guesses import cross_entropies, guesses, measured
+from vitkit.train.objectives import Learner
 from vitkit.train.patches import colour_levels, cut, joined, mean_colours, put, taken, with_patches
 
 WHICH, FATE, OTHER = range(3)  # what is drawn of an example's key
@@ -79,7 +80,7 @@ class Corruption(NamedTuple):
         return put(x, self.which, torch.where(self.masked[..., None], mask.to(x.dtype), seen))
 
 
-class MaskedPatchesLearner(nn.Module):
+class MaskedPatchesLearner(Learner):
     """What such a run trains: the model, the mask embedding, and a linear layer that predicts."""
 
     def __init__(self, model: nn.Module, objective: MaskedPatches, preprocessing: Preprocessing):
@@ -100,12 +101,6 @@ class MaskedPatchesLearner(nn.Module):
     def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
         """Mean loss over the corrupted patches: images (B, C, H, W) normalised, labels unused, keys (B,)."""
         return self.losses(*self.asked(images, keys)).mean()
-
-    def before(self, step: int, total: int) -> None:
-        """Called before the update that follows `step` finished ones, of `total`: here all are alike."""
-
-    def updated(self, step: int, total: int) -> None:
-        """Called after update `step` of `total`: here nothing follows the model."""
 
     def asked(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) -> what is predicted of the corrupted patches, (B, M, outputs), and what there was to predict."""

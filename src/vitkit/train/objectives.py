@@ -70,7 +70,23 @@ class Supervised:
         return lambda learner: measure(learner.model)
 
 
-class SupervisedLearner(nn.Module):
+class Learner(nn.Module):
+    """What a run trains: the model, by this name, and what its objective adds. Its forward pass gives a loss."""
+
+    model: nn.Module
+
+    def before(self, step: int, total: int) -> None:
+        """Called before the update that follows `step` finished ones, of `total`."""
+
+    def updated(self, step: int, total: int) -> None:
+        """Called after update `step` of `total`."""
+
+    def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
+        """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by what they show, for the report."""
+        return {}
+
+
+class SupervisedLearner(Learner):
     """What a supervised run trains: the model alone."""
 
     def __init__(self, model: nn.Module, objective: Supervised):
@@ -86,16 +102,6 @@ class SupervisedLearner(nn.Module):
         if how.mixup or how.cutmix:
             images, targets = mix(images, targets, keys, how.mixup, how.cutmix)
         return LOSSES[how.loss](self.model(images).float(), targets)
-
-    def before(self, step: int, total: int) -> None:
-        """Called before the update that follows `step` finished ones, of `total`: here all are alike."""
-
-    def updated(self, step: int, total: int) -> None:
-        """Called after update `step` of `total`: here nothing follows the model."""
-
-    def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """Nothing to show: a label is no picture."""
-        return {}
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:

@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 from vitkit.models import cost, exaflops
 from vitkit.models.memory import activations
+from vitkit.train.masked import MaskedPatches
+from vitkit.train.objectives import Supervised
 from vitkit.train.recipe import Recipe
+from vitkit.train.tune import Tune
 
 GIB = 2**30
 RESERVE = 2.0 * GIB  # CUDA's context, workspaces of its libraries, and gaps between pieces of memory
@@ -64,7 +67,14 @@ class Memory(NamedTuple):
 
 
 def memory(recipe: Recipe, gpus: int) -> Memory:
-    """Memory of a resolved recipe on each of so many GPUs. Raises ValueError for a model without a formula."""
+    """Memory of a resolved recipe on each of so many GPUs.
+
+    Raises ValueError for what no formula is here for: some models, objectives that show a model something else than whole
+    images, and training a part of a model.
+    """
+    if not isinstance(recipe.objective, Supervised | MaskedPatches) or recipe.tune != Tune():
+        what = type(recipe.objective).__name__ if recipe.tune == Tune() else "a run that trains a part of the model"
+        raise ValueError(f"there is no formula here for {what}; start it, and look at what it takes")
     config, low = recipe.model, 2 if recipe.precision == "bfloat16" else 4
     kept = activations(config, recipe.precision, recipe.recompute)
     parameters = cost(config).parameters

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing
+from vitkit.machine import Precision
 from vitkit.models import ModelConfig
-from vitkit.parallel import Precision
 from vitkit.train.autoencoder import MaskedAutoencoder
 from vitkit.train.distillation import SelfDistillation
 from vitkit.train.masked import MaskedPatches

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,9 @@ from vitkit.data import (
 )
 from vitkit.data.places import on_this_machine
 from vitkit.data.progress import silent
-from vitkit.parallel import any_rank, cpus, from_every_rank, from_rank_0, on_rank_0, watch, world
+from vitkit.machine import cpus
+from vitkit.parallel import any_rank, from_every_rank, from_rank_0, on_rank_0, watch, world
+from vitkit.train.checkpoints import checkpoints, steps
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
 
@@ -130,7 +133,7 @@ def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[in
 
 
 def claim(workdir: Path, recipe: Recipe, data: RunData) -> None:
-    """Write down what runs, and on what; a directory that holds a run of another recipe is refused, with the differences."""
+    """Write down what runs, and on what. A directory where another recipe was trained is refused, with the differences."""
     path, asked = workdir / "recipe.json", to_json(recipe)
     from_rank_0(lambda: _claim(path, asked, data.record))
 
@@ -139,10 +142,12 @@ def _claim(path: Path, asked: dict, record: dict) -> None:
     workdir = path.parent
     if path.exists():
         other = differences(json.loads(path.read_text("utf-8")), asked)
-        if other:
+        if other and any(steps(one) for one in checkpoints(workdir)):
             raise ValueError(
                 f"{workdir} holds a run of another recipe ({'; '.join(other[:5])}); choose another --workdir, or remove it"
             )
+        if other:  # nothing was trained: settings that were refused, or a run that was stopped at once
+            shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
     write_json(workdir / "data.json", record)
     write_json(path, asked)  # last: where it is, the other holds
 

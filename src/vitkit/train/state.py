@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from vitkit.parallel import any_rank, from_rank_0, on_rank_0, world
+from vitkit.parallel import any_rank, from_rank_0, on_rank_0, watch, world
 from vitkit.train.checkpoints import COUNTERS, begin, checkpoints, digest, finish, prune, verify
 
 
@@ -113,6 +113,7 @@ class State:
         """Wait until what was saved is on the disk. Raises OSError where it could not be written."""
         if self.writing is not None:
             writing, self.writing = self.writing, None
+            watch.rest()
             writing.result()
 
     def load(self, checkpoint: Path) -> None:

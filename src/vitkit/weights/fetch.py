@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from vitkit.parallel import cache_dir
+from vitkit.machine import cache_dir
 
 ENDPOINT = "https://storage.googleapis.com/vit_models"
 BUCKETS = ("imagenet21k", "imagenet21k+imagenet2012", "augreg", "sam", "gsam")

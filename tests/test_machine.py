@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from vitkit import parallel
+from vitkit import machine
 
 
 @pytest.mark.parametrize(
@@ -14,30 +14,30 @@ from vitkit import parallel
 )
 def test_the_quota_of_a_container(content, expected, tmp_path, monkeypatch):
     (tmp_path / "cpu.max").write_text(content)
-    real = parallel.Path
-    monkeypatch.setattr(parallel, "Path", lambda path: real(str(path).replace("/sys/fs/cgroup", str(tmp_path))))
-    assert parallel._quota() == expected
+    real = machine.Path
+    monkeypatch.setattr(machine, "Path", lambda path: real(str(path).replace("/sys/fs/cgroup", str(tmp_path))))
+    assert machine._quota() == expected
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert parallel.cpus() == (expected or 64)
+    assert machine.cpus() == (expected or 64)
 
 
 def test_devices():
-    assert parallel.pick_device("cpu") == torch.device("cpu")
-    assert parallel.pick_device().type in ("cpu", "cuda", "mps")
+    assert machine.pick_device("cpu") == torch.device("cpu")
+    assert machine.pick_device().type in ("cpu", "cuda", "mps")
     with pytest.raises(ValueError, match="no device 'abacus' on this machine; there is"):
-        parallel.pick_device("abacus")
+        machine.pick_device("abacus")
 
 
 def test_precision():
     a = torch.randn(4, 4)
-    with parallel.autocast(torch.device("cpu"), "bfloat16"):
+    with machine.autocast(torch.device("cpu"), "bfloat16"):
         assert (a @ a).dtype == torch.bfloat16
-    with parallel.autocast(torch.device("cpu"), "float32"):
+    with machine.autocast(torch.device("cpu"), "float32"):
         assert (a @ a).dtype == torch.float32
 
 
 def test_bfloat16_is_slow_where_it_is_emulated(monkeypatch):
     for there in (True, False):
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda there=there: there)
-        assert parallel.slow(torch.device("cpu"), "bfloat16") is not there
-        assert not parallel.slow(torch.device("cpu"), "float32") and not parallel.slow(torch.device("cuda"), "bfloat16")
+        assert machine.slow(torch.device("cpu"), "bfloat16") is not there
+        assert not machine.slow(torch.device("cpu"), "float32") and not machine.slow(torch.device("cuda"), "bfloat16")
