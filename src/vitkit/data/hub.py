@@ -1,6 +1,7 @@
 """Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote: memory-mapped, random access."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ class HubRows:
     def name(self, row: int) -> str:
         table, at = self._place(row)
         return f"{self.title} {self.tables[table].split or ''} row {at}"
+
+    def mark(self, row: int) -> str:
+        table, at = self._place(row)
+        return f"{self.tables[table].split or ''} row {at} {self._sizes[table]}"
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Bytes of each table."""
+        return [table.data.nbytes for table in self.tables]
 
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do: processes share the mapped memory."""

@@ -20,7 +20,7 @@ class _File(NamedTuple):
     labels: np.ndarray  # int64, or objects as they were found
     split: list  # "" for every row where there is no such column
     rows: list[int]  # of every row group
-    size: int  # bytes of the image column
+    sizes: list[int]  # bytes of the image column in each
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
@@ -47,7 +47,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         groups=np.array(groups),
         starts=np.cumsum([0, *rows]),
         firsts=np.cumsum([0, *counts[:-1]]),
-        size=sum(found.size for found in opened.values()),
+        sizes=np.array([size for found in opened.values() for size in found.sizes]),
     )
     labels = np.concatenate([found.labels for found in opened.values()])  # of objects, where one file has objects
     if labels.dtype != np.int64:
@@ -73,8 +73,7 @@ def _open(file: str, columns: Columns) -> _File:
             read = opened.read(columns=[label, *split])
             labels, parts = _labels(read.column(label)), [read.column(name).to_pylist() for name in split]
             groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-            chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-            size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] == image)
+            sizes = [_size(group, image) for group in groups]
     except (pa.ArrowException, OSError) as error:
         if places.is_address(file) and isinstance(error, OSError):
             raise  # which says all
@@ -85,7 +84,13 @@ def _open(file: str, columns: Columns) -> _File:
     names = features.get(label, {}).get("names")
     names = tuple(map(str, names)) if isinstance(names, list) else None
     rows = [group.num_rows for group in groups]
-    return _File(image, label, names, labels, parts[0] if parts else [""] * len(labels), rows, size)
+    return _File(image, label, names, labels, parts[0] if parts else [""] * len(labels), rows, sizes)
+
+
+def _size(group, image: str) -> int:
+    """Bytes of the image column in a row group, whose parts are columns of their own."""
+    columns = (group.column(i) for i in range(group.num_columns))
+    return sum(one.total_uncompressed_size for one in columns if one.path_in_schema.split(".")[0] == image)
 
 
 def _labels(column) -> np.ndarray:

@@ -4,10 +4,12 @@ What fits in KEEP bytes is read once, whole, before worker processes are forked,
 larger ones a process keeps a window of pieces, and the order of training goes from window to window (see loader.py).
 """
 
+import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 
@@ -36,7 +38,7 @@ class ParquetRows:
     groups: np.ndarray  # (G, 2): file and row group
     starts: np.ndarray  # (G + 1,): the first row of each group, and the number of rows
     firsts: np.ndarray  # (files,): the first row of each file
-    size: int  # bytes of the whole column
+    sizes: np.ndarray  # (G,): bytes of the column in each group
     kept: OrderedDict = field(default_factory=OrderedDict)  # group -> its arrow array, the most recently used last
 
     def read(self, row: int) -> bytes:
@@ -50,7 +52,19 @@ class ParquetRows:
 
     def name(self, row: int) -> str:
         file = int(np.searchsorted(self.firsts, row, side="right")) - 1
-        return f"{Path(self.files[file]).name} row {row - int(self.firsts[file])}"
+        return f"{self._titles[file]} row {row - int(self.firsts[file])}"
+
+    def mark(self, row: int) -> str:
+        return f"{self.name(row)} {self.sizes[self._groups_of(row)]}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole column."""
+        return int(self.sizes.sum())
+
+    @cached_property
+    def _titles(self) -> list[str]:
+        return titles(self.files)
 
     def pieces(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Row groups, if not all of them are kept."""
@@ -62,7 +76,7 @@ class ParquetRows:
             for group in _fetched(np.unique(self._groups_of(rows)), self.files):
                 self._group(int(group))
 
-    def _groups_of(self, rows: np.ndarray) -> np.ndarray:
+    def _groups_of(self, rows: np.ndarray | int) -> np.ndarray:
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def _group(self, group: int):
@@ -113,7 +127,14 @@ class TarMembers:
         return data
 
     def name(self, row: int) -> str:
-        return f"{Path(self.files[self.file[row]]).name} {self.names[row]}"
+        return f"{self._titles[self.file[row]]} {self.names[row]}"
+
+    def mark(self, row: int) -> str:
+        return f"{self.name(row)} {self.sizes[row]}"
+
+    @cached_property
+    def _titles(self) -> list[str]:
+        return titles(self.files)
 
     @property
     def size(self) -> int:
@@ -150,6 +171,15 @@ class TarMembers:
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "kept": OrderedDict()}
+
+
+def titles(files: Sequence[str]) -> list[str]:
+    """What to call each file: its name, or where two have the same, its path from the folder on that holds all of them."""
+    paths = [file.replace(os.sep, "/").split("/") for file in files]
+    if len({path[-1] for path in paths}) == len(paths):
+        return [path[-1] for path in paths]
+    common = sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+    return ["/".join(path[common:]) for path in paths]
 
 
 def recalled(kept: OrderedDict, key: int, load: Callable, most: int | None):

@@ -29,7 +29,7 @@ CHUNK = 64  # images that a worker decodes before it hands them over
 class Pixels:
     """Decoded pictures of any sizes, one after the other. Row i is example i."""
 
-    origin: Store  # for names
+    origin: Store  # for names and marks
     rows: np.ndarray  # of the origin
     block: np.ndarray  # uint8, all pixels
     starts: np.ndarray  # (N,): where each begins
@@ -43,6 +43,9 @@ class Pixels:
 
     def name(self, row: int) -> str:
         return self.origin.name(int(self.rows[row]))
+
+    def mark(self, row: int) -> str:
+        return self.origin.mark(int(self.rows[row]))
 
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""

@@ -27,6 +27,10 @@ class Store(Protocol):
     def name(self, row: int) -> str:
         """What a user would call it."""
 
+    def mark(self, row: int) -> str:
+        """What tells it from others without being read: its name from the data set's own folder on, and the bytes that it, or
+        what it lies in, takes. The same on every machine, however the way to that folder is written."""
+
     def prepare(self, rows: np.ndarray) -> None:
         """Bring into memory what processes that are forked from this one are to share."""
 
@@ -73,6 +77,9 @@ class Arrays:
     def name(self, row: int) -> str:
         return f"{self.title} image {row}"
 
+    def mark(self, row: int) -> str:
+        return self.name(row)
+
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""
 
@@ -109,6 +116,13 @@ class Files:
 
     def name(self, row: int) -> str:
         return f"{self.root}{os.sep}{self.names[row]}"
+
+    def mark(self, row: int) -> str:
+        try:
+            size = os.stat(self.name(row)).st_size  # noqa: PTH116
+        except OSError:  # which reading it will say
+            size = None
+        return f"{self.names[row]} {size}"
 
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""
