@@ -244,9 +244,11 @@ def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_
         "60",
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as job:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(list(out.glob("*.new"))) < 2 and job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
+        assert len(list(out.glob("*.new"))) == 2
+        time.sleep(0.2)  # the main process waits for them by now
         began = time.monotonic()
         os.killpg(job.pid, signal.SIGINT)
         assert "stopped; the same command goes on" in job.communicate(timeout=60)[1] and job.returncode == 130
