@@ -224,10 +224,11 @@ def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
 def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_path):
     where, out = str(folder({f"{kind}/{i}.png": 300 for kind in ("ant", "bee") for i in range(60)})), tmp_path / "out"
     (tmp_path / "slow.py").write_text("""if True:
-        import sys, time
+        import signal, sys, time
         from vitkit.cli import main
         from vitkit.data.stores import Files
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
         read, Files.read = Files.read, lambda store, row: (time.sleep(1), read(store, row))[1]
         sys.exit(main(sys.argv[1:]))
     """)
