@@ -1,5 +1,7 @@
 """Every broken image is found before a run, by index and by name."""
 
+import threading
+
 import pytest
 
 from vitkit.data import check, check_images, open_source, open_splits, progress
@@ -19,6 +21,19 @@ def test_bad_images_are_listed(folder, monkeypatch, workers):
     assert [index for index, _ in found] == [3, 8, 17]
     for (_, sentence), end in zip(found, ("truncated", "is empty: 0 bytes", "is missing"), strict=True):
         assert "photos/cat/" in sentence and end in sentence and "\n" not in sentence
+
+
+def test_progress_of_other_processes_is_shown_when_it_takes_a_while(monkeypatch, capsys):
+    with progress.counted("packing", 7, lambda: 3):
+        pass
+    assert not capsys.readouterr().err
+    asked = threading.Event()
+    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.counted("packing", 7, lambda: asked.set() or 3):
+        assert asked.wait(30)
+    assert "packing" in (said := capsys.readouterr()).err and not said.out
 
 
 def test_progress_is_shown_when_it_takes_a_while(folder, monkeypatch, capsys):

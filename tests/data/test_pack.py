@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,23 @@ def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
     for change in ({"format": "zip"}, {"shard": 0}, {"quality": 101}):
         with pytest.raises(ValueError):
             Packing(**change)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_progress_is_told_by_the_image(photos, tmp_path, monkeypatch, workers):
+    seen = []
+
+    @contextmanager
+    def watched(title, total, count):
+        yield seen.append((title, total, count()))
+        seen.append(count())
+
+    monkeypatch.setattr(sys.modules[pack.__module__], "counted", watched)
+    pack(open_parts(photos)[0], tmp_path / "out", Packing(shard=8), workers, "packing")
+    assert seen == [("packing", 21, 0), 21]
+    next((tmp_path / "out").glob("train-*.tar")).unlink()
+    pack(open_parts(photos)[0], tmp_path / "out", Packing(shard=8), workers, "packing")
+    assert seen[2] in [("packing", 8, 0), ("packing", 3, 0)] and seen[3] == seen[2][1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -226,9 +244,11 @@ def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_
         "60",
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as job:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(list(out.glob("*.new"))) < 2 and job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
+        assert len(list(out.glob("*.new"))) == 2
+        time.sleep(0.2)  # the main process waits for them by now
         began = time.monotonic()
         os.killpg(job.pid, signal.SIGINT)
         assert "stopped; the same command goes on" in job.communicate(timeout=60)[1] and job.returncode == 130

@@ -345,7 +345,9 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
 def test_addresses_may_be_signed(tmp_path, served):
     write_parquet(tmp_path / "x.parquet")
     shards(tmp_path / "wds")
-    check(open_source(f"{served}/x.parquet?sig=a%2Fb&se=2026-11-21"))
+    source = open_source(f"{served}/x.parquet?sig=a%2Fb&se=2026-11-21")
+    check(source)
+    assert source.name(3) == "x.parquet row 3"
     check(open_source(served + "/wds/train-{000..002}.tar?sig=a/b"))
 
 

@@ -60,7 +60,7 @@ class Stats:
 
 def pack(command: Pack) -> int:
     """`vitkit data pack`. Raises KeyboardInterrupt, with a sentence, when it is interrupted."""
-    from vitkit.data import bar, open_parts, pack
+    from vitkit.data import open_parts, pack
     from vitkit.machine import cpus
 
     parts, _, notes = open_parts(command.source, command.columns)
@@ -68,7 +68,7 @@ def pack(command: Pack) -> int:
         print(note)
     workers = cpus() if command.workers < 0 else command.workers
     try:
-        total = pack(parts, command.dest, command.packing, workers, bar("packing"))
+        total = pack(parts, command.dest, command.packing, workers, "packing")
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         raise

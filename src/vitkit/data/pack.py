@@ -11,18 +11,20 @@ import json
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.loader import order
 from vitkit.data.places import on_this_machine, whole, write_whole
-from vitkit.data.progress import Shown, silent
+from vitkit.data.progress import counted
 from vitkit.data.sources import Source, fingerprint
 from vitkit.data.tars import CLASSES
 from vitkit.data.workers import in_order
@@ -67,11 +69,11 @@ class Packed(NamedTuple):
     left_out: list[str]
 
 
-def pack(parts: dict[str, Source], dest: Path, how: Packing, workers: int, shown: Shown = silent) -> Packed:
+def pack(parts: dict[str, Source], dest: Path, how: Packing, workers: int, title: str = "") -> Packed:
     """Write all parts ("" for a data set without any) into a directory, or go on with it; the sum over all shards.
 
-    Raises ValueError for a directory that holds something else, or that another process packs into, OSError when the disk
-    is full.
+    title: of a progress bar; without one there is none. Raises ValueError for a directory that holds something else, or that
+    another process packs into, OSError when the disk is full.
     """
     if on_this_machine(dest).is_file():
         raise ValueError(f"{dest} is a file; choose a directory")
@@ -90,7 +92,7 @@ def pack(parts: dict[str, Source], dest: Path, how: Packing, workers: int, shown
         for left in dest.rglob("*.new"):  # by a run that was killed
             left.unlink()
         write_whole(dest / CLASSES, "".join(f"{label}\n" for label in labels).encode())
-        return _packed(_Jobs(parts, dest, how), workers, shown)
+        return _packed(_Jobs.of(parts, dest, how), workers, title)
 
 
 @contextmanager
@@ -122,14 +124,16 @@ def _held_elsewhere(file) -> bool:
     return False
 
 
-def _packed(jobs: "_Jobs", workers: int, shown: Shown) -> Packed:
+def _packed(jobs: "_Jobs", workers: int, title: str) -> Packed:
     """The sum over all shards, those that are missing being written."""
     for part in jobs.parts.values():
         part.prepare()
-    missing = [job for job in jobs.all() if not jobs.written(job)]
-    for _ in shown(in_order(jobs, missing, min(workers, len(missing))), len(missing)):
-        pass
-    reports = [jobs.written(job) for job in jobs.all()]
+    missing = [job for job in jobs.all if not jobs.written(job)]
+    count = sum(len(jobs.rows(job)) for job in missing)
+    with counted(title, count, lambda: int(jobs.done.sum())) if title else nullcontext():
+        for _ in in_order(jobs, missing, min(workers, len(missing))):
+            pass
+    reports = [jobs.written(job) for job in jobs.all]
     total = Packed(*(sum((report[i] for report in reports), [] if i == 3 else 0) for i in range(4)))
     if total.left_out:
         write_whole(
@@ -157,11 +161,17 @@ class _Jobs:
     parts: dict[str, Source]
     dest: Path
     how: Packing
+    all: list[_Job]
+    done: Tensor  # images of each shard that have been looked at, in memory that processes share
 
-    def all(self) -> Iterator[_Job]:
-        for part, source in self.parts.items():
-            count = -(-len(source) // self.how.shard)
-            yield from (_Job(part, number, count) for number in range(count))
+    @classmethod
+    def of(cls, parts: dict[str, Source], dest: Path, how: Packing) -> "_Jobs":
+        counts = {part: -(-len(source) // how.shard) for part, source in parts.items()}
+        jobs = [_Job(part, number, count) for part, count in counts.items() for number in range(count)]
+        return cls(parts, dest, how, jobs, torch.zeros(len(jobs), dtype=torch.int64).share_memory_())
+
+    def rows(self, job: _Job) -> range:
+        return range(len(self.parts[job.part]))[job.number * self.how.shard :][: self.how.shard]
 
     def shard(self, job: _Job) -> Path:
         return self.dest / f"{job.name}.{self.how.format}"
@@ -179,9 +189,9 @@ class _Jobs:
             return None
 
     def __getitem__(self, job: _Job) -> Exception | None:
-        source = self.parts[job.part]
-        rows = range(job.number * self.how.shard, min((job.number + 1) * self.how.shard, len(source)))
+        source, rows, at = self.parts[job.part], self.rows(job), self.all.index(job)
         rows = order(len(source), 0, 0, source.pieces())[rows] if self.how.shuffle else rows
+        rows = _ticking(rows, self.done[at : at + 1])
         left, shrunk = [], []
         write = {"tar": _write_tar, "parquet": _write_parquet}[self.how.format]
         try:
@@ -193,6 +203,12 @@ class _Jobs:
             said = error.strerror or str(error)
             return OSError(f"{self.shard(job)} could not be written: {said}; afterwards the same command goes on")
         return None
+
+
+def _ticking(rows, done: Tensor) -> Iterator[int]:
+    for row in rows:
+        yield row
+        done += 1
 
 
 def _examples(

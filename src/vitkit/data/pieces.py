@@ -175,7 +175,7 @@ class TarMembers:
 
 def titles(files: Sequence[str]) -> list[str]:
     """What to call each file: its name, or where two have the same, its path from the folder on that holds all of them."""
-    paths = [file.replace(os.sep, "/").split("/") for file in files]
+    paths = [places.plain(file).replace(os.sep, "/").split("/") for file in files]  # a signature is for no one to read
     if len({path[-1] for path in paths}) == len(paths):
         return [path[-1] for path in paths]
     common = sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
