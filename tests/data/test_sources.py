@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import tracemalloc
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 
-from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, pieces, subset
+from vitkit.data import BadImage, Columns, manifests, open_image, open_source, open_splits, pieces, subset
 from vitkit.data.sources import stratified
 from vitkit.data.tables import LABEL, PARTS, pick
 
@@ -141,6 +143,25 @@ def test_numbers_stay_what_they_are(folder):
     assert zeros.labels == ("0", "03")  # text: what is written with zeros in front is a name
     values = [{"image": "cat/1.jpg", "label": value} for value in (2, 1.0, True)]
     assert open_source(manifest(folder, "\n".join(map(json.dumps, values)), "list.jsonl")).targets.tolist() == [2, 1, 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("ab./\\:\0 "), min_size=1, max_size=8))
+def test_the_quick_way_for_plain_paths_is_the_careful_one(text):
+    if manifests._PLAIN.fullmatch(text):
+        assert text == PurePosixPath(text).as_posix() == PureWindowsPath(text).as_posix()
+        assert not PureWindowsPath(text).anchor and ".." not in PurePosixPath(text).parts
+
+
+def test_of_a_manifest_only_paths_and_labels_are_kept(folder):
+    folder(CATS)
+    rows = "".join(f"cat/1.jpg,{'ab'[i % 2]},{i:0200}{i:0200}\n" for i in range(20_000))
+    where = manifest(folder, f"image,label,note\n./cat/2.jpg,a,\n{rows}")
+    tracemalloc.start()
+    source = manifests.read_manifest(Path(where), Columns()).store
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6e6 and Path(source.name(0)).name == "2.jpg" and source.names[0] == "cat/2.jpg"
 
 
 @pytest.mark.parametrize(("text", "message"), [

@@ -103,8 +103,9 @@ def stats(command: Stats) -> int:
             raise ValueError(f"{path} could not be written: there is no folder {path.parent}; make it first")
     compared = [("train", "val"), ("train", "test"), ("val", "test")]
     if command.test:
-        parts[command.test] = open_source(command.test)
-        compared.append(("train", command.test))
+        other = f"./{command.test}" if command.test in parts else command.test  # a folder may be called "test"
+        parts[other] = open_source(command.test)
+        compared.append(("train", other))
     surveys = {name: survey(part, workers, bar(f"looking at {name}")) for name, part in parts.items()}
     pairs = {(a, b): twins(surveys[a], surveys[b]) for a, b in compared if a in surveys and b in surveys}
     found = _as_json(surveys, pairs, splits.labels)

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import re
+import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -11,6 +14,10 @@ from vitkit.data.stores import Files
 from vitkit.data.tables import LABEL, PATH, Columns, Table, as_labels, as_parts, pick
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_NAME = r"[^./\\:\0][^/\\:\0]*"
+_PLAIN = re.compile(
+    rf"{_NAME}(?:/{_NAME})*"
+)  # a path that cannot lead anywhere else; most are, and pathlib takes its time
 
 
 def read_manifest(path: Path, columns: Columns) -> Table:
@@ -20,31 +27,45 @@ def read_manifest(path: Path, columns: Columns) -> Table:
     Raises ValueError, with the row, for what is malformed.
     """
     try:
-        rows = list(_json_rows(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(path))
+        return _table(
+            path, _json_rows(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(path), columns
+        )
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    if not rows:
+
+
+def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
+    """Of every row only the path, the label and the split are kept: a dictionary each would be gigabytes of millions."""
+    first = next(rows, None)
+    if first is None:
         raise ValueError(f"{path} has no rows")
-    present = list(rows[0])
     try:
-        image = pick(columns.image, PATH, present, "columns.image")
-        label = pick(columns.label, LABEL, present, "columns.label")
+        image = pick(columns.image, PATH, list(first), "columns.image")
+        label = pick(columns.label, LABEL, list(first), "columns.label")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    base, names = path.parent, []
-    for number, row in enumerate(rows):
+    split = next((name for name in first if name.lower() == "split"), None)
+    base, names, labels, parts = path.parent, [], [], []
+    for number, row in enumerate(chain([first], rows)):
         if image not in row or label not in row:
             raise ValueError(f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}")
         names.append(_inside(row[image], base, f"{path} row {number}"))
+        labels.append(_once(row[label]))
+        if split:
+            parts.append(_once(row.get(split)))
     if not Path(base, names[0]).exists():
         raise ValueError(
             f"{path} row 0 names {names[0]!r}, and there is no such file in {base or '.'}; paths start there"
         )
-    split = [name for name in present if name.lower() == "split"]
-    parts = as_parts([row.get(split[0]) for row in rows], str(path)) if split else np.full(len(rows), "", dtype=object)
-    return Table(Files.of(base, names), as_labels([row[label] for row in rows], str(path)), parts, None, ())
+    parts = as_parts(parts, str(path)) if split else np.full(len(names), "", dtype=object)
+    return Table(Files.of(base, names), as_labels(labels, str(path)), parts, None, ())
+
+
+def _once(value):
+    """The same value; text that comes a million times is kept once."""
+    return sys.intern(value) if isinstance(value, str) else value
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -85,6 +106,8 @@ def _json_rows(path: Path) -> Iterator[dict]:
 
 def _inside(text, base: Path, where: str) -> str:
     """A path relative to the manifest's folder. Raises ValueError for one that leads out of it."""
+    if isinstance(text, str) and _PLAIN.fullmatch(text):
+        return text
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"{where} has no usable path: {text!r}")
     path = PurePath(text)

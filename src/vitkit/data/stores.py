@@ -47,8 +47,11 @@ class Names:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Names":
-        encoded = [os.fsencode(name) for name in names]
-        return cls(b"".join(encoded), np.cumsum([len(name) for name in encoded], dtype=np.int64))
+        block, ends = bytearray(), np.zeros(len(names), dtype=np.int64)
+        for row, name in enumerate(names):
+            block += os.fsencode(name)
+            ends[row] = len(block)
+        return cls(bytes(block), ends)
 
     @classmethod
     def joined(cls, several: Sequence["Names"]) -> "Names":
