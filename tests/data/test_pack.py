@@ -308,10 +308,10 @@ def test_duplicates_are_listed_and_left_out_of_training(doubles, tmp_path, capsy
     assert main(["data", "stats", str(doubles), "--exclude", str(drop), "--sheet", str(sheet), "--workers", "0"]) == 0
     out = capsys.readouterr().out
     assert (
-        "train and test share 1 files; 2 more images of train look like one of test" in out
+        "train and test: files in both: 1; others of train that look like one of test: 2" in out
         and "broken, in train: " in out
     )
-    assert "warning: 2 of them are of another class than what they are like" in out
+    assert "warning: of another class than what they are like: 2; a label is wrong" in out
     assert min(open_image(sheet.read_bytes(), "sheet").size) > 100
     train = open_parts(str(doubles))[0]["train"]
     left = without(train, drop)

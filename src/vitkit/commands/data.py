@@ -193,14 +193,14 @@ def _print(found: dict, alike: list[str]) -> None:
             print(f"broken, in {name}: {sentence}")
     for pair in found["pairs"]:
         (a, b), same, near = pair["parts"], pair["same"], len(pair["pairs"]) - pair["same"]
-        print(f"{a} and {b} share {same:,} files; {near:,} more images of {a} look like one of {b}")
+        print(f"{a} and {b}: files in both: {same:,}; others of {a} that look like one of {b}: {near:,}")
         for one, other, bits, count in pair["pairs"][:LISTED]:
             more = f" and {count - 1:,} more" if count > 1 else ""
             print(f"  {one} is {'the same as' if bits < 0 else 'like'} {other}{more}")
         if pair["other class"]:
             print(
-                f"warning: {pair['other class']:,} of them are of another class than what they are like: a label is wrong, "
-                f"or these are no duplicates; look at them with --sheet FILE"
+                f"warning: of another class than what they are like: {pair['other class']:,}; a label is wrong, or these are "
+                f"no duplicates: look at them with --sheet FILE"
             )
 
 
