@@ -1,7 +1,7 @@
 """What pre-training is worth on small images: fine-tuning from it beside the same training from scratch.
 
     python benchmarks/pretraining.py --data CIFAR10 --target CIFAR10_1K --workdir runs/masked --output FILE
-    python benchmarks/pretraining.py --data TINY_IMAGENET --target CIFAR10 --ways scratch masked supervised --side 48 \
+    python benchmarks/pretraining.py --data TINY_IMAGENET --target CIFAR10 --ways scratch masked supervised --side 96 \
         --size gpu --workdir runs/pretraining --output FILE
 
 The second mirrors the paper's comparison of no, self-supervised and supervised pre-training (Section 4.6): one pre-training

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
 
 from vitkit.suites import transfer
-from vitkit.suites.transfer import Transfer, best
+from vitkit.suites.transfer import Transfer, best, select
 from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span
 from vitkit.train.log import read_metrics
 
@@ -84,3 +85,9 @@ def test_of_equal_rates_the_lowest_is_chosen():
 
 def test_no_accuracy_no_mean():
     assert Transfer(0.1, {}, {0: {}}).metric() == ""
+
+
+def test_rates_that_learn_nothing_are_not_said_to_diverge(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["vitkit.suites.transfer"], "last_metrics", lambda place: {"val/top1": 0.0})
+    still = replace(recipe, length=Span(2))
+    assert select(still, tmp_path, (1e-9, 1e-8), "cpu") == {1e-9: 0.0, 1e-8: 0.0}

@@ -15,9 +15,8 @@ from vitkit.data.tables import LABEL, PATH, Columns, Table, as_labels, as_parts,
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _NAME = r"[^./\\:\0][^/\\:\0]*"
-_PLAIN = re.compile(
-    rf"{_NAME}(?:/{_NAME})*"
-)  # a path that cannot lead anywhere else; most are, and pathlib takes its time
+# A path that cannot lead anywhere else: most are, and pathlib takes its time
+_PLAIN = re.compile(rf"{_NAME}(?:/{_NAME})*")
 
 
 def read_manifest(path: Path, columns: Columns) -> Table:
@@ -27,9 +26,8 @@ def read_manifest(path: Path, columns: Columns) -> Table:
     Raises ValueError, with the row, for what is malformed.
     """
     try:
-        return _table(
-            path, _json_rows(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(path), columns
-        )
+        rows = _json_rows(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(path)
+        return _table(path, rows, columns)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
     except OSError as error:

@@ -74,7 +74,7 @@ def select(recipe: Recipe, workdir: Path, rates: Sequence[float], device: str = 
         raise ValueError(
             f"a learning rate is selected by accuracy, which {type(recipe.objective).__name__} does not learn"
         )
-    found, console = {}, Console(quiet=not on_rank_0())
+    found, diverged, console = {}, [], Console(quiet=not on_rank_0())
     for rate in sorted(set(rates)):
         console.print(
             f"learning rate {rate:g} on held-out images ({len(found) + 1} of {len(set(rates))})", highlight=False
@@ -87,7 +87,8 @@ def select(recipe: Recipe, workdir: Path, rates: Sequence[float], device: str = 
         except FloatingPointError as error:
             console.print(f"learning rate {rate:g} is too high, and counts as 0 %: {error}", highlight=False)
             found[rate] = 0.0
-    if not any(found.values()):
+            diverged.append(rate)
+    if len(diverged) == len(found):
         raise FloatingPointError(
             f"no learning rate of {', '.join(f'{rate:g}' for rate in found)} works; try lower --rates"
         )

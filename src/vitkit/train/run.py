@@ -23,7 +23,7 @@ from vitkit.data import (
     together,
     without,
 )
-from vitkit.data.places import on_this_machine
+from vitkit.data.places import on_this_machine, write_whole
 from vitkit.data.progress import silent
 from vitkit.machine import cpus
 from vitkit.parallel import any_rank, from_every_rank, from_rank_0, on_rank_0, watch, world
@@ -184,9 +184,7 @@ def _lock(workdir: Path) -> int:
 
 def write_json(path: Path, value: dict) -> None:
     """Whole or not at all."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")
-    new.replace(path)
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False).encode())
 
 
 class Interrupted(Exception):
