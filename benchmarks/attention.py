@@ -13,7 +13,13 @@ import torch
 
 from vitkit.models.attention import fused, plain
 
-SHAPES = [(32, 3, 197, 64), (8, 12, 197, 64), (32, 4, 65, 32), (8, 12, 577, 64), (4, 12, 1025, 64)]  # B, H, T, E
+SHAPES = [
+    (32, 3, 197, 64),
+    (8, 12, 197, 64),
+    (32, 4, 65, 32),
+    (8, 12, 577, 64),
+    (4, 12, 1025, 64),
+]  # B, H, T, E
 
 
 def timed(run, device: str) -> float:
@@ -25,7 +31,9 @@ def timed(run, device: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
@@ -50,7 +58,9 @@ def main() -> None:
                 f"{statistics.median(times[kernel, True][1:]):8.2f}"
                 for kernel in (fused, plain)
             ]
-            print(f"{dtype!s:15} B {batch:3} H {heads:3} T {tokens:5} E {size}:  {'   '.join(shown)}")
+            print(
+                f"{dtype!s:15} B {batch:3} H {heads:3} T {tokens:5} E {size}:  {'   '.join(shown)}"
+            )
 
 
 if __name__ == "__main__":

@@ -20,15 +20,31 @@ from rich.table import Table
 from side_by_side import about, write
 
 OPEN = {
-    "vitkit": ("import vitkit; vitkit.load", "model = vitkit.load({path!r}, quiet=True).model", "huggingface"),
-    "vitkit, native names": ("import vitkit; vitkit.load", "model = vitkit.load({path!r}, quiet=True).model", "native"),
-    "vitkit, timm's names": ("import vitkit; vitkit.load", "model = vitkit.load({path!r}, quiet=True).model", "timm"),
+    "vitkit": (
+        "import vitkit; vitkit.load",
+        "model = vitkit.load({path!r}, quiet=True).model",
+        "huggingface",
+    ),
+    "vitkit, native names": (
+        "import vitkit; vitkit.load",
+        "model = vitkit.load({path!r}, quiet=True).model",
+        "native",
+    ),
+    "vitkit, timm's names": (
+        "import vitkit; vitkit.load",
+        "model = vitkit.load({path!r}, quiet=True).model",
+        "timm",
+    ),
     "transformers": (
         "from transformers import ViTForImageClassification",
         "model = ViTForImageClassification.from_pretrained({path!r})",
         "huggingface",
     ),
-    "timm": ("import timm", "model = timm.create_model('local-dir:' + {path!r}, pretrained=True)", "timm"),
+    "timm": (
+        "import timm",
+        "model = timm.create_model('local-dir:' + {path!r}, pretrained=True)",
+        "timm",
+    ),
 }
 MEASURE = """
 import pathlib, re, time
@@ -42,7 +58,9 @@ print(time.perf_counter() - began, peak() - before)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="B/16")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path, help="a JSON file for the results")
@@ -54,14 +72,22 @@ def main() -> None:
         for _ in range(options.rounds):
             for name in order:
                 imports, opens, form = OPEN[name]
-                code = MEASURE.format(imports=imports, opens=opens.format(path=str(Path(folder) / form)))
-                answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+                code = MEASURE.format(
+                    imports=imports, opens=opens.format(path=str(Path(folder) / form))
+                )
+                answer = subprocess.run(
+                    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+                ).stdout
                 found[name].append(tuple(map(float, answer.split())))
             order = order[1:] + order[:1]
     medians = {name: np.median(values, 0).tolist() for name, values in found.items()}
     result = {**about("cpu", __doc__), "model": options.model, "rounds": options.rounds}
-    result["median_seconds_mebibytes"] = {name: [round(v, 3) for v in values] for name, values in medians.items()}
-    result["all"] = {name: [[round(v, 4) for v in pair] for pair in values] for name, values in found.items()}
+    result["median_seconds_mebibytes"] = {
+        name: [round(v, 3) for v in values] for name, values in medians.items()
+    }
+    result["all"] = {
+        name: [[round(v, 4) for v in pair] for pair in values] for name, values in found.items()
+    }
     write(result, options.output)
     table = Table("opened by", "seconds", "MiB more at the peak")
     for name, (seconds, memory) in medians.items():

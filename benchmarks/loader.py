@@ -60,17 +60,24 @@ Start = Callable[[int], Batches]  # a pipeline ready to run: begins anew with a 
 # vitkit
 
 
-def vitkit(folder: Path, reduced: bool = False, library: bool = True, torchvisions_crops: bool = False) -> Start:
+def vitkit(
+    folder: Path, reduced: bool = False, library: bool = True, torchvisions_crops: bool = False
+) -> Start:
     from vitkit.data import Augmentation, Preprocessing, open_source, train_batches
 
     source = open_source(str(folder))
-    augmentation, preprocessing = Augmentation(reduced_decode=reduced), Preprocessing(size=(SIDE, SIDE))
-    changes = {} if library else {"vitkit.data.jpeg._library": lambda: None}
+    augmentation, preprocessing = (
+        Augmentation(reduced_decode=reduced),
+        Preprocessing(size=(SIDE, SIDE)),
+    )
+    changes = {} if library else {"vitkit.data.engine.jpeg._library": lambda: None}
     if torchvisions_crops:
         changes["vitkit.data.transforms.inception_box"] = torchvision_box
 
     def start(seed: int) -> Batches:
-        stream = train_batches(source, augmentation, preprocessing, batch=BATCH, seed=seed, after=0, workers=WORKERS)
+        stream = train_batches(
+            source, augmentation, preprocessing, batch=BATCH, seed=seed, after=0, workers=WORKERS
+        )
         with ExitStack() as patches:
             for name, value in changes.items():
                 patches.enter_context(mock.patch(name, value))
@@ -80,7 +87,9 @@ def vitkit(folder: Path, reduced: bool = False, library: bool = True, torchvisio
     return start
 
 
-def torchvision_box(height: int, width: int, area: tuple[float, float], random: np.random.Generator):
+def torchvision_box(
+    height: int, width: int, area: tuple[float, float], random: np.random.Generator
+):
     """RandomResizedCrop's box: the area is uniform, so crops are larger than TensorFlow's, whose side is uniform."""
     for _ in range(10):
         size = height * width * random.uniform(*area)
@@ -96,16 +105,24 @@ def torchvision_box(height: int, width: int, area: tuple[float, float], random: 
 
 def loader(dataset: Dataset, seed: int, **options) -> Batches:
     generator = torch.Generator().manual_seed(seed)
-    return iter(DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS, generator=generator, **options))
+    return iter(
+        DataLoader(
+            dataset, BATCH, shuffle=True, num_workers=WORKERS, generator=generator, **options
+        )
+    )
 
 
 def torchvision_pil(folder: Path) -> Start:
-    crop = tv.Compose([tv.RandomResizedCrop(SIDE, scale=(0.05, 1)), tv.RandomHorizontalFlip(), tv.PILToTensor()])
+    crop = tv.Compose(
+        [tv.RandomResizedCrop(SIDE, scale=(0.05, 1)), tv.RandomHorizontalFlip(), tv.PILToTensor()]
+    )
     return partial(loader, tv_datasets.ImageFolder(str(folder), transform=crop))
 
 
 def torchvision_tensor(folder: Path) -> Start:
-    crop = v2.Compose([v2.RandomResizedCrop(SIDE, scale=(0.05, 1), antialias=True), v2.RandomHorizontalFlip()])
+    crop = v2.Compose(
+        [v2.RandomResizedCrop(SIDE, scale=(0.05, 1), antialias=True), v2.RandomHorizontalFlip()]
+    )
     decode = partial(tv_io.decode_image, mode=tv_io.ImageReadMode.RGB)
     return partial(loader, tv_datasets.ImageFolder(str(folder), loader=decode, transform=crop))
 
@@ -114,7 +131,12 @@ def timm_loader(folder: Path) -> Start:
     from timm.data import create_dataset, create_loader
 
     dataset = create_dataset("", root=str(folder), split="", is_training=True)
-    options = {"scale": (0.05, 1), "color_jitter": 0.0, "interpolation": "bilinear", "use_prefetcher": False}
+    options = {
+        "scale": (0.05, 1),
+        "color_jitter": 0.0,
+        "interpolation": "bilinear",
+        "use_prefetcher": False,
+    }
     options |= {"num_workers": WORKERS, "persistent_workers": False}
     stream = create_loader(dataset, SIDE, BATCH, is_training=True, **options)
     return lambda seed: iter(stream)
@@ -134,13 +156,20 @@ def hugging_face(folder: Path) -> Start:
     import datasets
 
     datasets.disable_progress_bars()
-    crop = v2.Compose([v2.RandomResizedCrop(SIDE, scale=(0.05, 1)), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    crop = v2.Compose(
+        [v2.RandomResizedCrop(SIDE, scale=(0.05, 1)), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    )
 
     def transform(rows: dict) -> dict:
-        return {"image": [crop(image.convert("RGB")) for image in rows["image"]], "label": rows["label"]}
+        return {
+            "image": [crop(image.convert("RGB")) for image in rows["image"]],
+            "label": rows["label"],
+        }
 
     cache = str(folder.parent / "cache")
-    found = datasets.load_dataset("imagefolder", data_dir=str(folder), split="train", cache_dir=cache)
+    found = datasets.load_dataset(
+        "imagefolder", data_dir=str(folder), split="train", cache_dir=cache
+    )
     return partial(loader, found.with_transform(transform))
 
 
@@ -164,7 +193,9 @@ PEERS = {
 
 class Rate(NamedTuple):
     images_per_second: float
-    cpu_ms: float  # processor time of all processes, per image: much less disturbed by other programs
+    cpu_ms: (
+        float  # processor time of all processes, per image: much less disturbed by other programs
+    )
 
 
 def rate(start: Start, seed: int, steps: int) -> Rate:
@@ -241,7 +272,11 @@ def report(rates: dict[str, list[Rate]]) -> list[dict]:
 def photographs(data: Path) -> list[tuple[bytes, str]]:
     """(file, class) of a folder of class folders, or of a parquet file."""
     if data.is_dir():
-        return [(path.read_bytes(), path.parent.name) for path in sorted(data.glob("*/*")) if path.is_file()]
+        return [
+            (path.read_bytes(), path.parent.name)
+            for path in sorted(data.glob("*/*"))
+            if path.is_file()
+        ]
     import pyarrow.parquet as pq
 
     table = pq.read_table(data, columns=["image", "label"]).to_pylist()
@@ -251,7 +286,9 @@ def photographs(data: Path) -> list[tuple[bytes, str]]:
 def mirrored(data: bytes, height: int, width: int, quality: int) -> bytes:
     """A photograph of a given size, from a smaller one mirrored at its edges."""
     pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[:height, :width]
-    pixels = np.pad(pixels, ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0)), "symmetric")
+    pixels = np.pad(
+        pixels, ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0)), "symmetric"
+    )
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=quality, subsampling="4:2:0")
     return file.getvalue()
@@ -273,7 +310,11 @@ def description(files: list[tuple[bytes, str]]) -> dict:
             sizes.append(image.size)
     width, height = np.median(sizes, axis=0)
     size = int(median(len(data) for data, _ in files))
-    return {"photographs": len(files), "median_size": f"{width:.0f}x{height:.0f}", "median_bytes": size}
+    return {
+        "photographs": len(files),
+        "median_size": f"{width:.0f}x{height:.0f}",
+        "median_bytes": size,
+    }
 
 
 def machine() -> dict:
@@ -281,7 +322,12 @@ def machine() -> dict:
     if (info := Path("/proc/cpuinfo")).exists():
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = names[0].partition(":")[2].strip() if names else model
-    return {"cpu": model, "cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -295,16 +341,31 @@ def versions() -> dict[str, str]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, nargs="+", required=True, help="a folder of class folders, or parquet files"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mirror", metavar="WIDTHxHEIGHT", help="make photographs of this size out of smaller ones")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="a folder of class folders, or parquet files",
+    )
+    parser.add_argument(
+        "--mirror", metavar="WIDTHxHEIGHT", help="make photographs of this size out of smaller ones"
+    )
     parser.add_argument("--quality", type=int, default=95, help="JPEG quality of those")
     parser.add_argument("--images", type=int, default=1536, help="files a round")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", nargs="*", default=None, help="pipelines whose name contains one of these words")
-    parser.add_argument("--output", type=Path, default=None, help="default: benchmarks/results/loader-DATA-DATE.json")
+    parser.add_argument(
+        "--only", nargs="*", default=None, help="pipelines whose name contains one of these words"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        help="default: benchmarks/results/loader-DATA-DATE.json",
+    )
     return parser.parse_args()
 
 
@@ -320,14 +381,19 @@ def main() -> None:
         measured = run(files, root / "photographs", options)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    command = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no one's folders
+    command = [
+        Path(word).name if "/" in word else word for word in sys.argv[1:]
+    ]  # no one's folders
     result = {
         "measures": "training input pipeline, images a second: JPEG files to 224 crop, flip, uint8 batches",
         "command": " ".join(["python benchmarks/loader.py", *command]),
         "date": date.today().isoformat(),
         "machine": machine(),
         "versions": versions(),
-        "load_at_start_and_end": [round(load, 2), round(os.getloadavg()[0], 2)],  # its own part of that is about two
+        "load_at_start_and_end": [
+            round(load, 2),
+            round(os.getloadavg()[0], 2),
+        ],  # its own part of that is about two
         "data": {**description(files), "files_a_round": options.images},
         "settings": {"batch": BATCH, "workers": WORKERS, "side": SIDE, "rounds": options.rounds},
         **measured,
@@ -339,11 +405,19 @@ def main() -> None:
 def run(files: list[tuple[bytes, str]], folder: Path, options: argparse.Namespace) -> dict:
     write_folder(files, folder, options.images)
     steps = options.images // BATCH
-    chosen = {n: p for n, p in {**OURS, **PEERS}.items() if not options.only or any(o in n for o in options.only)}
-    rates = measure({name: prepare(folder) for name, prepare in chosen.items()}, options.rounds, steps)
+    chosen = {
+        n: p
+        for n, p in {**OURS, **PEERS}.items()
+        if not options.only or any(o in n for o in options.only)
+    }
+    rates = measure(
+        {name: prepare(folder) for name, prepare in chosen.items()}, options.rounds, steps
+    )
     measured = {"results": report(rates)}
     if chosen.keys() & OURS:
-        measured["reduced_decode_difference_in_grey_levels"] = reduced_difference(folder, min(steps, 8))
+        measured["reduced_decode_difference_in_grey_levels"] = reduced_difference(
+            folder, min(steps, 8)
+        )
     return measured
 
 
@@ -357,7 +431,9 @@ def write(result: dict, options: argparse.Namespace) -> None:
 
 def show(result: dict) -> None:
     print(f"{result['data']}, load at start and end {result['load_at_start_and_end']}")
-    print(f"{'pipeline':36}{'images/s':>9}{'min':>7}{'max':>7}{'ratio':>7}{'rounds':>14}{'CPU ms':>8}{'ratio':>7}")
+    print(
+        f"{'pipeline':36}{'images/s':>9}{'min':>7}{'max':>7}{'ratio':>7}{'rounds':>14}{'CPU ms':>8}{'ratio':>7}"
+    )
     for row in result["results"]:
         (low, high), each = row["min_max"], row["ratio_of_each_round"]
         spread = f"{min(each):.2f}-{max(each):.2f}"

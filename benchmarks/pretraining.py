@@ -23,15 +23,23 @@ import torch
 from loader import machine
 
 from vitkit.data import Augmentation, Preprocessing
-from vitkit.inspection import report
 from vitkit.models import ViTConfig
+from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes import recipe as named
-from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span, Supervised, train
+from vitkit.system.span import Span
+from vitkit.train import Data, Optim, Recipe, train
 from vitkit.train.log import last_metrics, read_metrics
+from vitkit.train.report import report
 
 LAPTOP = Recipe(
-    model=ViTConfig(width=96, depth=4, mlp=192, heads=3, patch=4, image=(32, 32), pool="gap", classes=0),
-    data=Data(preprocessing=Preprocessing(size=(32, 32)), augmentation=Augmentation(crop="pad_crop", pad=4), workers=0),
+    model=ViTConfig(
+        width=96, depth=4, mlp=192, heads=3, patch=4, image=(32, 32), pool="gap", classes=0
+    ),
+    data=Data(
+        preprocessing=Preprocessing(size=(32, 32)),
+        augmentation=Augmentation(crop="pad_crop", pad=4),
+        workers=0,
+    ),
     optim=Optim(lr=1e-3, weight_decay=0.05, decay_on="kernels", warmup=Span(50)),
     batch=128,
     save_every=Span(200),
@@ -51,21 +59,39 @@ WAYS = {"masked": MaskedPatches(), "supervised": Supervised()}  # of pre-trainin
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="what is pre-trained on: a source with a train and a test part")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        required=True,
+        help="what is pre-trained on: a source with a train and a test part",
+    )
     parser.add_argument("--target", "--few", required=True, help="what is fine-tuned on")
-    parser.add_argument("--ways", nargs="+", choices=["scratch", *WAYS], default=["scratch", "masked"])
-    parser.add_argument("--size", choices=SIZES, default="laptop", help="of the model and its batch")
-    parser.add_argument("--side", type=int, help="pixels of the fine-tuned images, more than of the pre-trained")
+    parser.add_argument(
+        "--ways", nargs="+", choices=["scratch", *WAYS], default=["scratch", "masked"]
+    )
+    parser.add_argument(
+        "--size", choices=SIZES, default="laptop", help="of the model and its batch"
+    )
+    parser.add_argument(
+        "--side", type=int, help="pixels of the fine-tuned images, more than of the pre-trained"
+    )
     parser.add_argument("--steps", type=int, default=1000, help="of each pre-training")
-    parser.add_argument("--length", type=Span.parse, default=Span(25, "epochs"), help="of each fine-tuning")
+    parser.add_argument(
+        "--length", type=Span.parse, default=Span(25, "epochs"), help="of each fine-tuning"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     base = replace(SIZES[args.size], length=Span(args.steps), evaluate_every=Span(args.steps // 5))
-    found = {"command": "python " + " ".join(hidden(sys.argv)), "date": str(date.today()), **machine()}
+    found = {
+        "command": "python " + " ".join(hidden(sys.argv)),
+        "date": str(date.today()),
+        **machine(),
+    }
     if args.device != "cpu" and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     found |= {"torch": torch.__version__, "pre-training": {}, "fine-tuning": []}
@@ -75,7 +101,10 @@ def main() -> None:
             report(args.workdir / way)
             found["pre-training"][way] = curve(args.workdir / way)
     evaluations = args.length._replace(n=args.length.n / 5)
-    base = sized(replace(base, length=args.length, evaluate_every=evaluations, objective=Supervised()), args.side)
+    base = sized(
+        replace(base, length=args.length, evaluate_every=evaluations, objective=Supervised()),
+        args.side,
+    )
     for seed in range(args.seeds):
         for way in args.ways:
             init = "" if way == "scratch" else str(args.workdir / way)
@@ -104,18 +133,25 @@ def sized(recipe: Recipe, side: int | None) -> Recipe:
     image = (side, side) if side else recipe.model.image
     preprocessing = replace(recipe.data.preprocessing, size=image)
     return replace(
-        recipe, model=replace(recipe.model, image=image), data=replace(recipe.data, preprocessing=preprocessing)
+        recipe,
+        model=replace(recipe.model, image=image),
+        data=replace(recipe.data, preprocessing=preprocessing),
     )
 
 
 def curve(workdir: Path) -> list[dict]:
     """Every evaluation of a run."""
-    return [line for line in read_metrics(workdir / "metrics.jsonl") if line["event"] == "evaluation"]
+    return [
+        line for line in read_metrics(workdir / "metrics.jsonl") if line["event"] == "evaluation"
+    ]
 
 
 def hidden(words: list[str]) -> list[str]:
     """A command without the places of one machine."""
-    return ["benchmarks/pretraining.py", *(Path(word).name if "/" in word else word for word in words[1:])]
+    return [
+        "benchmarks/pretraining.py",
+        *(Path(word).name if "/" in word else word for word in words[1:]),
+    ]
 
 
 def table(rows: list[dict]) -> str:
@@ -124,7 +160,9 @@ def table(rows: list[dict]) -> str:
     for way in dict.fromkeys(row["from"] for row in rows):
         top = [100 * row["test/top1"] for row in rows if row["from"] == way]
         spread = f"{stdev(top):.2f}" if len(top) > 1 else ""
-        lines.append(f"| {way} | {', '.join(f'{x:.2f}' for x in top)} | {mean(top):.2f} | {spread} |")
+        lines.append(
+            f"| {way} | {', '.join(f'{x:.2f}' for x in top)} | {mean(top):.2f} | {spread} |"
+        )
     return "\n".join(lines)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 import tyro
 
 from vitkit.models import vit
-from vitkit.train import Data, Facts, Recipe, Span, resolve
+from vitkit.system.span import Span
+from vitkit.train import Data, Facts, Recipe, resolve
 from vitkit.train.plan import GIB, Machine, Memory, memory, spent
 
 
@@ -38,12 +39,18 @@ def fitting(recipe: Recipe, machine: Machine) -> tuple[Recipe, Memory] | None:
 
 def main(table: Table) -> None:
     """Print it in Markdown."""
-    print("| model | GPUs | weights to optimiser, GiB | micro-batch | all, GiB | images/s | kWh for 10^9 images |")
+    print(
+        "| model | GPUs | weights to optimiser, GiB | micro-batch | all, GiB | images/s | kWh for 10^9 images |"
+    )
     print("|---|---|---|---|---|---|---|")
     facts = Facts(10**9, tuple(map(str, range(1000))))
     for name in table.models:
         recipe = Recipe(
-            vit(name, classes=0), Data("x"), batch=table.batch, precision="bfloat16", length=Span(1, "epochs")
+            vit(name, classes=0),
+            Data("x"),
+            batch=table.batch,
+            precision="bfloat16",
+            length=Span(1, "epochs"),
         )
         for gpus in table.gpus:
             machine = replace(table.machine, gpus=gpus)

@@ -15,14 +15,16 @@ import torch.distributed as dist
 from side_by_side import about, rounds, summary, write
 from torch import Tensor, nn
 
-from vitkit.machine import autocast
 from vitkit.models import create, vit
-from vitkit.parallel import shard
-from vitkit.train import Supervised
+from vitkit.objectives import Supervised
+from vitkit.system.machine import autocast
+from vitkit.system.ranks import shard
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=["Ti/16", "S/16", "B/16", "L/16"])
     parser.add_argument("--batches", nargs="+", type=int, default=[32, 128])
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
@@ -43,7 +45,12 @@ def main() -> None:
         assert abs(losses[0] - losses[1]) < 1e-3, losses
         times, calls = rounds(steps, args.device, args.seconds_per_row)
         dist.destroy_process_group()
-        row = {"model": name, "batch": batch, "precision": args.precision, "compiled": args.compiled}
+        row = {
+            "model": name,
+            "batch": batch,
+            "precision": args.precision,
+            "compiled": args.compiled,
+        }
         row |= {"calls_a_turn": calls, **summary(times, batch)}
         result["results"].append(row)
         write(result, args.output)

@@ -27,7 +27,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from vitkit.models import DIALECTS, ModelConfig, ResNetConfig, VisionTransformer, ViTConfig, cost, create, named
+from vitkit.models import (
+    DIALECTS,
+    ModelConfig,
+    ResNetConfig,
+    VisionTransformer,
+    ViTConfig,
+    cost,
+    create,
+    named,
+)
 from vitkit.recipes import recipe
 from vitkit.weights.formats import table_of
 from vitkit.weights.rules import write as in_their_names
@@ -74,7 +83,12 @@ def timm_resnet(c: ModelConfig, ours: nn.Module) -> nn.Module:
 def timm(c: ViTConfig, ours: VisionTransformer) -> nn.Module:
     from timm.models.vision_transformer import VisionTransformer
 
-    sizes = {"embed_dim": c.width, "depth": c.depth, "num_heads": c.heads, "mlp_ratio": c.mlp / c.width}
+    sizes = {
+        "embed_dim": c.width,
+        "depth": c.depth,
+        "num_heads": c.heads,
+        "mlp_ratio": c.mlp / c.width,
+    }
     model = VisionTransformer(c.image, c.patch, num_classes=c.classes, **sizes)
     model.load_state_dict(renamed(ours, TIMM))
     return model
@@ -83,7 +97,9 @@ def timm(c: ViTConfig, ours: VisionTransformer) -> nn.Module:
 def torchvision(c: ViTConfig, ours: VisionTransformer) -> nn.Module:
     from torchvision.models import VisionTransformer
 
-    model = VisionTransformer(c.image[0], c.patch, c.depth, c.heads, c.width, c.mlp, num_classes=c.classes)
+    model = VisionTransformer(
+        c.image[0], c.patch, c.depth, c.heads, c.width, c.mlp, num_classes=c.classes
+    )
     model.load_state_dict(renamed(ours, TORCHVISION))
     return model
 
@@ -93,7 +109,9 @@ def transformers(c: ViTConfig, ours: VisionTransformer) -> nn.Module:
 
     sizes = {"hidden_size": c.width, "num_hidden_layers": c.depth, "num_attention_heads": c.heads}
     sizes |= {"intermediate_size": c.mlp, "image_size": c.image[0], "patch_size": c.patch}
-    model = ViTForImageClassification(ViTConfig(**sizes, layer_norm_eps=c.eps, num_labels=c.classes))
+    model = ViTForImageClassification(
+        ViTConfig(**sizes, layer_norm_eps=c.eps, num_labels=c.classes)
+    )
     state = {}
     for name, tensor in renamed(ours, TRANSFORMERS).items():
         parts = zip("qkv", tensor.chunk(3), strict=True) if ".qkv." in name else [("", tensor)]
@@ -146,7 +164,9 @@ def same_work(models: dict[str, nn.Module], images: Tensor) -> None:
     with torch.inference_mode():
         logits = {name: model.eval()(images) for name, model in models.items()}
     for name, found in logits.items():
-        torch.testing.assert_close(found, logits["vitkit"], atol=1e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            found, logits["vitkit"], atol=1e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 # timing
@@ -178,7 +198,9 @@ def settle(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def rounds(contenders: dict[str, Run], device: str, limit: float) -> tuple[dict[str, list[float]], int]:
+def rounds(
+    contenders: dict[str, Run], device: str, limit: float
+) -> tuple[dict[str, list[float]], int]:
     """Seconds a call of every contender in every round, and the calls of a turn.
 
     After three rounds of warm-up, in which models are compiled, rounds follow for `limit` seconds, but at least five.
@@ -215,7 +237,9 @@ def summary(times: dict[str, list[float]], batch: int) -> dict:
     fastest = min(peers, key=lambda name: quartiles[name][1])
     low, high = np.quantile(medians[1:].min(0) / medians[0], (0.025, 0.975))
     return {
-        "milliseconds_q1_median_q3": {name: [round(1e3 * float(q), 4) for q in t] for name, t in quartiles.items()},
+        "milliseconds_q1_median_q3": {
+            name: [round(1e3 * float(q), 4) for q in t] for name, t in quartiles.items()
+        },
         "images_per_second": {name: round(batch / float(t[1]), 2) for name, t in quartiles.items()},
         "fastest_peer": fastest,
         "ratio": round(float(quartiles[fastest][1] / quartiles[ours][1]), 3),
@@ -228,14 +252,25 @@ def summary(times: dict[str, list[float]], batch: int) -> dict:
 
 
 def arguments(doc: str, precisions: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=["Ti/16", "S/16", "B/16", "cifar10"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--precisions", nargs="+", default=precisions, choices=precisions)
-    parser.add_argument("--modes", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
+    parser.add_argument(
+        "--modes", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"]
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--seconds-per-row", type=float, default=10, help="at least five rounds are made in any case")
-    parser.add_argument("--output", type=Path, help="a JSON file for the results, written after every row")
+    parser.add_argument(
+        "--seconds-per-row",
+        type=float,
+        default=10,
+        help="at least five rounds are made in any case",
+    )
+    parser.add_argument(
+        "--output", type=Path, help="a JSON file for the results, written after every row"
+    )
     return parser.parse_args()
 
 
@@ -246,38 +281,60 @@ def compare(doc: str, work: Work, train: bool, precisions: list[str]) -> None:
     for name in options.models:
         c = config(name)
         models = stacks(c)
-        same_work(models, torch.randn(2, 3, *c.image))  # on the CPU: a GPU's convolutions round to TF32
+        same_work(
+            models, torch.randn(2, 3, *c.image)
+        )  # on the CPU: a GPU's convolutions round to TF32
         models = {key: model.to(options.device) for key, model in models.items()}
         for mode, batch, precision in product(options.modes, options.batches, options.precisions):
             torch.compiler.reset()
             images = torch.randn(batch, 3, *c.image, device=options.device)
             images = images.bfloat16() if precision == "bfloat16" else images
-            copies = {key: ready(model, train, precision, mode == "compiled") for key, model in models.items()}
+            copies = {
+                key: ready(model, train, precision, mode == "compiled")
+                for key, model in models.items()
+            }
             contenders = {key: work(model, images, precision) for key, model in copies.items()}
             times, calls = rounds(contenders, options.device, options.seconds_per_row)
-            row = {"model": name, "batch": batch, "precision": precision, "mode": mode, "calls_a_turn": calls}
+            row = {
+                "model": name,
+                "batch": batch,
+                "precision": precision,
+                "mode": mode,
+                "calls_a_turn": calls,
+            }
             row |= summary(times, batch)
             if rate := result.get("bfloat16_matmul_flop_per_second"):
-                flop = 2 * cost(c).macs * (3 if train else 1)  # the model's, whether a contender does all of it or less
-                row["mfu"] = {key: round(flop * speed / rate, 4) for key, speed in row["images_per_second"].items()}
+                flop = (
+                    2 * cost(c).macs * (3 if train else 1)
+                )  # the model's, whether a contender does all of it or less
+                row["mfu"] = {
+                    key: round(flop * speed / rate, 4)
+                    for key, speed in row["images_per_second"].items()
+                }
             result["results"].append(row)
             result["load_at_start_and_end"][1] = round(os.getloadavg()[0], 2)
             write(result, options.output)
             ratio = "{:.3f} ({:.3f} to {:.3f})".format(row["ratio"], *row["ratio_95_percent"])
-            print(f"{name} {batch} {precision} {mode}: {ratio} times {row['fastest_peer']}", flush=True)
+            print(
+                f"{name} {batch} {precision} {mode}: {ratio} times {row['fastest_peer']}",
+                flush=True,
+            )
     show(result["results"])
 
 
 def about(device: str, doc: str) -> dict:
     """What is measured, where, when and how."""
-    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]  # no one's folders
+    words = [
+        Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]
+    ]  # no one's folders
     found = {
         "measures": doc.partition("\n")[0],
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words]),
         "date": date.today().isoformat(),
         "machine": machine() | {"threads": torch.get_num_threads()},
         "versions": {package: version(package) for package in PACKAGES},
-        "load_at_start_and_end": [round(os.getloadavg()[0], 2)] * 2,  # its own part of the second is about `threads`
+        "load_at_start_and_end": [round(os.getloadavg()[0], 2)]
+        * 2,  # its own part of the second is about `threads`
     }
     if device.startswith("cuda"):
         found["machine"]["gpu"] = torch.cuda.get_device_name(device)
@@ -293,13 +350,30 @@ def write(result: dict, output: Path | None) -> None:
 
 def show(rows: list[dict]) -> None:
     contenders = list(rows[0]["images_per_second"])
-    table = Table("model", "batch", "precision", "mode", *contenders, "times the fastest peer", "95 %", "rounds")
-    table.title = "milliseconds, median (interquartile range in % of it)" + ", MFU" * ("mfu" in rows[0])
+    table = Table(
+        "model",
+        "batch",
+        "precision",
+        "mode",
+        *contenders,
+        "times the fastest peer",
+        "95 %",
+        "rounds",
+    )
+    table.title = "milliseconds, median (interquartile range in % of it)" + ", MFU" * (
+        "mfu" in rows[0]
+    )
     for row in rows:
         cells = []
         for name, (low, middle, high) in row["milliseconds_q1_median_q3"].items():
             share = f" {row['mfu'][name]:.1%}" if "mfu" in row else ""
             cells.append(f"{middle:.2f} ({100 * (high - low) / middle:.0f}){share}")
-        ratio = [f"{row['ratio']:.3f}", "{:.3f} to {:.3f}".format(*row["ratio_95_percent"]), str(row["rounds"])]
-        table.add_row(row["model"], str(row["batch"]), row["precision"], row["mode"], *cells, *ratio)
+        ratio = [
+            f"{row['ratio']:.3f}",
+            "{:.3f} to {:.3f}".format(*row["ratio_95_percent"]),
+            str(row["rounds"]),
+        ]
+        table.add_row(
+            row["model"], str(row["batch"]), row["precision"], row["mode"], *cells, *ratio
+        )
     Console(width=170).print(table)

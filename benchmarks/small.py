@@ -72,8 +72,12 @@ def rate(stream: Iterator, steps: int, place: torch.device) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a parquet file or folder of 32 x 32 images")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="a parquet file or folder of 32 x 32 images"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=5)
@@ -101,7 +105,8 @@ def main() -> None:
         "measures": "training batches of 32 x 32 images, images a second",
         "command": f"python benchmarks/small.py --data {options.data.name} --device {options.device} --rounds {options.rounds}",
         "date": date.today().isoformat(),
-        "machine": machine() | ({"gpu": torch.cuda.get_device_name()} if place.type == "cuda" else {}),
+        "machine": machine()
+        | ({"gpu": torch.cuda.get_device_name()} if place.type == "cuda" else {}),
         "versions": versions(),
         "load_at_start_and_end": [round(load, 2), round(os.getloadavg()[0], 2)],
         "images": len(source),
@@ -109,7 +114,9 @@ def main() -> None:
         "results": rows,
     }
     for row in rows:
-        print(f"{row['pipeline']:52}{row['images_per_second']:>9,}  {row['min_max'][0]:,} to {row['min_max'][1]:,}")
+        print(
+            f"{row['pipeline']:52}{row['images_per_second']:>9,}  {row['min_max'][0]:,} to {row['min_max'][1]:,}"
+        )
     print(f"decoding all {len(source):,} once took {seconds:.1f} s")
     output = Path(__file__).parent / "results" / f"small-{options.data.stem}-{place.type}.json"
     output.write_text(json.dumps(result, indent=1) + "\n")

@@ -22,13 +22,22 @@ def main(files: list[str]) -> None:
         )
     )
     contenders = list(rows[0]["images_per_second"])
-    print(f"| model | batch | precision | mode | {' | '.join(contenders)} | times the fastest (95 %) |")
+    print(
+        f"| model | batch | precision | mode | {' | '.join(contenders)} | times the fastest (95 %) |"
+    )
     print("|---" * (5 + len(contenders)) + "|")
     for row in rows:
         speeds = " | ".join(f"{row['images_per_second'][name]:.1f}" for name in contenders)
         low, high = row["ratio_95_percent"]
-        words = [row["model"], str(row["batch"]), NAMES.get(row["precision"], row["precision"]), row["mode"]]
-        print(f"| {' | '.join(words)} | {speeds} | **{row['ratio']:.2f}** ({low:.2f} to {high:.2f}) |")
+        words = [
+            row["model"],
+            str(row["batch"]),
+            NAMES.get(row["precision"], row["precision"]),
+            row["mode"],
+        ]
+        print(
+            f"| {' | '.join(words)} | {speeds} | **{row['ratio']:.2f}** ({low:.2f} to {high:.2f}) |"
+        )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from pictures import encoded, photograph
 from PIL import Image
+from rich.console import Console
+
+from vitkit.data import Augmentation, Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.system.span import Span
+from vitkit.train import Data, Optim, Recipe
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -32,3 +40,62 @@ def photographs(tmp_path):
             pixels = np.clip(random.normal(colour, 40, (40, 30 + i, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.jpg")
     return tmp_path / "photos"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """folder({"train/cat/1.jpg": 40, ...}): a folder with images of so many pixels a side (0: an empty file)."""
+
+    def make(files: dict[str, int], name: str = "photos") -> Path:
+        for number, (file, side) in enumerate(files.items()):
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kind = {"png": "PNG", "jpg": "JPEG"}.get(path.suffix[1:].lower(), "PNG")
+            path.write_bytes(encoded(photograph(side, side + 4, number), kind) if side else b"")
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def quiet() -> Console:
+    return Console(quiet=True)
+
+
+@pytest.fixture
+def tiny() -> Recipe:
+    return Recipe(
+        model=ViTConfig(
+            width=24,
+            depth=2,
+            mlp=48,
+            heads=2,
+            patch=2,
+            image=(8, 8),
+            classes=0,
+            dropout=0.1,
+            stochastic_depth=0.1,
+        ),
+        data=Data(
+            source="digits",
+            preprocessing=Preprocessing(size=(8, 8)),
+            augmentation=Augmentation(crop="pad_crop", pad=1, flip=False),
+            workers=0,
+        ),
+        optim=Optim(lr=2e-3, weight_decay=0.05, warmup=Span(5)),
+        length=Span(30),
+        batch=50,
+        average=0.8,
+        log_every=5,
+        evaluate_every=Span(10),
+        save_every=Span(6),
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitkit.train import Span
+from vitkit.system.span import Span
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -25,7 +25,8 @@ def side_by_side(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "precisions"), [("forward", ["float32", "autocast", "bfloat16"]), ("step", ["float32", "autocast"])]
+    ("script", "precisions"),
+    [("forward", ["float32", "autocast", "bfloat16"]), ("step", ["float32", "autocast"])],
 )
 def test_a_row_of_every_precision(script, precisions, side_by_side, monkeypatch, tmp_path):
     output = tmp_path / "results.json"
@@ -64,19 +65,24 @@ def test_pretraining_makes_its_table(monkeypatch, tmp_path, capsys):
     small = replace(laptop, model=model, optim=replace(laptop.optim, warmup=Span(1)))
     monkeypatch.setitem(pretraining.SIZES, "laptop", small)
     output = tmp_path / "result.json"
-    words = (
-        "--data digits --target digits --ways scratch masked supervised --side 40 --steps 5 --length 5steps --seeds 2"
-    )
+    words = "--data digits --target digits --ways scratch masked supervised --side 40 --steps 5 --length 5steps --seeds 2"
     words += f" --device cpu --workdir {tmp_path / 'runs'} --output {output}"
     monkeypatch.setattr(sys, "argv", [f"{BENCHMARKS}/pretraining.py", *words.split()])
     pretraining.main()
     found = json.loads(output.read_text())
-    assert str(tmp_path) not in output.read_text() and found["command"].startswith("python benchmarks/pretraining.py")
+    assert str(tmp_path) not in output.read_text() and found["command"].startswith(
+        "python benchmarks/pretraining.py"
+    )
     ways = ["scratch", "masked", "supervised"]
-    assert [(row["from"], row["seed"]) for row in found["fine-tuning"]] == [(way, s) for s in (0, 1) for way in ways]
+    assert [(row["from"], row["seed"]) for row in found["fine-tuning"]] == [
+        (way, s) for s in (0, 1) for way in ways
+    ]
     assert [line["step"] for line in found["pre-training"]["masked"]] == [1, 2, 3, 4, 5]
     assert "test/top1" in found["pre-training"]["supervised"][-1]
-    assert "from 4 x 4 to 5 x 5 patches" in (out := capsys.readouterr().out) and out.count("| supervised |") == 1
+    assert (
+        "from 4 x 4 to 5 x 5 patches" in (out := capsys.readouterr().out)
+        and out.count("| supervised |") == 1
+    )
 
 
 def test_sharding_is_compared_with_none(monkeypatch, tmp_path):

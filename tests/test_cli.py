@@ -47,12 +47,18 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
     assert metrics["top1"] == recorded["test/top1"]
 
     other = f"{photographs.parent}/./{photographs.name}/"  # the same folder, spelt otherwise
-    assert json.loads(say(capsys, "evaluate", run, other, "--json", "--device", "cpu")[1]) == metrics
+    assert (
+        json.loads(say(capsys, "evaluate", run, other, "--json", "--device", "cpu")[1]) == metrics
+    )
     (photographs / "red" / "0.jpg").rename(photographs / "red" / "[bold]0.jpg")
-    assert "[bold]0.jpg" in say(capsys, "predict", run, photographs / "red" / "[bold]0.jpg")[1].replace("\n", "")
+    assert "[bold]0.jpg" in say(capsys, "predict", run, photographs / "red" / "[bold]0.jpg")[
+        1
+    ].replace("\n", "")
     (photographs / "red" / "[bold]0.jpg").rename(photographs / "red" / "0.jpg")
 
-    status, out, _ = say(capsys, "predict", run, photographs / "red" / "0.jpg", photographs / "blue", "--json")
+    status, out, _ = say(
+        capsys, "predict", run, photographs / "red" / "0.jpg", photographs / "blue", "--json"
+    )
     answers = [json.loads(line) for line in out.splitlines()]
     assert status == 0
     assert len(answers) == 21
@@ -66,8 +72,20 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
 
 def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     """Masked patches, seen in the report, and a model that every command takes for one without a head."""
-    first, small = tmp_path / "masked", ["--data.preprocessing.size", "32", "32", "--model.image", "32", "32"]
-    words = ("train", "paper.masked_patches", "--data.source", photographs, "--workdir", first, *QUICK, *small)
+    first, small = (
+        tmp_path / "masked",
+        ["--data.preprocessing.size", "32", "32", "--model.image", "32", "32"],
+    )
+    words = (
+        "train",
+        "paper.masked_patches",
+        "--data.source",
+        photographs,
+        "--workdir",
+        first,
+        *QUICK,
+        *small,
+    )
     words += ("--data.preprocessing.resize", 36, "--micro-batch", 8, "--precision", "float32")
     status, out, _ = say(capsys, *words)
     assert status == 0 and f"next: vitkit finetune {first} DATA" in out and "test/baseline" in out
@@ -76,7 +94,19 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     status, _, err = say(capsys, "predict", first, photographs)
     assert status == 1 and "no classification head" in err
     second = tmp_path / "tuned"
-    words = ("finetune", first, photographs, "--workdir", second, "--length", 4, "--optim.warmup", 1, "--device", "cpu")
+    words = (
+        "finetune",
+        first,
+        photographs,
+        "--workdir",
+        second,
+        "--length",
+        4,
+        "--optim.warmup",
+        1,
+        "--device",
+        "cpu",
+    )
     assert say(capsys, *words)[0] == 0
     status, out, _ = say(capsys, "evaluate", second, photographs, "--json", "--device", "cpu")
     assert status == 0 and json.loads(out)["seen"] == 8
@@ -85,7 +115,16 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
 def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, tmp_path, capsys):
     broken = photographs / "red" / "3.jpg"
     broken.write_bytes(broken.read_bytes()[:400])
-    train = ("train", "scratch", "--data.source", photographs, "--workdir", tmp_path / "run", *QUICK, *SIZES)
+    train = (
+        "train",
+        "scratch",
+        "--data.source",
+        photographs,
+        "--workdir",
+        tmp_path / "run",
+        *QUICK,
+        *SIZES,
+    )
     status, _, err = say(capsys, *train)
     assert status == 1
     assert "1 broken image in" in err and "red/3.jpg" in err and "--data.on-bad-image skip" in err
@@ -100,7 +139,15 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
     assert status == 1
     assert "red/3.jpg" in err
     status, out, err = say(
-        capsys, "evaluate", tmp_path / "run", photographs, "--split", "train", "--json", "--on-bad-image", "skip"
+        capsys,
+        "evaluate",
+        tmp_path / "run",
+        photographs,
+        "--split",
+        "train",
+        "--json",
+        "--on-bad-image",
+        "skip",
     )
     assert (status, json.loads(out)["seen"]) == (0, 31)
     assert "left out: " in err
@@ -111,7 +158,16 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
 
 
 def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_path, capsys):
-    train = ("train", "scratch", "--data.source", photographs, "--workdir", tmp_path / "run", *QUICK, *SIZES)
+    train = (
+        "train",
+        "scratch",
+        "--data.source",
+        photographs,
+        "--workdir",
+        tmp_path / "run",
+        *QUICK,
+        *SIZES,
+    )
     assert say(capsys, *train, "--optim.warmup", "99")[0] == 1
     assert say(capsys, *train, "--seed", "3")[0] == 0
     (photographs / "red" / "7.jpg").rename(photographs / "red" / "x.jpg")
@@ -120,7 +176,16 @@ def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_pat
 
 def test_contact_sheet(photographs, tmp_path, capsys):
     say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK, "--model.heads", "2")
-    status, out, _ = say(capsys, "predict", tmp_path / "run", "digits", "--limit", "12", "--sheet", tmp_path / "p.png")
+    status, out, _ = say(
+        capsys,
+        "predict",
+        tmp_path / "run",
+        "digits",
+        "--limit",
+        "12",
+        "--sheet",
+        tmp_path / "p.png",
+    )
     assert status == 0
     assert f"wrote {tmp_path / 'p.png'}" in out
     with Image.open(tmp_path / "p.png") as picture:
@@ -147,7 +212,11 @@ def test_models_lists_every_name(capsys):
         (["train", "digits", "--length", "soon"], 2, "'soon' is not a duration"),
         (["train", "scratch"], 1, "no images: say which with --data.source"),
         (["train", "nowhere.py:mine"], 1, "no file 'nowhere.py'"),
-        (["evaluate", "nowhere", "digits"], 1, "there is nothing at nowhere, and it is no name of a model"),
+        (
+            ["evaluate", "nowhere", "digits"],
+            1,
+            "there is nothing at nowhere, and it is no name of a model",
+        ),
         (["train", "digits", "--model.pool", "none"], 1, "a label needs one: use another pool"),
         (["models", "B-16"], 1, "no model 'B-16'; did you mean 'B/16'?"),
         (["train", "digits", "--device", "abacus"], 1, "no device 'abacus' on this machine"),
@@ -184,12 +253,18 @@ def test_a_recipe_of_ones_own(tmp_path, capsys):
     status, _, _ = say(capsys, "train", f"{mine}:smaller", "--workdir", tmp_path / "run", *QUICK)
     assert status == 0
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["name"] == "smaller"
-    assert "is not a function that returns a vitkit Recipe" in say(capsys, "train", f"{mine}:nothing")[2]
+    assert (
+        "is not a function that returns a vitkit Recipe"
+        in say(capsys, "train", f"{mine}:nothing")[2]
+    )
 
 
 def test_python_m_vitkit_starts_at_once():
     found = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "vitkit"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-m", "vitkit"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "usage: vitkit COMMAND" in found.stdout
     assert "torch" not in found.stderr
@@ -197,10 +272,28 @@ def test_python_m_vitkit_starts_at_once():
 
 
 def test_plan(capsys):
-    status, out, _ = say(capsys, "plan", "scratch", "--examples", 1281167, "--gpus", 8, "--batch", 1024, "--memory", 24)
+    status, out, _ = say(
+        capsys,
+        "plan",
+        "scratch",
+        "--examples",
+        1281167,
+        "--gpus",
+        8,
+        "--batch",
+        1024,
+        "--memory",
+        24,
+    )
     assert status == 0 and "It fits." in out
-    assert "activations of 64 images" in out and "3.18 exaFLOPs" in out and "torchrun --nproc-per-node 8" in out
-    status, out, _ = say(capsys, "plan", "scratch", "--examples", 1281167, "--micro-batch", 256, "--memory", 4)
+    assert (
+        "activations of 64 images" in out
+        and "3.18 exaFLOPs" in out
+        and "torchrun --nproc-per-node 8" in out
+    )
+    status, out, _ = say(
+        capsys, "plan", "scratch", "--examples", 1281167, "--micro-batch", 256, "--memory", 4
+    )
     assert status == 0 and "It does not fit. Change one: --micro-batch" in out
     status, _, err = say(capsys, "plan", "scratch")
     assert status == 1 and "how many images? say --examples" in err

@@ -21,7 +21,10 @@ def model(tmp_path):
     made = create(config)
     torch.nn.init.normal_(made.head.weight)
     return save(
-        Classifier(made, Preprocessing(size=(32, 32)), ("fox", "dog", "cat"), {"note": "made here"}), tmp_path / "m"
+        Classifier(
+            made, Preprocessing(size=(32, 32)), ("fox", "dog", "cat"), {"note": "made here"}
+        ),
+        tmp_path / "m",
     )
 
 
@@ -39,21 +42,38 @@ def test_show_says_what_a_model_is(model, capsys):
         assert words in out, words
     status, out, err = say(capsys, "show", model, "--json")
     found = json.loads(out)
-    assert (status, err, found["labels"], found["model"]["width"]) == (0, "", ["fox", "dog", "cat"], 24)
+    assert (status, err, found["labels"], found["model"]["width"]) == (
+        0,
+        "",
+        ["fox", "dog", "cat"],
+        24,
+    )
     assert found["parameters"] == sum(p.numel() for p in load(model, quiet=True).model.parameters())
 
 
 def test_convert_there_and_back_and_compare(model, photographs, tmp_path, capsys):
-    for form, name in (("timm", "a.safetensors"), ("huggingface", "b"), ("native", "c"), ("google", "d.npz")):
+    for form, name in (
+        ("timm", "a.safetensors"),
+        ("huggingface", "b"),
+        ("native", "c"),
+        ("google", "d.npz"),
+    ):
         status, out, _ = say(capsys, "convert", model, tmp_path / name, "--to", form)
         assert status == 0, out
         assert f"wrote {tmp_path / name}; read back, every tensor is the same to the bit" in out
         assert "no library" not in out or form in ("native", "google")
-        status, out, _ = say(capsys, "compare", model, tmp_path / name, photographs / "red" / "1.jpg", "--json")
+        status, out, _ = say(
+            capsys, "compare", model, tmp_path / name, photographs / "red" / "1.jpg", "--json"
+        )
         found = json.loads(out)
         assert (status, found["same"], found["layers"]["logits"]["largest"]) == (0, True, 0)
     status, _, err = say(capsys, "convert", model, tmp_path / "e.pth", "--to", "torchvision")
-    assert status == 1 and "tanh" in err and "--approximate" in err and not (tmp_path / "e.pth").exists()
+    assert (
+        status == 1
+        and "tanh" in err
+        and "--approximate" in err
+        and not (tmp_path / "e.pth").exists()
+    )
 
 
 def test_compare_ends_with_1_where_two_models_differ(model, photographs, tmp_path, capsys):
@@ -61,7 +81,9 @@ def test_compare_ends_with_1_where_two_models_differ(model, photographs, tmp_pat
     with torch.no_grad():
         other.model.blocks[1].mlp.expand.bias += 1
     save(other, tmp_path / "other")
-    status, out, _ = say(capsys, "compare", model, tmp_path / "other", photographs, "--limit", "3", "--json")
+    status, out, _ = say(
+        capsys, "compare", model, tmp_path / "other", photographs, "--limit", "3", "--json"
+    )
     found = json.loads(out)
     assert (status, found["images"], found["same"]) == (1, 3, False)
     assert found["layers"]["block 0"]["largest"] == 0 < found["layers"]["block 1"]["largest"]
@@ -83,7 +105,9 @@ def test_finetune_from_a_folder(model, photographs, tmp_path, capsys):
         "--device",
         "cpu",
     )
-    status, out, err = say(capsys, *words, "--rates", "0.003", "0.01", "--seeds", "2", "--optim.warmup", "2")
+    status, out, err = say(
+        capsys, *words, "--rates", "0.003", "0.01", "--seeds", "2", "--optim.warmup", "2"
+    )
     assert status == 0, err
     for words_of_it in ("held-out top-1", "chosen", "± ", f"next: vitkit predict {run}"):
         assert words_of_it in out, words_of_it
@@ -125,7 +149,16 @@ def test_the_real_model_at_another_size(shared, tmp_path, capsys):
         "cpu",
     )
     status, out, err = say(
-        capsys, *words, "--length", "12", "--optim.warmup", "2", "--batch", "8", "--micro-batch", "8"
+        capsys,
+        *words,
+        "--length",
+        "12",
+        "--optim.warmup",
+        "2",
+        "--batch",
+        "8",
+        "--micro-batch",
+        "8",
     )
     assert status == 0, err
     assert "resampled: the position table from 14 x 14 to 4 x 4 patches" in out

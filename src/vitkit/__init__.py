@@ -17,7 +17,7 @@ _ROOMS = {
     "save": "vitkit.weights",
     "Recipe": "vitkit.train",
     "train": "vitkit.train",
-    "predict": "vitkit.serve",
+    "predict": "vitkit.deploy",
 }
 __all__ = ["__version__", *_ROOMS]
 

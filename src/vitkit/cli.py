@@ -53,14 +53,14 @@ def main(argv: list[str] | None = None) -> int:
     import torch
 
     from vitkit.data import WorkerDied
-    from vitkit.parallel import Echo, RankLost
+    from vitkit.system.ranks import PeerFailed, RankLost
     from vitkit.train import Interrupted
 
     try:
         return _dispatch(argv[0], argv[1:])
     except Interrupted:
         return STOPPED
-    except Echo:
+    except PeerFailed:
         return 1
     except KeyboardInterrupt:  # outside a training run, where there is nothing to save
         return 130
@@ -68,7 +68,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except torch.OutOfMemoryError as error:
-        return _complain(f"out of memory: use a smaller --micro-batch, or --recompute ({str(error).splitlines()[0]})")
+        return _complain(
+            f"out of memory: use a smaller --micro-batch, or --recompute ({str(error).splitlines()[0]})"
+        )
     except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
         return _complain(str(error))
 
@@ -76,7 +78,9 @@ def main(argv: list[str] | None = None) -> int:
 def _complain(sentence: str) -> int:
     from rich.console import Console
 
-    Console(stderr=True).print(f"vitkit: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
+    Console(stderr=True).print(
+        f"vitkit: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True
+    )
     return 1
 
 
@@ -87,14 +91,18 @@ def _dispatch(name: str, rest: list[str]) -> int:
 
     settings, act = COMMANDS[name]
     prog, default = f"vitkit {name}", None
-    plain = (tyro.conf.AvoidSubcommands,)  # a setting that may be absent, as a hybrid's stem, is no command of its own
+    plain = (
+        tyro.conf.AvoidSubcommands,
+    )  # a setting that may be absent, as a hybrid's stem, is no command of its own
     if name == "finetune":
         from vitkit.commands.finetune import Known, values
 
         # with MODEL and DATA there, --help is about every setting that follows from them
         named = len(rest) > 1 and not any(word.startswith("-") for word in rest[:2])
         words = [word for word in rest if not (named and word in ("-h", "--help"))]
-        default = values(tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0])
+        default = values(
+            tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0]
+        )
         prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
     elif name in ("train", "plan"):
         from vitkit.recipes import listing, recipe, with_model
@@ -109,7 +117,15 @@ def _dispatch(name: str, rest: list[str]) -> int:
         model = _value_of("--model", rest)  # first: the settings of the model are those of its kind
         default = settings(with_model(chosen, model) if model else chosen)
     with _spans():
-        return act(tyro.cli(settings, prog=prog, args=rest, config=plain, **({"default": default} if default else {})))
+        return act(
+            tyro.cli(
+                settings,
+                prog=prog,
+                args=rest,
+                config=plain,
+                **({"default": default} if default else {}),
+            )
+        )
 
 
 def _value_of(option: str, words: list[str]) -> str:
@@ -123,12 +139,14 @@ def _spans():
     """Durations on the command line are one word: --length 10epochs."""
     import tyro
 
-    from vitkit.train import Span
+    from vitkit.system.span import Span
 
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule
-    def rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec | None:
+    def rule(
+        info: tyro.constructors.PrimitiveTypeInfo,
+    ) -> tyro.constructors.PrimitiveConstructorSpec | None:
         if info.type is not Span:
             return None
         return tyro.constructors.PrimitiveConstructorSpec(

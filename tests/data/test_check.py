@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from vitkit.data import check, check_images, open_source, open_splits, progress
+from vitkit.data import check, check_images, open_source, open_splits
+from vitkit.system import progress
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -19,7 +20,9 @@ def test_bad_images_are_listed(folder, monkeypatch, workers):
     (root / "cat/17.png").unlink()
     found = check_images(source, workers)
     assert [index for index, _ in found] == [3, 8, 17]
-    for (_, sentence), end in zip(found, ("truncated", "is empty: 0 bytes", "is missing"), strict=True):
+    for (_, sentence), end in zip(
+        found, ("truncated", "is empty: 0 bytes", "is missing"), strict=True
+    ):
         assert "photos/cat/" in sentence and end in sentence and "\n" not in sentence
 
 
@@ -42,7 +45,10 @@ def test_progress_is_shown_when_it_takes_a_while(folder, monkeypatch, capsys):
     source = open_source(str(folder({f"cat/{i}.png": 8 * (i not in (0, 4)) for i in range(5)})))
     assert [index for index, _ in check_images(source, 0, progress=False)] == [0, 4]
     assert capsys.readouterr().err == ""
-    assert [index for index, _ in check_images(source, 0)] == [0, 4]  # the bar takes over in the middle
+    assert [index for index, _ in check_images(source, 0)] == [
+        0,
+        4,
+    ]  # the bar takes over in the middle
 
 
 def test_good_data_sets_are_good(shared):

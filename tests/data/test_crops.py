@@ -15,7 +15,12 @@ def boxes(height, width, count=2000, area=(0.05, 1.0)):
 
 
 @settings(max_examples=300, deadline=None)
-@given(height=st.integers(1, 64), width=st.integers(1, 64), seed=st.integers(0, 2**32), low=st.floats(0.01, 1))
+@given(
+    height=st.integers(1, 64),
+    width=st.integers(1, 64),
+    seed=st.integers(0, 2**32),
+    low=st.floats(0.01, 1),
+)
 def test_crops_lie_inside_images_of_any_size(height, width, seed, low):
     random = np.random.default_rng(seed)
     top, left, h, w = inception_box(height, width, (low, 1.0), random)
@@ -52,4 +57,6 @@ def test_sides_are_uniform_between_the_smallest_and_the_largest_that_fit():
 
 
 def test_where_nothing_fits_the_whole_image_is_taken():
-    assert (boxes(8, 400, 50, area=(0.9, 1.0)) == (0, 0, 8, 400)).all()  # at most 1.33 times as wide as high
+    assert (
+        boxes(8, 400, 50, area=(0.9, 1.0)) == (0, 0, 8, 400)
+    ).all()  # at most 1.33 times as wide as high

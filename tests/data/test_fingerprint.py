@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import encoded, photograph
 
-from vitkit.data import Packing, fingerprint, open_parts, open_source, open_splits, pack, without, write_list
+from vitkit.curate import Packing, pack
+from vitkit.data import fingerprint, open_parts, open_source, open_splits, without, write_list
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,9 @@ def write_parquet(path: Path, seeds: list[int], groups: int = 4) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     images = [{"bytes": encoded(photograph(24, 24, seed)), "path": None} for seed in seeds]
     pq.write_table(
-        pa.table({"image": images, "label": [i % 2 for i in range(len(seeds))]}), path, row_group_size=groups
+        pa.table({"image": images, "label": [i % 2 for i in range(len(seeds))]}),
+        path,
+        row_group_size=groups,
     )
     return str(path)
 
@@ -39,7 +42,9 @@ def write_tar(path: Path, seeds: list[int]) -> str:
     return str(path)
 
 
-def test_a_folder_is_the_same_however_it_is_spelled_and_whenever_it_was_copied(folder, tmp_path, monkeypatch):
+def test_a_folder_is_the_same_however_it_is_spelled_and_whenever_it_was_copied(
+    folder, tmp_path, monkeypatch
+):
     root = folder({f"{kind}/{i}.png": 20 for kind in ("ant", "bee") for i in range(4)})
     known = fingerprint(open_source(str(root)))
     shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
@@ -56,7 +61,11 @@ def test_other_images_under_the_same_names_are_other_images(tmp_path):
     for write, name in ((write_parquet, "x.parquet"), (write_tar, "x.tar")):
         one, same, other = (
             open_source(write(tmp_path / folder / name, seeds))
-            for folder, seeds in (("one", [*range(8)]), ("same", [*range(8)]), ("other", [*range(7), 99]))
+            for folder, seeds in (
+                ("one", [*range(8)]),
+                ("same", [*range(8)]),
+                ("other", [*range(7), 99]),
+            )
         )
         assert [one.name(i) for i in range(8)] == [other.name(i) for i in range(8)]
         assert fingerprint(one) == fingerprint(same) != fingerprint(other)
@@ -64,19 +73,27 @@ def test_other_images_under_the_same_names_are_other_images(tmp_path):
 
 def test_a_saved_data_set_is_known_by_its_bytes(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["ant", "bee"]))
+    features = datasets.Features(
+        image=datasets.Image(), label=datasets.ClassLabel(names=["ant", "bee"])
+    )
     for name, last in (("one", 7), ("same", 7), ("other", 99)):
-        images = [{"bytes": encoded(photograph(24, 24, seed)), "path": None} for seed in (*range(7), last)]
+        images = [
+            {"bytes": encoded(photograph(24, 24, seed)), "path": None} for seed in (*range(7), last)
+        ]
         rows = datasets.Dataset.from_dict({"image": images, "label": [0, 1] * 4}, features)
         rows.save_to_disk(tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    one, same, other = (fingerprint(open_source(where)) for where in (str(tmp_path / "one"), "same", "other"))
+    one, same, other = (
+        fingerprint(open_source(where)) for where in (str(tmp_path / "one"), "same", "other")
+    )
     assert one == same != other
 
 
 def test_a_list_for_images_that_have_changed_is_refused(tmp_path):
     write_parquet(tmp_path / "t-test.parquet", [3, 50])
-    where = write_parquet(tmp_path / "t-train.parquet", list(range(8)), 2).replace("-train.parquet", "")
+    where = write_parquet(tmp_path / "t-train.parquet", list(range(8)), 2).replace(
+        "-train.parquet", ""
+    )
     drop, train = tmp_path / "drop.txt", open_splits(where).train
     write_list(drop, train, {3: "the same as another"})
     assert len(without(train, drop)) == 7
@@ -87,8 +104,13 @@ def test_a_list_for_images_that_have_changed_is_refused(tmp_path):
     assert len(without(open_splits(where).train, drop)) == 7
 
 
-def test_packing_goes_on_from_another_folder_and_notices_other_images(folder, tmp_path, monkeypatch):
-    root, out = folder({f"{kind}/{i}.png": 20 for kind in ("ant", "bee") for i in range(4)}), tmp_path / "out"
+def test_packing_goes_on_from_another_folder_and_notices_other_images(
+    folder, tmp_path, monkeypatch
+):
+    root, out = (
+        folder({f"{kind}/{i}.png": 20 for kind in ("ant", "bee") for i in range(4)}),
+        tmp_path / "out",
+    )
     pack(open_parts(str(root))[0], out, Packing(), 0)
     monkeypatch.chdir(tmp_path)
     assert pack(open_parts("photos")[0], out, Packing(), 0).written == 8
@@ -103,7 +125,11 @@ def test_files_of_one_name_in_several_folders_have_names_of_their_own(tmp_path, 
         write(tmp_path / "set" / place / name, [*range(4 * i, 4 * i + 4)])
     source = open_source(str(tmp_path / "set" / f"{{a,b/c}}/{name}"))
     names = [source.name(i) for i in range(8)]
-    assert len(set(names)) == 8 and names[0].startswith(f"a/{name} ") and names[7].startswith(f"b/c/{name} ")
+    assert (
+        len(set(names)) == 8
+        and names[0].startswith(f"a/{name} ")
+        and names[7].startswith(f"b/c/{name} ")
+    )
     drop = tmp_path / "drop.txt"
     write_list(drop, source, {5: "like another"})
     kept = without(source, drop)

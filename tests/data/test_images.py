@@ -9,7 +9,8 @@ import pytest
 from pictures import encoded, photograph
 from PIL import Image, ImageOps
 
-from vitkit.data import BadImage, images, jpeg, open_image
+from vitkit.data import BadImage, images, open_image
+from vitkit.data.engine import jpeg
 
 AWKWARD = "data/awkward_images/manifest.json"
 # Where the manifest's mean is not what we want: Pillow's convert("RGB") clips 16 bits and drops transparency.
@@ -43,7 +44,10 @@ def expected_mean(path, entry) -> np.ndarray | None:
             return np.full(3, np.asarray(image).astype(float).mean() * 255 / SCALED[entry["file"]])
         if image.mode == "I;16":  # a transparent level
             values = np.asarray(image).astype(float)
-            return np.full(3, np.where(values == image.info["transparency"], 65535, values).mean() * 255 / 65535)
+            return np.full(
+                3,
+                np.where(values == image.info["transparency"], 65535, values).mean() * 255 / 65535,
+            )
         if image.has_transparency_data:
             rgba = np.asarray(ImageOps.exif_transpose(image).convert("RGBA")).astype(float)
             alpha = rgba[..., 3:] / 255
@@ -68,7 +72,9 @@ def test_awkward_files_decode_or_are_refused_by_name(shared, decoder):
         mean = expected_mean(path, entry)
         if mean is not None:
             # Rounding to 8 bits, once a channel, costs up to half a level where all pixels are alike.
-            assert np.abs(pixels.mean((0, 1)) - mean).max() < (0.5 if entry["mode"] != "RGB" else 0.02), name
+            assert np.abs(pixels.mean((0, 1)) - mean).max() < (
+                0.5 if entry["mode"] != "RGB" else 0.02
+            ), name
         if min(picture.size) >= 4:
             top, left = picture.size[0] // 3, picture.size[1] // 4
             box = (top, left, picture.size[0] // 2, picture.size[1] // 2)
@@ -96,7 +102,9 @@ def test_floating_point_has_the_white_that_holds_it(values, grey):
 
 
 def test_floating_point_that_is_no_number_is_refused():
-    with pytest.raises(BadImage, match=r"f\.tif cannot be decoded: it holds values that are not finite"):
+    with pytest.raises(
+        BadImage, match=r"f\.tif cannot be decoded: it holds values that are not finite"
+    ):
         open_image(encoded(np.array([[0, np.nan]], dtype=np.float32), "TIFF"), "f.tif").pixels()
 
 
@@ -121,7 +129,12 @@ def test_any_box_of_a_turned_image_is_cut_from_the_upright_one(kind, orientation
     picture = open_image(data, "x")
     assert picture.size == upright.shape[:2] == ((56, 40) if orientation > 4 else (40, 56))
     assert np.array_equal(picture.pixels(), upright)
-    for top, left, height, width in [(0, 0, 1, 1), (3, 5, 20, 11), (33, 29, 7, 11), (0, 0, *picture.size)]:
+    for top, left, height, width in [
+        (0, 0, 1, 1),
+        (3, 5, 20, 11),
+        (33, 29, 7, 11),
+        (0, 0, *picture.size),
+    ]:
         found = open_image(data, "x").pixels((top, left, height, width))
         assert np.array_equal(found, upright[top : top + height, left : left + width])
 
@@ -164,7 +177,9 @@ def test_what_is_no_image_is_refused_in_one_line():
 
 def test_too_many_pixels_are_refused_before_they_are_allocated(monkeypatch):
     monkeypatch.setattr(images, "MAX_PIXELS", 999)
-    with pytest.raises(BadImage, match=r"big\.png claims to be 40 x 25 pixels; from 1 to 999 pixels"):
+    with pytest.raises(
+        BadImage, match=r"big\.png claims to be 40 x 25 pixels; from 1 to 999 pixels"
+    ):
         open_image(encoded(photograph(25, 40), "PNG"), "big.png")
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from vitkit.data import jpeg
+from vitkit.data.engine import jpeg
 
 needs_library = pytest.mark.skipif(
     not jpeg.available(), reason="no TurboJPEG 3 library here; `pip install turbojpeg` brings one"
@@ -45,7 +45,9 @@ def photograph(height: int, width: int) -> Image.Image:
     """A part of a real photograph with noise and a gradient over it: nothing that smoothing would hide."""
     pixels = load_sample_image("china.jpg")[90 : 90 + height, 150 : 150 + width].astype(float)
     noise = np.random.default_rng(height * width).normal(0, 25, pixels.shape)
-    return Image.fromarray((pixels + noise + np.linspace(-60, 60, width)[:, None]).clip(0, 255).astype(np.uint8))
+    return Image.fromarray(
+        (pixels + noise + np.linspace(-60, 60, width)[:, None]).clip(0, 255).astype(np.uint8)
+    )
 
 
 @cache
@@ -61,7 +63,9 @@ def encoded(kind: str, size: tuple[int, int]) -> bytes:
 
 def turbo_encoded(pixels: np.ndarray, subsampling: int) -> bytes:
     library = jpeg._library()
-    library.tj3Compress8.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int] * 4] + [ctypes.c_void_p] * 2
+    library.tj3Compress8.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int] * 4] + [
+        ctypes.c_void_p
+    ] * 2
     library.tj3Free.argtypes = [ctypes.c_void_p]
     pixels, out, size = np.ascontiguousarray(pixels), ctypes.c_void_p(), ctypes.c_size_t()
     height, width, _ = pixels.shape
@@ -103,8 +107,17 @@ def test_every_box_has_pillows_pixels(kind):
         expected = full(data)
         for top, left, height, width in boxes(*size, count=60, seed=len(data)):
             found = jpeg.region(data, top, left, height, width)
-            assert found is not None and found.dtype == np.uint8 and found.flags.c_contiguous and found.flags.writeable
-            assert np.array_equal(found, expected[top : top + height, left : left + width]), (size, top, left)
+            assert (
+                found is not None
+                and found.dtype == np.uint8
+                and found.flags.c_contiguous
+                and found.flags.writeable
+            )
+            assert np.array_equal(found, expected[top : top + height, left : left + width]), (
+                size,
+                top,
+                left,
+            )
 
 
 @needs_library
@@ -144,7 +157,11 @@ def test_a_reduced_box_has_the_pixels_of_pillows_draft(kind, scale):
         assert expected.shape[:2] == reduced
         for top, left, height, width in boxes(*reduced, count=30, seed=len(data)):
             found = jpeg.region(data, top, left, height, width, scale)
-            assert np.array_equal(found, expected[top : top + height, left : left + width]), (size, top, left)
+            assert np.array_equal(found, expected[top : top + height, left : left + width]), (
+                size,
+                top,
+                left,
+            )
 
 
 @needs_library
@@ -185,7 +202,10 @@ def unusual() -> dict[str, bytes]:
     cmyk, png = io.BytesIO(), io.BytesIO()
     photograph(33, 130).convert("CMYK").save(cmyk, "JPEG")
     photograph(33, 130).save(png, "PNG")
-    codings = {f"coding {code:x}": plain.replace(b"\xff\xc0", bytes([0xFF, code])) for code in (0xC3, 0xC9, 0xCA, 0xC5)}
+    codings = {
+        f"coding {code:x}": plain.replace(b"\xff\xc0", bytes([0xFF, code]))
+        for code in (0xC3, 0xC9, 0xCA, 0xC5)
+    }
     return {
         **codings,
         "cmyk": cmyk.getvalue(),
@@ -306,7 +326,11 @@ def test_without_a_library_there_is_nothing(monkeypatch):
 
 def test_a_missing_or_old_library_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "libturbojpeg.so.0").write_bytes(b"no library")
-    paths = [str(tmp_path / "libturbojpeg.so.0"), str(tmp_path / "none"), "libc.so.6"]  # the last has no tj3Init
+    paths = [
+        str(tmp_path / "libturbojpeg.so.0"),
+        str(tmp_path / "none"),
+        "libc.so.6",
+    ]  # the last has no tj3Init
     monkeypatch.setattr(jpeg, "_system_paths", lambda: paths)
     monkeypatch.setattr(jpeg, "_wheel_paths", list)
     assert jpeg._library.__wrapped__() is None
@@ -338,7 +362,7 @@ def test_a_forked_child_decodes_what_its_parent_decodes(tmp_path):
     path.write_bytes(encoded("4:2:0", (203, 331)))
     script = f"""
         import os
-        from vitkit.data import jpeg
+        from vitkit.data.engine import jpeg
         data = open({str(path)!r}, "rb").read()
         before = jpeg.region(data, 20, 30, 100, 150).tobytes()
         children = [os.fork() for _ in range(2)]

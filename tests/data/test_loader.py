@@ -30,8 +30,8 @@ from vitkit.data import (
     open_splits,
     subset,
     train_batches,
-    workers,
 )
+from vitkit.data.engine import workers
 from vitkit.data.stores import Arrays
 
 TO = Preprocessing(size=(16, 16))
@@ -41,7 +41,9 @@ PLAIN = Augmentation(crop="none", flip=False)
 def numbers(count: int) -> Source:
     """Examples whose pixels say which they are."""
     images = np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None], (count, 4, 4)).copy()
-    return Source(Arrays("numbers", images), np.arange(count), np.arange(count) % 3, ("a", "b", "c"))
+    return Source(
+        Arrays("numbers", images), np.arange(count), np.arange(count) % 3, ("a", "b", "c")
+    )
 
 
 @pytest.fixture
@@ -62,11 +64,15 @@ def take(count: int, *args, **settings) -> list:
 
 def same(one, two) -> bool:
     return all(
-        torch.equal(a, b) for left, right in zip(one, two, strict=True) for a, b in zip(left, right, strict=True)
+        torch.equal(a, b)
+        for left, right in zip(one, two, strict=True)
+        for a, b in zip(left, right, strict=True)
     )
 
 
-@pytest.mark.parametrize("how", [Augmentation(), Augmentation(crop="pad_crop", rand_augment=(2, 9))])
+@pytest.mark.parametrize(
+    "how", [Augmentation(), Augmentation(crop="pad_crop", rand_augment=(2, 9))]
+)
 def test_neither_the_number_of_workers_nor_where_a_run_begins_changes_a_batch(photographs, how):
     alone = take(6, photographs, how, TO, 5, 3, 0, 0)
     assert same(alone, take(6, photographs, how, TO, 5, 3, 0, 1))
@@ -81,12 +87,18 @@ def test_workers_may_be_started_either_way(photographs, monkeypatch, start):
         pytest.skip(f"this system cannot {start}")
     monkeypatch.setattr(workers, "START", start)
     assert same(
-        take(2, photographs, Augmentation(), TO, 5, 3, 0, 2), take(2, photographs, Augmentation(), TO, 5, 3, 0, 0)
+        take(2, photographs, Augmentation(), TO, 5, 3, 0, 2),
+        take(2, photographs, Augmentation(), TO, 5, 3, 0, 0),
     )
 
 
 @settings(max_examples=60, deadline=None)
-@given(count=st.integers(1, 20), batch=st.integers(1, 30), seed=st.integers(0, 2**40), after=st.integers(0, 10**9))
+@given(
+    count=st.integers(1, 20),
+    batch=st.integers(1, 30),
+    seed=st.integers(0, 2**40),
+    after=st.integers(0, 10**9),
+)
 def test_every_example_comes_once_an_epoch_whatever_the_batch(count, batch, seed, after):
     source = numbers(count)
     steps = 2 * count // batch + 3
@@ -98,7 +110,9 @@ def test_every_example_comes_once_an_epoch_whatever_the_batch(count, batch, seed
     for one in found:
         assert one.images.shape == (batch, 3, 16, 16) and one.images.dtype == torch.uint8
         assert torch.equal(one.images[:, 0, 0, 0], one.indices.to(torch.uint8)) and one.real.all()
-        assert one.labels.dtype == one.indices.dtype == torch.int64 and torch.equal(one.labels, one.indices % 3)
+        assert one.labels.dtype == one.indices.dtype == torch.int64 and torch.equal(
+            one.labels, one.indices % 3
+        )
 
 
 def test_epochs_are_shuffled_apart_and_examples_augmented_anew():
@@ -107,19 +121,28 @@ def test_epochs_are_shuffled_apart_and_examples_augmented_anew():
     assert len({tuple(order) for order in orders}) == 3 and orders[0] != list(range(50))
     ramp = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
     one = Source(Arrays("one", ramp), np.zeros(1, np.int64), np.zeros(1, np.int64), ("a",))
-    views = {batch.images.numpy().tobytes() for batch in take(20, one, Augmentation(), TO, 1, 0, 0, 0)}
+    views = {
+        batch.images.numpy().tobytes() for batch in take(20, one, Augmentation(), TO, 1, 0, 0, 0)
+    }
     assert len(views) > 15
 
 
 def test_ranks_together_see_what_one_would(photographs):
     whole = take(3, photographs, Augmentation(), TO, 6, 1, 0, 0)
-    parts = [take(3, photographs, Augmentation(), TO, 6, 1, 0, 0, share=(rank, 3)) for rank in range(3)]
+    parts = [
+        take(3, photographs, Augmentation(), TO, 6, 1, 0, 0, share=(rank, 3)) for rank in range(3)
+    ]
     for step, batch in enumerate(whole):
         for field in range(4):
             assert torch.equal(torch.cat([part[step][field] for part in parts]), batch[field])
     evaluated = [list(eval_batches(photographs, TO, 10, 0, share=(rank, 2))) for rank in range(2)]
     assert len(evaluated[0]) == len(evaluated[1]) == 3
-    seen = [index for part in evaluated for batch in part for index in batch.indices[batch.real].tolist()]
+    seen = [
+        index
+        for part in evaluated
+        for batch in part
+        for index in batch.indices[batch.real].tolist()
+    ]
     assert sorted(seen) == list(range(23))
 
 
@@ -131,7 +154,10 @@ def test_evaluation_sees_every_example_once_and_can_be_repeated(photographs, cou
     assert same(first, again)
     assert [batch.real.sum().item() for batch in first] == [10, 10, 3]
     assert torch.cat([batch.indices[batch.real] for batch in first]).tolist() == list(range(23))
-    assert torch.cat([batch.labels[batch.real] for batch in first]).tolist() == photographs.targets.tolist()
+    assert (
+        torch.cat([batch.labels[batch.real] for batch in first]).tolist()
+        == photographs.targets.tolist()
+    )
     assert all(len(batch.images) == 10 for batch in first) and not first[2].images[3:].any()
 
 
@@ -174,7 +200,8 @@ def test_a_killed_worker_is_one_sentence(photographs):
     os.kill(pid, signal.SIGSTOP)  # so that it is waited for when it dies
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
     with pytest.raises(
-        RuntimeError, match=r"^a process that prepares images was killed.*fewer --data.workers than 1[^\n]*$"
+        RuntimeError,
+        match=r"^a process that prepares images was killed.*fewer --data.workers than 1[^\n]*$",
     ):
         for _ in range(1000):
             next(batches)
@@ -183,7 +210,7 @@ def test_a_killed_worker_is_one_sentence(photographs):
 def test_workers_end_with_a_main_process_that_is_killed():
     script = """if True:
         import os, time
-        from vitkit.data.workers import in_order
+        from vitkit.data.engine.workers import in_order
 
         class Slow:
             def __getitem__(self, step):
@@ -199,7 +226,9 @@ def test_workers_end_with_a_main_process_that_is_killed():
         assert worker.exists()
         job.kill()
         deadline = time.monotonic() + 10
-        while worker.exists() and worker.read_bytes() and time.monotonic() < deadline:  # a zombie has none
+        while (
+            worker.exists() and worker.read_bytes() and time.monotonic() < deadline
+        ):  # a zombie has none
             time.sleep(0.05)
         assert not worker.exists() or not worker.read_bytes()
 
@@ -221,11 +250,17 @@ def test_workers_outlive_the_signals_of_a_scheduler(photographs):
 
 def test_what_is_wrong_is_said_before_the_first_batch(photographs):
     for rest, message in [
-        ((Augmentation(crop="resize_crop", resize=8), TO, 5, 0, 0, 0), "resize is 8; a crop of 16 x 16 does not fit"),
+        (
+            (Augmentation(crop="resize_crop", resize=8), TO, 5, 0, 0, 0),
+            "resize is 8; a crop of 16 x 16 does not fit",
+        ),
         ((PLAIN, TO, 0, 0, 0, 0), "a batch of 0 cannot be shared equally"),
         ((PLAIN, TO, 5, -1, 0, 0), "seed is -1 and after is 0"),
         ((PLAIN, TO, 5, 0, 0, -2), "workers is -2"),
-        ((PLAIN, TO, 5, 0, 0, 0, (0, 2)), "a batch of 5 cannot be shared equally: this is rank 0 of 2"),
+        (
+            (PLAIN, TO, 5, 0, 0, 0, (0, 2)),
+            "a batch of 5 cannot be shared equally: this is rank 0 of 2",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             train_batches(photographs, *rest)
@@ -238,7 +273,9 @@ def test_shared_memory_is_looked_at_before_it_runs_out(monkeypatch):
         monkeypatch.setattr(workers, "_shared_memory", lambda free=free: free)
         assert workers.batches_ahead(4, 1 << 20) == ahead
     monkeypatch.setattr(workers, "_shared_memory", lambda: 4 << 20)
-    with pytest.raises(ValueError, match=r"4 workers need 5 MB of shared memory and /dev/shm has 4 free; use fewer"):
+    with pytest.raises(
+        ValueError, match=r"4 workers need 5 MB of shared memory and /dev/shm has 4 free; use fewer"
+    ):
         workers.batches_ahead(4, 1 << 20)
     assert workers.batches_ahead(0, 1 << 40) == workers.AHEAD
 
@@ -279,4 +316,6 @@ def test_memory_is_pinned_when_asked_and_not_because_there_is_a_gpu(monkeypatch)
     for workers_of in (0, 1):
         (batch,) = take(1, numbers(8), PLAIN, TO, 4, 0, 0, workers_of)
         assert not batch.images.is_pinned()
-        assert not any(batch.images.is_pinned() for batch in eval_batches(numbers(8), TO, 4, workers_of))
+        assert not any(
+            batch.images.is_pinned() for batch in eval_batches(numbers(8), TO, 4, workers_of)
+        )

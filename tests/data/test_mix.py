@@ -28,7 +28,10 @@ def test_target_weights_sum_to_one_and_any_even_part_of_a_batch_is_mixed_as_in_t
     torch.testing.assert_close(targets.sum(1), torch.ones(B))
     assert not torch.equal(images, IMAGES)
     for part in (2, 6, 32):
-        found = [mix(*some, *way) for some in zip(*(of.split(part) for of in (IMAGES, TARGETS, KEYS)), strict=True)]
+        found = [
+            mix(*some, *way)
+            for some in zip(*(of.split(part) for of in (IMAGES, TARGETS, KEYS)), strict=True)
+        ]
         assert torch.equal(torch.cat([image for image, _ in found]), images)
         assert torch.equal(torch.cat([target for _, target in found]), targets)
 
@@ -57,7 +60,9 @@ def test_cutmix_puts_a_box_of_the_neighbour_into_the_image_and_its_area_is_what_
         area = (box[2] - box[0]) * (box[3] - box[1])
         assert cut.sum() == area and share == pytest.approx(1 - area / (H * W), abs=1e-5)
         pair = torch.stack([IMAGES[i], IMAGES[PARTNER[i]]])
-        want = theirs.transform(pair, {"box": box, "lam_adjusted": share, "labels": None, "batch_size": 2})[0]
+        want = theirs.transform(
+            pair, {"box": box, "lam_adjusted": share, "labels": None, "batch_size": 2}
+        )[0]
         assert torch.equal(images[i], want)
         seen.add(box)
     assert len(seen) > B // 2
@@ -65,7 +70,9 @@ def test_cutmix_puts_a_box_of_the_neighbour_into_the_image_and_its_area_is_what_
 
 def test_a_box_has_the_images_shape_until_the_border_clips_it():
     keys = torch.from_numpy(np.random.default_rng(1).integers(0, 1 << 62, 2000))
-    plain = torch.arange(2.0).repeat(1000).view(-1, 1, 1, 1).expand(-1, 1, 100, 200)  # black and white by turns
+    plain = (
+        torch.arange(2.0).repeat(1000).view(-1, 1, 1, 1).expand(-1, 1, 100, 200)
+    )  # black and white by turns
     images, _ = mix(plain, torch.eye(2).repeat(1000, 1), keys, cutmix=1.0)
     cut = (images != plain)[:, 0]
     height, width = (cut.any(axis).sum(1) for axis in (2, 1))
@@ -77,10 +84,14 @@ def test_a_box_has_the_images_shape_until_the_border_clips_it():
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.8, 1.0, 8.0])
 def test_shares_are_drawn_from_the_beta_distribution(alpha):
     keys = torch.from_numpy(np.random.default_rng(2).integers(0, 1 << 62, 20_000))
-    _, targets = mix(torch.zeros(20_000, 1, 1, 1), torch.eye(2).repeat(10_000, 1), keys, mixup=alpha)
+    _, targets = mix(
+        torch.zeros(20_000, 1, 1, 1), torch.eye(2).repeat(10_000, 1), keys, mixup=alpha
+    )
     found = torch.where(torch.arange(20_000) % 2 == 0, targets[:, 0], targets[:, 1])
     want = stats.beta(alpha, alpha).ppf((np.arange(20_000) + 0.5) / 20_000)
-    assert np.abs(np.sort(found.numpy()) - want).mean() < 0.01  # a mean of 20,000 is off by about 0.003
+    assert (
+        np.abs(np.sort(found.numpy()) - want).mean() < 0.01
+    )  # a mean of 20,000 is off by about 0.003
 
 
 def test_uniform_numbers_are_splitmix64s_and_uniform():
@@ -108,7 +119,9 @@ def test_another_purpose_has_other_numbers():
 
 
 def test_what_cannot_be_paired_is_refused_and_off_is_off():
-    with pytest.raises(ValueError, match="mix neighbours in pairs, and 3 images have no pairs; make the batch"):
+    with pytest.raises(
+        ValueError, match="mix neighbours in pairs, and 3 images have no pairs; make the batch"
+    ):
         mix(IMAGES[:3], TARGETS[:3], KEYS[:3], mixup=0.2)
     images, targets = mix(IMAGES, TARGETS, KEYS)
     assert images is IMAGES and targets is TARGETS

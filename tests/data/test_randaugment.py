@@ -15,7 +15,9 @@ from vitkit.data.randaugment import GREY, OPERATIONS, RandAugment
 @pytest.fixture(scope="module")
 def photo():
     """A real one, 224 x 240 pixels."""
-    return Image.fromarray(load_sample_image("flower.jpg")).resize((240, 224), Image.Resampling.BICUBIC)
+    return Image.fromarray(load_sample_image("flower.jpg")).resize(
+        (240, 224), Image.Resampling.BICUBIC
+    )
 
 
 def after(name, photo, magnitude, seed=0):
@@ -45,8 +47,16 @@ EXPECTED = {  # name: at a magnitude of 10, at 15, at 20
     "AutoContrast": [lambda p: ImageOps.autocontrast(p)] * 3,
     "Equalize": [lambda p: ImageOps.equalize(p)] * 3,
     "Invert": [lambda p: ImageOps.invert(p)] * 3,
-    "Posterize": [lambda p: ImageOps.posterize(p, 4), lambda p: ImageOps.posterize(p, 6), lambda p: p],
-    "Solarize": [lambda p: ImageOps.invert(p), lambda p: ImageOps.solarize(p, 128), lambda p: ImageOps.invert(p)],
+    "Posterize": [
+        lambda p: ImageOps.posterize(p, 4),
+        lambda p: ImageOps.posterize(p, 6),
+        lambda p: p,
+    ],
+    "Solarize": [
+        lambda p: ImageOps.invert(p),
+        lambda p: ImageOps.solarize(p, 128),
+        lambda p: ImageOps.invert(p),
+    ],
     "Color": [lambda p, f=f: ImageEnhance.Color(p).enhance(f) for f in (1.9, 2.8, 3.7)],
     "Contrast": [lambda p, f=f: about_grey(p, f) for f in (1.9, 2.8, 3.7)],
     "Brightness": [lambda p, f=f: ImageEnhance.Brightness(p).enhance(f) for f in (1.9, 2.8, 3.7)],
@@ -87,7 +97,10 @@ def test_moves_are_to_either_side_and_uncover_grey(name, magnitude, photo):
     """Of a shear's rows one in ten lies between two pixels."""
     wants = [np.array(MOVED[name](photo, sign * magnitude / 10)) for sign in (1, -1)]
     differ = np.array(
-        [[(after(name, photo, magnitude, seed) != want).any(-1).mean() for want in wants] for seed in range(8)]
+        [
+            [(after(name, photo, magnitude, seed) != want).any(-1).mean() for want in wants]
+            for seed in range(8)
+        ]
     )
     assert differ.min(1).max() < (0.06 if "Shear" in name else 0.01 if name == "Rotate" else 1e-9)
     assert set(differ.argmin(1)) == {0, 1}
@@ -99,7 +112,11 @@ def test_cutout_is_a_square_around_any_pixel(magnitude, side, photo):
     for seed in range(60):
         hole = (after("Cutout", white, magnitude, seed) == GREY).all(-1)
         rows, columns = hole.any(1).nonzero()[0], hole.any(0).nonzero()[0]
-        assert hole.sum() == len(rows) * len(columns) == (rows[-1] + 1 - rows[0]) * (columns[-1] + 1 - columns[0])
+        assert (
+            hole.sum()
+            == len(rows) * len(columns)
+            == (rows[-1] + 1 - rows[0]) * (columns[-1] + 1 - columns[0])
+        )
         shapes.add((len(rows), len(columns)))
     assert max(shapes) == (side, max(w for _, w in shapes)) and max(w for _, w in shapes) == side
     assert side / 2 <= min(h for h, _ in shapes) < 0.8 * side

@@ -13,10 +13,10 @@ from vitkit.data import (
     decoded,
     eval_batches,
     open_source,
-    resident,
     train_batches,
 )
-from vitkit.data.resident import Pixels, stackable
+from vitkit.data.engine import resident
+from vitkit.data.engine.resident import Pixels, stackable
 
 TO = Preprocessing(size=(16, 20))
 WAYS = [
@@ -36,7 +36,11 @@ def take(source, how, workers: int, **settings) -> list:
 
 
 def same(one: list, other: list) -> bool:
-    return all(torch.equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
+    return all(
+        torch.equal(a, b)
+        for x, y in zip(one, other, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
 
 
 @pytest.fixture(params=["same", "any"])
@@ -46,14 +50,18 @@ def photos(request, tmp_path):
         grow = i if request.param == "any" else 0
         path = tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.{'jpg' if i % 3 else 'png'}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(photograph(16 + grow, 20 + 2 * grow, i), "JPEG" if i % 3 else "PNG"))
+        path.write_bytes(
+            encoded(photograph(16 + grow, 20 + 2 * grow, i), "JPEG" if i % 3 else "PNG")
+        )
     return open_source(str(tmp_path / "photos"))
 
 
 @pytest.mark.parametrize("how", WAYS)
 def test_decoded_images_make_the_same_batches(photos, how):
     kept = decoded(photos, 1 << 20, 0)
-    assert isinstance(kept.store, Pixels) and [kept.name(i) for i in range(23)] == [photos.name(i) for i in range(23)]
+    assert isinstance(kept.store, Pixels) and [kept.name(i) for i in range(23)] == [
+        photos.name(i) for i in range(23)
+    ]
     plain = take(photos, how, 0)
     assert same(plain, take(kept, how, 0)) and same(plain, take(kept, how, 2))
     assert same(list(eval_batches(photos, TO, 5, 0)), list(eval_batches(kept, TO, 5, 0)))
@@ -63,7 +71,10 @@ def test_images_of_the_models_size_are_gathered_without_workers(photos, monkeypa
     kept = decoded(photos, 1 << 20, 0)
     fits = bool((kept.store.sizes == (16, 20)).all())
     assert [stackable(kept, how, TO) for how in WAYS] == [False, fits, fits, False, False]
-    monkeypatch.setattr("vitkit.data.loader._Training.fill", lambda *_: pytest.fail("an image was handled on its own"))
+    monkeypatch.setattr(
+        "vitkit.data.loader._Training.fill",
+        lambda *_: pytest.fail("an image was handled on its own"),
+    )
     if fits:
         take(kept, WAYS[1], 0)
     else:
@@ -75,7 +86,9 @@ def test_images_of_the_models_size_are_gathered_without_workers(photos, monkeypa
 def test_a_gpu_gathers_the_same_images(photos):
     kept = decoded(photos, 1 << 20, 0)
     for how in WAYS:
-        for one, other in zip(take(photos, how, 0), take(kept, how, 2, place=torch.device("cuda")), strict=True):
+        for one, other in zip(
+            take(photos, how, 0), take(kept, how, 2, place=torch.device("cuda")), strict=True
+        ):
             assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(one, other, strict=True))
 
 

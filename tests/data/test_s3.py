@@ -12,7 +12,8 @@ import pytest
 import torch
 from test_scale import check, shards, write_parquet
 
-from vitkit.data import Augmentation, Preprocessing, open_source, open_splits, pieces, places, train_batches
+from vitkit.data import Augmentation, Preprocessing, open_source, open_splits, pieces, train_batches
+from vitkit.system import remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 s3fs = pytest.importorskip("s3fs")
@@ -35,7 +36,9 @@ def bucket(tmp_path_factory):
         }.items():
             patch.setenv(name, value)
         free.close()
-        server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-p", str(port)], stderr=subprocess.DEVNULL
+        )
         try:
             for _ in range(300):
                 with socket.socket() as asking:
@@ -52,21 +55,26 @@ def bucket(tmp_path_factory):
             server.wait()
 
 
-@pytest.mark.parametrize("where", ["wds", "wds/train-*.tar", "wds/train-{000..002}.tar", "x.parquet"])
+@pytest.mark.parametrize(
+    "where", ["wds", "wds/train-*.tar", "wds/train-{000..002}.tar", "x.parquet"]
+)
 def test_a_bucket_is_read_whole_and_in_windows_by_forked_workers(bucket, monkeypatch, where):
     check(open_source(f"{bucket}/{where}"))
     for name, value in (("KEEP", 10), ("PIECE", 8192), ("WINDOW", 10), ("LEAST", 2)):
         monkeypatch.setattr(pieces, name, value)
     source = open_source(f"{bucket}/{where}")
     check(source)
-    one, other = (train_batches(source, Augmentation(), Preprocessing(size=(8, 8)), 6, 0, 0, n) for n in (2, 0))
+    one, other = (
+        train_batches(source, Augmentation(), Preprocessing(size=(8, 8)), 6, 0, 0, n)
+        for n in (2, 0)
+    )
     for _ in range(5):
         assert torch.equal(next(one).images, next(other).images)
     one.close()
 
 
 def test_what_is_not_there_and_what_does_not_answer(bucket, monkeypatch):
-    monkeypatch.setattr(places.time, "sleep", lambda _: None)
+    monkeypatch.setattr(remote.time, "sleep", lambda _: None)
     for where, message in [
         ("s3://nowhere/wds", "^there is no s3://nowhere/wds$"),
         ("s3://nowhere/x.parquet", "^there is no s3://nowhere/x.parquet$"),
@@ -79,7 +87,8 @@ def test_what_is_not_there_and_what_does_not_answer(bucket, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(
-        OSError, match="^s3://birds/x.parquet cannot be read, after 4 attempts: Unable to locate credentials"
+        OSError,
+        match="^s3://birds/x.parquet cannot be read, after 4 attempts: Unable to locate credentials",
     ):
         open_splits(f"{bucket}/x.parquet")
     s3fs.S3FileSystem.clear_instance_cache()

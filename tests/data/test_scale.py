@@ -30,12 +30,12 @@ from vitkit.data import (
     open_source,
     open_splits,
     pieces,
-    places,
-    tars,
     train_batches,
 )
+from vitkit.data.formats import tar as tars
 from vitkit.data.loader import order
 from vitkit.data.sources import stratified
+from vitkit.system import remote
 
 PICTURES = [encoded(photograph(8, 9, i), "PNG") for i in range(24)]
 
@@ -61,7 +61,11 @@ def shards(folder, name: str = "train-{:03}.tar", count: int = 3, each: int = 8)
         numbers = range(s * each, (s + 1) * each)
         members = {}
         for i in numbers:
-            members |= {f"a/{i:05}.png": PICTURES[i % 24], f"a/{i:05}.cls": str(i % 5).encode(), f"a/{i:05}.txt": b"x"}
+            members |= {
+                f"a/{i:05}.png": PICTURES[i % 24],
+                f"a/{i:05}.cls": str(i % 5).encode(),
+                f"a/{i:05}.txt": b"x",
+            }
         shard(members, folder / name.format(s))
     return folder
 
@@ -80,7 +84,12 @@ def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypa
     check(open_source(str(folder)))
     (folder / "classes.txt").write_text("\n".join("abcde"))
     monkeypatch.setattr(tars, "_indexed", lambda *_: pytest.fail("it was indexed before"))
-    for where in (folder, folder / "train-{000..002}.tar", folder / "train-*.tar", folder / "train-00?.tar"):
+    for where in (
+        folder,
+        folder / "train-{000..002}.tar",
+        folder / "train-*.tar",
+        folder / "train-00?.tar",
+    ):
         source = open_source(str(where))
         check(source)
         assert source.labels == tuple("abcde") and source.name(9) == "train-001.tar a/00009.png"
@@ -89,7 +98,10 @@ def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypa
 
 
 def test_a_shard_that_changed_is_indexed_anew(tmp_path):
-    path = shard({"1.png": PICTURES[0], "1.cls": b"0", "2.png": PICTURES[1], "2.cls": b"1"}, tmp_path / "x.tar")
+    path = shard(
+        {"1.png": PICTURES[0], "1.cls": b"0", "2.png": PICTURES[1], "2.cls": b"1"},
+        tmp_path / "x.tar",
+    )
     old = open_source(str(path))
     shard({"7.png": PICTURES[3], "7.cls": b"2"}, path)
     assert [open_source(str(path))[0]] == [(PICTURES[3], 2)]
@@ -104,7 +116,13 @@ def test_a_shard_that_changed_is_indexed_anew(tmp_path):
 
 def test_labels_may_be_names_or_lie_in_json(tmp_path):
     path = shard(
-        {"1.jpg": b"a", "1.json": b'{"label": "cat"}', "2.jpg": b"b", "2.json": b'{"label": "ant"}'}, tmp_path / "x.tar"
+        {
+            "1.jpg": b"a",
+            "1.json": b'{"label": "cat"}',
+            "2.jpg": b"b",
+            "2.json": b'{"label": "ant"}',
+        },
+        tmp_path / "x.tar",
     )
     source = open_source(str(path))
     assert source.labels == ("ant", "cat") and [source[i] for i in (0, 1)] == [(b"a", 1), (b"b", 0)]
@@ -114,14 +132,25 @@ def test_labels_may_be_names_or_lie_in_json(tmp_path):
 
 
 def test_numbers_in_json_may_be_written_as_fractions(tmp_path):
-    members = {f"{i}.{kind}": data for i in range(3) for kind, data in (("jpg", b"a"), ("json", b'{"y": %d.0}' % i))}
+    members = {
+        f"{i}.{kind}": data
+        for i in range(3)
+        for kind, data in (("jpg", b"a"), ("json", b'{"y": %d.0}' % i))
+    }
     assert open_source(str(shard(members, tmp_path / "x.tar"))).targets.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("label", [b"null", b"true", b"[1]", b'{"a": 1}', b"0.5", b"NaN"])
 def test_other_values_in_json_are_no_labels(tmp_path, label):
-    members = {"1.jpg": b"a", "1.json": b'{"label": 1}', "2.jpg": b"b", "2.json": b'{"label": ' + label + b"}"}
-    with pytest.raises(ValueError, match=r"x.tar 2.json has the label .*; a label is a whole number or a name"):
+    members = {
+        "1.jpg": b"a",
+        "1.json": b'{"label": 1}',
+        "2.jpg": b"b",
+        "2.json": b'{"label": ' + label + b"}",
+    }
+    with pytest.raises(
+        ValueError, match=r"x.tar 2.json has the label .*; a label is a whole number or a name"
+    ):
         open_source(str(shard(members, tmp_path / "x.tar")))
 
 
@@ -135,11 +164,22 @@ def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
 
 
 def test_an_index_holds_millions_of_names(tmp_path, cache):
-    building = tars._Building([str(shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar"))], Columns())
-    names = pieces.Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
-    tars._save(building._path(0), tars._Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, tars.Counter(x=1)))
+    building = tars._Building(
+        [str(shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar"))], Columns()
+    )
+    names = pieces.Names(
+        b"x" * 110_000_000, np.arange(1, 11) * 11_000_000
+    )  # longer than a header may be
+    tars._save(
+        building._path(0),
+        tars._Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, tars.Counter(x=1)),
+    )
     found = building.cached(0)
-    assert found.names.block == names.block and found.labels == ["b", "a"] * 5 and found.left == {"x": 1}
+    assert (
+        found.names.block == names.block
+        and found.labels == ["b", "a"] * 5
+        and found.left == {"x": 1}
+    )
     assert np.array_equal(found.names.ends, names.ends)
 
 
@@ -221,18 +261,31 @@ def test_windows_hold_whole_pieces_and_every_example_comes_once():
     sizes = np.random.default_rng(0).integers(3, 30, 40)
     piece = np.repeat(np.arange(40), sizes)
     first, second = (order(len(piece), 5, epoch, (piece, 6)) for epoch in (0, 1))
-    assert sorted(first) == sorted(second) == list(range(len(piece))) and not np.array_equal(first, second)
+    assert sorted(first) == sorted(second) == list(range(len(piece))) and not np.array_equal(
+        first, second
+    )
     for found in (first, second):
         visited = piece[found]
-        runs = [set(visited[np.flatnonzero(visited == p)[0] : np.flatnonzero(visited == p)[-1] + 1]) for p in range(40)]
+        runs = [
+            set(visited[np.flatnonzero(visited == p)[0] : np.flatnonzero(visited == p)[-1] + 1])
+            for p in range(40)
+        ]
         assert max(map(len, runs)) <= 6  # while a piece is in use, at most five others are
-    assert not np.array_equal(np.sort(first[:20]), np.arange(first[:20].min(), first[:20].min() + 20))
-    assert np.array_equal(order(50, 5, 0), order(50, 5, 0, (np.zeros(50, int), 1)))  # one window is the plain order
+    assert not np.array_equal(
+        np.sort(first[:20]), np.arange(first[:20].min(), first[:20].min() + 20)
+    )
+    assert np.array_equal(
+        order(50, 5, 0), order(50, 5, 0, (np.zeros(50, int), 1))
+    )  # one window is the plain order
 
 
 def write_parquet(path, count: int = 24, group: int = 2) -> str:
     images = [{"bytes": PICTURES[i], "path": None} for i in range(count)]
-    pq.write_table(pa.table({"image": images, "label": [i % 5 for i in range(count)]}), path, row_group_size=group)
+    pq.write_table(
+        pa.table({"image": images, "label": [i % 5 for i in range(count)]}),
+        path,
+        row_group_size=group,
+    )
     return str(path)
 
 
@@ -242,7 +295,9 @@ def test_training_reads_large_parquet_files_by_windows(tmp_path, monkeypatch, wo
     for name, value in (("KEEP", 10), ("WINDOW", 10), ("LEAST", 3)):
         monkeypatch.setattr(pieces, name, value)
     reads, real = [], pieces.ParquetRows._load
-    monkeypatch.setattr(pieces.ParquetRows, "_load", lambda self, group: reads.append(group) or real(self, group))
+    monkeypatch.setattr(
+        pieces.ParquetRows, "_load", lambda self, group: reads.append(group) or real(self, group)
+    )
     how, to = Augmentation(crop="none", flip=False), Preprocessing(size=(8, 9))
     batches = train_batches(source, how, to, 4, 0, 0, workers)
     seen = [next(batches) for _ in range(12)]
@@ -310,7 +365,9 @@ def test_shards_and_parquet_files_over_http(tmp_path, served, monkeypatch):
     monkeypatch.setattr(pieces, "KEEP", 10)
     monkeypatch.setattr(pieces, "PIECE", 8192)
     check(open_source(where))
-    assert len(Ranges.asked) > 5 and Ranges.asked.count("all") <= 1  # the one for classes.txt, which is not there
+    assert (
+        len(Ranges.asked) > 5 and Ranges.asked.count("all") <= 1
+    )  # the one for classes.txt, which is not there
     one = train_batches(source, Augmentation(), Preprocessing(size=(8, 8)), 6, 0, 0, 2)
     other = train_batches(source, Augmentation(), Preprocessing(size=(8, 8)), 6, 0, 0, 0)
     for _ in range(5):
@@ -335,7 +392,7 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
         return None
 
     monkeypatch.setattr(Ranges, "do_GET", half)
-    monkeypatch.setattr(places.time, "sleep", lambda _: None)
+    monkeypatch.setattr(remote.time, "sleep", lambda _: None)
     monkeypatch.setattr(pieces, "KEEP", 10)
     monkeypatch.setattr(pieces, "PIECE", 8192)
     check(open_source(f"{served}/x.parquet"))
@@ -357,7 +414,9 @@ def test_a_remote_shard_that_changed_is_indexed_anew(tmp_path, served):
     assert open_source(f"{served}/x.tar").targets.tolist() == [0]
     shard({"1.png": PICTURES[0], "1.cls": b"3"}, path)
     os.utime(path, (1.1e9, 1.1e9))
-    assert open_source(f"{served}/x.tar").targets.tolist() == [3]  # of the same size; a file server tells the time
+    assert open_source(f"{served}/x.tar").targets.tolist() == [
+        3
+    ]  # of the same size; a file server tells the time
 
 
 def test_an_object_store(tmp_path):
@@ -365,7 +424,11 @@ def test_an_object_store(tmp_path):
     shards(tmp_path / "wds")
     memory = fsspec.filesystem("memory")
     memory.put(str(tmp_path / "wds"), "/bucket/wds", recursive=True)
-    for where in ("memory://bucket/wds", "memory://bucket/wds/train-*.tar", "memory://bucket/wds/train-{000..002}.tar"):
+    for where in (
+        "memory://bucket/wds",
+        "memory://bucket/wds/train-*.tar",
+        "memory://bucket/wds/train-{000..002}.tar",
+    ):
         check(open_source(where))
     memory.pipe("/bucket/wds/classes.txt", b"a\nb\nc\nd\ne")
     assert open_source("memory://bucket/wds").labels == tuple("abcde")
@@ -373,7 +436,7 @@ def test_an_object_store(tmp_path):
 
 
 def test_what_cannot_be_fetched_is_one_sentence(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(places.time, "sleep", lambda _: None)
+    monkeypatch.setattr(remote.time, "sleep", lambda _: None)
     for where, message in [
         (f"{served}/none.tar", "there is no http"),
         (f"{served}/none.parquet", "^there is no http"),
@@ -395,10 +458,10 @@ def test_a_server_without_ranges_is_noticed(tmp_path, served, monkeypatch):
 
 
 def test_braces_are_written_out():
-    assert places.expand("a-{008..010}.tar") == ["a-008.tar", "a-009.tar", "a-010.tar"]
-    assert places.expand("{b,a}/{1..2}.x") == ["a/1.x", "a/2.x", "b/1.x", "b/2.x"]
+    assert remote.expand("a-{008..010}.tar") == ["a-008.tar", "a-009.tar", "a-010.tar"]
+    assert remote.expand("{b,a}/{1..2}.x") == ["a/1.x", "a/2.x", "b/1.x", "b/2.x"]
     with pytest.raises(ValueError, match="stands for more than"):
-        places.expand("{0..9999}-{0..9999}")
+        remote.expand("{0..9999}-{0..9999}")
 
 
 # The hub
@@ -409,8 +472,13 @@ def hub(monkeypatch, tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=list("abcde"))})
-    rows = {"img": [{"bytes": data, "path": None} for data in PICTURES], "label": [i % 5 for i in range(24)]}
+    features = datasets.Features(
+        {"img": datasets.Image(), "label": datasets.ClassLabel(names=list("abcde"))}
+    )
+    rows = {
+        "img": [{"bytes": data, "path": None} for data in PICTURES],
+        "label": [i % 5 for i in range(24)],
+    }
     return datasets.Dataset.from_dict(rows, features=features)
 
 
@@ -425,7 +493,9 @@ def test_a_directory_that_datasets_saved(hub, tmp_path):
     parts = {"train": hub, "test": hub.select(range(5)), "extra": hub.select(range(2))}
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "all"))
     splits = open_splits(str(tmp_path / "all"))
-    assert (len(splits.train), len(splits.test)) == (24, 5) and "the splits extra" in splits.notes[0]
+    assert (len(splits.train), len(splits.test)) == (24, 5) and "the splits extra" in splits.notes[
+        0
+    ]
     check(splits.train)
 
 
@@ -442,10 +512,12 @@ def test_a_row_may_not_name_any_file(hub, tmp_path):
     import datasets
 
     (tmp_path / "secret.png").write_bytes(PICTURES[0])
-    features = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.Value("int64")})
+    features = datasets.Features(
+        {"image": datasets.Image(decode=False), "label": datasets.Value("int64")}
+    )
     rows = {"image": [{"bytes": None, "path": str(tmp_path / "secret.png")}], "label": [0]}
     table = datasets.Dataset.from_dict(rows, features=features)
-    from vitkit.data.hub import HubRows
+    from vitkit.data.formats.hub import HubRows
 
     with pytest.raises(BadImage, match="outside of the hub's cache"):
         HubRows("x", (table,), "image", np.array([0])).read(0)
@@ -482,12 +554,15 @@ def test_ten_million_examples_start_in_seconds_in_bounded_memory(together):
     if not together:
         _, test = stratified(targets, 0.2, 0)
         assert len(test) == 2_000_000 and (np.bincount(targets[test]) == 2000).all()
-    batches = train_batches(source, Augmentation(crop="none"), Preprocessing(size=(1, 1)), 256, 0, 123_456, 0)
+    batches = train_batches(
+        source, Augmentation(crop="none"), Preprocessing(size=(1, 1)), 256, 0, 123_456, 0
+    )
     first = next(batches)
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (
-        torch.equal(first.images[:, 0, 0, 0], (first.indices % 251).to(torch.uint8)) and len(set(first.indices)) == 256
+        torch.equal(first.images[:, 0, 0, 0], (first.indices % 251).to(torch.uint8))
+        and len(set(first.indices)) == 256
     )
     assert time.perf_counter() - began < 60  # about 4 on an idle core
     assert held < 600 << 20 and peak < 1200 << 20, (held >> 20, peak >> 20)
@@ -495,7 +570,9 @@ def test_ten_million_examples_start_in_seconds_in_bounded_memory(together):
 
 def test_ten_million_labels_are_read_in_seconds(tmp_path):
     count = 2_000_000
-    images = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([PICTURES[0]]))
+    images = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(count, np.int32)), pa.array([PICTURES[0]])
+    )
     table = pa.table({"image": images.cast(pa.binary()), "label": np.arange(count) % 1000})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=100_000)
     began = time.perf_counter()

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from vitkit.data.slots import SPARE, Slots, in_slots
-from vitkit.data.workers import forked
+from vitkit.data.engine.slots import SPARE, Slots, in_slots
+from vitkit.data.engine.workers import forked
 
 needs_fork = pytest.mark.skipif(not forked(), reason="workers inherit no memory on this system")
 
@@ -50,7 +50,9 @@ def test_memory_outlives_the_slots():
 @pytest.mark.parametrize("workers", [1, 3])
 def test_batches_that_are_held_keep_what_is_in_them(workers):
     found = list(in_slots(Numbers(), range(40), workers, 2, (5, 3)))
-    assert all((batch.images == step).all() and batch.number == step for step, batch in enumerate(found))
+    assert all(
+        (batch.images == step).all() and batch.number == step for step, batch in enumerate(found)
+    )
 
 
 @needs_fork

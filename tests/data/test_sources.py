@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 
-from vitkit.data import BadImage, Columns, manifests, open_image, open_source, open_splits, pieces, subset
+from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, pieces, subset
+from vitkit.data.formats import manifest as manifests
 from vitkit.data.sources import stratified
 from vitkit.data.tables import LABEL, PARTS, pick
 
@@ -38,21 +39,36 @@ def test_a_folder_of_classes(folder):
 
 
 @pytest.mark.parametrize(
-    "names", [("train", "val", "test"), ("training", "valid", "testing"), ("Train", "Validation", "Test")]
+    "names",
+    [("train", "val", "test"), ("training", "valid", "testing"), ("Train", "Validation", "Test")],
 )
 def test_a_folder_with_parts(folder, names):
     train, val, test = names
-    files = {f"{train}/cat/deep/down/1.jpg": 8, f"{train}/dog/2.png": 8, f"{val}/dog/3.png": 8, f"{test}/cat/4.webp": 8}
+    files = {
+        f"{train}/cat/deep/down/1.jpg": 8,
+        f"{train}/dog/2.png": 8,
+        f"{val}/dog/3.png": 8,
+        f"{test}/cat/4.webp": 8,
+    }
     splits = open_splits(str(folder(files)))
     assert sizes(splits) == (1 + 1, 1, 1) and splits.made is None and splits.notes == ()
     assert splits.val[0][1] == 1 and splits.test[0][1] == 0
     where = str(folder(files))
-    assert open_source(where).name(0).endswith("4.webp") and open_source(where, split="val").name(0).endswith("3.png")
+    assert open_source(where).name(0).endswith("4.webp") and open_source(where, split="val").name(
+        0
+    ).endswith("3.png")
 
 
 def test_what_lies_elsewhere_is_counted(folder):
     root = folder(
-        {**CATS, "stray.jpg": 8, ".hidden/cat/1.jpg": 8, "cat/.DS_Store": 8, "cat/notes.txt": 8, "dog/a.HEIC": 8}
+        {
+            **CATS,
+            "stray.jpg": 8,
+            ".hidden/cat/1.jpg": 8,
+            "cat/.DS_Store": 8,
+            "cat/notes.txt": 8,
+            "dog/a.HEIC": 8,
+        }
     )
     (root / "mouse").mkdir()
     splits = open_splits(str(root))
@@ -124,12 +140,16 @@ def manifest(folder, text: str, name: str = "list.csv", encoding: str = "utf-8")
 def test_manifests_in_their_many_forms(folder, name, text):
     source = open_source(manifest(folder, text, name))
     assert source.labels == ("collie", "tabby") and source.targets.tolist() == [1, 0, 1]
-    assert source.name(1).endswith("photos/dog/2.jpg") and open_image(source[1][0], "x").size == (8, 12)
+    assert source.name(1).endswith("photos/dog/2.jpg") and open_image(source[1][0], "x").size == (
+        8,
+        12,
+    )
 
 
 def test_a_manifest_may_divide_itself(folder):
     where = manifest(
-        folder, "image,label,split\ncat/1.jpg,a,train\ncat/2.jpg,b,train\ncat/3.jpg,b,Validation\ncat/4.jpg,a,test\n"
+        folder,
+        "image,label,split\ncat/1.jpg,a,train\ncat/2.jpg,b,train\ncat/3.jpg,b,Validation\ncat/4.jpg,a,test\n",
     )
     assert sizes(open_splits(where)) == (2, 1, 1)
     assert open_source(where).targets.tolist() == [0]
@@ -138,11 +158,16 @@ def test_a_manifest_may_divide_itself(folder):
 def test_numbers_stay_what_they_are(folder):
     lines = "image,label\ncat/1.jpg,3\ncat/2.jpg,0\n"
     splits = open_splits(manifest(folder, lines))
-    assert splits.labels == ("0", "1", "2", "3") and "labels go from 0 to 3; 2 of these 4 classes occur" in splits.notes
+    assert (
+        splits.labels == ("0", "1", "2", "3")
+        and "labels go from 0 to 3; 2 of these 4 classes occur" in splits.notes
+    )
     zeros = open_source(manifest(folder, lines.replace(",3", ",03")))
     assert zeros.labels == ("0", "03")  # text: what is written with zeros in front is a name
     values = [{"image": "cat/1.jpg", "label": value} for value in (2, 1.0, True)]
-    assert open_source(manifest(folder, "\n".join(map(json.dumps, values)), "list.jsonl")).targets.tolist() == [2, 1, 1]
+    assert open_source(
+        manifest(folder, "\n".join(map(json.dumps, values)), "list.jsonl")
+    ).targets.tolist() == [2, 1, 1]
 
 
 @settings(max_examples=200, deadline=None)
@@ -231,7 +256,9 @@ def test_a_column_is_found_or_the_columns_are_named(present, asked):
 # Parquet
 
 
-def table(images, labels, image: str = "image", label: str = "label", names=None, header: bool = True) -> pa.Table:
+def table(
+    images, labels, image: str = "image", label: str = "label", names=None, header: bool = True
+) -> pa.Table:
     features = {
         image: {"_type": "Image"},
         label: {"_type": "ClassLabel", "names": names} if names else {"_type": "Value"},
@@ -241,7 +268,9 @@ def table(images, labels, image: str = "image", label: str = "label", names=None
 
 
 def pictures(count: int) -> list[dict]:
-    return [{"bytes": encoded(photograph(8, 9, i), "PNG"), "path": f"{i}.png"} for i in range(count)]
+    return [
+        {"bytes": encoded(photograph(8, 9, i), "PNG"), "path": f"{i}.png"} for i in range(count)
+    ]
 
 
 @pytest.fixture
@@ -273,7 +302,9 @@ def test_shared_parquet_families_open(shared):
     assert open_image(*two.train[24_992][:1], "x").size == (64, 64)
     alone = open_source(str(root / "imagenet_val500.parquet"))
     assert len(alone) == 500 and len(alone.labels) == alone.targets.max() + 1
-    with pytest.raises(ValueError, match=r"holds several data sets; name one: .*/ants_bees, .*cifar10_1k"):
+    with pytest.raises(
+        ValueError, match=r"holds several data sets; name one: .*/ants_bees, .*cifar10_1k"
+    ):
         open_splits(str(root))
     with pytest.raises(ValueError, match=r"no folder, file or data set .*there are ants_bees"):
         open_splits(str(root / "cifar1000"))
@@ -288,9 +319,12 @@ def test_hugging_face_directories_open(write, tmp_path):
         write(f"{name}.parquet", table(pictures(count), [0] * count, names=["a", "b"]))
     splits = open_splits(str(tmp_path))
     assert sizes(splits) == (7, 2, None) and splits.labels == ("a", "b")
-    write("train-00000-of-00002-ffff.parquet", table(pictures(4), [0] * 4, names=["a", "b"]))  # of another revision
+    write(
+        "train-00000-of-00002-ffff.parquet", table(pictures(4), [0] * 4, names=["a", "b"])
+    )  # of another revision
     with pytest.raises(
-        ValueError, match="ffff.parquet and train-00000-of-00002.parquet are the same shard of train; remove one"
+        ValueError,
+        match="ffff.parquet and train-00000-of-00002.parquet are the same shard of train; remove one",
     ):
         open_splits(str(tmp_path))
     (tmp_path / "train-00000-of-00002-ffff.parquet").unlink()
@@ -300,13 +334,25 @@ def test_hugging_face_directories_open(write, tmp_path):
 
 
 def test_a_part_whose_labels_are_kept_secret_is_left_out(write, tmp_path):
-    for part, labels in (("train", [0, 1] * 3), ("validation", [1, 0]), ("test", [-1] * 4)):  # as the hub has ImageNet
-        write(f"{part}-00000-of-00001.parquet", table(pictures(len(labels)), labels, names=["a", "b"]))
+    for part, labels in (
+        ("train", [0, 1] * 3),
+        ("validation", [1, 0]),
+        ("test", [-1] * 4),
+    ):  # as the hub has ImageNet
+        write(
+            f"{part}-00000-of-00001.parquet", table(pictures(len(labels)), labels, names=["a", "b"])
+        )
     splits = open_splits(str(tmp_path))
-    assert sizes(splits) == (6, 2, None) and "left out: the part test, whose labels are all -1" in splits.notes[0]
+    assert (
+        sizes(splits) == (6, 2, None)
+        and "left out: the part test, whose labels are all -1" in splits.notes[0]
+    )
     assert splits.train.targets.tolist() == [0, 1] * 3 and splits.val.name(1).endswith("row 1")
     write("test-00000-of-00001.parquet", table(pictures(2), [-1, 1], names=["a", "b"]))
-    with pytest.raises(ValueError, match="test-00000-of-00001.parquet row 0 has the label -1; labels go from 0 to 1"):
+    with pytest.raises(
+        ValueError,
+        match="test-00000-of-00001.parquet row 0 has the label -1; labels go from 0 to 1",
+    ):
         open_splits(str(tmp_path))
 
 
@@ -314,11 +360,14 @@ def test_what_lies_beside_the_files_of_a_data_set_is_said(write, folder, tmp_pat
     for name in ("d-train", "d-test", "d-extra"):
         write(f"{name}.parquet", table(pictures(2), [0, 1], names=["a", "b"]))
     splits = open_splits(str(tmp_path))
-    assert sizes(splits) == (2, None, 2) and splits.notes == ("left out, as their names say no part: d-extra.parquet",)
+    assert sizes(splits) == (2, None, 2) and splits.notes == (
+        "left out, as their names say no part: d-extra.parquet",
+    )
     root = folder({"cat/1.png": 9, "dog/1.png": 9})
     write("photos/backup.parquet", table(pictures(2), [0, 1]))
     with pytest.raises(
-        ValueError, match=r"photos holds backup.parquet and folders of images \(cat\); give the file, or move"
+        ValueError,
+        match=r"photos holds backup.parquet and folders of images \(cat\); give the file, or move",
     ):
         open_splits(str(root))
     (root / "backup.parquet").rename(root / "train.parquet")
@@ -326,7 +375,9 @@ def test_what_lies_beside_the_files_of_a_data_set_is_said(write, folder, tmp_pat
         open_splits(str(root))
 
 
-@pytest.mark.parametrize(("image", "label"), [("img", "fine_label"), ("pixels", "Label"), ("jpg", "cls"), ("png", "y")])
+@pytest.mark.parametrize(
+    ("image", "label"), [("img", "fine_label"), ("pixels", "Label"), ("jpg", "cls"), ("png", "y")]
+)
 def test_columns_are_found_by_name(write, image, label):
     content = table(pictures(2), [1, 0], image, label).append_column("other", [["a", "b"]])
     assert open_source(write("x.parquet", content)).targets.tolist() == [1, 0]
@@ -336,7 +387,9 @@ def test_columns_are_found_by_the_header_and_by_order(write):
     content = table(pictures(2), [1, 0], "foto", "art", names=["a", "b"])
     assert open_source(write("x.parquet", content)).labels == ("a", "b")
     bare = write("y.parquet", table(pictures(2), [1, 0], "foto", "art", header=False))
-    with pytest.raises(ValueError, match=r"y.parquet: none of the columns foto, art .*--data.columns.image"):
+    with pytest.raises(
+        ValueError, match=r"y.parquet: none of the columns foto, art .*--data.columns.image"
+    ):
         open_source(bare)
     assert len(open_source(bare, Columns(image="foto", label="art"))) == 2
     with pytest.raises(ValueError, match="there is no column 'photo'; the columns are foto, art"):
@@ -361,7 +414,9 @@ def test_rows_without_an_image_are_named(write):
     images = [*pictures(2), {"bytes": None, "path": "a.png"}, {"bytes": b"", "path": None}, None]
     source = open_source(write("x.parquet", table(images, [0] * 5)))
     for row in (2, 3, 4):
-        with pytest.raises(BadImage, match=f"x.parquet row {row} has no image: column 'image' is empty there"):
+        with pytest.raises(
+            BadImage, match=f"x.parquet row {row} has no image: column 'image' is empty there"
+        ):
             source[row]
 
 
@@ -388,12 +443,15 @@ def test_headers_that_are_malformed_are_ignored(write):
 def test_files_of_different_data_sets_are_no_family(write, tmp_path):
     write("x-train.parquet", table(pictures(2), [0, 1], names=["a", "b"]))
     write("x-test.parquet", table(pictures(2), [0, 1], names=["b", "a"]))
-    with pytest.raises(ValueError, match=r"x-train.parquet has other columns or class names than x-test.parquet"):
+    with pytest.raises(
+        ValueError, match=r"x-train.parquet has other columns or class names than x-test.parquet"
+    ):
         open_splits(str(tmp_path / "x"))
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda d: b"", lambda d: d[:100], lambda d: b"x" * 500, lambda d: d[:-20] + b"\0" * 20]
+    "damage",
+    [lambda d: b"", lambda d: d[:100], lambda d: b"x" * 500, lambda d: d[:-20] + b"\0" * 20],
 )
 def test_damaged_parquet_files_are_one_sentence(write, tmp_path, damage):
     where = write("x.parquet", table(pictures(3), [0, 1, 2]))
@@ -441,16 +499,27 @@ def test_sources_travel_light(folder, write):
 
 def test_the_digits_have_their_own_test_part():
     one, two = open_splits("digits", seed=0), open_splits("digits", seed=7)
-    assert sizes(one) == (1438, None, 359) and one.made is None and one.labels == tuple("0123456789")
+    assert (
+        sizes(one) == (1438, None, 359) and one.made is None and one.labels == tuple("0123456789")
+    )
     assert np.array_equal(one.test.rows, two.test.rows)
     assert len(open_source("digits")) == 359 and not set(one.train.rows) & set(one.test.rows)
     images = np.stack([one.train[i][0] for i in range(len(one.train))])
-    assert images.dtype == np.uint8 and images.shape == (1438, 8, 8) and images.min() == 0 and images.max() == 255
+    assert (
+        images.dtype == np.uint8
+        and images.shape == (1438, 8, 8)
+        and images.min() == 0
+        and images.max() == 255
+    )
     assert one.train.name(0) == "digits image 0"
 
 
 def test_a_test_part_is_made_stratified_and_written_down(folder):
-    files = {f"{kind}/{i}.jpg": 8 for kind, count in (("a", 20), ("b", 10), ("c", 2), ("d", 1)) for i in range(count)}
+    files = {
+        f"{kind}/{i}.jpg": 8
+        for kind, count in (("a", 20), ("b", 10), ("c", 2), ("d", 1))
+        for i in range(count)
+    }
     where = str(folder(files))
     splits = open_splits(where, seed=3)
     assert np.bincount(splits.test.targets, minlength=4).tolist() == [4, 2, 1, 0]
@@ -468,7 +537,9 @@ def test_a_test_part_is_made_stratified_and_written_down(folder):
 def test_a_training_part_alone_is_divided_too(folder):
     splits = open_splits(str(folder({f"train/{name}": side for name, side in CATS.items()})))
     assert sizes(splits) == (16, None, 4) and splits.made["seed"] == 0
-    both = open_splits(str(folder({f"{part}/{name}": 8 for name in CATS for part in ("train", "val")}, "other")))
+    both = open_splits(
+        str(folder({f"{part}/{name}": 8 for name in CATS for part in ("train", "val")}, "other"))
+    )
     assert sizes(both) == (20, 20, None) and both.made is None
 
 
@@ -486,7 +557,9 @@ def test_subsets_keep_names_and_targets(folder):
     source = open_source(str(folder(CATS)))
     part = subset(subset(source, [19, 3, 7]), [2, 0])
     assert len(part) == 2 and part.targets.tolist() == [0, 1] and part.labels == source.labels
-    assert [part.name(i) for i in range(2)] == [source.name(7), source.name(19)] and part[1][0] == source[19][0]
+    assert [part.name(i) for i in range(2)] == [source.name(7), source.name(19)] and part[1][
+        0
+    ] == source[19][0]
     assert len(subset(source, [])) == 0
 
 
@@ -494,12 +567,18 @@ def test_what_is_not_there_is_said(folder, tmp_path):
     for where, message in [
         (tmp_path / "nowhere", "there is no folder, file or data set"),
         (tmp_path / "no" / "where", "there is no folder, file or data set"),
-        (folder({"cat/a.jpg": 8}) / "cat/a.jpg", "is no .csv, .tsv, .jsonl, .ndjson, .parquet or .tar file"),
+        (
+            folder({"cat/a.jpg": 8}) / "cat/a.jpg",
+            "is no .csv, .tsv, .jsonl, .ndjson, .parquet or .tar file",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             open_splits(str(where))
     with pytest.raises(ValueError, match="has no part 'val'; it has train, test"):
-        open_source(str(folder({f"{part}/cat/1.jpg": 8 for part in ("train", "test")}, "parts")), split="val")
+        open_source(
+            str(folder({f"{part}/cat/1.jpg": 8 for part in ("train", "test")}, "parts")),
+            split="val",
+        )
     with pytest.raises(ValueError, match="has no part 'test'; it has no parts"):
         open_source(str(folder(CATS, "flat")), split="test")
 

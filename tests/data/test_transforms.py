@@ -13,7 +13,16 @@ from pictures import encoded, photograph
 from PIL import Image
 from torchvision.transforms import v2
 
-from vitkit.data import Augmentation, BadImage, Preprocessing, augment, images, open_image, open_source, transforms
+from vitkit.data import (
+    Augmentation,
+    BadImage,
+    Preprocessing,
+    augment,
+    images,
+    open_image,
+    open_source,
+    transforms,
+)
 from vitkit.data.transforms import resize, suit
 
 TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of the real ViT-Ti/16
@@ -27,13 +36,19 @@ def by_pillow(data: bytes, shorter: int, size: int, kernel) -> np.ndarray:
     """Resize the shorter side, keep the aspect, cut out the centre: as the reference pipelines do it with Pillow."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     width, height = image.size
-    scaled = (shorter, int(shorter * height / width)) if width <= height else (int(shorter * width / height), shorter)
+    scaled = (
+        (shorter, int(shorter * height / width))
+        if width <= height
+        else (int(shorter * width / height), shorter)
+    )
     image = image.resize(scaled, kernel)
     left, top = round((image.width - size) / 2), round((image.height - size) / 2)
     return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
-@pytest.mark.parametrize("name", ["imagenet_val500.parquet", "ants_bees-test.parquet"])  # enlarged, and made smaller
+@pytest.mark.parametrize(
+    "name", ["imagenet_val500.parquet", "ants_bees-test.parquet"]
+)  # enlarged, and made smaller
 def test_photographs_are_preprocessed_as_by_pillow(shared, name):
     source = open_source(str(shared(f"data/{name}")))
     for i in range(0, len(source), len(source) // 25):
@@ -43,12 +58,15 @@ def test_photographs_are_preprocessed_as_by_pillow(shared, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel"), [("bilinear", Image.Resampling.BILINEAR), ("bicubic", Image.Resampling.BICUBIC)]
+    ("name", "kernel"),
+    [("bilinear", Image.Resampling.BILINEAR), ("bicubic", Image.Resampling.BICUBIC)],
 )
 @pytest.mark.parametrize("size", [(224, 224), (32, 48), (500, 300), (1, 1)])
 def test_a_square_resize_equals_pillows(name, kernel, size):
     data = encoded(photograph(150, 211), "PNG")
-    found = Preprocessing(size=size, interpolation=name)(open_image(data, "x")).permute(1, 2, 0).numpy()
+    found = (
+        Preprocessing(size=size, interpolation=name)(open_image(data, "x")).permute(1, 2, 0).numpy()
+    )
     want = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], kernel))
     assert np.array_equal(found, want)
     # in training both round after each of two passes, with weights of other precision: that can make two levels
@@ -72,7 +90,9 @@ def test_without_antialiasing_a_resize_is_google_s_bilinear_within_one_level():
 
 def test_an_image_of_the_right_size_is_left_alone():
     pixels = photograph(32, 32)
-    assert np.array_equal(Preprocessing(size=(32, 32))(open_image(pixels, "x")).permute(1, 2, 0), pixels)
+    assert np.array_equal(
+        Preprocessing(size=(32, 32))(open_image(pixels, "x")).permute(1, 2, 0), pixels
+    )
 
 
 def test_normalise_is_the_definition():
@@ -132,7 +152,9 @@ def test_impossible_augmentations_are_refused(change):
 def test_a_crop_must_fit_the_resize():
     with pytest.raises(ValueError, match=r"resize is 0; a resize_crop needs"):
         Augmentation(crop="resize_crop")
-    with pytest.raises(ValueError, match=r"resize is 200; a crop of 224 x 224 does not fit: make it 224 or more"):
+    with pytest.raises(
+        ValueError, match=r"resize is 200; a crop of 224 x 224 does not fit: make it 224 or more"
+    ):
         suit(Augmentation(crop="resize_crop", resize=200), Preprocessing())
 
 
@@ -161,7 +183,10 @@ WAYS = [
 )
 def test_every_augmentation_takes_every_image(how, height, width, seed, kind):
     data = encoded(photograph(height, width, seed), kind)
-    made = [augment(open_image(data, "x"), how, Preprocessing(size=(24, 32)), generator(seed)) for _ in range(2)]
+    made = [
+        augment(open_image(data, "x"), how, Preprocessing(size=(24, 32)), generator(seed))
+        for _ in range(2)
+    ]
     assert made[0].dtype == torch.uint8 and made[0].shape == (3, 24, 32)
     assert torch.equal(*made)
 
@@ -171,7 +196,9 @@ def test_an_inception_crop_is_a_box_of_the_image_resized():
     how, to = Augmentation(flip=False), Preprocessing(size=(24, 24))
     box = transforms.inception_box(60, 80, how.area, generator(3))
     top, left, height, width = box
-    want = resize(pixels[top : top + height, left : left + width].copy(), (24, 24), "bilinear", antialias=True)
+    want = resize(
+        pixels[top : top + height, left : left + width].copy(), (24, 24), "bilinear", antialias=True
+    )
     assert torch.equal(augment(open_image(pixels, "x"), how, to, generator(3)), want)
 
 
@@ -179,9 +206,16 @@ def test_only_the_box_is_decoded(monkeypatch):
     asked = []
     real = images.Encoded.pixels
     monkeypatch.setattr(
-        images.Encoded, "pixels", lambda self, box=None, reduce=1: asked.append(box) or real(self, box, reduce)
+        images.Encoded,
+        "pixels",
+        lambda self, box=None, reduce=1: asked.append(box) or real(self, box, reduce),
     )
-    augment(open_image(encoded(photograph(90, 120)), "x"), Augmentation(area=(0.1, 0.2)), Preprocessing(), generator())
+    augment(
+        open_image(encoded(photograph(90, 120)), "x"),
+        Augmentation(area=(0.1, 0.2)),
+        Preprocessing(),
+        generator(),
+    )
     (box,) = asked
     assert 0.09 * 90 * 120 < box[2] * box[3] < 0.21 * 90 * 120
 
@@ -190,11 +224,18 @@ def test_a_reduced_decode_keeps_at_least_the_pixels_that_are_needed(monkeypatch)
     asked = []
     real = images.Encoded.pixels
     monkeypatch.setattr(
-        images.Encoded, "pixels", lambda self, box, reduce: asked.append((box, reduce)) or real(self, box, reduce)
+        images.Encoded,
+        "pixels",
+        lambda self, box, reduce: asked.append((box, reduce)) or real(self, box, reduce),
     )
     picture = open_image(encoded(photograph(400, 500)), "x.jpg")
     for seed in range(60):
-        augment(picture, Augmentation(reduced_decode=True), Preprocessing(size=(60, 60)), generator(seed))
+        augment(
+            picture,
+            Augmentation(reduced_decode=True),
+            Preprocessing(size=(60, 60)),
+            generator(seed),
+        )
     assert {reduce for _, reduce in asked} == {1, 2, 4}
     assert all(min(box[2:]) // reduce >= 60 or reduce == 1 for box, reduce in asked)
 
@@ -216,7 +257,9 @@ def test_a_padded_crop_shifts_by_up_to_the_padding():
     how, to = Augmentation(crop="pad_crop", pad=2, flip=False), Preprocessing(size=(8, 8))
     seen = {
         tuple(int((image[0].amax(axis) == 0).sum()) for axis in (0, 1))
-        for image in (augment(open_image(pixels, "x"), how, to, generator(seed)) for seed in range(200))
+        for image in (
+            augment(open_image(pixels, "x"), how, to, generator(seed)) for seed in range(200)
+        )
     }
     assert seen == {(x, y) for x in range(3) for y in range(3)}
 
@@ -235,7 +278,12 @@ def test_colour_jitter_is_torchvisions_functions_in_the_order_drawn():
     picture, to = open_image(photograph(32, 32), "x"), Preprocessing(size=(32, 32))
     strength = (0.4, 0.4, 0.4, 0.1)
     for seed in range(4):
-        made = augment(picture, Augmentation(crop="none", flip=False, colour_jitter=strength), to, generator(seed))
+        made = augment(
+            picture,
+            Augmentation(crop="none", flip=False, colour_jitter=strength),
+            to,
+            generator(seed),
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator(seed).integers(2**63)))
             drawn = v2.ColorJitter(*strength).make_params([])
@@ -257,15 +305,22 @@ def test_erasing_fills_a_rectangle_of_a_share_of_the_images_with_the_mean():
         hole = (image != 255).all(0)
         rows, columns = (hole.any(axis).nonzero()[:, 0] for axis in (1, 0))
         box = image[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        assert torch.equal(box, torch.tensor([124, 116, 104], dtype=torch.uint8).view(3, 1, 1).expand_as(box))
+        assert torch.equal(
+            box, torch.tensor([124, 116, 104], dtype=torch.uint8).view(3, 1, 1).expand_as(box)
+        )
         assert hole.sum() == box[0].numel()
         erased.append(box[0].numel() / (40 * 60))
     assert 55 < len(erased) < 105 and 0.015 < min(erased) < 0.1 and 0.25 < max(erased) < 0.35
-    assert to.normalise(box[None])[0].abs().max() < 0.01  # what is filled in is nearly 0 for the model
+    assert (
+        to.normalise(box[None])[0].abs().max() < 0.01
+    )  # what is filled in is nearly 0 for the model
 
 
 def test_a_square_may_be_cut_too():
     """DeiT's processor, and few-shot evaluation: both sides to 256, whatever the shape, then the centre."""
     picture = open_image(encoded(photograph(40, 60), "PNG"), "x")
-    cut, whole = Preprocessing(size=(24, 24), resize=32)(picture), Preprocessing(size=(32, 32))(picture)
+    cut, whole = (
+        Preprocessing(size=(24, 24), resize=32)(picture),
+        Preprocessing(size=(32, 32))(picture),
+    )
     assert torch.equal(cut, whole[:, 4:28, 4:28])

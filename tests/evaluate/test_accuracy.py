@@ -71,14 +71,19 @@ def test_classes_meet_by_name():
     assert align(["bee", "ant"], ["ant", "wasp", "bee"]).tolist() == [2, 0]
     assert align(["0", "1"], ["tench", "goldfish", "shark"]).tolist() == [0, 1]
     with pytest.raises(
-        ValueError, match=r"1 of 2 classes that the model does not know \(fly\); the model knows ant, bee"
+        ValueError,
+        match=r"1 of 2 classes that the model does not know \(fly\); the model knows ant, bee",
     ):
         align(["ant", "fly"], ["ant", "bee"])
 
 
 def test_imagenet_folders_meet_by_their_wordnet_numbers():
     imagenet = imagenet_labels()
-    folders = ["n02102040", "n03000684", "n01440764"]  # three of Imagenette's: English springer, chain saw, tench
+    folders = [
+        "n02102040",
+        "n03000684",
+        "n01440764",
+    ]  # three of Imagenette's: English springer, chain saw, tench
     found = align(folders, imagenet).tolist()
     assert [imagenet[i] for i in found] == ["English springer", "chain saw", "tench"]
     assert align(imagenet_wordnet(), imagenet).tolist() == list(range(1000))

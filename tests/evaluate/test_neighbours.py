@@ -22,7 +22,9 @@ def batches(images, labels, size):
 
 @pytest.mark.parametrize("count", [7, 60])
 def test_by_hand(count, monkeypatch):
-    monkeypatch.setattr("vitkit.evaluate.neighbours.ROWS", 25)  # so that some are compared with earlier ones
+    monkeypatch.setattr(
+        "vitkit.evaluate.neighbours.ROWS", 25
+    )  # so that some are compared with earlier ones
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 3, (count,), generator=generator)
     images = torch.randint(0, 200, (count, 3, 2, 2), generator=generator, dtype=torch.uint8)
@@ -46,10 +48,18 @@ def test_in_a_bfloat16_run_too():
     found = []
     for on in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=on):
-            found.append(dict(leave_one_out(batches(x, torch.arange(32) // 4, 8), lambda images: images)(Flat())))
+            found.append(
+                dict(
+                    leave_one_out(batches(x, torch.arange(32) // 4, 8), lambda images: images)(
+                        Flat()
+                    )
+                )
+            )
     assert found[0] == found[1] and found[0]["seen"] == 32
 
 
 def test_alone_there_is_no_neighbour():
     with pytest.raises(ValueError, match="fewer than two"):
-        dict(leave_one_out(batches(torch.zeros(1, 3, 2, 2), torch.zeros(1), 4), lambda x: x)(Flat()))
+        dict(
+            leave_one_out(batches(torch.zeros(1, 3, 2, 2), torch.zeros(1), 4), lambda x: x)(Flat())
+        )

@@ -10,12 +10,16 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from vitkit.inspection import contact_sheet, report
+from vitkit.inspection import contact_sheet
 from vitkit.inspection.sheet import Tile
+from vitkit.train.report import report
 
 
 def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):
-    tiles = [Tile(np.full((9, 7, 3), 20 * i, np.uint8), f"${i}$ & <b>", (None, True, False)[i % 3]) for i in range(11)]
+    tiles = [
+        Tile(np.full((9, 7, 3), 20 * i, np.uint8), f"${i}$ & <b>", (None, True, False)[i % 3])
+        for i in range(11)
+    ]
     with Image.open(contact_sheet(tiles, tmp_path / "deep" / "sheet.png", columns=4)) as picture:
         pixels = np.asarray(picture.convert("RGB"))
     assert pixels.shape == (630, 720, 3)
@@ -36,11 +40,21 @@ def written(folder, lines):
 def test_a_report_shows_what_an_objective_predicts(tmp_path):
     """Each picture in its row and column: the colours are where they should be."""
     written(
-        tmp_path, [{"event": "evaluation", "step": 10, "test/loss": 2.5, "test/baseline": 4.2, "test/accuracy": 0.3}]
+        tmp_path,
+        [
+            {
+                "event": "evaluation",
+                "step": 10,
+                "test/loss": 2.5,
+                "test/baseline": 4.2,
+                "test/accuracy": 0.3,
+            }
+        ],
     )
     colours = {"image": (250, 10, 10), "predicted": (10, 250, 10)}
     tensors = {
-        name: np.zeros((3, 3, 16, 16), np.uint8) + np.array(c, np.uint8)[:, None, None] for name, c in colours.items()
+        name: np.zeros((3, 3, 16, 16), np.uint8) + np.array(c, np.uint8)[:, None, None]
+        for name, c in colours.items()
     }
     save_file(
         {name: np.ascontiguousarray(x) for name, x in tensors.items()},
@@ -55,7 +69,9 @@ def test_a_report_shows_what_an_objective_predicts(tmp_path):
     where = [np.argwhere(np.abs(pixels - c).sum(-1) < 12) for c in colours.values()]
     assert where[0][:, 1].max() < where[1][:, 1].min()
     for found in where:
-        assert (np.diff(np.unique(found[:, 0])) > 1).sum() == 2  # three pictures, one below the other
+        assert (
+            np.diff(np.unique(found[:, 0])) > 1
+        ).sum() == 2  # three pictures, one below the other
 
 
 def test_report(tmp_path):
@@ -70,12 +86,22 @@ def test_report(tmp_path):
             "data_wait": 0.0,
         },
         {"event": "skipped", "step": 7, "loss": "nan", "norm": "nan", "indices": [3, 1]},
-        {"event": "evaluation", "step": 10, "test/top1": 0.875, "test/loss": 0.5, "test/seen": 1200},
+        {
+            "event": "evaluation",
+            "step": 10,
+            "test/top1": 0.875,
+            "test/loss": 0.5,
+            "test/seen": 1200,
+        },
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "recipe.json").write_text(json.dumps({"name": "<script>alert(1)</script>", "batch": 4}))
+    (tmp_path / "recipe.json").write_text(
+        json.dumps({"name": "<script>alert(1)</script>", "batch": 4})
+    )
     data = {"source": "photos", "labels": ["a", "b"], "counts": {"train": 5000}, "notes": ["a < b"]}
-    (tmp_path / "data.json").write_text(json.dumps(data | {"skipped": {"train": [[3, "x.jpg is cut <short>"]]}}))
+    (tmp_path / "data.json").write_text(
+        json.dumps(data | {"skipped": {"train": [[3, "x.jpg is cut <short>"]]}})
+    )
     page = report(tmp_path).read_text()
     for text in (
         "87.50%",

@@ -52,7 +52,9 @@ def test_relative_positions_by_loops(pool, inject):
             z = z + block.mlp(block.norm2(z))
         torch.testing.assert_close(model.encode(x)[0], model.norm(z))
         pooled = model.norm(z)[0] if pool == "token" else model.norm(z).mean(0)
-        torch.testing.assert_close(model.features(x)[0], pooled)  # the class token asks with its own offsets
+        torch.testing.assert_close(
+            model.features(x)[0], pooled
+        )  # the class token asks with its own offsets
         with attention_maps(model) as maps:
             shown = model.encode(x)
         torch.testing.assert_close(shown, model.encode(x))
@@ -89,9 +91,18 @@ def test_axial_mixer_by_loops(stride):
         for c in range(5):
             z[:, c] = obvious(mixer.column, z[:, c], mixer.column_offsets.table[0])
         if stride == 2:  # the mean of what a 2 x 2 window holds
-            z = torch.stack([torch.stack([z[r : r + 2, c : c + 2].mean((0, 1)) for c in (0, 2, 4)]) for r in (0, 2)])
+            z = torch.stack(
+                [
+                    torch.stack([z[r : r + 2, c : c + 2].mean((0, 1)) for c in (0, 2, 4)])
+                    for r in (0, 2)
+                ]
+            )
         torch.testing.assert_close(mixer(x)[0], z.permute(2, 0, 1))
-        assert mixer(images(2, 16, 7, 4).double()).shape == (2, 16, *((7, 4) if stride == 1 else (4, 2)))
+        assert mixer(images(2, 16, 7, 4).double()).shape == (
+            2,
+            16,
+            *((7, 4) if stride == 1 else (4, 2)),
+        )
 
 
 @given(seed=st.integers(0, 2**16), pool=st.sampled_from(["token", "gap", "map"]))
@@ -119,10 +130,14 @@ def test_axial_layers_know_rows_and_columns_only(seed):
         straight = layer(x.flatten(1, 2), (3, 4)).unflatten(1, (3, 4))
         turned = layer(x[:, rows][:, :, columns].flatten(1, 2), (3, 4)).unflatten(1, (3, 4))
         torch.testing.assert_close(turned, straight[:, rows][:, :, columns], atol=1e-4, rtol=1e-4)
-        across = layer.column(x).transpose(1, 2)  # columns' block on rows, then rows' block on columns
+        across = layer.column(x).transpose(
+            1, 2
+        )  # columns' block on rows, then rows' block on columns
         swapped = layer.row(across).transpose(1, 2)
         layer.row, layer.column = layer.column, layer.row
-        torch.testing.assert_close(layer(x.flatten(1, 2), (3, 4)).unflatten(1, (3, 4)), swapped, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            layer(x.flatten(1, 2), (3, 4)).unflatten(1, (3, 4)), swapped, atol=1e-4, rtol=1e-4
+        )
 
 
 def test_a_patch_changes_its_cross_after_one_axial_layer():
@@ -132,33 +147,57 @@ def test_a_patch_changes_its_cross_after_one_axial_layer():
     other[:, 5] += images(32, seed=1)  # row 1, column 1 of 3 x 4
     with torch.no_grad():
         half = [model.blocks[0].row(t.unflatten(1, (3, 4))) for t in (x, other)]
-        assert ((half[0] - half[1]).abs().amax((0, 3)) > 1e-6).tolist() == [[False] * 4, [True] * 4, [False] * 4]
+        assert ((half[0] - half[1]).abs().amax((0, 3)) > 1e-6).tolist() == [
+            [False] * 4,
+            [True] * 4,
+            [False] * 4,
+        ]
         whole = [model.blocks[0](t, (3, 4)) for t in (x, other)]
-        assert ((whole[0] - whole[1]).abs().amax((0, 2)) > 1e-7).all()  # then its row's columns: all there are
+        assert (
+            (whole[0] - whole[1]).abs().amax((0, 2)) > 1e-7
+        ).all()  # then its row's columns: all there are
 
 
 @pytest.mark.parametrize("side", [1, 4])
 def test_moco_positions_are_its_formula(side):
     """MoCo v3's: its grids are square, and its first axis is the one that varies slowly."""
-    found, omega = sincos((side, side), 16, "sincos-moco")[0], [10_000 ** (-j / 4) for j in range(4)]
+    found, omega = (
+        sincos((side, side), 16, "sincos-moco")[0],
+        [10_000 ** (-j / 4) for j in range(4)],
+    )
     for n in range(side * side):
         row, column = divmod(n, side)
-        expected = [wave(place * w) for place in (row, column) for wave in (math.sin, math.cos) for w in omega]
+        expected = [
+            wave(place * w)
+            for place in (row, column)
+            for wave in (math.sin, math.cos)
+            for w in omega
+        ]
         np.testing.assert_allclose(found[n].numpy(), expected, atol=1e-6)
 
 
 def test_learned_columns_and_rows():
-    positions = LearnedPositions2D(replace(SMALL, positions="learned2d", registers=1, prefix_positions=1))
+    positions = LearnedPositions2D(
+        replace(SMALL, positions="learned2d", registers=1, prefix_positions=1)
+    )
     positions.init_weights()
     table = positions((3, 4))[0]
     assert table.shape == (2 + 12, 32)
-    assert torch.equal(table[0], positions.prefix[0, 0]) and not table[1].any()  # the register has none
+    assert (
+        torch.equal(table[0], positions.prefix[0, 0]) and not table[1].any()
+    )  # the register has none
     for n in range(12):
         row, column = divmod(n, 4)
-        assert torch.equal(table[2 + n], torch.cat([positions.across[0, column], positions.down[0, row]]))
+        assert torch.equal(
+            table[2 + n], torch.cat([positions.across[0, column], positions.down[0, row]])
+        )
     larger = positions((5, 4))[0, 2:].unflatten(0, (5, 4))
-    torch.testing.assert_close(larger[:, :, :16], positions.across[:, None].expand(-1, 5, -1, -1)[0])
-    torch.testing.assert_close(larger[1, 0, 16:], positions.down[0, :2].mean(0))  # rows 0, 1/2, 1, ...
+    torch.testing.assert_close(
+        larger[:, :, :16], positions.across[:, None].expand(-1, 5, -1, -1)[0]
+    )
+    torch.testing.assert_close(
+        larger[1, 0, 16:], positions.down[0, :2].mean(0)
+    )  # rows 0, 1/2, 1, ...
 
 
 def test_every_block_and_the_stem_differ_only_in_where():
@@ -167,7 +206,9 @@ def test_every_block_and_the_stem_differ_only_in_where():
     stem, every = lively(base), create(replace(base, inject="every"), seed=0).eval()
     state = {n: t for n, t in stem.state_dict().items() if not n.startswith("positions")}
     table = stem.positions.table.detach()
-    state |= {f"positions.{i}.table": table if i == 0 else torch.zeros_like(table) for i in range(3)}
+    state |= {
+        f"positions.{i}.table": table if i == 0 else torch.zeros_like(table) for i in range(3)
+    }
     every.load_state_dict(state)
     x = images(2, 3, 24, 32)
     with torch.no_grad():
@@ -175,7 +216,8 @@ def test_every_block_and_the_stem_differ_only_in_where():
     shared, each = create(replace(base, inject="shared"), seed=0).eval(), every
     shared.load_state_dict(state := stem.state_dict())
     each.load_state_dict(
-        {n: t for n, t in state.items() if n != "positions.table"} | {f"positions.{i}.table": table for i in range(3)}
+        {n: t for n, t in state.items() if n != "positions.table"}
+        | {f"positions.{i}.table": table for i in range(3)}
     )
     with torch.no_grad():
         torch.testing.assert_close(shared(x), each(x))
@@ -191,13 +233,21 @@ def test_rotary_by_complex_numbers():
     for n in range(13):
         pairs = torch.complex(q[0, 1, n, :8], q[0, 1, n, 8:])
         row, column = divmod(n - 1, 4)
-        angle = [place * 100 ** (-j / 4) for place in (column, row) for j in range(4)] if n else [0] * 8
-        pairs = pairs * torch.polar(torch.ones(8, dtype=torch.float64), torch.tensor(angle, dtype=torch.float64))
-        torch.testing.assert_close(turned[0, 1, n], torch.cat([pairs.real, pairs.imag]), atol=1e-6, rtol=1e-6)
+        angle = (
+            [place * 100 ** (-j / 4) for place in (column, row) for j in range(4)] if n else [0] * 8
+        )
+        pairs = pairs * torch.polar(
+            torch.ones(8, dtype=torch.float64), torch.tensor(angle, dtype=torch.float64)
+        )
+        torch.testing.assert_close(
+            turned[0, 1, n], torch.cat([pairs.real, pairs.imag]), atol=1e-6, rtol=1e-6
+        )
 
 
 def test_rotary_products_depend_on_offsets():
-    positions = RotaryPositions(replace(SMALL, positions="rotary", class_token=False, pool="gap", image=(40, 40)))
+    positions = RotaryPositions(
+        replace(SMALL, positions="rotary", class_token=False, pool="gap", image=(40, 40))
+    )
     q, k = (images(1, 1, 1, 16, seed=seed).expand(-1, -1, 25, -1) for seed in (0, 1))
     q, k, _ = positions(q, k, (5, 5))
     products = (q @ k.mT)[0, 0].reshape(5, 5, 5, 5)
@@ -213,7 +263,9 @@ def test_offsets_stretch_over_the_same_extent():
     _, _, bias = offsets(q, q)
     table = resample(offsets.table, (1, 9), (1, 17), "google")[0]
     assert torch.equal(table[8], offsets.table[0, 4])  # no offset stays no offset
-    torch.testing.assert_close(bias[0, 1, 2, 6], q[0, 1, 2] @ offsets.table[0, 2] / 2)  # four of eight is two of four
+    torch.testing.assert_close(
+        bias[0, 1, 2, 6], q[0, 1, 2] @ offsets.table[0, 2] / 2
+    )  # four of eight is two of four
 
 
 @pytest.mark.parametrize("part", ["offsets", "rotary", "mixer"])
@@ -225,14 +277,18 @@ def test_gradients_in_float64(part):
         assert torch.autograd.gradcheck(lambda q, table: offsets(q, k)[2], (q, offsets.table))
     elif part == "rotary":
         config = replace(SMALL, positions="rotary", pool="gap", width=8, image=(16, 24))
-        assert torch.autograd.gradcheck(lambda q, k: RotaryPositions(config)(q, k, (2, 3))[:2], (q, k))
+        assert torch.autograd.gradcheck(
+            lambda q, k: RotaryPositions(config)(q, k, (2, 3))[:2], (q, k)
+        )
     else:
         mixer = AxialMixer(8, 2, (2, 3)).double()
         for module in mixer.modules():
             if hasattr(module, "init_weights"):
                 module.init_weights()
         x = images(1, 8, 2, 3).double().requires_grad_()
-        assert torch.autograd.gradcheck(lambda x, *_: mixer(x), (x, mixer.row.qkv.weight, mixer.row_offsets.table))
+        assert torch.autograd.gradcheck(
+            lambda x, *_: mixer(x), (x, mixer.row.qkv.weight, mixer.row_offsets.table)
+        )
 
 
 def test_stochastic_depth_of_an_axial_layer_drops_whole_examples():
@@ -264,7 +320,9 @@ def test_local_attention_by_loops(stride):
                     one, logits, values = slice(2 * h, 2 * h + 2), [], []
                     for y in range(max(r - 3, 0), min(r + 4, 3)):
                         for z in range(max(c - 3, 0), min(c + 4, 9)):
-                            offset = torch.cat([mixer.down[0, y - r + 3], mixer.across[0, z - c + 3]])
+                            offset = torch.cat(
+                                [mixer.down[0, y - r + 3], mixer.across[0, z - c + 3]]
+                            )
                             logits.append(q[r, c, one] @ (k[y, z, one] + offset))
                             values.append(v[y, z, one])
                     out[r, c, one] = torch.stack(logits).softmax(0) @ torch.stack(values)
@@ -273,7 +331,10 @@ def test_local_attention_by_loops(stride):
 
 
 def test_augmented_convolution_by_loops():
-    mixer, x = ready(AugmentedMixer(64, 1, (2, 3), torch.nn.Conv2d(64, 56, 3, padding=1))), images(1, 64, 2, 3).double()
+    mixer, x = (
+        ready(AugmentedMixer(64, 1, (2, 3), torch.nn.Conv2d(64, 56, 3, padding=1))),
+        images(1, 64, 2, 3).double(),
+    )
     places = [(r, c) for r in range(2) for c in range(3)]
     with torch.no_grad():
         q, k, v = mixer.qkv(x[0].permute(1, 2, 0)).split([16, 16, 8], -1)
@@ -282,19 +343,29 @@ def test_augmented_convolution_by_loops():
             for h in range(8):
                 mine, logits = q[r, c, 2 * h : 2 * h + 2], []
                 for y, z in places:
-                    key = k[y, z, 2 * h : 2 * h + 2] + mixer.down.table[0, r - y + 1] + mixer.across.table[0, c - z + 2]
+                    key = (
+                        k[y, z, 2 * h : 2 * h + 2]
+                        + mixer.down.table[0, r - y + 1]
+                        + mixer.across.table[0, c - z + 2]
+                    )
                     logits.append(mine @ key / math.sqrt(2))
                 weights = torch.stack(logits).softmax(0)
-                mixed[r, c, h] = sum(weight * v[y, z, h] for weight, (y, z) in zip(weights, places, strict=True))
+                mixed[r, c, h] = sum(
+                    weight * v[y, z, h] for weight, (y, z) in zip(weights, places, strict=True)
+                )
         expected = torch.cat([mixer.conv(x)[0], mixer.out(mixed).permute(2, 0, 1)])
         torch.testing.assert_close(mixer(x)[0], expected)
 
 
-@pytest.mark.parametrize("mixer", [LocalMixer(16, 2), AugmentedMixer(64, 2, (3, 4), torch.nn.Conv2d(64, 56, 3, 2, 1))])
+@pytest.mark.parametrize(
+    "mixer", [LocalMixer(16, 2), AugmentedMixer(64, 2, (3, 4), torch.nn.Conv2d(64, 56, 3, 2, 1))]
+)
 def test_gradients_of_mixers_in_float64(mixer):
     mixer = ready(mixer)
     x = images(1, mixer.qkv.in_features, 3, 4).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, *_: mixer(x), (x, *list(mixer.parameters())), fast_mode=True)
+    assert torch.autograd.gradcheck(
+        lambda x, *_: mixer(x), (x, *list(mixer.parameters())), fast_mode=True
+    )
 
 
 def test_lenet_is_about_sixty_thousand():
@@ -304,5 +375,7 @@ def test_lenet_is_about_sixty_thousand():
     assert model.encode(x).shape == (2, 1, 120) and model.features(x).shape == (2, 84)
     assert (model(x) == 0).all()
     model.features(x).sum().backward()
-    with pytest.raises(ValueError, match=r"LeNet-5 takes .* \(batch, 1, 32, 32\); these are .* \(2, 1, 28, 28\)"):
+    with pytest.raises(
+        ValueError, match=r"LeNet-5 takes .* \(batch, 1, 32, 32\); these are .* \(2, 1, 28, 28\)"
+    ):
         model(images(2, 1, 28, 28))

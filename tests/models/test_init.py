@@ -65,7 +65,9 @@ def test_every_parameter(model):
 
 
 def test_map_probe():
-    is_uniform(create("L/16", depth=1, pool="map", seed=0).pool.probe.detach(), math.sqrt(6 / (1 + 1024)))
+    is_uniform(
+        create("L/16", depth=1, pool="map", seed=0).pool.probe.detach(), math.sqrt(6 / (1 + 1024))
+    )
 
 
 def test_first_logits_are_the_head_bias(model):

@@ -24,7 +24,10 @@ def held(config, images, precision, recompute=False):
             kept[memory.data_ptr()] = tensor  # alive, so that its place is not taken by another
         return tensor
 
-    batch, labels = torch.randn(images, config.channels, *config.image), torch.zeros(images, dtype=torch.long)
+    batch, labels = (
+        torch.randn(images, config.channels, *config.image),
+        torch.zeros(images, dtype=torch.long),
+    )
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             logits = model(batch).float()
@@ -68,7 +71,9 @@ def test_dropout_keeps_its_masks():
 def test_recomputing_keeps_the_inputs_of_blocks():
     """Before the backward pass; then one block after the other computes all that it keeps."""
     config = vit("Ti/16", image=(48, 64), width=96, mlp=384, depth=3, classes=10)
-    measured = held(config, 2, "float32", recompute=True) - held(config, 1, "float32", recompute=True)
+    measured = held(config, 2, "float32", recompute=True) - held(
+        config, 1, "float32", recompute=True
+    )
     deeper = vit("Ti/16", image=(48, 64), width=96, mlp=384, depth=4, classes=10)
     block = activations(deeper) - activations(config)
     assert activations(config, recompute=True) == measured + block
@@ -76,6 +81,11 @@ def test_recomputing_keeps_the_inputs_of_blocks():
 
 
 def test_models_without_a_formula_are_refused():
-    for config in (vit("B/1", image=224, stem=Backbone()), vit("B/16", positions="rotary", pool="gap")):
-        with pytest.raises(ValueError, match="a formula for the memory of plain Vision Transformers"):
+    for config in (
+        vit("B/1", image=224, stem=Backbone()),
+        vit("B/16", positions="rotary", pool="gap"),
+    ):
+        with pytest.raises(
+            ValueError, match="a formula for the memory of plain Vision Transformers"
+        ):
             activations(config)

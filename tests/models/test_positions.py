@@ -20,14 +20,18 @@ GRIDS = [(14, 24), (7, 12), (16, 37), (14, 32), (24, 14), (2, 5), (14, 7)]
 @pytest.mark.parametrize(("old", "new"), GRIDS)
 def test_official_resampling(shared, old, new):
     with np.load(shared("reference/position_resample_google.npz")) as file:
-        table, expected = (torch.from_numpy(file[f"from_{old}_to_{new}/{name}"]) for name in ("table", "expected"))
+        table, expected = (
+            torch.from_numpy(file[f"from_{old}_to_{new}/{name}"]) for name in ("table", "expected")
+        )
     torch.testing.assert_close(resample(table, (old, old), (new, new)), expected, atol=1e-6, rtol=0)
 
 
 @given(old=st.tuples(sides, sides), new=st.tuples(sides, sides), prefix=st.integers(0, 2))
 @settings(deadline=None, max_examples=60)
 def test_google_is_scipy_zoom_on_any_grid(old, new, prefix):
-    table = torch.randn(1, prefix + old[0] * old[1], 3, generator=torch.Generator().manual_seed(old[0]))
+    table = torch.randn(
+        1, prefix + old[0] * old[1], 3, generator=torch.Generator().manual_seed(old[0])
+    )
     found = resample(table, old, new, "google")
     image = table[0, prefix:].numpy().reshape(*old, 3)
     # scipy divides by zero where one row becomes many; the answer, that row again, is the same
@@ -45,7 +49,9 @@ def _zoom(image, new):
     return zoom(image, (new[0] / image.shape[0], new[1] / image.shape[1]), order=1, mode="nearest")
 
 
-@given(method=st.sampled_from(list(RESAMPLE)), old=st.tuples(sides, sides), new=st.tuples(sides, sides))
+@given(
+    method=st.sampled_from(list(RESAMPLE)), old=st.tuples(sides, sides), new=st.tuples(sides, sides)
+)
 @settings(deadline=None, max_examples=60)
 def test_every_method_keeps_prefix_constants_and_the_same_grid(method, old, new):
     table = torch.full((1, 1 + old[0] * old[1], 2), 0.5)

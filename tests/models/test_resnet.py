@@ -25,7 +25,8 @@ from vitkit.models import (
     plain,
 )
 from vitkit.models.resnet import Conv, Root, same, standardised
-from vitkit.train import Optim, Supervised
+from vitkit.objectives import Supervised
+from vitkit.train import Optim
 from vitkit.train.optim import parameter_groups
 from vitkit.weights import load
 
@@ -46,10 +47,14 @@ def test_official_hybrids(shared, name):
     model, images, expected = reference(shared, name)
     with torch.inference_mode():
         for _ in range(2):  # the second pass has the kept kernels
-            torch.testing.assert_close(model.features(images), expected["representation"], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                model.features(images), expected["representation"], atol=1e-5, rtol=1e-5
+            )
             torch.testing.assert_close(model(images), expected["logits"], atol=1e-5, rtol=1e-5)
         model, images = model.double(), images.double()  # without our own rounding
-        torch.testing.assert_close(model.features(images).float(), expected["representation"], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            model.features(images).float(), expected["representation"], atol=1e-5, rtol=0
+        )
         torch.testing.assert_close(model(images).float(), expected["logits"], atol=1e-5, rtol=0)
 
 
@@ -70,7 +75,9 @@ def test_timms_dialects(order, dialect):
         (1, 2), (256, 512), num_classes=5, preact=order == "pre", conv_layer=partial(conv, eps=1e-8),
         stem_type={"post": "same", "pre": "fixed"}[order],
     ).eval()  # fmt: skip
-    ours = lively(ResNetConfig(Backbone((1, 2), 1.0, order, **DIALECTS[dialect]), (64, 48), classes=5))
+    ours = lively(
+        ResNetConfig(Backbone((1, 2), 1.0, order, **DIALECTS[dialect]), (64, 48), classes=5)
+    )
     known, renamed = theirs.state_dict(), {}
     names = {"blocks.0": "stages.0.blocks.0", "blocks.1": "stages.1.blocks.0", "blocks.2": "stages.1.blocks.1",
              "root": "stem", "shortcut_norm": "downsample.norm", "shortcut": "downsample.conv", "head": "head.fc"}  # fmt: skip
@@ -80,7 +87,9 @@ def test_timms_dialects(order, dialect):
     theirs.load_state_dict(renamed)
     with torch.inference_mode():
         for sides in ((64, 48), (65, 47)):
-            torch.testing.assert_close(ours(images(2, 3, *sides)), theirs(images(2, 3, *sides)), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                ours(images(2, 3, *sides)), theirs(images(2, 3, *sides)), atol=1e-4, rtol=1e-4
+            )
 
 
 @pytest.mark.parametrize("size", range(1, 12))
@@ -119,9 +128,14 @@ def test_kept_kernels_follow_the_weight():
     conv = Conv(2, 3, 3, 1, TINY)
     conv.init_weights()
     x = torch.randn(1, 2, 5, 5)
-    for change in (lambda w: w.mul_(torch.rand(3, 2, 3, 3)), lambda w: w.copy_(torch.randn(3, 2, 3, 3))):
+    for change in (
+        lambda w: w.mul_(torch.rand(3, 2, 3, 3)),
+        lambda w: w.copy_(torch.randn(3, 2, 3, 3)),
+    ):
         with torch.no_grad():
-            torch.testing.assert_close(conv(x), F.conv2d(x, standardised(conv.weight, "std", 1e-5), padding=1))
+            torch.testing.assert_close(
+                conv(x), F.conv2d(x, standardised(conv.weight, "std", 1e-5), padding=1)
+            )
             assert conv.kernel() is conv.kernel()
             change(conv.weight)
     for fused in (True, False):  # a fused update leaves no trace on the weight
@@ -140,8 +154,15 @@ SMALL = [
     named("R+Ti/16", depth=1, image=64, classes=5),
     ResNetConfig(TINY, (32, 48), classes=5),
     ResNetConfig(replace(TINY, order="pre", **DIALECTS["bit"]), (32, 48), classes=5),
-    ResNetConfig(replace(TINY, norm="batch", standardise="none", padding="even", pool="even"), (32, 48), classes=5),
-    *(ResNetConfig(Backbone((1, 1), mixer=mixer), (32, 48), classes=5) for mixer in ("axial", "local", "augmented")),
+    ResNetConfig(
+        replace(TINY, norm="batch", standardise="none", padding="even", pool="even"),
+        (32, 48),
+        classes=5,
+    ),
+    *(
+        ResNetConfig(Backbone((1, 1), mixer=mixer), (32, 48), classes=5)
+        for mixer in ("axial", "local", "augmented")
+    ),
     named("Axial-Ti/16", depth=2, image=(64, 96), classes=5, stochastic_depth=0.1),
     *(
         named("Ti/16", depth=2, image=(64, 96), classes=5, **changes)
@@ -187,14 +208,18 @@ class TestEveryModel:
         assert pooled.shape == (2, model.head.in_features)
         model = lively(config)
         torch.testing.assert_close(model(x), model.head(model.features(x)))
-        torch.testing.assert_close(model(x), torch.cat([model(x[:1]), model(x[1:])]), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            model(x), torch.cat([model(x[:1]), model(x[1:])]), atol=1e-4, rtol=1e-4
+        )
 
     def test_configuration_is_plain_values_and_back(self, config):
         again = config_from(json.loads(json.dumps(plain(config))))
         assert again == config and hash(again) == hash(config)
 
     def test_compiles_as_one_graph(self, config, request):
-        request.addfinalizer(torch.compiler.reset)  # one function of many models: the limit of recompilations
+        request.addfinalizer(
+            torch.compiler.reset
+        )  # one function of many models: the limit of recompilations
         model, x = lively(config), images(2, 3, *config.image)
         compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
@@ -220,17 +245,23 @@ class TestEveryModel:
                 loss = F.cross_entropy(model(x).float(), torch.arange(4))
             loss.backward()
             assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-            assert all(p.grad.any() for n, p in model.named_parameters() if not n.endswith("qkv.bias"))
+            assert all(
+                p.grad.any() for n, p in model.named_parameters() if not n.endswith("qkv.bias")
+            )
             optimizer.step()
             optimizer.zero_grad()
         half = model.eval().bfloat16()
         assert half(x.bfloat16()).isfinite().all()
 
     def test_gradients_in_float64(self, config):
-        model = lively(replace(config, stochastic_depth=0.0) if isinstance(config, ViTConfig) else config).double()
+        model = lively(
+            replace(config, stochastic_depth=0.0) if isinstance(config, ViTConfig) else config
+        ).double()
         x = images(1, 3, *config.image).double().requires_grad_()
         parameters = [
-            p for n, p in model.named_parameters() if n.endswith(("table", "conv2.weight", "across", "row.qkv.weight"))
+            p
+            for n, p in model.named_parameters()
+            if n.endswith(("table", "conv2.weight", "across", "row.qkv.weight"))
         ]
 
         def loss(x, *_):
@@ -241,7 +272,9 @@ class TestEveryModel:
     def test_any_legal_size(self, config):
         model = lively(config)
         if label(config) == "relative":
-            with pytest.raises(ValueError, match="relative positions of 4 x 6 patches have no meaning on 2 x 4"):
+            with pytest.raises(
+                ValueError, match="relative positions of 4 x 6 patches have no meaning on 2 x 4"
+            ):
                 model(images(1, 3, 32, 64))
             return
         for sides in ((64, 64), (128, 64)):
@@ -259,7 +292,9 @@ class TestEveryModel:
 def test_rules_of_the_optimiser_know_every_parameter(name):
     with torch.device("meta"):
         model = build(named(name))
-    groups = parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels", layer_decay=0.9))
+    groups = parameter_groups(
+        Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels", layer_decay=0.9)
+    )
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     assert decayed == {id(p) for p in model.parameters() if p.ndim in (2, 4)}
@@ -280,10 +315,18 @@ def test_layers_of_positions_at_every_block():
 
 def test_names():
     r50, deep = named("R50+B/32").stem, named("R50+B/16").stem
-    assert (r50.units, deep.units) == ((3, 4, 6, 3), (3, 4, 9))  # the layers of stage 4 go to stage 3
+    assert (r50.units, deep.units) == (
+        (3, 4, 6, 3),
+        (3, 4, 9),
+    )  # the layers of stage 4 go to stage 3
     assert named("R50+B/32").stride == 32 and named("R50+B/16").stride == 16
     ti = named("R+Ti/16")
-    assert (ti.stem.units, ti.patch, ti.stride, ti.grid) == ((), 8, 32, (7, 7))  # a /16 by name only
+    assert (ti.stem.units, ti.patch, ti.stride, ti.grid) == (
+        (),
+        8,
+        32,
+        (7, 7),
+    )  # a /16 by name only
     assert named("R50+B/64").patch == 2 and named("R50+B/64").stem.units == (3, 4, 6, 3)
     assert named("R101x2+L/48").patch == 3 and named("R101x2+L/48").stem.features == 2048
     assert named("b/32") == named("B/32", width=384, mlp=1536, heads=6)
@@ -292,7 +335,10 @@ def test_names():
     for name in set(NAMES) - {"b/32"}:  # which has S/32's shape
         x1 = "x1" if name.startswith(("Axial-R", "Local-R", "Augmented-R", "BN-R")) else ""
         assert called(named(name)).replace("ViT-", "") == name + x1
-    assert called(named("R101x2+L/48", depth=3)) == "R101x2+ViT of width 1024, depth 3, mlp 4096, heads 16, patch 48"
+    assert (
+        called(named("R101x2+L/48", depth=3))
+        == "R101x2+ViT of width 1024, depth 3, mlp 4096, heads 16, patch 48"
+    )
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,9 @@ def test_published_hybrids(name):
     assert cost(replace(config, image=384)).macs / 1e9 == pytest.approx(high, rel=0.005)
     assert (parameters(config), parameters(replace(config, image=384))) == (at_224, at_384)
     if large:
-        assert cost(replace(config, representation=config.width, classes=21_843)).parameters == large
+        assert (
+            cost(replace(config, representation=config.width, classes=21_843)).parameters == large
+        )
 
 
 @pytest.mark.parametrize("name", BIT)
@@ -99,7 +101,9 @@ def test_post_activation_has_a_few_norms_more():
 
 @pytest.mark.parametrize(("name", "epochs", "paper"), TABLE_6)
 def test_exaflops_of_table_6(name, epochs, paper):
-    assert abs(exaflops(named(name), epochs * 303e6) - paper) <= 0.02 * paper + 0.5  # it prints whole numbers
+    assert (
+        abs(exaflops(named(name), epochs * 303e6) - paper) <= 0.02 * paper + 0.5
+    )  # it prints whole numbers
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -179,7 +183,12 @@ def test_the_last_block_saves_about_six_percent_of_b16():
 
 
 def test_tokens():
-    assert [cost(vit(name)).tokens for name in ("B/8", "B/16", "B/32", "H/14")] == [785, 197, 50, 257]
+    assert [cost(vit(name)).tokens for name in ("B/8", "B/16", "B/32", "H/14")] == [
+        785,
+        197,
+        50,
+        257,
+    ]
     assert cost(vit("H/14"), (518, 518)).tokens == 1370
     assert cost(vit("B/16", pool="gap")).tokens == 196
 

@@ -46,8 +46,13 @@ def obvious(model, x):
     patches = []
     for row in range(x.shape[2] // c.patch):
         for column in range(x.shape[3] // c.patch):
-            cut = x[:, :, row * c.patch : (row + 1) * c.patch, column * c.patch : (column + 1) * c.patch]
-            patches.append(cut.flatten(1).double() @ p["stem.project.weight"].flatten(1).T + p["stem.project.bias"])
+            cut = x[
+                :, :, row * c.patch : (row + 1) * c.patch, column * c.patch : (column + 1) * c.patch
+            ]
+            patches.append(
+                cut.flatten(1).double() @ p["stem.project.weight"].flatten(1).T
+                + p["stem.project.bias"]
+            )
     z = torch.stack(patches, 1)
     if c.prefix:
         z = torch.cat([p["cls"].expand(len(x), -1, -1), z], 1)
@@ -56,14 +61,21 @@ def obvious(model, x):
     for i in range(c.depth):
         block = f"blocks.{i}"
         y, heads = norm(z, f"{block}.norm1"), []
-        q, k, v = (y @ p[f"{block}.attention.qkv.weight"].T + p[f"{block}.attention.qkv.bias"]).chunk(3, -1)
+        q, k, v = (
+            y @ p[f"{block}.attention.qkv.weight"].T + p[f"{block}.attention.qkv.bias"]
+        ).chunk(3, -1)
         for h in range(c.heads):
             one = slice(h * size, (h + 1) * size)
             weights = (q[..., one] @ k[..., one].mT / math.sqrt(size)).softmax(-1)  # Eq. 6
             heads.append(weights @ v[..., one])  # Eq. 7
         joined = torch.cat(heads, -1)  # Eq. 8
-        z = z + joined @ p[f"{block}.attention.out.weight"].T + p[f"{block}.attention.out.bias"]  # Eq. 2
-        y = gelu(norm(z, f"{block}.norm2") @ p[f"{block}.mlp.expand.weight"].T + p[f"{block}.mlp.expand.bias"])
+        z = (
+            z + joined @ p[f"{block}.attention.out.weight"].T + p[f"{block}.attention.out.bias"]
+        )  # Eq. 2
+        y = gelu(
+            norm(z, f"{block}.norm2") @ p[f"{block}.mlp.expand.weight"].T
+            + p[f"{block}.mlp.expand.bias"]
+        )
         z = z + y @ p[f"{block}.mlp.contract.weight"].T + p[f"{block}.mlp.contract.bias"]  # Eq. 3
     z = norm(z, "norm")
     z = z[:, 0] if c.pool == "token" else z[:, c.prefix :].mean(1)  # Eq. 4
@@ -88,7 +100,9 @@ def test_forward_is_equations_1_to_4(changes):
     x = images(2, 3, 32, 24)
     with torch.inference_mode():
         torch.testing.assert_close(model(x).double(), obvious(model, x), atol=2e-5, rtol=1e-5)
-        torch.testing.assert_close(model.double()(x.double()), obvious(model, x), atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(
+            model.double()(x.double()), obvious(model, x), atol=1e-12, rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -102,7 +116,11 @@ def test_features_are_the_class_token_of_encode_with_less_work(training, represe
     grads = []
     for pooled in (
         model.features,
-        lambda x: torch.tanh(model.representation(model.encode(x)[:, 0])) if representation else model.encode(x)[:, 0],
+        lambda x: (
+            torch.tanh(model.representation(model.encode(x)[:, 0]))
+            if representation
+            else model.encode(x)[:, 0]
+        ),
     ):
         model.zero_grad()
         model.head(pooled(x)).square().sum().backward()
@@ -115,12 +133,20 @@ def test_map_pooling_is_attention_of_the_probe_over_every_token():
     model = lively(SMALL, pool="map")
     x = images(2, 3, 32, 24)
     pool, tokens = model.pool, model.encode(x)
-    mixed = pool.attention(torch.cat([pool.probe.expand(2, -1, -1), tokens], 1))  # the probe among the tokens ...
+    mixed = pool.attention(
+        torch.cat([pool.probe.expand(2, -1, -1), tokens], 1)
+    )  # the probe among the tokens ...
     q, k, v = F.linear(
-        torch.cat([pool.probe.expand(2, -1, -1), tokens], 1), pool.attention.qkv.weight, pool.attention.qkv.bias
+        torch.cat([pool.probe.expand(2, -1, -1), tokens], 1),
+        pool.attention.qkv.weight,
+        pool.attention.qkv.bias,
     ).chunk(3, -1)
     heads = lambda t: t.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
-    q, k, v = heads(q)[:, :, :1], heads(k)[:, :, 1:], heads(v)[:, :, 1:]  # ... asks, and is not asked
+    q, k, v = (
+        heads(q)[:, :, :1],
+        heads(k)[:, :, 1:],
+        heads(v)[:, :, 1:],
+    )  # ... asks, and is not asked
     mixed = pool.attention.out(((q @ k.mT / 4).softmax(-1) @ v).transpose(1, 2).flatten(2))
     expected = (mixed + pool.mlp(pool.norm(mixed)))[:, 0]
     torch.testing.assert_close(model.features(x), expected, atol=1e-5, rtol=1e-5)
@@ -156,7 +182,11 @@ def test_permuting_patches_permutes_nothing_but_positions():
     torch.testing.assert_close(model(x), model(turned), atol=1e-5, rtol=1e-5)
 
 
-@given(seed=st.integers(0, 2**16), keys=st.integers(1, 9), dtype=st.sampled_from([torch.float64, torch.float32]))
+@given(
+    seed=st.integers(0, 2**16),
+    keys=st.integers(1, 9),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
 @settings(deadline=None, max_examples=25)
 def test_both_attention_kernels_agree(seed, keys, dtype):
     q, k, v = (images(2, 3, keys, 4, seed=seed + i).to(dtype) for i in range(3))
@@ -169,7 +199,10 @@ def test_gradients_in_float64():
     assert torch.autograd.gradcheck(lambda x: model(x).sum(), x, fast_mode=True)
     attention = Attention(8, 2).double()
     attention.init_weights()
-    x, probe = images(1, 4, 8).double().requires_grad_(), images(1, 1, 8, seed=1).double().requires_grad_()
+    x, probe = (
+        images(1, 4, 8).double().requires_grad_(),
+        images(1, 1, 8, seed=1).double().requires_grad_(),
+    )
     assert torch.autograd.gradcheck(attention, (x, probe))
 
 
@@ -201,9 +234,15 @@ class TestAttentionMaps:
         assert [tuple(m.shape) for m in maps] == [(1, 2, 12, 12)] * 3 + [(1, 2, 1, 12)]
 
     def test_never_empty(self):
-        with pytest.raises(RuntimeError, match="no forward pass ran"), attention_maps(create(SMALL)):
+        with (
+            pytest.raises(RuntimeError, match="no forward pass ran"),
+            attention_maps(create(SMALL)),
+        ):
             pass
-        with pytest.raises(ValueError, match="Linear has no vitkit attention"), attention_maps(torch.nn.Linear(1, 1)):
+        with (
+            pytest.raises(ValueError, match="Linear has no vitkit attention"),
+            attention_maps(torch.nn.Linear(1, 1)),
+        ):
             pass
 
     def test_left_as_it_was_after_an_error(self):
@@ -224,13 +263,20 @@ class TestRegularisation:
     def test_dropout_is_after_positions_and_every_dense_layer_but_qkv(self):
         model = create(replace(SMALL, dropout=0.5), seed=0)
         dropped = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Dropout)]
-        assert dropped == ["dropout"] + [f"blocks.{i}.{n}" for i in range(3) for n in ("dropout", "mlp.dropout")]
+        assert dropped == ["dropout"] + [
+            f"blocks.{i}.{n}" for i in range(3) for n in ("dropout", "mlp.dropout")
+        ]
         counts = dict.fromkeys(dropped, 0)
         for name, module in model.named_modules():
             if name in counts:
-                module.register_forward_hook(lambda *_, name=name: counts.update({name: counts[name] + 1}))
+                module.register_forward_hook(
+                    lambda *_, name=name: counts.update({name: counts[name] + 1})
+                )
         model(self.x)
-        assert [counts[name] for name in dropped] == [1] + [1, 2] * 3  # the MLP's after each of its two layers
+        assert [counts[name] for name in dropped] == [1] + [
+            1,
+            2,
+        ] * 3  # the MLP's after each of its two layers
 
     def test_no_dropout_in_evaluation(self):
         model = lively(SMALL, dropout=0.5, attention_dropout=0.5, stochastic_depth=0.5)
@@ -241,7 +287,9 @@ class TestRegularisation:
     def test_attention_dropout_drops_weights(self):
         torch.manual_seed(0)
         q = torch.zeros(1, 1, 400, 4)
-        mixed = plain(q, q, torch.ones(1, 1, 400, 4), dropout=0.3)  # uniform weights: the kept share, rescaled
+        mixed = plain(
+            q, q, torch.ones(1, 1, 400, 4), dropout=0.3
+        )  # uniform weights: the kept share, rescaled
         assert mixed.mean().item() == pytest.approx(1, abs=0.02)
         assert mixed.std() > 0.01
 

@@ -19,7 +19,9 @@ PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
 
 @pytest.fixture
 def weights(tmp_path):
-    config = vit("Ti/16", depth=1, width=24, heads=2, mlp=32, image=(32, 32), classes=3, representation=16)
+    config = vit(
+        "Ti/16", depth=1, width=24, heads=2, mlp=32, image=(32, 32), classes=3, representation=16
+    )
     prepare = Preprocessing(size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6))
     return str(save(Classifier(create(config), prepare, ("a", "b", "c"), {}), tmp_path / "weights"))
 
@@ -30,19 +32,37 @@ def test_table_4(weights, preset):
     assert (int(found.length.n), TABLE_4[preset].rates, found.data.hold_out) == PAPER[preset]
     assert (found.length.unit, found.batch) == ("steps", 512)
     optim = found.optim
-    assert (optim.name, optim.momentum, optim.weight_decay, optim.clip, optim.schedule) == ("sgd", 0.9, 0, 1, "cosine")
+    assert (optim.name, optim.momentum, optim.weight_decay, optim.clip, optim.schedule) == (
+        "sgd",
+        0.9,
+        0,
+        1,
+        "cosine",
+    )
     assert optim.warmup.n == (100 if found.length.n == 500 else 500)
     assert found.model.image == found.data.preprocessing.size == (384, 384)
     assert (found.model.patch, found.model.classes, found.model.representation) == (16, 0, 0)
-    assert (found.data.preprocessing.rule, found.data.preprocessing.mean) == ("square", (0.4, 0.5, 0.6))
-    assert (found.data.augmentation.crop, found.data.augmentation.area) == ("inception", (0.05, 1.0))
+    assert (found.data.preprocessing.rule, found.data.preprocessing.mean) == (
+        "square",
+        (0.4, 0.5, 0.6),
+    )
+    assert (found.data.augmentation.crop, found.data.augmentation.area) == (
+        "inception",
+        (0.05, 1.0),
+    )
     assert found.data.parts == "final"
 
 
 def test_photographs_of_ones_own_keep_the_models_preprocessing(weights):
     found = finetune(weights, "digits")
-    assert (found.length.n, found.batch, found.data.parts) == (449, 32, "given")  # ten epochs of 1,438
-    assert found.data.preprocessing == Preprocessing(size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6))
+    assert (found.length.n, found.batch, found.data.parts) == (
+        449,
+        32,
+        "given",
+    )  # ten epochs of 1,438
+    assert found.data.preprocessing == Preprocessing(
+        size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6)
+    )
     larger = finetune(weights, "digits", image=64)
     assert larger.model.image == (64, 64)
     assert (larger.data.preprocessing.size, larger.data.preprocessing.resize) == ((64, 64), 80)
@@ -50,7 +70,12 @@ def test_photographs_of_ones_own_keep_the_models_preprocessing(weights):
 
 def test_bits_rule(weights):
     found = finetune(weights, "digits", "bit")
-    assert (found.length.n, found.optim.warmup.n, found.optim.lr, found.batch) == (500, 100, 0.003, 512)
+    assert (found.length.n, found.optim.warmup.n, found.optim.lr, found.batch) == (
+        500,
+        100,
+        0.003,
+        512,
+    )
     assert (found.optim.schedule, found.objective.mixup) == ("staircase", 0.0)
     assert (found.data.preprocessing.size, found.data.augmentation.resize) == ((128, 128), 160)
     assert finetune(weights, "digits", "bit", image=384).data.augmentation.resize == 448
@@ -59,7 +84,9 @@ def test_bits_rule(weights):
 def test_bits_rule_by_size(weights, shared):
     found = finetune(weights, str(shared("data/cifar10-train.parquet")), "bit")
     assert (found.length.n, found.optim.warmup.n, found.objective.mixup) == (10_000, 500, 0.1)
-    assert finetune(weights, str(shared("data/ants_bees-train.parquet")), "bit").data.preprocessing.size == (384, 384)
+    assert finetune(
+        weights, str(shared("data/ants_bees-train.parquet")), "bit"
+    ).data.preprocessing.size == (384, 384)
 
 
 def test_an_unknown_preset_is_a_sentence(weights):

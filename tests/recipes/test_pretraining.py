@@ -9,8 +9,10 @@ from rich.console import Console
 
 from vitkit.data import Augmentation
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
+from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.recipes import RECIPES, listing, recipe, with_model
-from vitkit.train import MaskedAutoencoder, MaskedPatches, SelfDistillation, Span, Supervised, train
+from vitkit.system.span import Span
+from vitkit.train import train
 
 
 def narrow(config):
@@ -62,7 +64,9 @@ def toy(found):
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_two_steps(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitkit.train.run.check_images", lambda *_: [])  # the digits were looked at often enough
+    monkeypatch.setattr(
+        "vitkit.train.run.check_images", lambda *_: []
+    )  # the digits were looked at often enough
     monkeypatch.setattr("vitkit.train.loop._evaluate", lambda *_: {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -85,14 +89,74 @@ def settings(name):
 
 def test_values_of_the_paper():
     assert settings("paper.jft.B16") == (768, 0.0, "7 epochs", 8e-4, "linear", 0.1, 0.0, 4096)
-    assert settings("paper.jft.R50+L16.14ep") == (1024, 0.0, "14 epochs", 4e-4, "linear", 0.1, 0.0, 4096)
+    assert settings("paper.jft.R50+L16.14ep") == (
+        1024,
+        0.0,
+        "14 epochs",
+        4e-4,
+        "linear",
+        0.1,
+        0.0,
+        4096,
+    )
     assert settings("paper.jft.R152x2")[2:] == ("7 epochs", 6e-4, "linear", 0.1, 0.0, 4096)
-    assert settings("paper.imagenet21k.L32.30ep") == (1024, 0.1, "30 epochs", 1e-3, "linear", 0.03, 0.0, 4096)
-    assert settings("paper.imagenet.L16") == (1024, 0.1, "300 epochs", 3e-3, "cosine", 0.3, 1.0, 4096)
-    assert settings("sibling.imagenet21k.L32") == (1024, 0.1, "90 epochs", 1e-3, "linear", 0.1, 1.0, 4096)
-    assert settings("sibling.imagenet21k.B16") == (768, 0.1, "90 epochs", 1e-3, "linear", 0.03, 0.0, 1024)
-    assert settings("paper.masked_patches") == (768, 0.0, "1000000 steps", 2e-4, "cosine", 0.1, 0.0, 4096)
-    for name in ("paper.jft.H14", "paper.masked_patches", "paper.imagenet.B16", "augreg.none", "plain.S16"):
+    assert settings("paper.imagenet21k.L32.30ep") == (
+        1024,
+        0.1,
+        "30 epochs",
+        1e-3,
+        "linear",
+        0.03,
+        0.0,
+        4096,
+    )
+    assert settings("paper.imagenet.L16") == (
+        1024,
+        0.1,
+        "300 epochs",
+        3e-3,
+        "cosine",
+        0.3,
+        1.0,
+        4096,
+    )
+    assert settings("sibling.imagenet21k.L32") == (
+        1024,
+        0.1,
+        "90 epochs",
+        1e-3,
+        "linear",
+        0.1,
+        1.0,
+        4096,
+    )
+    assert settings("sibling.imagenet21k.B16") == (
+        768,
+        0.1,
+        "90 epochs",
+        1e-3,
+        "linear",
+        0.03,
+        0.0,
+        1024,
+    )
+    assert settings("paper.masked_patches") == (
+        768,
+        0.0,
+        "1000000 steps",
+        2e-4,
+        "cosine",
+        0.1,
+        0.0,
+        4096,
+    )
+    for name in (
+        "paper.jft.H14",
+        "paper.masked_patches",
+        "paper.imagenet.B16",
+        "augreg.none",
+        "plain.S16",
+    ):
         assert recipe(name).optim.warmup == Span(10_000) and recipe(name).model.image == (224, 224)
 
 
@@ -106,11 +170,24 @@ def test_targets_of_siblings():
 def test_values_of_augreg_and_the_plain_baseline():
     """big_vision's vit_i21k.py and vit_s16_i1k.py; a decay of 1e-4 that is not multiplied by lr is 0.1 that is."""
     assert settings("augreg.medium1") == (768, 0.0, "300 epochs", 1e-3, "cosine", 0.1, 1.0, 4096)
-    assert settings("augreg.light1.wd0.03.do0.1") == (768, 0.1, "300 epochs", 1e-3, "cosine", 0.03, 1.0, 4096)
+    assert settings("augreg.light1.wd0.03.do0.1") == (
+        768,
+        0.1,
+        "300 epochs",
+        1e-3,
+        "cosine",
+        0.03,
+        1.0,
+        4096,
+    )
     assert settings("plain.S16") == (384, 0.0, "90 epochs", 1e-3, "cosine", 0.1, 1.0, 1024)
     assert {recipe(name).optim.decay_on for name in ("augreg.medium1", "plain.S16")} == {"kernels"}
     plain = recipe("plain.S16")
-    assert (plain.model.pool, plain.model.positions, plain.model.representation) == ("gap", "sincos", 384)
+    assert (plain.model.pool, plain.model.positions, plain.model.representation) == (
+        "gap",
+        "sincos",
+        384,
+    )
     assert plain.objective == Supervised("softmax", mixup=0.2)
     for name, model in ((n, recipe(n).model) for n in RECIPES if n.startswith("augreg.")):
         assert model.stochastic_depth == model.dropout == (0.1 if name.endswith(".do0.1") else 0.0)
@@ -120,11 +197,29 @@ def test_values_of_mae():
     """The published command for ViT-B: 1.5e-4 for each 256 images, 64 GPUs of 64."""
     found = recipe("mae.B16")
     optim, of = found.optim, found.objective
-    assert settings("mae.B16") == (768, 0.0, "800 epochs", 1.5e-4 * 4096 / 256, "cosine", 0.05, 0.0, 4096)
-    assert (optim.beta1, optim.beta2, str(optim.warmup), optim.decay_on) == (0.9, 0.95, "40 epochs", "matrices")
+    assert settings("mae.B16") == (
+        768,
+        0.0,
+        "800 epochs",
+        1.5e-4 * 4096 / 256,
+        "cosine",
+        0.05,
+        0.0,
+        4096,
+    )
+    assert (optim.beta1, optim.beta2, str(optim.warmup), optim.decay_on) == (
+        0.9,
+        0.95,
+        "40 epochs",
+        "matrices",
+    )
     assert (of.rate, of.width, of.depth, of.heads, of.normalised) == (0.75, 512, 8, 16, True)
     crops = found.data.augmentation
-    assert (crops.area, crops.flip, found.data.preprocessing.interpolation) == ((0.2, 1.0), True, "bicubic")
+    assert (crops.area, crops.flip, found.data.preprocessing.interpolation) == (
+        (0.2, 1.0),
+        True,
+        "bicubic",
+    )
 
 
 def test_values_of_dino():
@@ -132,20 +227,46 @@ def test_values_of_dino():
     found = recipe("dino.S16")
     optim, of, model = found.optim, found.objective, found.model
     assert (str(found.length), found.batch, str(optim.warmup)) == ("100 epochs", 512, "10 epochs")
-    assert (optim.name, optim.lr, optim.end_lr, optim.schedule) == ("adam", 0.0005 * 512 / 256, 1e-6, "cosine")
+    assert (optim.name, optim.lr, optim.end_lr, optim.schedule) == (
+        "adam",
+        0.0005 * 512 / 256,
+        1e-6,
+        "cosine",
+    )
     assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.999, 1e-8)
     assert (optim.weight_decay, optim.weight_decay_end, optim.decay_on) == (0.04, 0.4, "matrices")
     assert (optim.clip, optim.clip_each) == (3.0, True)
-    assert (of.outputs, of.hidden, of.bottleneck, str(of.last_layer_still)) == (65536, 2048, 256, "1 epochs")
-    assert (of.student_temperature, of.teacher_temperature, of.teacher_start, of.teacher_warmup.n) == (
+    assert (of.outputs, of.hidden, of.bottleneck, str(of.last_layer_still)) == (
+        65536,
+        2048,
+        256,
+        "1 epochs",
+    )
+    assert (
+        of.student_temperature,
+        of.teacher_temperature,
+        of.teacher_start,
+        of.teacher_warmup.n,
+    ) == (
         0.1,
         0.04,
         0.04,
         0,
     )
     assert (of.momentum, of.centre_momentum) == (0.996, 0.9)
-    assert (of.local_views, of.local_size, of.global_area, of.local_area) == (8, 96, (0.4, 1.0), (0.05, 0.4))
-    assert (model.width, model.depth, model.patch, model.stochastic_depth, model.dropout) == (384, 12, 16, 0.1, 0.0)
+    assert (of.local_views, of.local_size, of.global_area, of.local_area) == (
+        8,
+        96,
+        (0.4, 1.0),
+        (0.05, 0.4),
+    )
+    assert (model.width, model.depth, model.patch, model.stochastic_depth, model.dropout) == (
+        384,
+        12,
+        16,
+        0.1,
+        0.0,
+    )
     assert found.data.preprocessing.mean == (0.485, 0.456, 0.406)
 
 
@@ -153,8 +274,15 @@ def test_there_are_as_many_as_the_sources_have():
     def count(prefix):
         return sum(name.startswith(prefix) for name in RECIPES)
 
-    assert count("augreg.") == 28 and len({recipe(name) for name in RECIPES if name.startswith("augreg.")}) > 28 - 1
-    assert (count("paper.jft."), count("paper.imagenet21k."), count("paper.imagenet.")) == (16, 6, 4)
+    assert (
+        count("augreg.") == 28
+        and len({recipe(name) for name in RECIPES if name.startswith("augreg.")}) > 28 - 1
+    )
+    assert (count("paper.jft."), count("paper.imagenet21k."), count("paper.imagenet.")) == (
+        16,
+        6,
+        4,
+    )
     hybrids = [recipe(n).model for n in RECIPES if "+" in n]
     assert len(hybrids) == 5 and all(model.stem for model in hybrids)
     strong = recipe("augreg.strong2.wd0.03.do0.1")
@@ -170,7 +298,12 @@ def test_supervised_recipes_of_the_group_begin_at_its_head_bias():
         if name.startswith(("paper.jft", "paper.imagenet", "sibling", "augreg")):
             found = recipe(name)
             crops = found.data.augmentation
-            assert (crops.crop, crops.area, crops.flip, crops.antialias) == ("inception", (0.05, 1.0), True, False)
+            assert (crops.crop, crops.area, crops.flip, crops.antialias) == (
+                "inception",
+                (0.05, 1.0),
+                True,
+                False,
+            )
             assert found.objective.loss == "sigmoid" and found.model.head_bias == -10.0
             hidden = isinstance(found.model, ViTConfig) and not name.startswith("augreg")
             assert getattr(found.model, "representation", 0) == (found.model.width if hidden else 0)
@@ -178,7 +311,12 @@ def test_supervised_recipes_of_the_group_begin_at_its_head_bias():
 
 def test_another_model_keeps_what_the_recipe_regularises_by():
     large = with_model(recipe("paper.imagenet21k.B16"), "L/16").model
-    assert (large.width, large.representation, large.dropout, large.head_bias) == (1024, 1024, 0.1, -10.0)
+    assert (large.width, large.representation, large.dropout, large.head_bias) == (
+        1024,
+        1024,
+        0.1,
+        -10.0,
+    )
     assert with_model(recipe("augreg.medium1.do0.1"), "Ti/16").model.stochastic_depth == 0.1
     assert with_model(recipe("paper.imagenet21k.B16"), "BiT-R50x1").model.head_bias == -10.0
 

@@ -53,9 +53,17 @@ def undisturbed(tmp_path_factory):
 def test_killed_at_any_moment_it_ends_with_the_same_bits(undisturbed, tmp_path, workers):
     moments, kills = random.Random(workers), 0
     while kills < KILLS:
-        process = subprocess.Popen(command(tmp_path, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        size = (tmp_path / "metrics.jsonl").stat().st_size if (tmp_path / "metrics.jsonl").exists() else -1
-        while process.poll() is None and _size(tmp_path) == size:  # until it is past the imports and at work
+        process = subprocess.Popen(
+            command(tmp_path, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        size = (
+            (tmp_path / "metrics.jsonl").stat().st_size
+            if (tmp_path / "metrics.jsonl").exists()
+            else -1
+        )
+        while (
+            process.poll() is None and _size(tmp_path) == size
+        ):  # until it is past the imports and at work
             time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.4))
         if process.poll() is not None:  # finished before its moment came: begin another run

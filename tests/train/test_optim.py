@@ -10,9 +10,10 @@ import torch.nn.functional as F
 
 from vitkit.data import mix
 from vitkit.models import create, vit
-from vitkit.train import Optim, Span, Supervised
+from vitkit.objectives import Supervised
+from vitkit.system.span import Span, due
+from vitkit.train import Optim
 from vitkit.train.optim import parameter_groups
-from vitkit.train.span import due
 
 ONE_BLOCK = vit("mu/16", classes=4, depth=2)
 
@@ -36,7 +37,9 @@ class TestSchedule:
 
     def test_an_end_of_ones_own(self):
         optim = Optim(lr=1e-3, end_lr=1e-6, schedule="cosine")
-        assert optim.rate(0, 100) == pytest.approx(1e-3) and optim.rate(50, 100) == pytest.approx((1e-3 + 1e-6) / 2)
+        assert optim.rate(0, 100) == pytest.approx(1e-3) and optim.rate(50, 100) == pytest.approx(
+            (1e-3 + 1e-6) / 2
+        )
         assert optim.rate(100, 100) == pytest.approx(1e-6)
         assert Optim(lr=0.1, end_lr=0, schedule="linear").rate(75, 100) == pytest.approx(0.025)
 
@@ -44,7 +47,9 @@ class TestSchedule:
         assert Optim(weight_decay=0.1).decay(7, 10) == 0.1
         optim = Optim(weight_decay=0.04, weight_decay_end=0.4, warmup=Span(30))
         for step in (0, 25, 50, 99, 100):
-            assert optim.decay(step, 100) == pytest.approx(0.4 - 0.18 * (1 + math.cos(math.pi * step / 100)))
+            assert optim.decay(step, 100) == pytest.approx(
+                0.4 - 0.18 * (1 + math.cos(math.pi * step / 100))
+            )
 
     def test_without_warmup_the_first_update_counts(self):
         assert Optim(lr=0.1).rate(0, 10) == pytest.approx(0.1)
@@ -60,7 +65,9 @@ class TestSpan:
     def test_of_cifar(self, text, steps):
         assert Span.parse(text).steps(batch=512, examples=50_000) == steps
 
-    @pytest.mark.parametrize("span", [Span(1.5, "epochs"), Span(20_000, "steps"), Span(3e8, "images")])
+    @pytest.mark.parametrize(
+        "span", [Span(1.5, "epochs"), Span(20_000, "steps"), Span(3e8, "images")]
+    )
     def test_text_and_back(self, span):
         assert Span.parse(str(span)) == span
 
@@ -79,13 +86,19 @@ class TestGroups:
         model = create(replace(ONE_BLOCK, pool="map", representation=8), seed=0)
         (group,) = parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1))
         assert len(group["params"]) == len(list(model.parameters()))
-        kernels = {id(p) for p in model.parameters() if p.ndim in (2, 4)}  # positions, cls and probe have three
-        for group in parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels")):
+        kernels = {
+            id(p) for p in model.parameters() if p.ndim in (2, 4)
+        }  # positions, cls and probe have three
+        for group in parameter_groups(
+            Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels")
+        ):
             assert {id(p) in kernels for p in group["params"]} == {group["weight_decay"] > 0}
 
     def test_decay_of_all_but_vectors(self):
         model = create(replace(ONE_BLOCK, layer_scale=0.1), seed=0)
-        groups = parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1, decay_on="matrices"))
+        groups = parameter_groups(
+            Supervised().learner(model), Optim(weight_decay=0.1, decay_on="matrices")
+        )
         decayed = {id(p) for group in groups if group["decays"] for p in group["params"]}
         assert {n for n, p in model.named_parameters() if id(p) not in decayed} == {
             n
@@ -104,7 +117,12 @@ class TestGroups:
         assert scale[id(model.head.weight)] == scale[id(model.norm.bias)] == 1
         assert scale[id(model.blocks[1].mlp.expand.bias)] == 0.5
         assert scale[id(model.blocks[0].attention.qkv.weight)] == 0.25
-        assert scale[id(model.cls)] == scale[id(model.positions.table)] == scale[id(model.stem.project.weight)] == 0.125
+        assert (
+            scale[id(model.cls)]
+            == scale[id(model.positions.table)]
+            == scale[id(model.stem.project.weight)]
+            == 0.125
+        )
 
     def test_frozen_parameters_are_left_out(self):
         model = create(ONE_BLOCK, seed=0)
@@ -127,7 +145,9 @@ class TestUpdates:
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
         optimizer.step()
-        torch.testing.assert_close(model.blocks[0].norm1.weight.detach(), before - 0.01 * 0.3 * before)
+        torch.testing.assert_close(
+            model.blocks[0].norm1.weight.detach(), before - 0.01 * 0.3 * before
+        )
 
     def test_adam_by_hand(self):
         model = create(ONE_BLOCK, seed=0)
@@ -142,7 +162,11 @@ class TestUpdates:
             g = p.grad.double().clone()
             optimizer.step()
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-            w = w - 0.01 * 0.1 * w - 0.01 * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+            w = (
+                w
+                - 0.01 * 0.1 * w
+                - 0.01 * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+            )
         torch.testing.assert_close(p.detach().double(), w, atol=1e-6, rtol=1e-5)
 
     def test_sgd_is_plain_momentum(self):
@@ -199,15 +223,24 @@ class TestLosses:
         if name == "softmax":
             expected = -(y * self.logits.log_softmax(-1)).sum(-1).mean()
         else:
-            expected = F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
+            expected = (
+                F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
+            )
         torch.testing.assert_close(self.loss(name, 0.2), expected)
 
     def test_off_targets_are_those_of_a_no(self):
         y = F.one_hot(self.labels, 5) * 0.98 + 0.01
-        expected = F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
-        found = Supervised("sigmoid", off_target=0.01).learner(Fixed(self.logits))(None, self.labels, None)
+        expected = (
+            F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
+        )
+        found = Supervised("sigmoid", off_target=0.01).learner(Fixed(self.logits))(
+            None, self.labels, None
+        )
         torch.testing.assert_close(found, expected)
-        for bad in ({"loss": "softmax", "off_target": 1e-4}, {"loss": "sigmoid", "off_target": 0.5}):
+        for bad in (
+            {"loss": "softmax", "off_target": 1e-4},
+            {"loss": "sigmoid", "off_target": 0.5},
+        ):
             with pytest.raises(ValueError, match="off_target is"):
                 Supervised(**bad)
 
@@ -221,7 +254,11 @@ class TestLosses:
         losses = []
         for labels in (self.labels, self.labels[partner]):
             rows = [(Fixed(self.logits[i : i + 1]), labels[i : i + 1]) for i in range(6)]
-            losses.append(torch.stack([Supervised(name, 0.1).learner(m)(None, label, None) for m, label in rows]))
+            losses.append(
+                torch.stack(
+                    [Supervised(name, 0.1).learner(m)(None, label, None) for m, label in rows]
+                )
+            )
         expected = (share * losses[0] + (1 - share) * losses[1]).mean()
         torch.testing.assert_close(learner(images, self.labels, keys), expected)
 
@@ -237,5 +274,8 @@ class TestLosses:
 def test_the_staircase_is_bits():
     """BiT-HyperRule for 10,000 steps: warm-up to 500, divided by ten at 3,000, 6,000 and 9,000."""
     optim = Optim(lr=0.003, warmup=Span(500), schedule="staircase")
-    rates = [optim.rate(step, 10_000) for step in (0, 250, 500, 2_999, 3_000, 5_999, 6_000, 8_999, 9_000, 9_999)]
+    rates = [
+        optim.rate(step, 10_000)
+        for step in (0, 250, 500, 2_999, 3_000, 5_999, 6_000, 8_999, 9_000, 9_999)
+    ]
     assert rates == pytest.approx([0, 0.0015, 0.003, 0.003, 3e-4, 3e-4, 3e-5, 3e-5, 3e-6, 3e-6])

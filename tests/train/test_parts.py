@@ -15,7 +15,10 @@ def digits():
     """The digits as train, val and test."""
     found = open_splits("digits")
     third = len(found.train) // 3
-    train, val = subset(found.train, range(third, len(found.train))), subset(found.train, range(third))
+    train, val = (
+        subset(found.train, range(third, len(found.train))),
+        subset(found.train, range(third)),
+    )
     return Splits(train, val, found.test, found.labels, (), None)
 
 
@@ -38,7 +41,8 @@ def test_the_final_run_trains_on_all_but_the_test_part(digits):
     assert list(parts) == ["train", "test"] and parts["test"] is digits.test
     assert rows(parts["train"]) == sorted(rows(digits.train) + rows(digits.val))
     assert np.array_equal(
-        np.bincount(parts["train"].targets), np.bincount(np.r_[digits.train.targets, digits.val.targets])
+        np.bincount(parts["train"].targets),
+        np.bincount(np.r_[digits.train.targets, digits.val.targets]),
     )
 
 

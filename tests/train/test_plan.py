@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from vitkit.models import create, vit
-from vitkit.train import Data, Facts, MaskedAutoencoder, Optim, Recipe, SelfDistillation, Span, resolve
+from vitkit.objectives import MaskedAutoencoder, SelfDistillation
+from vitkit.system.span import Span
+from vitkit.train import Data, Facts, Optim, Recipe, resolve
 from vitkit.train.plan import GIB, Machine, advice, memory, spent
 from vitkit.train.state import State, trained
 from vitkit.train.tune import Tune
@@ -13,7 +15,13 @@ from vitkit.train.tune import Tune
 
 @pytest.fixture
 def large():
-    recipe = Recipe(vit("L/16", classes=0), Data("x"), batch=1024, precision="bfloat16", length=Span(10, "epochs"))
+    recipe = Recipe(
+        vit("L/16", classes=0),
+        Data("x"),
+        batch=1024,
+        precision="bfloat16",
+        length=Span(10, "epochs"),
+    )
     return resolve(recipe, Facts(1024, tuple("abc")))
 
 
@@ -30,7 +38,11 @@ def test_weights_gradients_and_optimiser_to_the_byte(tiny, optim):
     held = {"learner": 0, "average": 0, "optimizer": 0}
     for name, tensor in state.tensors().items():
         held[name.split(".")[0]] += tensor.nbytes if not name.startswith("optimizer.step") else 0
-    assert (needs.weights, needs.average, needs.optimizer) == (held["learner"], held["average"], held["optimizer"])
+    assert (needs.weights, needs.average, needs.optimizer) == (
+        held["learner"],
+        held["average"],
+        held["optimizer"],
+    )
     assert needs.gradients == sum(p.grad.nbytes for p in learner.parameters())
 
 
@@ -47,11 +59,15 @@ def test_what_is_sharded_and_what_is_not(large):
 def test_time_and_energy(large):
     machine = Machine(gpus=4, tflops=100, mfu=0.5, watts=500)
     takes = spent(large, machine)
-    assert takes.exaflops == pytest.approx(10 * 1024 * 6 * 61.5e9 / 1e18, rel=0.02)  # 61.6 GMACs an image
+    assert takes.exaflops == pytest.approx(
+        10 * 1024 * 6 * 61.5e9 / 1e18, rel=0.02
+    )  # 61.6 GMACs an image
     assert takes.hours * 3600 == pytest.approx(takes.exaflops * 1e18 / (4 * 100e12 * 0.5))
     assert takes.images_per_second == pytest.approx(10 * 1024 / (takes.hours * 3600))
     assert takes.kwh == pytest.approx(takes.hours * 4 * 0.5)
-    assert spent(replace(large, recompute=True), machine).hours == pytest.approx(takes.hours * 4 / 3)
+    assert spent(replace(large, recompute=True), machine).hours == pytest.approx(
+        takes.hours * 4 / 3
+    )
 
 
 def test_advice_is_true(large):

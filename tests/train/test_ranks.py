@@ -12,11 +12,21 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from vitkit.parallel import any_rank, from_every_rank, from_rank_0, joined, sum_over_ranks, watch, world
-from vitkit.train import Interrupted, MaskedAutoencoder, MaskedPatches, Optim, SelfDistillation, Span, Supervised, train
+from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
+from vitkit.objectives.supervised import SupervisedLearner
+from vitkit.system.ranks import (
+    any_rank,
+    from_every_rank,
+    from_rank_0,
+    process_group,
+    sum_over_ranks,
+    world,
+)
+from vitkit.system.span import Span
+from vitkit.system.watchdog import watchdog
+from vitkit.train import Interrupted, Optim, train
 from vitkit.train.checkpoints import checkpoints
 from vitkit.train.log import read_metrics
-from vitkit.train.objectives import SupervisedLearner
 
 INTERRUPTED = 75
 
@@ -39,7 +49,10 @@ def together(ranks, act, *args):
             os._exit(INTERRUPTED)
         os._exit(0)
 
-    children = [multiprocessing.get_context("fork").Process(target=child, args=(rank,)) for rank in range(ranks)]
+    children = [
+        multiprocessing.get_context("fork").Process(target=child, args=(rank,))
+        for rank in range(ranks)
+    ]
     for one in children:
         one.start()
     for one in children:
@@ -83,7 +96,9 @@ class ToldLearner(SupervisedLearner):
 def recipe(tiny):
     """With dropout, which is the same as long as the micro-batches are; SGD, for Adam makes whole steps of rounding."""
     optim = Optim("sgd", lr=0.3, weight_decay=1e-3, warmup=Span(5))
-    return replace(tiny, objective=Told(), optim=optim, batch=48, micro_batch=12, length=Span(12), log_every=1)
+    return replace(
+        tiny, objective=Told(), optim=optim, batch=48, micro_batch=12, length=Span(12), log_every=1
+    )
 
 
 def curves_meet(one, other):
@@ -110,17 +125,25 @@ def test_one_and_two_ranks_are_the_same_run(recipe, tmp_path, monkeypatch):
         assert together(before, run, recipe, workdir) == [INTERRUPTED] * before
         monkeypatch.delenv("TOLD")
         last, *others = checkpoints(workdir)
-        assert last.name == "step-00000008" and [path.name for path in others] == ["step-00000006", "step-00000000"]
+        assert last.name == "step-00000008" and [path.name for path in others] == [
+            "step-00000006",
+            "step-00000000",
+        ]
         assert len(list(last.glob("*.safetensors"))) == before
         assert together(3 - before, run, recipe, workdir) == [0] * (3 - before)
         curves_meet(tmp_path / "one", workdir)
         weights_meet(tmp_path / "one", workdir)
     assert len(list(checkpoints(tmp_path / "2-1")[0].glob("*.safetensors"))) == 1
-    assert [path.name for path in checkpoints(tmp_path / "2-1")] == ["step-00000012", "step-00000006"]
+    assert [path.name for path in checkpoints(tmp_path / "2-1")] == [
+        "step-00000012",
+        "step-00000006",
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"recompute": True}, {"average": 0.0, "optim": Optim(lr=1e-3)}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"recompute": True}, {"average": 0.0, "optim": Optim(lr=1e-3)}]
+)
 def test_four_ranks_too(recipe, tmp_path, changes):
     recipe = replace(recipe, **changes)
     run(recipe, tmp_path / "one")
@@ -130,7 +153,9 @@ def test_four_ranks_too(recipe, tmp_path, changes):
         weights_meet(tmp_path / "one", tmp_path / "four")
 
 
-SMALL = SelfDistillation(local_views=0, outputs=32, hidden=16, bottleneck=8, last_layer_still=Span(5))
+SMALL = SelfDistillation(
+    local_views=0, outputs=32, hidden=16, bottleneck=8, last_layer_still=Span(5)
+)
 OBJECTIVES = [MaskedPatches(), MaskedAutoencoder(depth=1), SMALL]
 
 
@@ -145,7 +170,7 @@ def test_objectives_with_parameters_and_teachers(recipe, tmp_path, objective):
 
 
 def exchange(path):
-    with joined("cpu"):
+    with process_group("cpu"):
         rank, ranks = world()
         assert sum_over_ranks(torch.tensor([rank, 1.0])).tolist() == [1.0, 2.0] and ranks == 2
         assert any_rank(rank == 1) and not any_rank(False)
@@ -163,10 +188,10 @@ def test_what_ranks_say_to_each_other(tmp_path):
 
 
 def rest(resting):
-    with joined("cpu", patience=1.0):
-        watch.beat()
+    with process_group("cpu", patience=1.0):
+        watchdog.heartbeat()
         if resting:
-            watch.rest()
+            watchdog.pause()
         time.sleep(5)
 
 
@@ -183,7 +208,10 @@ def test_alone_nothing_is_exchanged():
 
 def test_a_batch_that_cannot_be_shared_is_a_sentence(recipe, tmp_path):
     def refused():
-        with pytest.raises((ValueError, RuntimeError), match="a batch of 49 cannot be shared equally by 2 processes"):
+        with pytest.raises(
+            (ValueError, RuntimeError),
+            match="a batch of 49 cannot be shared equally by 2 processes",
+        ):
             run(replace(recipe, batch=49), tmp_path)
 
     assert together(2, refused) == [0, 0]

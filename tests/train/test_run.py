@@ -16,10 +16,12 @@ import torch
 from safetensors.torch import load_file
 
 from vitkit.models import create
-from vitkit.train import Interrupted, Optim, SelfDistillation, Span, Supervised, train
+from vitkit.objectives import SelfDistillation, Supervised
+from vitkit.objectives.supervised import SupervisedLearner
+from vitkit.system.span import Span
+from vitkit.train import Interrupted, Optim, train
 from vitkit.train.log import read_metrics
 from vitkit.train.loop import clipped, gradient, keys_of
-from vitkit.train.objectives import SupervisedLearner
 from vitkit.train.recipe import Facts, resolve
 from vitkit.train.state import State, checkpoints, trained
 from vitkit.train.tune import Tune
@@ -36,7 +38,10 @@ def same(one, other):
 def curve(workdir):
     """metrics.jsonl without what a clock says."""
     lines = read_metrics(workdir / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if k not in ("images_per_second", "data_wait")} for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("images_per_second", "data_wait")}
+        for line in lines
+    ]
 
 
 def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
@@ -46,9 +51,17 @@ def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
     }  # fmt: skip
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000030", "step-00000024"]
     ran = json.loads((tmp_path / "recipe.json").read_text())
-    assert (ran["length"], ran["model"]["classes"], ran["optim"]["warmup"]) == ("30 steps", 10, "5 steps")
+    assert (ran["length"], ran["model"]["classes"], ran["optim"]["warmup"]) == (
+        "30 steps",
+        10,
+        "5 steps",
+    )
     data = json.loads((tmp_path / "data.json").read_text())
-    assert (data["source"], data["counts"], data["skipped"]) == ("digits", {"train": 1438, "test": 359}, {})
+    assert (data["source"], data["counts"], data["skipped"]) == (
+        "digits",
+        {"train": 1438, "test": 359},
+        {},
+    )
     lines = curve(tmp_path)
     assert [x["step"] for x in lines if x["event"] == "training"] == [5, 10, 15, 20, 25, 30]
     assert [x["step"] for x in lines if x["event"] == "evaluation"] == [10, 20, 30]
@@ -118,7 +131,9 @@ def test_another_recipe_in_the_same_directory_is_refused(tiny, quiet, tmp_path):
     train(tiny, tmp_path, "cpu", quiet)
     with pytest.raises(ValueError, match=r"another recipe \(optim.lr: 0.002 -> 0.5\)"):
         train(replace(tiny, optim=replace(tiny.optim, lr=0.5)), tmp_path, "cpu", quiet)
-    train(replace(tiny, log_every=7), tmp_path, "cpu", quiet)  # what does not change the weights may change
+    train(
+        replace(tiny, log_every=7), tmp_path, "cpu", quiet
+    )  # what does not change the weights may change
 
 
 def test_settings_that_were_refused_do_not_occupy_a_directory(tiny, quiet, tmp_path):
@@ -166,7 +181,9 @@ class TestDamage:
         )
 
     def test_a_damaged_one_does_not_count_among_those_that_are_kept(self, tiny, tmp_path):
-        learner = tiny.objective.learner(create(resolve(tiny, Facts(1437, tuple("0123456789"))).model, seed=1))
+        learner = tiny.objective.learner(
+            create(resolve(tiny, Facts(1437, tuple("0123456789"))).model, seed=1)
+        )
         state = State(learner, tiny.optim.build(learner))
         for state.step in (6, 12):
             state.save(tmp_path, keep=2)
@@ -195,7 +212,8 @@ class TestDamage:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, old[1]))
         try:
             with pytest.raises(
-                OSError, match="could not write a checkpoint at step 25 .* the earlier ones are untouched"
+                OSError,
+                match="could not write a checkpoint at step 25 .* the earlier ones are untouched",
             ):
                 state.save(tmp_path, keep=2)
         finally:
@@ -223,20 +241,29 @@ class TestNotFinite:
         state = json.loads((checkpoints(tmp_path)[0] / "state.json").read_text())
         assert (state["step"], state["skipped"], state["rollbacks"]) == (30, 3, 1)
 
-    def test_an_interruption_before_does_not_change_where_it_goes_back_to(self, tiny, quiet, tmp_path):
+    def test_an_interruption_before_does_not_change_where_it_goes_back_to(
+        self, tiny, quiet, tmp_path
+    ):
         for name, stop in (("whole", []), ("broken", [6])):
             with events(stop=stop, poison=[8, 9, 10]):
                 if stop:
                     with pytest.raises(Interrupted):
                         train(replace(tiny, objective=Eventful()), tmp_path / name, "cpu", quiet)
-                    assert [path.name[-2:] for path in checkpoints(tmp_path / name)] == ["07", "06", "00"]
+                    assert [path.name[-2:] for path in checkpoints(tmp_path / name)] == [
+                        "07",
+                        "06",
+                        "00",
+                    ]
                 train(replace(tiny, objective=Eventful()), tmp_path / name, "cpu", quiet)
         assert same(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
         assert curve(tmp_path / "whole") == curve(tmp_path / "broken")
 
     def test_again_after_that_it_stops(self, tiny, quiet, tmp_path):
         sentence = "not finite at step 18, after going back once already; lower --optim.lr"
-        with events(poison=[8, 9, 10, 15, 16, 17]), pytest.raises(FloatingPointError, match=sentence):
+        with (
+            events(poison=[8, 9, 10, 15, 16, 17]),
+            pytest.raises(FloatingPointError, match=sentence),
+        ):
             train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
 
 
@@ -246,7 +273,10 @@ def batch_of(n, labels=10):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (n, 3, 8, 8), generator=generator, dtype=torch.uint8)
     return Batch(
-        images, torch.randint(0, labels, (n,), generator=generator), torch.ones(n, dtype=torch.bool), torch.arange(n)
+        images,
+        torch.randint(0, labels, (n,), generator=generator),
+        torch.ones(n, dtype=torch.bool),
+        torch.arange(n),
     )
 
 
@@ -256,7 +286,12 @@ def batch_of(n, labels=10):
     + [(6, Supervised(loss, 0.1, mixup=0.5, cutmix=1.0)) for loss in ("softmax", "sigmoid")],
 )
 def test_accumulated_micro_batches_are_the_big_batch(tiny, micro, objective):
-    whole = replace(tiny, model=replace(tiny.model, dropout=0, stochastic_depth=0), batch=16, objective=objective)
+    whole = replace(
+        tiny,
+        model=replace(tiny.model, dropout=0, stochastic_depth=0),
+        batch=16,
+        objective=objective,
+    )
     grads, norms = [], []
     for recipe in (replace(whole, micro_batch=16), replace(whole, micro_batch=micro)):
         model = create(resolve(recipe, Facts(100, tuple("0123456789"))).model, seed=0)
@@ -274,7 +309,9 @@ def test_clipping_is_of_the_global_norm(tiny):
     model = create(resolve(tiny, Facts(100, tuple("0123456789"))).model, seed=0)
     recipe = replace(tiny, batch=16, micro_batch=16, optim=replace(tiny.optim, clip=0.01))
     learner = recipe.objective.learner(model)
-    _, norm = gradient(recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu"))
+    _, norm = gradient(
+        recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu")
+    )
     total = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
     assert norm > 0.01
     assert total.item() == pytest.approx(0.01, rel=1e-3)
@@ -300,16 +337,26 @@ def test_or_of_each_parameters_own(tiny):
     grads, norms = [], []
     for clip in (0.0, 0.1):
         model = create(resolve(tiny, Facts(100, tuple("0123456789"))).model, seed=0)
-        torch.nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
-        recipe = replace(tiny, batch=16, micro_batch=16, optim=replace(tiny.optim, clip=clip, clip_each=True))
+        torch.nn.init.normal_(
+            model.head.weight, std=0.1, generator=torch.Generator().manual_seed(1)
+        )
+        recipe = replace(
+            tiny, batch=16, micro_batch=16, optim=replace(tiny.optim, clip=clip, clip_each=True)
+        )
         learner = recipe.objective.learner(model)
-        _, norm = gradient(recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu"))
+        _, norm = gradient(
+            recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu")
+        )
         grads.append([p.grad for p in model.parameters()])
         norms.append(norm)
     assert torch.equal(*norms)
-    assert any(free.norm() < 0.1 for free in grads[0]) and any(free.norm() > 0.1 for free in grads[0])
+    assert any(free.norm() < 0.1 for free in grads[0]) and any(
+        free.norm() > 0.1 for free in grads[0]
+    )
     for free, short in zip(*grads, strict=True):
-        torch.testing.assert_close(short, free * min(1, 0.1 / free.norm().item()), atol=1e-7, rtol=1e-3)
+        torch.testing.assert_close(
+            short, free * min(1, 0.1 / free.norm().item()), atol=1e-7, rtol=1e-3
+        )
 
 
 @dataclass(frozen=True)
@@ -327,8 +374,15 @@ class StillLearner(SupervisedLearner):
 
 def test_a_weight_decay_that_grows_does_so_in_the_run(tiny, quiet, tmp_path):
     """Without a gradient a weight is what every step's lr * decay leaves of it, and one that does not decay stays."""
-    optim = Optim(lr=0.1, schedule="constant", weight_decay=0.1, weight_decay_end=0.5, decay_on="kernels")
-    train(replace(tiny, objective=Still(), optim=optim, length=Span(8), average=0.0), tmp_path, "cpu", quiet)
+    optim = Optim(
+        lr=0.1, schedule="constant", weight_decay=0.1, weight_decay_end=0.5, decay_on="kernels"
+    )
+    train(
+        replace(tiny, objective=Still(), optim=optim, length=Span(8), average=0.0),
+        tmp_path,
+        "cpu",
+        quiet,
+    )
     ran, before = weights(tmp_path), create(tiny.model, seed=0).state_dict()
     left = np.prod([1 - 0.1 * (0.5 - 0.2 * (1 + np.cos(np.pi * step / 8))) for step in range(8)])
     name = "vit.encoder.layer.0.intermediate.dense.weight"
@@ -361,15 +415,27 @@ class TestWeightsToBeginWith:
         """Its first loss is that of a head of its own: -10 and one label among ten, whatever the rest has learned."""
         train(tiny, tmp_path / "first", "cpu", quiet)
         unsure = replace(tiny.model, head_bias=-10.0)
-        found = replace(tiny, init=str(tmp_path / "first"), model=unsure, objective=Supervised("sigmoid"), log_every=1)
+        found = replace(
+            tiny,
+            init=str(tmp_path / "first"),
+            model=unsure,
+            objective=Supervised("sigmoid"),
+            log_every=1,
+        )
         train(replace(found, length=Span(1), optim=Optim()), tmp_path / "second", "cpu", quiet)
-        assert curve(tmp_path / "second")[0]["loss"] == pytest.approx(10 + 10 * np.log1p(np.exp(-10)), rel=1e-4)
+        assert curve(tmp_path / "second")[0]["loss"] == pytest.approx(
+            10 + 10 * np.log1p(np.exp(-10)), rel=1e-4
+        )
 
     def test_a_run_begins_where_another_ended_with_a_new_head(self, tiny, quiet, tmp_path):
         first = train(tiny, tmp_path / "first", "cpu", quiet)
-        still = replace(tiny, init=str(tmp_path / "first"), average=0, length=Span(1), optim=Optim(lr=1e-30))
+        still = replace(
+            tiny, init=str(tmp_path / "first"), average=0, length=Span(1), optim=Optim(lr=1e-30)
+        )
         second = train(still, tmp_path / "second", "cpu", quiet)
-        kept = {name: t for name, t in first.model.state_dict().items() if not name.startswith("head")}
+        kept = {
+            name: t for name, t in first.model.state_dict().items() if not name.startswith("head")
+        }
         for name, tensor in kept.items():
             assert torch.equal(second.model.state_dict()[name], tensor), name
         assert second.model.head.weight.abs().max() < 1e-20 < first.model.head.weight.abs().max()
@@ -384,7 +450,9 @@ class TestWeightsToBeginWith:
     def test_another_architecture_is_refused_by_name(self, tiny, quiet, tmp_path):
         train(tiny, tmp_path / "first", "cpu", quiet)
         other = replace(tiny, init=str(tmp_path / "first"), model=replace(tiny.model, heads=3))
-        with pytest.raises(ValueError, match=r"holds another model than the recipe's \(heads: 2 -> 3\)"):
+        with pytest.raises(
+            ValueError, match=r"holds another model than the recipe's \(heads: 2 -> 3\)"
+        ):
             train(other, tmp_path / "second", "cpu", quiet)
 
 
@@ -429,9 +497,16 @@ class TestResolve:
             resolve(replace(tiny, **changes), self.facts)
 
     def test_size_and_classes_must_fit(self, tiny):
-        with pytest.raises(ValueError, match=r"set both: --model.image 16 16 --data.preprocessing.size 16 16"):
+        with pytest.raises(
+            ValueError, match=r"set both: --model.image 16 16 --data.preprocessing.size 16 16"
+        ):
             resolve(
-                replace(tiny, data=replace(tiny.data, preprocessing=replace(tiny.data.preprocessing, size=(16, 16)))),
+                replace(
+                    tiny,
+                    data=replace(
+                        tiny.data, preprocessing=replace(tiny.data.preprocessing, size=(16, 16))
+                    ),
+                ),
                 self.facts,
             )
         with pytest.raises(ValueError, match="the model has 7 classes, the data 10"):
@@ -459,5 +534,7 @@ def test_a_module_of_ones_own_can_call_train(tmp_path):
         "    train(replace(r, length=Span(4), batch=16, optim=replace(r.optim, warmup=Span(1))), 'run', 'cpu')\n"
         "if __name__ == '__main__':\n    t = threading.Thread(target=main)\n    t.start()\n    t.join()\n"
     )
-    subprocess.run([sys.executable, "-W", "error", str(script)], check=True, cwd=tmp_path, timeout=120)
+    subprocess.run(
+        [sys.executable, "-W", "error", str(script)], check=True, cwd=tmp_path, timeout=120
+    )
     assert (tmp_path / "run" / "model" / "config.json").exists()

@@ -24,7 +24,15 @@ SETTINGS = """--length 40 --batch 48 --micro-batch 12 --save-every 5 --evaluate-
 def agent(workdir, *settings, ranks=2, options=("--standalone",)):
     """A torchrun of so many ranks, in a process group of its own."""
     vitkit = ["-m", "vitkit", "train", "digits", "--workdir", str(workdir), *SETTINGS, *settings]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options, *vitkit]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(ranks),
+        *options,
+        *vitkit,
+    ]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -57,7 +65,10 @@ def workers(pid):
 def until(process, workdir, step):
     """Wait for a training step."""
     while process.poll() is None:
-        if any(line["step"] >= step and "loss" in line for line in read_metrics(workdir / "metrics.jsonl")):
+        if any(
+            line["step"] >= step and "loss" in line
+            for line in read_metrics(workdir / "metrics.jsonl")
+        ):
             return
         time.sleep(0.02)
     raise AssertionError(process.communicate()[0])
@@ -76,7 +87,9 @@ def undisturbed(tmp_path_factory):
     return workdir
 
 
-def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_happened(undisturbed, tmp_path):
+def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_happened(
+    undisturbed, tmp_path
+):
     process = agent(tmp_path, options=("--standalone", "--max-restarts", "3"))
     for step in (7, 23):
         until(process, tmp_path, step)
@@ -111,7 +124,9 @@ def test_preemption_saves_on_all_ranks_and_any_number_continues(undisturbed, tmp
 
 
 def test_a_rank_that_hangs_is_named(tmp_path):
-    process = agent(tmp_path, "--patience", "6", options=("--standalone", "--shutdown-timeout", "5"))
+    process = agent(
+        tmp_path, "--patience", "6", options=("--standalone", "--shutdown-timeout", "5")
+    )
     until(process, tmp_path, 7)
     os.kill(workers(process.pid)[1], signal.SIGSTOP)
     code, said = finish(process)
@@ -124,7 +139,9 @@ def test_a_second_run_in_the_same_directory_is_refused_once(tmp_path):
     until(first, tmp_path, 3)
     code, said = finish(agent(tmp_path, "--length", "100000"))
     assert first.poll() is None
-    assert code != 0 and said.count(f"vitkit: another process is training into {tmp_path}") == 1, said
+    assert code != 0 and said.count(f"vitkit: another process is training into {tmp_path}") == 1, (
+        said
+    )
     for pid in (*workers(first.pid), first.pid):
         os.kill(pid, signal.SIGKILL)
     first.communicate()
@@ -135,7 +152,16 @@ def test_two_machines_are_one_run(undisturbed, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    meet = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "vitkit")
+    meet = (
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{port}",
+        "--rdzv-id",
+        "vitkit",
+    )
     here, there = (agent(tmp_path, options=(*meet, "--local-addr", "127.0.0.1")) for _ in range(2))
     (code, said), (code2, said2) = finish(here), finish(there)
     assert (code, code2) == (0, 0), said + said2

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from vitkit.models import create
-from vitkit.train import Optim, Span, Tune, train
+from vitkit.system.span import Span
+from vitkit.train import Optim, Tune, train
 from vitkit.train.recipe import Facts, resolve
 from vitkit.train.tune import choose, merged
 
@@ -17,7 +18,14 @@ def published(tiny, quiet, tmp_path):
     """Trained weights, and a recipe that begins with them and shows every trained parameter moving."""
     first = train(replace(tiny, average=0), tmp_path / "first", "cpu", quiet)
     still = replace(tiny.model, dropout=0.0, stochastic_depth=0.0)
-    recipe = replace(tiny, init=str(tmp_path / "first"), model=still, average=0.0, length=Span(3), optim=Optim(lr=1e-2))
+    recipe = replace(
+        tiny,
+        init=str(tmp_path / "first"),
+        model=still,
+        average=0.0,
+        length=Span(3),
+        optim=Optim(lr=1e-2),
+    )
     return first.model.state_dict(), recipe
 
 
@@ -27,11 +35,16 @@ def moved(before, model) -> set[str]:
 
 @pytest.mark.parametrize(
     ("blocks", "still"),
-    [(0, ("stem", "cls", "positions", "blocks", "norm")), (1, ("stem", "cls", "positions", "blocks.0"))],
+    [
+        (0, ("stem", "cls", "positions", "blocks", "norm")),
+        (1, ("stem", "cls", "positions", "blocks.0")),
+    ],
 )
 def test_the_last_blocks_are_trained_and_nothing_else(published, quiet, tmp_path, blocks, still):
     before, recipe = published
-    model = train(replace(recipe, tune=Tune(blocks=blocks)), tmp_path / "second", "cpu", quiet).model
+    model = train(
+        replace(recipe, tune=Tune(blocks=blocks)), tmp_path / "second", "cpu", quiet
+    ).model
     expected = {name for name in before if not name.startswith(still)}
     assert expected and moved(before, model) == expected
 
@@ -40,13 +53,21 @@ def test_adapters_change_the_blocks_matrices_and_are_gone_when_saved(published, 
     before, recipe = published
     model = train(replace(recipe, tune=Tune(lora=2)), tmp_path / "second", "cpu", quiet).model
     changed = moved(before, model)
-    assert changed == {n for n in before if n.startswith("head") or (n.startswith("blocks") and before[n].ndim == 2)}
-    difference = model.state_dict()["blocks.0.mlp.expand.weight"] - before["blocks.0.mlp.expand.weight"]
+    assert changed == {
+        n
+        for n in before
+        if n.startswith("head") or (n.startswith("blocks") and before[n].ndim == 2)
+    }
+    difference = (
+        model.state_dict()["blocks.0.mlp.expand.weight"] - before["blocks.0.mlp.expand.weight"]
+    )
     assert torch.linalg.matrix_rank(difference, rtol=1e-3) == 2
 
 
 def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
-    config = replace(resolve(tiny, Facts(100, tuple("0123456789"))).model, dropout=0.0, stochastic_depth=0.0)
+    config = replace(
+        resolve(tiny, Facts(100, tuple("0123456789"))).model, dropout=0.0, stochastic_depth=0.0
+    )
     images = torch.randn(3, 3, 8, 8)
     plain = create(config, seed=3).eval()
     torch.nn.init.normal_(plain.head.weight)

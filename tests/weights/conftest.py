@@ -20,7 +20,9 @@ def random_classifier():
                     parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
                 )
         prepare = Preprocessing(size=config.image, interpolation="bicubic", mean=(0.4, 0.5, 0.6))
-        return Classifier(model, prepare, tuple(f"class {i}" for i in range(config.classes)), dict(origin))
+        return Classifier(
+            model, prepare, tuple(f"class {i}" for i in range(config.classes)), dict(origin)
+        )
 
     return make
 

@@ -21,10 +21,17 @@ def test_a_new_head_is_zero_and_straight(random_classifier):
         "dropped: the head of 7 classes, and its hidden layer of 24",
         "newly made: a head of 2 classes, all zeros",
     ]
-    assert after.labels == ("ant", "bee") and after.model.config == replace(CONFIG, classes=2, representation=0)
+    assert after.labels == ("ant", "bee") and after.model.config == replace(
+        CONFIG, classes=2, representation=0
+    )
     x = torch.randn(2, 3, 32, 32)
-    assert torch.equal(after.model(x), torch.zeros(2, 2)) and torch.equal(after.model.encode(x), before.model.encode(x))
-    assert after.model.blocks[0].mlp.expand.weight.data_ptr() == before.model.blocks[0].mlp.expand.weight.data_ptr()
+    assert torch.equal(after.model(x), torch.zeros(2, 2)) and torch.equal(
+        after.model.encode(x), before.model.encode(x)
+    )
+    assert (
+        after.model.blocks[0].mlp.expand.weight.data_ptr()
+        == before.model.blocks[0].mlp.expand.weight.data_ptr()
+    )
     assert all(parameter.requires_grad for parameter in after.model.parameters())
 
 
@@ -36,7 +43,8 @@ def test_the_same_labels_keep_the_head(random_classifier):
 
 def test_two_heads_are_both_new(random_classifier):
     after, _ = adopt(
-        random_classifier(vit("mu/8", image=(32, 32), classes=7, pool="distilled", registers=1)), labels="ab"
+        random_classifier(vit("mu/8", image=(32, 32), classes=7, pool="distilled", registers=1)),
+        labels="ab",
     )
     assert torch.equal(after.model(torch.randn(1, 3, 32, 32)), torch.zeros(1, 2))
 
@@ -71,7 +79,9 @@ def test_every_family_at_another_size_and_with_another_head(config, random_class
 
 
 def test_sizes_that_have_no_meaning(random_classifier):
-    with pytest.raises(ValueError, match="relative positions of 4 x 4 patches have no meaning on 8 x 4"):
+    with pytest.raises(
+        ValueError, match="relative positions of 4 x 4 patches have no meaning on 8 x 4"
+    ):
         adopt(random_classifier(vit("mu/8", image=32, positions="relative")), image=(64, 32))
     lenet = random_classifier(named("LeNet-5"))
     with pytest.raises(ValueError, match="LeNet-5 takes images of 32 x 32 pixels, not 64 x 32"):
@@ -115,7 +125,9 @@ def test_any_grid_to_any_grid(h, w, h2, w2, method, prefix):
     assert found.shape == (1, prefix + h2 * w2, 2) and found.isfinite().all()
     assert torch.equal(found[:, :prefix], table[:, :prefix])
     torch.testing.assert_close(found[..., 1], torch.full_like(found[..., 1], 3))
-    assert found[..., 0].abs().max() <= 2 * table[..., 0].abs().max()  # bicubic overshoots, bilinear never
+    assert (
+        found[..., 0].abs().max() <= 2 * table[..., 0].abs().max()
+    )  # bicubic overshoots, bilinear never
 
 
 @settings(max_examples=40, deadline=None)
@@ -125,12 +137,20 @@ def test_methods_are_those_of_their_origins(h, w, h2, w2):
     import torch.nn.functional as F
     from timm.layers import resample_abs_pos_embed
 
-    table = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 1 + h * w, 3)).astype(np.float32))
+    table = torch.from_numpy(
+        np.random.default_rng(0).normal(size=(1, 1 + h * w, 3)).astype(np.float32)
+    )
     theirs = resample_abs_pos_embed(table, [h2, w2], [h, w], num_prefix_tokens=1)
-    torch.testing.assert_close(resample(table, (h, w), (h2, w2), "timm"), theirs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        resample(table, (h, w), (h2, w2), "timm"), theirs, atol=1e-4, rtol=1e-4
+    )
     image = table[:, 1:].reshape(1, h, w, 3).permute(0, 3, 1, 2)
     for method, corners in (("huggingface", False), ("torchvision", True)):
         theirs = (
-            F.interpolate(image, size=(h2, w2), mode="bicubic", align_corners=corners).permute(0, 2, 3, 1).flatten(1, 2)
+            F.interpolate(image, size=(h2, w2), mode="bicubic", align_corners=corners)
+            .permute(0, 2, 3, 1)
+            .flatten(1, 2)
         )
-        torch.testing.assert_close(resample(table, (h, w), (h2, w2), method)[:, 1:], theirs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            resample(table, (h, w), (h2, w2), method)[:, 1:], theirs, atol=1e-4, rtol=1e-4
+        )

@@ -67,7 +67,11 @@ def serving():
 def bucket(serving, random_classifier, tmp_path, monkeypatch):
     convert(random_classifier(CONFIG), tmp_path / "m.npz", "google")
     data = (tmp_path / "m.npz").read_bytes()
-    names = ["imagenet21k/ViT-B_16.npz", "imagenet21k%2Bimagenet2012/ViT-B_16.npz", f"augreg/{AUGREG}.npz"]
+    names = [
+        "imagenet21k/ViT-B_16.npz",
+        "imagenet21k%2Bimagenet2012/ViT-B_16.npz",
+        f"augreg/{AUGREG}.npz",
+    ]
     server, address = serving(Bucket, files=dict.fromkeys(names, data), breaks=0, md5="")
     monkeypatch.setattr(fetch, "ENDPOINT", address)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
@@ -116,14 +120,18 @@ def test_a_part_of_something_longer_is_thrown_away(bucket, tmp_path):
 
 
 def test_no_such_file_and_no_network(bucket, monkeypatch):
-    with pytest.raises(ValueError, match=r"ViT-Z_16.npz: there is no such file; the names are listed"):
+    with pytest.raises(
+        ValueError, match=r"ViT-Z_16.npz: there is no such file; the names are listed"
+    ):
         find("imagenet21k/ViT-Z_16")
     monkeypatch.setattr(fetch, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ValueError, match="cannot be downloaded: .*refused"):
         find("sam/ViT-B_16")
 
 
-@pytest.mark.parametrize("name", ["imagenet21k/../../secret", "augreg/.hidden", "no such thing", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["imagenet21k/../../secret", "augreg/.hidden", "no such thing", "a/b/c"]
+)
 def test_names_that_are_none(name, bucket):
     with pytest.raises(ValueError, match="it is no name of a model|neither a local path nor"):
         find(name)
@@ -145,7 +153,11 @@ class Hub(BaseHTTPRequestHandler):
     def reply(self, body, status=200, **headers):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        for name, value in {"Content-Length": len(data), "X-Repo-Commit": self.SHA, **headers}.items():
+        for name, value in {
+            "Content-Length": len(data),
+            "X-Repo-Commit": self.SHA,
+            **headers,
+        }.items():
             self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
         if self.command != "HEAD":
@@ -195,7 +207,9 @@ class Hub(BaseHTTPRequestHandler):
             for line in body.decode().splitlines():
                 entry = json.loads(line)
                 if entry["key"] == "file":
-                    self.server.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                    self.server.files[entry["value"]["path"]] = base64.b64decode(
+                        entry["value"]["content"]
+                    )
             return self.reply(
                 {
                     "success": True,
@@ -218,7 +232,11 @@ def hub(serving, tmp_path, monkeypatch):
     server, address = serving(Hub, files={}, made=None)
     for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_HOME"):
         monkeypatch.setattr(constants, name, address, raising=False)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        address + "/{repo_id}/resolve/{revision}/{filename}",
+    )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     import huggingface_hub.hf_api as hf_api
 
@@ -227,7 +245,9 @@ def hub(serving, tmp_path, monkeypatch):
     return server
 
 
-def test_up_to_the_hub_and_down_again(hub, random_classifier, same_model, tmp_path, monkeypatch, capsys):
+def test_up_to_the_hub_and_down_again(
+    hub, random_classifier, same_model, tmp_path, monkeypatch, capsys
+):
     """Pushed by the command, loaded by name, and loaded again from the cache when the hub is gone."""
     import huggingface_hub.constants as constants
 
@@ -237,17 +257,26 @@ def test_up_to_the_hub_and_down_again(hub, random_classifier, same_model, tmp_pa
     assert main(["push", str(tmp_path / "run"), "you/model", "--private"]) == 0
     assert "uploaded" in capsys.readouterr().out
     assert hub.made["name"] == "model" and "private" in str(hub.made)
-    assert set(hub.files) == {"README.md", "config.json", "model.safetensors", "preprocessor_config.json"}
+    assert set(hub.files) == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+    }
     same_model(load("you/model", quiet=True), classifier)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.asked.clear()
     same_model(load("you/model", quiet=True), classifier)
     assert not hub.asked
-    with pytest.raises(ValueError, match="you/other is neither a local path nor a model that the hub gives"):
+    with pytest.raises(
+        ValueError, match="you/other is neither a local path nor a model that the hub gives"
+    ):
         load("you/other")
 
 
 def test_what_is_no_model_is_not_pushed(hub, tmp_path, capsys):
     assert main(["push", str(tmp_path), "you/model"]) == 1
-    assert "is no model directory; write one with vitkit convert" in " ".join(capsys.readouterr().err.split())
+    assert "is no model directory; write one with vitkit convert" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert hub.made is None and Path(tmp_path).exists()

@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitkit.models import vit
-from vitkit.weights import convert, google, load, save, timm
+from vitkit.weights import convert, load, save
 from vitkit.weights.files import read_npz, read_pickle
+from vitkit.weights.formats.google import vit as google
+from vitkit.weights.formats.timm import vit as timm
 from vitkit.weights.store import tensors_in
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3, depth=2, width=16, mlp=16, heads=2)
@@ -26,7 +28,11 @@ MUTATION = st.one_of(
     st.tuples(st.just("flip"), st.floats(0, 1, exclude_max=True), st.integers(1, 255)),
     st.tuples(st.just("cut"), st.floats(0, 1), st.just(0)),
     st.tuples(st.just("insert"), st.floats(0, 1), st.integers(0, 255)),
-    st.tuples(st.just("number"), st.floats(0, 1), st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1])),
+    st.tuples(
+        st.just("number"),
+        st.floats(0, 1),
+        st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]),
+    ),
     st.tuples(
         st.just("word"),
         st.floats(0, 1),
@@ -62,7 +68,9 @@ def outcome(path: Path) -> None:
 
 
 many = settings(
-    max_examples=300, deadline=3000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=300,
+    deadline=3000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -79,7 +87,9 @@ def files(random_classifier, tmp_path):
 
 @many
 @given(st.lists(MUTATION, min_size=1, max_size=4))
-@pytest.mark.parametrize("name", ["hf/model.safetensors", "hf/config.json", "m.npz", "plain.npz", "m.pth"])
+@pytest.mark.parametrize(
+    "name", ["hf/model.safetensors", "hf/config.json", "m.npz", "plain.npz", "m.pth"]
+)
 def test_a_damaged_file_is_a_sentence(name, files, mutations):
     whole = (files / name).read_bytes()
     try:
@@ -90,8 +100,12 @@ def test_a_damaged_file_is_a_sentence(name, files, mutations):
 
 
 VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5)
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=4,
 )
 
@@ -135,7 +149,8 @@ class Runs:
 def test_a_pickle_that_runs_something_does_not(tmp_path):
     torch.save({"patch_embed.proj.weight": torch.zeros(1), "evil": Runs()}, tmp_path / "m.pth")
     with pytest.raises(
-        ValueError, match=r"it holds the Python object posix.system, and vitkit runs no code from files"
+        ValueError,
+        match=r"it holds the Python object posix.system, and vitkit runs no code from files",
     ):
         load(tmp_path / "m.pth")
     (tmp_path / "old.pth").write_bytes(pickle.dumps({"a": Runs()}))
@@ -150,7 +165,10 @@ def test_a_pickle_that_runs_something_does_not(tmp_path):
 def test_settings_in_a_training_checkpoint_are_no_danger(tmp_path):
     import argparse
 
-    torch.save({"args": argparse.Namespace(lr=1), "model": {"w": torch.ones(2)}, "epoch": 3}, tmp_path / "m.pth")
+    torch.save(
+        {"args": argparse.Namespace(lr=1), "model": {"w": torch.ones(2)}, "epoch": 3},
+        tmp_path / "m.pth",
+    )
     tensors, wrapper = read_pickle(tmp_path / "m.pth")
     assert wrapper == "model" and torch.equal(tensors["w"].read(), torch.ones(2))
 
@@ -160,14 +178,22 @@ def test_the_format_before_pytorch_1_6(tmp_path, random_classifier):
     state = {n: t.clone() for n, t in tensors_in(timm, classifier).items()}
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     found = load(tmp_path / "old.pth", heads=2, quiet=True)
-    assert all(torch.equal(t, classifier.model.state_dict()[n]) for n, t in found.model.state_dict().items())
+    assert all(
+        torch.equal(t, classifier.model.state_dict()[n])
+        for n, t in found.model.state_dict().items()
+    )
 
 
 def npz_with(shape: str, data: bytes, name: str = "embedding/kernel.npy") -> bytes:
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    header = (
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117)
+        + b"\n"
+    )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data)
+        archive.writestr(
+            name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+        )
     return buffer.getvalue()
 
 
@@ -178,10 +204,15 @@ def npz_with(shape: str, data: bytes, name: str = "embedding/kernel.npy") -> byt
         (npz_with("(-1, -1)", b"1234"), "is no weights"),
         (npz_with("(1.5,)", b"1234"), "cannot be loaded"),
         (npz_with("(True,)", b"1234"), "cannot be loaded"),
-        (npz_with("(536870912,)", bytes(2**29)), "it would take .* bytes of memory, out of a file of"),
+        (
+            npz_with("(536870912,)", bytes(2**29)),
+            "it would take .* bytes of memory, out of a file of",
+        ),
     ],
 )
-def test_an_archive_that_promises_too_much_is_refused_before_memory_is_taken(content, sentence, tmp_path):
+def test_an_archive_that_promises_too_much_is_refused_before_memory_is_taken(
+    content, sentence, tmp_path
+):
     (tmp_path / "m.npz").write_bytes(content)
     tracemalloc.start()
     with pytest.raises(ValueError, match=sentence):
@@ -199,7 +230,10 @@ def test_a_configuration_that_asks_for_the_impossible_is_refused_at_once(files):
         ("classes", 2**62),
         ("image", [2**40, 2**40]),
     ):
-        wrong = {**config, "vitkit": {**config["vitkit"], "model": {**config["vitkit"]["model"], name: value}}}
+        wrong = {
+            **config,
+            "vitkit": {**config["vitkit"], "model": {**config["vitkit"]["model"], name: value}},
+        }
         (files / "hf" / "config.json").write_text(json.dumps(wrong))
         with pytest.raises(ValueError, match="cannot be loaded"):
             load(files / "hf")
@@ -236,7 +270,9 @@ def test_every_misfit_is_named_at_once(files):
 
 def test_names_without_a_model_are_a_sentence(tmp_path):
     np.savez(tmp_path / "m.npz", a=np.zeros(3), b=np.zeros(2))
-    with pytest.raises(ValueError, match=r"its 2 tensors \(a, b, ...\) have the names of no Vision Transformer"):
+    with pytest.raises(
+        ValueError, match=r"its 2 tensors \(a, b, ...\) have the names of no Vision Transformer"
+    ):
         load(tmp_path / "m.npz")
     (tmp_path / "note.txt").write_text("dear all")
     with pytest.raises(ValueError, match="cannot be loaded"):

@@ -34,7 +34,9 @@ CONFIGS = {
     "distilled": small(pool="distilled", registers=1, gelu="erf"),
     "a distillation token nobody reads": small(registers=1),
     "registers": small(registers=4),
-    "LayerScale and a norm after the mean": small(pool="gap", class_token=True, norm="pooled", layer_scale=0.1),
+    "LayerScale and a norm after the mean": small(
+        pool="gap", class_token=True, norm="pooled", layer_scale=0.1
+    ),
     "no position for the class token": small(prefix_positions=0),
     "DINOv2's positions": small(registers=4, prefix_positions=1, layer_scale=1.0),
     "fixed positions": small(positions="sincos", pool="gap"),
@@ -47,8 +49,12 @@ CONFIGS = {
     "rotary positions": small(positions="rotary", heads=2, width=48),
     "hybrid": vit("R26+mu/16", image=(64, 48), classes=7, stem=Backbone((1, 1, 2), 0.5)),
     "hybrid on a root": vit("R+mu/8", image=(32, 48), classes=7, gelu="erf"),
-    "hybrid of timm's": vit("R+mu/16", image=(64, 128), classes=7, gelu="erf", stem=Backbone((), **DIALECTS["timm"])),
-    "hybrid on a ResNet v2": vit("R26+mu/32", image=64, classes=7, stem=Backbone((1, 1), 0.5, order="pre"), patch=4),
+    "hybrid of timm's": vit(
+        "R+mu/16", image=(64, 128), classes=7, gelu="erf", stem=Backbone((), **DIALECTS["timm"])
+    ),
+    "hybrid on a ResNet v2": vit(
+        "R26+mu/32", image=64, classes=7, stem=Backbone((1, 1), 0.5, order="pre"), patch=4
+    ),
     "ResNet": ResNetConfig(Backbone((1, 2), 0.5), (32, 48), classes=7),
     "ResNet without a head": ResNetConfig(Backbone((1,), 0.5), (32, 48), classes=0),
     "BiT": ResNetConfig(Backbone((1, 2), 0.5, "pre", **DIALECTS["bit"]), (32, 48), classes=7),
@@ -84,13 +90,17 @@ def test_there_and_back_with_the_proof(to, config, random_classifier, same_model
     same_model(classifier, load(proof.path, quiet=True))
     assert load(proof.path, quiet=True).origin == {"loss": "sigmoid"}
     if to in ("huggingface", "timm", "torchvision"):
-        assert proof.library and proof.largest < (5e-2 if differences else 1e-5 * max(proof.scale, 1))
+        assert proof.library and proof.largest < (
+            5e-2 if differences else 1e-5 * max(proof.scale, 1)
+        )
     assert proof.differences == tuple(differences)
 
 
 def test_what_formats_have_no_place_for(random_classifier, tmp_path):
     tanh, gap = random_classifier(PLAIN), random_classifier(CONFIGS["gap"])
-    with pytest.raises(ValueError, match=r"torchvision would compute another function \(GELU: the tanh form here"):
+    with pytest.raises(
+        ValueError, match=r"torchvision would compute another function \(GELU: the tanh form here"
+    ):
         convert(tanh, tmp_path / "m.safetensors", "torchvision")
     with pytest.raises(ValueError, match='huggingface has no place for pooling by "gap"'):
         convert(gap, tmp_path / "m", "huggingface")
@@ -102,7 +112,9 @@ def test_what_formats_have_no_place_for(random_classifier, tmp_path):
 # the other libraries' own models, random weights, read by their names and shapes alone
 
 
-def agrees(theirs: nn.Module, found: VisionTransformer, image=(32, 32), read=lambda out: out) -> None:
+def agrees(
+    theirs: nn.Module, found: VisionTransformer, image=(32, 32), read=lambda out: out
+) -> None:
     images = torch.randn(3, 3, *image)
     with torch.inference_mode():
         torch.testing.assert_close(found(images), read(theirs.eval()(images)), atol=1e-5, rtol=1e-5)
@@ -133,10 +145,19 @@ TIMM = {
 def test_timm_models_are_read(arguments, ending, tmp_path):
     from timm.models.vision_transformer import VisionTransformer as Timm
 
-    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 7}
+    sizes = {
+        "img_size": 32,
+        "patch_size": 8,
+        "embed_dim": 48,
+        "depth": 2,
+        "num_heads": 4,
+        "num_classes": 7,
+    }
     theirs = shaken(Timm(**{**sizes, **arguments}))
     state = theirs.state_dict()
-    save_file(state, tmp_path / "m.safetensors") if ending == "safetensors" else torch.save(state, tmp_path / "m.pth")
+    save_file(state, tmp_path / "m.safetensors") if ending == "safetensors" else torch.save(
+        state, tmp_path / "m.pth"
+    )
     found = load(tmp_path / f"m.{ending}", heads=4, quiet=True)
     side = arguments.get("img_size", 32)
     if arguments.get("global_pool") == "avg" and "fc_norm" not in arguments:
@@ -149,11 +170,17 @@ def test_a_distilled_deit_is_read(tmp_path):
     from timm.models.deit import VisionTransformerDistilled
 
     theirs = shaken(
-        VisionTransformerDistilled(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=4, num_classes=7)
+        VisionTransformerDistilled(
+            img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=4, num_classes=7
+        )
     )
     torch.save({"model": theirs.state_dict()}, tmp_path / "deit.pth")
     found = load(tmp_path / "deit.pth", heads=4, quiet=True)
-    assert found.model.config.pool == "distilled" and found.preprocessing.mean == (0.485, 0.456, 0.406)
+    assert found.model.config.pool == "distilled" and found.preprocessing.mean == (
+        0.485,
+        0.456,
+        0.406,
+    )
     agrees(theirs, found.model)
 
 
@@ -161,7 +188,9 @@ def test_a_timm_repository_is_read_as_it_describes_itself(tmp_path):
     import timm
 
     theirs = shaken(
-        timm.create_model("vit_tiny_patch16_224", num_classes=5, img_size=(32, 64), depth=2, act_layer="gelu_tanh")
+        timm.create_model(
+            "vit_tiny_patch16_224", num_classes=5, img_size=(32, 64), depth=2, act_layer="gelu_tanh"
+        )
     )
     save_file(theirs.state_dict(), tmp_path / "model.safetensors")
     said = {
@@ -173,7 +202,10 @@ def test_a_timm_repository_is_read_as_it_describes_itself(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(said))
     found = load(tmp_path, quiet=True)
     assert found.labels == tuple("abcde") and found.model.config.gelu == "tanh"
-    assert found.preprocessing.mean == (0.1, 0.2, 0.3) and found.preprocessing.interpolation == "bilinear"
+    assert (
+        found.preprocessing.mean == (0.1, 0.2, 0.3)
+        and found.preprocessing.interpolation == "bilinear"
+    )
     agrees(theirs, found.model, (32, 64))
 
 
@@ -181,18 +213,26 @@ def test_training_checkpoints_are_unwrapped(tmp_path, capsys):
     """DINO's teacher with its projection head, and MAE with its decoder: the encoder is taken, the rest is named."""
     from timm.models.vision_transformer import VisionTransformer as Timm
 
-    theirs = shaken(Timm(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=4, num_classes=0))
+    theirs = shaken(
+        Timm(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=4, num_classes=0)
+    )
     state = {f"module.backbone.{name}": t for name, t in theirs.state_dict().items()}
     head = {f"module.head.mlp.{i}.weight": torch.zeros(4, 4) for i in (0, 2)} | {
         "module.head.last_layer.weight_g": torch.zeros(4, 1)
     }
     torch.save({"student": {}, "teacher": state | head, "epoch": 3}, tmp_path / "dino.pth")
     found = load(tmp_path / "dino.pth", heads=4)
-    assert "left out: module.head.mlp.*.weight (2 times), module.head.last_layer.weight_g" in capsys.readouterr().err
+    assert (
+        "left out: module.head.mlp.*.weight (2 times), module.head.last_layer.weight_g"
+        in capsys.readouterr().err
+    )
     assert found.model.config.classes == 0 and found.preprocessing.std == (0.229, 0.224, 0.225)
     agrees(theirs, found.model)
     torch.save(
-        {"model": theirs.state_dict() | {"mask_token": torch.zeros(1, 1, 8), "decoder_pred.bias": torch.zeros(3)}},
+        {
+            "model": theirs.state_dict()
+            | {"mask_token": torch.zeros(1, 1, 8), "decoder_pred.bias": torch.zeros(3)}
+        },
         tmp_path / "m.pth",
     )
     agrees(theirs, load(tmp_path / "m.pth", heads=4, quiet=True).model)
@@ -202,7 +242,14 @@ def test_original_dinov2_registers_have_no_positions(tmp_path):
     """Its table has a row for the class token and none for the registers, and one more for each patch."""
     from timm.models.vision_transformer import VisionTransformer as Timm
 
-    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 0}
+    sizes = {
+        "img_size": 32,
+        "patch_size": 8,
+        "embed_dim": 48,
+        "depth": 2,
+        "num_heads": 4,
+        "num_classes": 0,
+    }
     theirs = shaken(Timm(**sizes, reg_tokens=4, init_values=1.0))
     with torch.no_grad():
         theirs.pos_embed[:, 1:5] = 0
@@ -224,7 +271,10 @@ def test_torchvision_models_are_read(old, arguments, tmp_path):
     state = theirs.state_dict()
     if old:
         other = {".mlp.0.": ".mlp.linear_1.", ".mlp.3.": ".mlp.linear_2."}
-        state = {next((n.replace(a, b) for a, b in other.items() if a in n), n): t for n, t in state.items()}
+        state = {
+            next((n.replace(a, b) for a, b in other.items() if a in n), n): t
+            for n, t in state.items()
+        }
     torch.save(state, tmp_path / "m.pth")
     agrees(theirs, load(tmp_path / "m.pth", heads=4, quiet=True).model)
 
@@ -250,8 +300,18 @@ NEWER = {
 def test_transformers_models_are_read(kind, more, pooler, tmp_path):
     import transformers
 
-    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 80}
-    sizes |= {"image_size": 32, "patch_size": 8, "num_labels": 7, "id2label": {i: f"name {i}" for i in range(7)}}
+    sizes = {
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 80,
+    }
+    sizes |= {
+        "image_size": 32,
+        "patch_size": 8,
+        "num_labels": 7,
+        "id2label": {i: f"name {i}" for i in range(7)},
+    }
     config = transformers.ViTConfig if kind.startswith("ViT") else transformers.DeiTConfig
     arguments = {"add_pooling_layer": pooler} if kind.endswith("Model") else {}
     theirs = shaken(getattr(transformers, kind)(config(**sizes, **more), **arguments))
@@ -331,8 +391,12 @@ def test_transformers_opens_what_vitkit_saves_without_a_word(random_classifier, 
         save(random_classifier(CONFIGS[name]), tmp_path / name)
         kind = json.loads((tmp_path / name / "config.json").read_text())["architectures"][0]
         more = {"add_pooling_layer": False} if kind.endswith("Model") else {}
-        _, report = getattr(transformers, kind).from_pretrained(tmp_path / name, output_loading_info=True, **more)
-        assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+        _, report = getattr(transformers, kind).from_pretrained(
+            tmp_path / name, output_loading_info=True, **more
+        )
+        assert not any(
+            report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        ), report
 
 
 @pytest.mark.parametrize("name", ["Ti/16", "S/16", "B/16", "S/32", "B/32"])
@@ -351,7 +415,7 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
     from torchvision.models import VisionTransformer as TorchVision
     from transformers import ViTConfig, ViTForImageClassification
 
-    from vitkit.weights.timm import architecture
+    from vitkit.weights.formats.timm.vit import architecture
 
     config = vit(name, gelu="erf")
     with torch.device("meta"):
@@ -359,7 +423,9 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
         named, arguments = architecture(config)
         others = {
             "timm": timm.create_model(named, num_classes=1000, weight_init="skip", **arguments),
-            "torchvision": TorchVision(224, config.patch, config.depth, config.heads, config.width, config.mlp),
+            "torchvision": TorchVision(
+                224, config.patch, config.depth, config.heads, config.width, config.mlp
+            ),
         }
         said = table_of("huggingface", config).config_json(config, tuple(map(str, range(1000))))
         others["huggingface"] = ViTForImageClassification(
@@ -368,10 +434,18 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
     for to, theirs in others.items():
         made = {}
         for r in table_of(to, config).rules(config):
-            made |= zip(r.theirs, (part.shape for part in r.way.write(model.state_dict()[r.ours])), strict=True)
+            made |= zip(
+                r.theirs,
+                (part.shape for part in r.way.write(model.state_dict()[r.ours])),
+                strict=True,
+            )
         made = table_of(to, config).spell(made, config)
-        if to == "huggingface":  # in memory Transformers 5 has other names; the sum of sizes says as much
-            assert sum(s.numel() for s in made.values()) == sum(p.numel() for p in theirs.parameters())
+        if (
+            to == "huggingface"
+        ):  # in memory Transformers 5 has other names; the sum of sizes says as much
+            assert sum(s.numel() for s in made.values()) == sum(
+                p.numel() for p in theirs.parameters()
+            )
         else:
             assert made == {key: t.shape for key, t in theirs.state_dict().items()}
 
@@ -395,14 +469,22 @@ def test_google_s_own_answers(shared, name, tmp_path):
     expected = np.load(shared(f"reference/{name}.expected.npz"))
     images = torch.from_numpy(expected["images"]).permute(0, 3, 1, 2)
     with torch.inference_mode():
-        for ours, theirs in ((found.model(images), "logits"), (found.model.features(images), "representation")):
+        for ours, theirs in (
+            (found.model(images), "logits"),
+            (found.model.features(images), "representation"),
+        ):
             if theirs in expected:  # which big_vision's ResNets do not give
-                torch.testing.assert_close(ours, torch.from_numpy(expected[theirs]), atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(
+                    ours, torch.from_numpy(expected[theirs]), atol=1e-5, rtol=1e-5
+                )
     convert(found, tmp_path / "again.npz", "google")
     with np.load(file) as before, np.load(tmp_path / "again.npz") as after:
         assert set(before) == set(after)
         assert all(before[key].dtype == after[key].dtype for key in before)
-        assert all(before[key].shape == after[key].shape and np.array_equal(before[key], after[key]) for key in before)
+        assert all(
+            before[key].shape == after[key].shape and np.array_equal(before[key], after[key])
+            for key in before
+        )
 
 
 def test_google_s_other_spellings(random_classifier, same_model, tmp_path, capsys):
@@ -410,23 +492,35 @@ def test_google_s_other_spellings(random_classifier, same_model, tmp_path, capsy
     map_head, plain = random_classifier(CONFIGS["map"]), random_classifier(PLAIN)
     arrays = {name: t.numpy() for name, t in tensors_in(table_of("google", PLAIN), plain).items()}
     np.savez(
-        tmp_path / "state.npz", **{f"opt/target/{n}": a for n, a in arrays.items()}, **{"opt/state/step": np.array(3)}
+        tmp_path / "state.npz",
+        **{f"opt/target/{n}": a for n, a in arrays.items()},
+        **{"opt/state/step": np.array(3)},
     )
     found = load(tmp_path / "state.npz")
     assert "left out: 1 arrays beside the image model, under opt/state" in capsys.readouterr().err
-    assert all(torch.equal(t, found.model.state_dict()[n]) for n, t in plain.model.state_dict().items())
+    assert all(
+        torch.equal(t, found.model.state_dict()[n]) for n, t in plain.model.state_dict().items()
+    )
 
-    arrays = {n.removeprefix("params/"): t.numpy() for n, t in tensors_in(table_of("google", PLAIN), map_head).items()}
+    arrays = {
+        n.removeprefix("params/"): t.numpy()
+        for n, t in tensors_in(table_of("google", PLAIN), map_head).items()
+    }
     tower = {f"params/img/{n}": a for n, a in arrays.items()} | {
         "params/txt/head/bias": np.zeros(3),
         "params/t": np.zeros(1),
     }
     np.savez(tmp_path / "towers.npz", **tower)
     found = load(tmp_path / "towers.npz", quiet=True)
-    assert all(torch.equal(t, found.model.state_dict()[n]) for n, t in map_head.model.state_dict().items())
+    assert all(
+        torch.equal(t, found.model.state_dict()[n]) for n, t in map_head.model.state_dict().items()
+    )
 
     early = {f"params/{n.removeprefix('MAPHead_0/')}": a for n, a in arrays.items()}
-    short = {n: torch.from_numpy(a).bfloat16().view(torch.uint16).numpy().view("V2") for n, a in early.items()}
+    short = {
+        n: torch.from_numpy(a).bfloat16().view(torch.uint16).numpy().view("V2")
+        for n, a in early.items()
+    }
     np.savez(tmp_path / "short.npz", **short)
     found = load(tmp_path / "short.npz")
     assert "widened from bfloat16 to float32" in capsys.readouterr().err
@@ -436,7 +530,8 @@ def test_google_s_other_spellings(random_classifier, same_model, tmp_path, capsy
 
 def test_a_table_that_is_no_square_asks_for_the_size(shared):
     with pytest.raises(
-        ValueError, match=r"position table has 15 patches, which make no square; say the size in pixels"
+        ValueError,
+        match=r"position table has 15 patches, which make no square; say the size in pixels",
     ):
         load(shared("reference/vit_nonsquare.weights.npz"))
     with pytest.raises(ValueError, match="has 15 patches, but 16 x 40 pixels make 2 x 5"):

@@ -24,7 +24,9 @@ HYBRIDS = {
 def shaken(model):
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            parameter += 0.05 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+            )
     return model.eval()
 
 
@@ -37,7 +39,9 @@ def agree(one, two, side):
 LARGE = "vit_large_r50_s32_224"
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == LARGE else ()) for n in HYBRIDS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n == LARGE else ()) for n in HYBRIDS]
+)
 def test_timm_s_hybrids_both_ways(name, tmp_path):
     units, patch, side = HYBRIDS[name]
     theirs = shaken(timm.create_model(name, img_size=side, **SMALL))
@@ -50,7 +54,9 @@ def test_timm_s_hybrids_both_ways(name, tmp_path):
     proof = convert(found, tmp_path / "back", "timm")
     assert proof.library and proof.largest < 1e-4
     before, after = theirs.state_dict(), load_file(tmp_path / "back" / "model.safetensors")
-    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+    assert before.keys() == after.keys() and all(
+        torch.equal(before[key], after[key]) for key in before
+    )
     said = json.loads((tmp_path / "back" / "config.json").read_text())
     agree(theirs, timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval(), side)
     assert said["pretrained_cfg"]["first_conv"] in {key.removesuffix(".weight") for key in before}
@@ -73,7 +79,13 @@ def test_what_timm_s_resnets_are_read_and_which_not(tmp_path):
     from timm.models.resnetv2 import ResNetV2
 
     small = shaken(
-        ResNetV2((1, 2), (256, 512), 5, stem_type="fixed", conv_layer=lambda *a, **k: StdConv2d(*a, eps=1e-8, **k))
+        ResNetV2(
+            (1, 2),
+            (256, 512),
+            5,
+            stem_type="fixed",
+            conv_layer=lambda *a, **k: StdConv2d(*a, eps=1e-8, **k),
+        )
     )
     save_file(small.state_dict(), tmp_path / "small.safetensors")
     found = load(tmp_path / "small.safetensors", image=(40, 40), quiet=True)
@@ -85,7 +97,9 @@ def test_what_timm_s_resnets_are_read_and_which_not(tmp_path):
     ):
         with torch.device("meta"):
             shapes = {key: t.shape for key, t in timm.create_model(name).state_dict().items()}
-        save_file({key: torch.zeros(shape) for key, shape in shapes.items()}, tmp_path / "m.safetensors")
+        save_file(
+            {key: torch.zeros(shape) for key, shape in shapes.items()}, tmp_path / "m.safetensors"
+        )
         with pytest.raises(ValueError, match=sentence):
             load(tmp_path / "m.safetensors", quiet=True)
 
@@ -132,10 +146,19 @@ def test_the_published_names_of_bit(random_classifier, tmp_path):
     ("spoil", "sentence"),
     [
         (lambda a: a.pop("block2/unit1/gn1/scale"), "there is no block2/unit1/gn1/scale"),
-        (lambda a: a.update({"block3/unit9/conv1/kernel": np.zeros((1, 1, 2, 2))}), "no rule reads block3/unit9/conv1"),
+        (
+            lambda a: a.update({"block3/unit9/conv1/kernel": np.zeros((1, 1, 2, 2))}),
+            "no rule reads block3/unit9/conv1",
+        ),
         (lambda a: a.update({"conv_root/kernel": np.zeros((7, 7, 3))}), "it should have 4 axes"),
-        (lambda a: a.update({"conv_root/kernel": np.zeros((7, 7, 3, 48))}), "48 channels in the root"),
-        (lambda a: a.update({"block1/unit1/conv2/kernel": np.zeros((3, 3, 32, 33))}), "block1/unit1/conv2/kernel"),
+        (
+            lambda a: a.update({"conv_root/kernel": np.zeros((7, 7, 3, 48))}),
+            "48 channels in the root",
+        ),
+        (
+            lambda a: a.update({"block1/unit1/conv2/kernel": np.zeros((3, 3, 32, 33))}),
+            "block1/unit1/conv2/kernel",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["hybrid_stage3", "resnet_bit"])

@@ -11,14 +11,28 @@ from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 
-CONFIG = vit("mu/8", image=(16, 24), classes=3, pool="map", representation=8, gelu="erf", eps=1e-5, resample="timm")
-PREPARE = Preprocessing(size=(16, 24), rule="shorter", resize=32, interpolation="bicubic", mean=(0.4, 0.5, 0.6))
+CONFIG = vit(
+    "mu/8",
+    image=(16, 24),
+    classes=3,
+    pool="map",
+    representation=8,
+    gelu="erf",
+    eps=1e-5,
+    resample="timm",
+)
+PREPARE = Preprocessing(
+    size=(16, 24), rule="shorter", resize=32, interpolation="bicubic", mean=(0.4, 0.5, 0.6)
+)
 
 
 @pytest.fixture
 def saved(tmp_path):
     classifier = Classifier(
-        create(CONFIG, seed=0), PREPARE, ("ant", "bee", "Käfer"), {"data": "photos", "loss": "sigmoid"}
+        create(CONFIG, seed=0),
+        PREPARE,
+        ("ant", "bee", "Käfer"),
+        {"data": "photos", "loss": "sigmoid"},
     )
     return classifier, save(classifier, tmp_path / "model")
 
@@ -27,9 +41,15 @@ def test_the_same_again(saved):
     before, path = saved
     after = load(path)
     assert after.model.config == CONFIG
-    assert (after.preprocessing, after.labels, after.origin) == (before.preprocessing, before.labels, before.origin)
+    assert (after.preprocessing, after.labels, after.origin) == (
+        before.preprocessing,
+        before.labels,
+        before.origin,
+    )
     assert not after.model.training
-    for (name, one), (other, two) in zip(before.model.named_parameters(), after.model.named_parameters(), strict=True):
+    for (name, one), (other, two) in zip(
+        before.model.named_parameters(), after.model.named_parameters(), strict=True
+    ):
         assert name == other and torch.equal(one, two) and two.requires_grad
     x = torch.randn(2, 3, 16, 24)
     assert torch.equal(before.model.eval()(x), after.model(x))
@@ -65,7 +85,10 @@ def edit(path, change):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda c: c["model"].update(width=64), "its tensors do not fit the model: stem.project.weight"),
+        (
+            lambda c: c["model"].update(width=64),
+            "its tensors do not fit the model: stem.project.weight",
+        ),
         (lambda c: c["model"].update(depth=10**12), "too few for 1000000000000 blocks"),
         (lambda c: c["model"].update(heads=0), "heads is 0"),
         (lambda c: c["model"].update(heads=5), "cannot be split among 5 heads"),

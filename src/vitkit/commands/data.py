@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from vitkit.data import Columns, Packing, Pair, Source, Survey, write_list
+from vitkit.curate import Packing, Pair, Survey
+from vitkit.data import Columns, Source, write_list
 
 SHOWN = 20  # classes whose counts are printed; of more the ends
 LISTED = 10  # broken images and duplicates that are printed
@@ -60,8 +61,9 @@ class Stats:
 
 def pack(command: Pack) -> int:
     """`vitkit data pack`. Raises KeyboardInterrupt, with a sentence, when it is interrupted."""
-    from vitkit.data import open_parts, pack
-    from vitkit.machine import cpus
+    from vitkit.curate import pack
+    from vitkit.data import open_parts
+    from vitkit.system.machine import cpus
 
     parts, _, notes = open_parts(command.source, command.columns)
     for note in notes:
@@ -80,34 +82,50 @@ def pack(command: Pack) -> int:
     for line in total.left_out[:LISTED]:
         print(f"left out: {line}")
     if total.left_out:
-        print(f"{len(total.left_out):,} images were left out; all are listed in {command.dest / 'left-out.txt'}")
+        print(
+            f"{len(total.left_out):,} images were left out; all are listed in {command.dest / 'left-out.txt'}"
+        )
     print(f"next: vitkit train scratch --data.source {command.dest}")
     return 0
 
 
 def stats(command: Stats) -> int:
     """`vitkit data stats`. Raises ValueError, before anything is looked at, for what could not be compared or written."""
-    from vitkit.data import bar, open_source, open_splits, survey, twins
-    from vitkit.machine import cpus
+    from vitkit.curate import survey, twins
+    from vitkit.data import open_source, open_splits
+    from vitkit.system.machine import cpus
+    from vitkit.system.progress import bar
 
     workers = cpus() if command.workers < 0 else command.workers
     say = partial(print, file=sys.stderr) if command.json else print
     splits = open_splits(command.source, command.columns, command.split_seed)
-    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
+    parts = {
+        name: part
+        for name in ("train", "val", "test")
+        if (part := getattr(splits, name)) is not None
+    }
     if "train" not in parts and (command.exclude or command.test):
         raise ValueError(
             f"{command.source} has no training images to compare, only {', '.join(parts)}; leave out --exclude and --test"
         )
     for path in filter(None, (command.exclude, command.sheet)):
         if not path.absolute().parent.is_dir():
-            raise ValueError(f"{path} could not be written: there is no folder {path.parent}; make it first")
+            raise ValueError(
+                f"{path} could not be written: there is no folder {path.parent}; make it first"
+            )
     compared = [("train", "val"), ("train", "test"), ("val", "test")]
     if command.test:
-        other = f"./{command.test}" if command.test in parts else command.test  # a folder may be called "test"
+        other = (
+            f"./{command.test}" if command.test in parts else command.test
+        )  # a folder may be called "test"
         parts[other] = open_source(command.test)
         compared.append(("train", other))
-    surveys = {name: survey(part, workers, bar(f"looking at {name}")) for name, part in parts.items()}
-    pairs = {(a, b): twins(surveys[a], surveys[b]) for a, b in compared if a in surveys and b in surveys}
+    surveys = {
+        name: survey(part, workers, bar(f"looking at {name}")) for name, part in parts.items()
+    }
+    pairs = {
+        (a, b): twins(surveys[a], surveys[b]) for a, b in compared if a in surveys and b in surveys
+    }
     found = _as_json(surveys, pairs, splits.labels)
     if command.json:
         print(json.dumps(found))
@@ -128,7 +146,7 @@ Pairs = dict[tuple[str, str], list[Pair]]
 
 
 def _as_json(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
-    from vitkit.data import other_class, same_files
+    from vitkit.curate import other_class, same_files
 
     found = {"classes": list(labels), "parts": {}, "pairs": []}
     for name, one in surveys.items():
@@ -151,7 +169,10 @@ def _as_json(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
                 "parts": [a, b],
                 "same": sum(twin.bits < 0 for twin in twins),
                 "other class": other_class(surveys[a], surveys[b], twins),
-                "pairs": [[names[0](twin.first), names[1](twin.second), twin.bits, twin.count] for twin in twins],
+                "pairs": [
+                    [names[0](twin.first), names[1](twin.second), twin.bits, twin.count]
+                    for twin in twins
+                ],
             }
         )
     return found
@@ -159,12 +180,14 @@ def _as_json(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
 
 def _three(values: np.ndarray) -> list[int]:
     """Smallest, median and largest."""
-    return [int(values.min()), int(np.median(values)), int(values.max())] if len(values) else [0, 0, 0]
+    return (
+        [int(values.min()), int(np.median(values)), int(values.max())] if len(values) else [0, 0, 0]
+    )
 
 
 def _contradictions(one: Survey) -> int:
     """Groups of the same file that are of several classes."""
-    from vitkit.data import same_files
+    from vitkit.curate import same_files
 
     return sum(len(set(one.source.targets[group])) > 1 for group in same_files(one))
 
@@ -178,10 +201,16 @@ def _print(found: dict, alike: list[str]) -> None:
         "formats": lambda part: ", ".join(f"{n:,} {kind}" for kind, n in part["formats"].items()),
         "height: least, median, most": lambda part: ", ".join(f"{n:,}" for n in part["height"]),
         "width": lambda part: ", ".join(f"{n:,}" for n in part["width"]),
-        "classes that occur": lambda part: f"{sum(n > 0 for n in part['classes']):,} of {len(part['classes']):,}",
-        "images a class: least, most": lambda part: f"{min(part['classes']):,}, {max(part['classes']):,}",
+        "classes that occur": lambda part: (
+            f"{sum(n > 0 for n in part['classes']):,} of {len(part['classes']):,}"
+        ),
+        "images a class: least, most": lambda part: (
+            f"{min(part['classes']):,}, {max(part['classes']):,}"
+        ),
         "broken": lambda part: f"{len(part['broken']):,}",
-        "more copies of the same file": lambda part: f"{sum(len(group) - 1 for group in part['same files']):,}",
+        "more copies of the same file": lambda part: (
+            f"{sum(len(group) - 1 for group in part['same files']):,}"
+        ),
         "same file, other class": lambda part: f"{part['same file, other class']:,}",
     }
     for name, text in rows.items():
@@ -193,7 +222,9 @@ def _print(found: dict, alike: list[str]) -> None:
             print(f"broken, in {name}: {sentence}")
     for pair in found["pairs"]:
         (a, b), same, near = pair["parts"], pair["same"], len(pair["pairs"]) - pair["same"]
-        print(f"{a} and {b}: files in both: {same:,}; others of {a} that look like one of {b}: {near:,}")
+        print(
+            f"{a} and {b}: files in both: {same:,}; others of {a} that look like one of {b}: {near:,}"
+        )
         for one, other, bits, count in pair["pairs"][:LISTED]:
             more = f" and {count - 1:,} more" if count > 1 else ""
             print(f"  {one} is {'the same as' if bits < 0 else 'like'} {other}{more}")
@@ -210,7 +241,13 @@ def _print_classes(found: dict, alike: list[str]) -> None:
     order = sorted(range(len(labels)), key=lambda k: -first[k])
     table = Table("class", *map(escape, parts))
     for k in order if len(order) <= SHOWN else [*order[: SHOWN // 2], -1, *order[-SHOWN // 2 :]]:
-        table.add_row(*(["..."] if k < 0 else [Text(labels[k]), *(f"{counts[k]:,}" for counts in parts.values())]))
+        table.add_row(
+            *(
+                ["..."]
+                if k < 0
+                else [Text(labels[k]), *(f"{counts[k]:,}" for counts in parts.values())]
+            )
+        )
     Console().print(table)
 
 
@@ -218,15 +255,21 @@ def _print_next(command: Stats, doubles: bool) -> None:
     seed = f" --split-seed {command.split_seed}" if command.split_seed else ""
     if command.exclude:
         seed = seed.replace("--", "--data.")
-        print(f"next: vitkit train RECIPE --data.source {command.source}{seed} --data.exclude {command.exclude}")
+        print(
+            f"next: vitkit train RECIPE --data.source {command.source}{seed} --data.exclude {command.exclude}"
+        )
     elif doubles:
         again = f"{command.source}{f' --test {command.test}' if command.test else ''}{seed}"
-        print(f"next: vitkit data stats {again} --exclude FILE lists them for vitkit train --data.exclude FILE")
+        print(
+            f"next: vitkit data stats {again} --exclude FILE lists them for vitkit train --data.exclude FILE"
+        )
     else:
         print(f"next: vitkit train scratch --data.source {command.source}")
 
 
-def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs, say: Callable[[str], None]) -> None:
+def _write_list(
+    path: Path, surveys: dict[str, Survey], pairs: Pairs, say: Callable[[str], None]
+) -> None:
     """Training images that look like one that is held out, each with the first reason."""
     why = {}
     for (part, held), twins in pairs.items():
@@ -241,11 +284,20 @@ def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
     """Pairs side by side, those first that are least alike."""
     from vitkit.inspection.sheet import Tile, contact_sheet
 
-    every = [(twin, surveys[a].source, surveys[b].source) for (a, b), found in pairs.items() for twin in found]
+    every = [
+        (twin, surveys[a].source, surveys[b].source)
+        for (a, b), found in pairs.items()
+        for twin in found
+    ]
     tiles = []
     for twin, first, second in sorted(every, key=lambda row: -row[0].bits)[:40]:
         both = _square(first, twin.first), _square(second, twin.second)
-        tiles.append(Tile(np.concatenate(both, axis=1), "same file" if twin.bits < 0 else f"{twin.bits} bits differ"))
+        tiles.append(
+            Tile(
+                np.concatenate(both, axis=1),
+                "same file" if twin.bits < 0 else f"{twin.bits} bits differ",
+            )
+        )
     return contact_sheet(tiles, path)
 
 

@@ -9,10 +9,11 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.data import Columns
-from vitkit.parallel import PATIENCE, joined, on_rank_0
 from vitkit.recipes.finetune import SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
-from vitkit.suites import Transfer, transfer
+from vitkit.studies import Transfer, transfer
+from vitkit.system.ranks import on_rank_0, process_group
+from vitkit.system.watchdog import PATIENCE
 from vitkit.train import Recipe
 
 
@@ -66,13 +67,17 @@ def values(known: Known) -> Finetune:
 
 def finetune(command: Finetune) -> int:
     """`vitkit finetune`."""
-    from vitkit.inspection import report
+    from vitkit.train.report import report
 
     workdir = command.workdir or Path("runs") / command.recipe.name
     grid = command.rates or (TABLE_4[command.preset].rates if command.preset in TABLE_4 else SWEEP)
-    with joined(command.device, command.patience):
+    with process_group(command.device, command.patience):
         found = transfer(
-            command.recipe, workdir, grid if command.select or command.rates else (), command.seeds, command.device
+            command.recipe,
+            workdir,
+            grid if command.select or command.rates else (),
+            command.seeds,
+            command.device,
         )
         if on_rank_0():
             _say(found)
@@ -90,7 +95,9 @@ def _say(found: Transfer) -> None:
             table.add_row(f"{rate:g}", f"{value:.2%}", "chosen" if rate == found.lr else "")
         Console().print(table)
         if len(found.selection) > 1 and found.lr in (min(found.selection), max(found.selection)):
-            print(f"the best rate, {found.lr:g}, is at the end of those tried: try beyond it with --rates")
+            print(
+                f"the best rate, {found.lr:g}, is at the end of those tried: try beyond it with --rates"
+            )
     name = found.metric()
     if name and len(found.runs) > 1:
         table = Table("seed", name)
@@ -98,4 +105,6 @@ def _say(found: Transfer) -> None:
             table.add_row(str(seed), f"{metrics[name]:.2%}")
         Console().print(table)
         mean, deviation = found.mean()
-        print(f"{name}: {mean:.2%} ± {deviation:.2%} (mean and standard deviation of {len(found.runs)} seeds)")
+        print(
+            f"{name}: {mean:.2%} ± {deviation:.2%} (mean and standard deviation of {len(found.runs)} seeds)"
+        )

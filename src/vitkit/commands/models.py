@@ -34,7 +34,9 @@ def models(command: Models) -> int:
         return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
 
     if not command.image or min(command.image) < 1:
-        raise ValueError(f"image is {command.image}; give one or more sides in pixels, such as --image 224 384")
+        raise ValueError(
+            f"image is {command.image}; give one or more sides in pixels, such as --image 224 384"
+        )
     sizes = [column for side in command.image for column in (f"tokens\n{side}", f"GMACs\n{side}")]
     table = Table("model", "parameters", *sizes, "exaFLOPs")
     for column in table.columns[1:]:
@@ -43,7 +45,9 @@ def models(command: Models) -> int:
         config = named(name, classes=command.classes)
         stride = config.stride if isinstance(config, ViTConfig) else 1
         sides = [max(side // stride, 1) * stride for side in command.image]
-        made = [config if name == "LeNet-5" else replace(config, image=(side, side)) for side in sides]
+        made = [
+            config if name == "LeNet-5" else replace(config, image=(side, side)) for side in sides
+        ]
         found = [cost(one) for one in made]
         columns = [text for one in found for text in (f"{one.tokens:,}", number(one.macs / 1e9))]
         training = exaflops(made[0], command.epochs * command.examples)
@@ -52,6 +56,8 @@ def models(command: Models) -> int:
     print(
         f"exaFLOPs: {command.epochs:g} epochs of {command.examples:,.0f} images at {command.image[0]} x {command.image[0]}."
     )
-    print("LeNet-5 knows 32 x 32 only. Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4.")
+    print(
+        "LeNet-5 knows 32 x 32 only. Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4."
+    )
     print("next: vitkit train digits")
     return 0

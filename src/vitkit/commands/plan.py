@@ -51,7 +51,9 @@ def plan(command: Plan) -> int:
     table = Table("on each GPU", "GiB")
     table.columns[1].justify = "right"
     for name, value in needs._asdict().items():
-        table.add_row(f"{name} of {rows:,} images" if name == "activations" else name, f"{value / GIB:,.2f}")
+        table.add_row(
+            f"{name} of {rows:,} images" if name == "activations" else name, f"{value / GIB:,.2f}"
+        )
     table.add_section()
     table.add_row("together", f"{needs.total / GIB:,.2f}")
     Console().print(table)
@@ -61,5 +63,7 @@ def plan(command: Plan) -> int:
         f"{takes.hours:,.3g} hours, {takes.images_per_second:,.0f} images/s, {takes.kwh:,.3g} kWh."
     )
     print(advice(recipe, machine))
-    print(f"next: torchrun --nproc-per-node {min(machine.gpus, 8)} -m vitkit train RECIPE (docs/scaling.md)")
+    print(
+        f"next: torchrun --nproc-per-node {min(machine.gpus, 8)} -m vitkit train RECIPE (docs/scaling.md)"
+    )
     return 0

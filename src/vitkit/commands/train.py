@@ -6,7 +6,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from vitkit.parallel import PATIENCE, joined, on_rank_0
+from vitkit.system.ranks import on_rank_0, process_group
+from vitkit.system.watchdog import PATIENCE
 from vitkit.train import Recipe
 from vitkit.train import train as run
 
@@ -28,14 +29,16 @@ class Train:
 
 def train(command: Train) -> int:
     """`vitkit train`."""
-    from vitkit.inspection import report
+    from vitkit.train.report import report
 
     workdir = command.workdir or Path("runs") / command.recipe.name
-    with joined(command.device, command.patience):
+    with process_group(command.device, command.patience):
         labels = run(command.recipe, workdir, command.device).labels
         if on_rank_0():
             page = report(workdir)
             print(f"wrote {workdir / 'model'} and {page}")
             after = f"vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE..."
-            print(f"next: {after if labels else f'vitkit finetune {workdir} DATA, which gives it a head'}")
+            print(
+                f"next: {after if labels else f'vitkit finetune {workdir} DATA, which gives it a head'}"
+            )
     return 0

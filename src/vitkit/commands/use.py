@@ -67,7 +67,7 @@ def evaluate(command: Evaluate) -> int:
 
     from vitkit.data import check_images, default_workers, eval_batches, subset
     from vitkit.evaluate import accuracy, align
-    from vitkit.machine import autocast, cpus, pick_device
+    from vitkit.system.machine import autocast, cpus, pick_device
     from vitkit.weights import load
 
     place, found = pick_device(command.device), with_head(load(command.model), command.model)
@@ -83,7 +83,9 @@ def evaluate(command: Evaluate) -> int:
     shown = track(batches, "evaluating", console=Console(stderr=True), transient=True)
     aligned = (batch._replace(labels=numbers[batch.labels]) for batch in shown)
     with autocast(place, command.precision):
-        metrics = dict(accuracy(aligned, found.preprocessing.normalise, place)(found.model.to(place)))
+        metrics = dict(
+            accuracy(aligned, found.preprocessing.normalise, place)(found.model.to(place))
+        )
     if command.json:
         print(json.dumps(metrics))
         return 0
@@ -102,7 +104,10 @@ def _part(command: Evaluate, origin: dict) -> tuple[Source, str]:
 
     trained_on = origin.get("data", "")
     paths = Path(command.data), Path(trained_on)
-    if trained_on and (command.data == trained_on or (paths[0].exists() and paths[0].resolve() == paths[1].resolve())):
+    if trained_on and (
+        command.data == trained_on
+        or (paths[0].exists() and paths[0].resolve() == paths[1].resolve())
+    ):
         splits = open_splits(command.data, command.columns, origin.get("split_seed", 0))
         chosen = getattr(splits, command.split or "test")
         if splits.made and chosen:
@@ -118,21 +123,27 @@ def predict(command: Predict) -> int:
     """`vitkit predict`; 1 where an image was broken, after all the others are done."""
     from rich.progress import track
 
-    from vitkit import serve
+    from vitkit import deploy
     from vitkit.data import open_image
     from vitkit.inspection.sheet import Tile, contact_sheet
     from vitkit.weights import load
 
     found = with_head(load(command.model), command.model)
-    items = spread(list(serve.pictures(command.images)), command.limit)
-    asked = serve.predict(found, items, command.top, device=command.device)
-    answers = list(track(asked, "predicting", len(items), console=Console(stderr=True), transient=True))
+    items = spread(list(deploy.pictures(command.images)), command.limit)
+    asked = deploy.predict(found, items, command.top, device=command.device)
+    answers = list(
+        track(asked, "predicting", len(items), console=Console(stderr=True), transient=True)
+    )
     table = Table("prediction", "probability", "image", "next")
     table.columns[2].overflow = table.columns[3].overflow = "fold"
     for answer in answers:
         if command.json:
             print(
-                json.dumps(answer._asdict() if answer.error is None else {"name": answer.name, "error": answer.error})
+                json.dumps(
+                    answer._asdict()
+                    if answer.error is None
+                    else {"name": answer.name, "error": answer.error}
+                )
             )
         elif answer.error is None:
             others = zip(answer.labels[1:], answer.probabilities[1:], strict=True)
@@ -145,7 +156,9 @@ def predict(command: Predict) -> int:
     for answer in answers:
         if answer.error is not None and not command.json:
             print(f"not classified: {answer.error}", file=sys.stderr)
-    good = [(item, answer) for item, answer in zip(items, answers, strict=True) if answer.error is None]
+    good = [
+        (item, answer) for item, answer in zip(items, answers, strict=True) if answer.error is None
+    ]
     if command.sheet and good:
         tiles = [
             Tile(
@@ -155,7 +168,10 @@ def predict(command: Predict) -> int:
             )
             for item, answer in good
         ]
-        print(f"wrote {contact_sheet(tiles, command.sheet)}", file=sys.stderr if command.json else sys.stdout)
+        print(
+            f"wrote {contact_sheet(tiles, command.sheet)}",
+            file=sys.stderr if command.json else sys.stdout,
+        )
     if not command.json:
         print(
             f"next: vitkit predict {command.model} IMAGE... --json, or --sheet FILE.png"
@@ -175,4 +191,6 @@ def with_head(found: Classifier, name: str) -> Classifier:
 
 def spread(items: list, limit: int) -> list:
     """At most `limit` of them, evenly; 0 is all."""
-    return [items[i * len(items) // limit] for i in range(limit)] if 0 < limit < len(items) else items
+    return (
+        [items[i * len(items) // limit] for i in range(limit)] if 0 < limit < len(items) else items
+    )

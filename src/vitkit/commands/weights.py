@@ -95,17 +95,29 @@ def show(command: Show) -> int:
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
     for name, value in plain(config).items():
-        parts = {f"{name}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {name: value}
+        parts = (
+            {f"{name}.{part}": one for part, one in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
         for part, one in parts.items():
-            table.add_row(f"  {part}", escape(" x ".join(map(str, one)) if part == "image" else str(one)))
+            table.add_row(
+                f"  {part}", escape(" x ".join(map(str, one)) if part == "image" else str(one))
+            )
     table.add_row("preprocessing", str(found.preprocessing))
     names = ", ".join(found.labels[:5]) + (", ..." if len(found.labels) > 5 else "")
     table.add_row("classes", f"{len(found.labels):,}{f' ({escape(names)})' if names else ''}")
     for name, value in found.origin.items():
-        shown = value if not isinstance(value, dict) else ", ".join(f"{k} {_number(v)}" for k, v in value.items())
+        shown = (
+            value
+            if not isinstance(value, dict)
+            else ", ".join(f"{k} {_number(v)}" for k, v in value.items())
+        )
         table.add_row(f"origin: {escape(name)}", escape(str(shown)))
     Console().print(table)
-    print(f"next: vitkit {f'predict {command.model} IMAGE...' if found.labels else f'finetune {command.model} DATA'}")
+    print(
+        f"next: vitkit {f'predict {command.model} IMAGE...' if found.labels else f'finetune {command.model} DATA'}"
+    )
     return 0
 
 
@@ -117,20 +129,31 @@ def compare(command: Compare) -> int:
     """`vitkit compare`; 1 where the logits differ by more than the tolerance."""
     from rich.progress import track
 
-    from vitkit import serve
+    from vitkit import deploy
     from vitkit.data import open_image
     from vitkit.inspection import compare
     from vitkit.weights import load
 
     one, two = load(command.one), load(command.two)
-    items = spread(list(serve.pictures(command.images)), command.limit)
+    items = spread(list(deploy.pictures(command.images)), command.limit)
     shown = track(items, "comparing", console=Console(stderr=True), transient=True)
     found = compare(one, two, (open_image(item.read(), item.name) for item in shown))
     logits = next((layer for layer in found.layers if layer.name == "logits"), None)
     same = logits is not None and logits.largest <= command.tolerance
     if command.json:
-        layers = {layer.name: {"largest": layer.largest, "scale": layer.scale} for layer in found.layers}
-        print(json.dumps({"images": found.images, "same_top1": found.same_top, "same": same, "layers": layers}))
+        layers = {
+            layer.name: {"largest": layer.largest, "scale": layer.scale} for layer in found.layers
+        }
+        print(
+            json.dumps(
+                {
+                    "images": found.images,
+                    "same_top1": found.same_top,
+                    "same": same,
+                    "layers": layers,
+                }
+            )
+        )
         return 0 if same else 1
     table = Table("layer", "largest difference", "largest number")
     for layer in found.layers:
@@ -158,9 +181,13 @@ def convert(command: Convert) -> int:
     if proof.largest is None:
         print(f"no library is here to open {command.to} with, so its logits were not compared")
     else:
-        print(f"{proof.library}: logits differ by {proof.largest:.1e} at most (the largest logit is {proof.scale:.3g})")
+        print(
+            f"{proof.library}: logits differ by {proof.largest:.1e} at most (the largest logit is {proof.scale:.3g})"
+        )
     if proof.pixels is not None:
-        print(f"its own preprocessing of a test image differs by {proof.pixels:.2g} of 255 levels at most")
+        print(
+            f"its own preprocessing of a test image differs by {proof.pixels:.2g} of 255 levels at most"
+        )
     print(f"next: vitkit compare {command.source} {proof.path} IMAGE...")
     return 0
 
@@ -170,7 +197,11 @@ def push(command: Push) -> int:
     from vitkit.weights import load
     from vitkit.weights.fetch import push
 
-    folder = command.folder / "model" if (command.folder / "model" / "config.json").is_file() else command.folder
+    folder = (
+        command.folder / "model"
+        if (command.folder / "model" / "config.json").is_file()
+        else command.folder
+    )
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"{command.folder} is no model directory; write one with vitkit convert MODEL DIR --to huggingface"

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from vitkit.data.engine.workers import in_order
 from vitkit.data.images import BadImage, open_image
-from vitkit.data.progress import bar, silent
 from vitkit.data.sources import Source
-from vitkit.data.workers import in_order
+from vitkit.system.progress import bar, silent
 
 CHUNK = 64  # images between two updates of the progress bar
 
@@ -13,10 +13,16 @@ CHUNK = 64  # images between two updates of the progress bar
 def check_images(source: Source, workers: int, progress: bool = True) -> list[tuple[int, str]]:
     """Decode every image, in `workers` processes: the index of each that cannot be used, and a sentence that names it."""
     chunks = range(0, len(source), CHUNK)
-    workers = min(workers, len(chunks) // 4)  # a process for less than that takes longer to start than to do it
+    workers = min(
+        workers, len(chunks) // 4
+    )  # a process for less than that takes longer to start than to do it
     shown = bar("checking images") if progress else silent
     source.prepare()
-    return [bad for found in shown(in_order(_Check(source), chunks, workers), len(chunks)) for bad in found]
+    return [
+        bad
+        for found in shown(in_order(_Check(source), chunks, workers), len(chunks))
+        for bad in found
+    ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,9 @@ ASPECT = (0.75, 1.33)  # width / height; TensorFlow's default, which is not 4/3
 ATTEMPTS = 100
 
 
-def inception_box(height: int, width: int, area: tuple[float, float], random: np.random.Generator) -> Box:
+def inception_box(
+    height: int, width: int, area: tuple[float, float], random: np.random.Generator
+) -> Box:
     """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were trained.
 
     An aspect ratio is drawn uniformly, then a height: uniformly among those for which the area lies within its bounds, as
@@ -40,4 +42,8 @@ def inception_box(height: int, width: int, area: tuple[float, float], random: np
 
 def random_box(height: int, width: int, size: tuple[int, int], random: np.random.Generator) -> Box:
     """A box of the given size, every place alike."""
-    return int(random.integers(height - size[0] + 1)), int(random.integers(width - size[1] + 1)), *size
+    return (
+        int(random.integers(height - size[0] + 1)),
+        int(random.integers(width - size[1] + 1)),
+        *size,
+    )

@@ -22,13 +22,28 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
-from vitkit.data import jpeg
+from vitkit.data.engine import jpeg
 
 Box = tuple[int, int, int, int]
 
 MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
 # What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has no signature.
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "DIB", "JPEG2000", "AVIF", "ICO", "QOI", "SGI", "PCX")
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "GIF",
+    "BMP",
+    "PPM",
+    "WEBP",
+    "TIFF",
+    "DIB",
+    "JPEG2000",
+    "AVIF",
+    "ICO",
+    "QOI",
+    "SGI",
+    "PCX",
+)
 REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
 
 _ORIENTATION, _BITS_PER_SAMPLE = 0x0112, 258  # tags of Exif and TIFF
@@ -141,7 +156,10 @@ class Encoded:
             image = _open(self.data)
             image.draft("RGB", (image.width // reduce, image.height // reduce))
             box = _reduced(box, reduce, image.size)
-        if self.image.format == "JPEG" and (found := jpeg.region(self.data, *box, scale=reduce)) is not None:
+        if (
+            self.image.format == "JPEG"
+            and (found := jpeg.region(self.data, *box, scale=reduce)) is not None
+        ):
             return found
         top, left, height, width = box
         image.load()
@@ -164,7 +182,12 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     `name` is what errors call it. Raises BadImage for what is no image, too large, or no 8-bit grey or RGB array.
     """
     if isinstance(data, np.ndarray):
-        if data.dtype != np.uint8 or data.ndim not in (2, 3) or data.shape[2:] not in ((), (1,), (3,)) or not data.size:
+        if (
+            data.dtype != np.uint8
+            or data.ndim not in (2, 3)
+            or data.shape[2:] not in ((), (1,), (3,))
+            or not data.size
+        ):
             raise BadImage(
                 f"{name} is an array of {data.dtype} {data.shape}; expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
             )
@@ -176,7 +199,9 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     picture = Encoded(data, name)
     width, height = picture.image.size
     if not 0 < width * height <= MAX_PIXELS:
-        raise BadImage(f"{name} claims to be {width} x {height} pixels; from 1 to {MAX_PIXELS:,} pixels are accepted")
+        raise BadImage(
+            f"{name} claims to be {width} x {height} pixels; from 1 to {MAX_PIXELS:,} pixels are accepted"
+        )
     return picture
 
 
@@ -194,7 +219,10 @@ def _inside(box: Box, size: tuple[int, int]) -> Box:
 def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
     """The box of an image at 1/reduce of its size, `size` (width, height), that covers a box of the full one."""
     top, left, height, width = box
-    bottom, right = min(-(-(top + height) // reduce), size[1]), min(-(-(left + width) // reduce), size[0])
+    bottom, right = (
+        min(-(-(top + height) // reduce), size[1]),
+        min(-(-(left + width) // reduce), size[0]),
+    )
     return top // reduce, left // reduce, bottom - top // reduce, right - left // reduce
 
 
@@ -220,7 +248,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
         high = float(2**bits - 1)
     elif image.mode == "F" or not (values.min() >= 0 and values.max() <= high):
-        whites = (white for white in (1.0, 255.0, 65535.0) if values.min() >= 0 and values.max() <= white)
+        whites = (
+            white for white in (1.0, 255.0, 65535.0) if values.min() >= 0 and values.max() <= white
+        )
         low, high = 0.0, next(whites, 0.0)
         if not high:
             low, high = values.min(), max(values.max(), values.min() + 1e-9)
@@ -244,5 +274,7 @@ def _sentences(name: str) -> Iterator[None]:
         ) from None
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}") from error
-    except Exception as error:  # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
+    except (
+        Exception
+    ) as error:  # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error

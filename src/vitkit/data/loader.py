@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.data.engine.resident import Drawing, Stack, gathered, stackable
+from vitkit.data.engine.slots import in_slots
+from vitkit.data.engine.workers import AHEAD, batches_ahead, forked, in_order
 from vitkit.data.images import BadImage, open_image
-from vitkit.data.resident import Drawing, Stack, gathered, stackable
-from vitkit.data.slots import in_slots
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, policies, suit
-from vitkit.data.workers import AHEAD, batches_ahead, forked, in_order
-from vitkit.machine import cpus
+from vitkit.system.machine import cpus
 
 MAX_WORKERS = 16
 
@@ -78,12 +78,16 @@ def train_batches(
     if seed < 0 or after < 0:
         raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
     part = _part(batch, share)
-    policies(augmentation, preprocessing.mean)  # imports what they need once here, rather than in every worker
+    policies(
+        augmentation, preprocessing.mean
+    )  # imports what they need once here, rather than in every worker
     rows = _Rows(source, batch, seed, part, after)
     if stackable(source, augmentation, preprocessing) and workers >= 0:
         stack = Stack.of(source, augmentation, preprocessing, place or torch.device("cpu"))
         drawing = Drawing(augmentation, preprocessing.size, _Stream(seed, _AUGMENT))
-        return _stacked(gathered(stack, drawing, rows, workers if place and place.type == "cuda" else 0), source)
+        return _stacked(
+            gathered(stack, drawing, rows, workers if place and place.type == "cuda" else 0), source
+        )
     build = _Training(source, augmentation, preprocessing, seed, part)
     pin = place is not None and place.type == "cuda"
     return _stream(build, rows, source, preprocessing, part, workers, pin)
@@ -122,10 +126,14 @@ class EvalBatches:
     def __iter__(self) -> Iterator[Batch]:
         build = _Evaluation(self.source, self.preprocessing, self.batch, self.part)
         workers = min(self.workers, len(self))
-        return _stream(build, range(len(self)), self.source, self.preprocessing, self.part, workers, self.pin)
+        return _stream(
+            build, range(len(self)), self.source, self.preprocessing, self.part, workers, self.pin
+        )
 
 
-def order(count: int, seed: int, epoch: int, pieces: tuple[np.ndarray, int] | None = None) -> np.ndarray:
+def order(
+    count: int, seed: int, epoch: int, pieces: tuple[np.ndarray, int] | None = None
+) -> np.ndarray:
     """The permutation of `count` examples in an epoch, counted from 0: int64 (count,).
 
     pieces: which piece each example lies in, int64 (count,), and how many of them make a window; None is no matter.
@@ -153,7 +161,9 @@ class _Rows:
         count, pieces = len(self.source), self.source.pieces()
         orders: dict[int, np.ndarray] = {}
         for step in itertools.count(self.after):
-            epochs, places = np.divmod(step * self.batch + np.arange(self.part.start, self.part.stop), count)
+            epochs, places = np.divmod(
+                step * self.batch + np.arange(self.part.start, self.part.stop), count
+            )
             rows = np.stack([epochs, places], axis=1)
             for epoch in np.unique(epochs).tolist():
                 if epoch not in orders:
@@ -212,7 +222,9 @@ class _Evaluation:
                 batch.images[row], batch.labels[row], batch.real[row] = 0, 0, False
                 continue
             try:
-                batch.images[row] = self.preprocessing(open_image(self.source[place][0], self.source.name(place)))
+                batch.images[row] = self.preprocessing(
+                    open_image(self.source[place][0], self.source.name(place))
+                )
             except (BadImage, OSError) as error:
                 return error
         return batch
@@ -240,7 +252,9 @@ def _part(batch: int, share: tuple[int, int]) -> range:
     """Which rows of every batch a rank builds. Raises ValueError where they cannot be shared out equally."""
     rank, ranks = share
     if batch < 1 or not 0 <= rank < ranks or batch % ranks:
-        raise ValueError(f"a batch of {batch} cannot be shared equally: this is rank {rank} of {ranks}")
+        raise ValueError(
+            f"a batch of {batch} cannot be shared equally: this is rank {rank} of {ranks}"
+        )
     return range(batch // ranks * rank, batch // ranks * (rank + 1))
 
 

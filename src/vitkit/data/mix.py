@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN, _FIRST, _SECOND = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_GOLDEN, _FIRST, _SECOND = (
+    c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 _TABLE = 4096  # intervals of a quantile function, between which it is taken to be straight
 
 
@@ -37,11 +39,15 @@ def mix(
     ways += [_cut(draws, cutmix, images.shape[2:])] if cutmix else []
     if not ways:
         return images, targets
-    shares = [way.mean((1, 2, 3), keepdim=True) for way in ways]  # before anything is broadcast: exact
+    shares = [
+        way.mean((1, 2, 3), keepdim=True) for way in ways
+    ]  # before anything is broadcast: exact
     first = draws[:, 0].view(-1, 1, 1, 1) < 0.5
     keep, share = (of[0] if len(of) == 1 else torch.where(first, *of) for of in (ways, shares))
     keep, share = keep.to(images), share.view(-1, 1).to(targets)
-    return keep * images + (1 - keep) * _partners(images), share * targets + (1 - share) * _partners(targets)
+    return keep * images + (1 - keep) * _partners(images), share * targets + (
+        1 - share
+    ) * _partners(targets)
 
 
 def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
@@ -81,7 +87,9 @@ def _cut(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
     for axis, length in enumerate(size):
         centre, half = (draws[:, 2 + axis] * length).floor(), (side * length).floor()
         at = torch.arange(length, device=draws.device)
-        inside.append((at >= (centre - half)[:, None]) & (at < (centre + half)[:, None]))  # (B, length)
+        inside.append(
+            (at >= (centre - half)[:, None]) & (at < (centre + half)[:, None])
+        )  # (B, length)
     return 1 - (inside[0][:, :, None] & inside[1][:, None, :]).float().unsqueeze(1)
 
 
@@ -97,4 +105,6 @@ def _beta(uniform: Tensor, alpha: float) -> Tensor:
 def _quantiles(alpha: float, device: torch.device) -> Tensor:
     from scipy.special import betaincinv
 
-    return torch.from_numpy(betaincinv(alpha, alpha, np.linspace(0, 1, _TABLE + 1))).float().to(device)
+    return (
+        torch.from_numpy(betaincinv(alpha, alpha, np.linspace(0, 1, _TABLE + 1))).float().to(device)
+    )

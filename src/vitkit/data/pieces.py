@@ -13,10 +13,10 @@ from itertools import takewhile
 
 import numpy as np
 
-from vitkit.data import places
 from vitkit.data.images import BadImage
-from vitkit.data.progress import bar
 from vitkit.data.stores import Names
+from vitkit.system import remote
+from vitkit.system.progress import bar
 
 KEEP = 2 << 30  # bytes: what is smaller is kept in memory, compressed as it is
 WINDOW = 512 << 20  # bytes of larger ones that a process keeps
@@ -39,7 +39,9 @@ class ParquetRows:
     starts: np.ndarray  # (G + 1,): the first row of each group, and the number of rows
     firsts: np.ndarray  # (files,): the first row of each file
     sizes: np.ndarray  # (G,): bytes of the column in each group
-    kept: OrderedDict = field(default_factory=OrderedDict)  # group -> its arrow array, the most recently used last
+    kept: OrderedDict = field(
+        default_factory=OrderedDict
+    )  # group -> its arrow array, the most recently used last
 
     def read(self, row: int) -> bytes:
         """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged there."""
@@ -68,7 +70,11 @@ class ParquetRows:
 
     def pieces(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Row groups, if not all of them are kept."""
-        return None if self.size <= KEEP else (self._groups_of(rows), together(self.size, len(self.groups)))
+        return (
+            None
+            if self.size <= KEEP
+            else (self._groups_of(rows), together(self.size, len(self.groups)))
+        )
 
     def prepare(self, rows: np.ndarray) -> None:
         """Read what these rows need, if all of it fits in memory: processes forked from this one then share it."""
@@ -81,7 +87,10 @@ class ParquetRows:
 
     def _group(self, group: int):
         return recalled(
-            self.kept, group, self._load, None if self.size <= KEEP else together(self.size, len(self.groups))
+            self.kept,
+            group,
+            self._load,
+            None if self.size <= KEEP else together(self.size, len(self.groups)),
         )
 
     def _load(self, group: int):
@@ -90,10 +99,12 @@ class ParquetRows:
         file, index = self.groups[group]
         path = self.files[file]
         try:
-            with places.parquet_file(path) as opened:
-                return opened.read_row_group(int(index), columns=[self.column], use_threads=False).column(0)
+            with remote.parquet_file(path) as opened:
+                return opened.read_row_group(
+                    int(index), columns=[self.column], use_threads=False
+                ).column(0)
         except (pa.ArrowException, OSError) as error:
-            if places.is_address(path) and isinstance(error, OSError):
+            if remote.is_address(path) and isinstance(error, OSError):
                 raise  # not to be had now, which is no damage
             raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
@@ -110,12 +121,14 @@ class TarMembers:
     offsets: np.ndarray  # (N,): where the image begins in it; ascending in a shard
     sizes: np.ndarray  # (N,): bytes
     names: Names
-    kept: OrderedDict = field(default_factory=OrderedDict)  # piece of a remote shard -> where it begins, and its bytes
+    kept: OrderedDict = field(
+        default_factory=OrderedDict
+    )  # piece of a remote shard -> where it begins, and its bytes
 
     def read(self, row: int) -> bytes:
         """The image's bytes. Raises BadImage where the shard is shorter than it was, OSError where it cannot be read."""
         path, start, size = self.files[self.file[row]], int(self.offsets[row]), int(self.sizes[row])
-        if places.is_address(path):
+        if remote.is_address(path):
             begin, data = self._piece(int(self._pieces_of(row)))
             data = data[start - begin : start - begin + size]
         else:
@@ -123,7 +136,9 @@ class TarMembers:
                 shard.seek(start)
                 data = shard.read(size)
         if len(data) != size:
-            raise BadImage(f"{self.name(row)} is cut off: the shard has changed since it was indexed")
+            raise BadImage(
+                f"{self.name(row)} is cut off: the shard has changed since it was indexed"
+            )
         return data
 
     def name(self, row: int) -> str:
@@ -143,13 +158,13 @@ class TarMembers:
 
     def pieces(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """None for local shards, and for remote ones that are kept whole."""
-        if not any(map(places.is_address, self.files)) or self.size <= KEEP:
+        if not any(map(remote.is_address, self.files)) or self.size <= KEEP:
             return None
         return self._pieces_of(rows), max(LEAST, WINDOW // PIECE)
 
     def prepare(self, rows: np.ndarray) -> None:
         """Fetch what these rows need of remote shards, if all of it fits in memory."""
-        if any(map(places.is_address, self.files)) and self.size <= KEEP:
+        if any(map(remote.is_address, self.files)) and self.size <= KEEP:
             for piece in _fetched(np.unique(self._pieces_of(rows)), self.files):
                 self._piece(int(piece))
 
@@ -158,7 +173,9 @@ class TarMembers:
         return (self.file[rows].astype(np.int64) << 32) + self.offsets[rows] // PIECE
 
     def _piece(self, piece: int) -> tuple[int, bytes]:
-        return recalled(self.kept, piece, self._load, None if self.size <= KEEP else max(LEAST, WINDOW // PIECE))
+        return recalled(
+            self.kept, piece, self._load, None if self.size <= KEEP else max(LEAST, WINDOW // PIECE)
+        )
 
     def _load(self, piece: int) -> tuple[int, bytes]:
         """All images that begin in a piece."""
@@ -167,7 +184,7 @@ class TarMembers:
         offsets = self.offsets[first:after]
         one, last = first + np.searchsorted(offsets, [place * PIECE, (place + 1) * PIECE]) - [0, 1]
         begin, end = int(self.offsets[one]), int(self.offsets[last] + self.sizes[last])
-        return begin, places.read_range(self.files[file], begin, end)
+        return begin, remote.read_range(self.files[file], begin, end)
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "kept": OrderedDict()}
@@ -175,10 +192,14 @@ class TarMembers:
 
 def titles(files: Sequence[str]) -> list[str]:
     """What to call each file: its name, or where two have the same, its path from the folder on that holds all of them."""
-    paths = [places.plain(file).replace(os.sep, "/").split("/") for file in files]  # a signature is for no one to read
+    paths = [
+        remote.plain(file).replace(os.sep, "/").split("/") for file in files
+    ]  # a signature is for no one to read
     if len({path[-1] for path in paths}) == len(paths):
         return [path[-1] for path in paths]
-    common = sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+    common = sum(
+        1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    )
     return ["/".join(path[common:]) for path in paths]
 
 
@@ -195,4 +216,4 @@ def recalled(kept: OrderedDict, key: int, load: Callable, most: int | None):
 
 def _fetched(pieces: np.ndarray, files: tuple[str, ...]) -> Iterable:
     """The same pieces, under a progress bar where they come from elsewhere."""
-    return bar("fetching")(pieces, len(pieces)) if any(map(places.is_address, files)) else pieces
+    return bar("fetching")(pieces, len(pieces)) if any(map(remote.is_address, files)) else pieces

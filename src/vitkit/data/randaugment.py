@@ -56,7 +56,9 @@ def cutout(image: Tensor, half: int) -> Tensor:
     return image
 
 
-def moved(image: Tensor, x: float = 0.0, y: float = 0.0, shear_x: float = 0.0, shear_y: float = 0.0) -> Tensor:
+def moved(
+    image: Tensor, x: float = 0.0, y: float = 0.0, shear_x: float = 0.0, shear_y: float = 0.0
+) -> Tensor:
     """Shifted by pixels, or sheared around the middle of the first pixel; the nearest pixel's value."""
     shear = [degrees(atan(shear_x)), degrees(atan(shear_y))]
     return F.affine(image, 0.0, [x, y], 1.0, shear, fill=GREY, center=[0.5, 0.5])

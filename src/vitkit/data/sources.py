@@ -15,19 +15,22 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import manifests, places
-from vitkit.data.folders import folder_of_images, read_folder
-from vitkit.data.hub import PREFIX, SAVED, read_hub
-from vitkit.data.manifests import read_manifest
-from vitkit.data.parquet import read_parquet
+from vitkit.data.formats import manifest
+from vitkit.data.formats.folder import folder_of_images, read_folder
+from vitkit.data.formats.hub import PREFIX, SAVED, read_hub
+from vitkit.data.formats.manifest import read_manifest
+from vitkit.data.formats.parquet import read_parquet
+from vitkit.data.formats.tar import read_tars
 from vitkit.data.stores import Arrays, Store
 from vitkit.data.tables import Columns, Table, classes, complete, families, labelled
-from vitkit.data.tars import read_tars
+from vitkit.system import remote
 
 TABLES = {".parquet": read_parquet, ".tar": read_tars}
 TEST_SHARE = 0.2  # of every class, where a data set comes without a test part
 SAMPLE = 20_000  # files whose size is asked for, at most, to know a data set again
-_MADE_FOR = "# fingerprint "  # how a list of images to leave out begins, if it was not written by hand
+_MADE_FOR = (
+    "# fingerprint "  # how a list of images to leave out begins, if it was not written by hand
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,16 +88,23 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
     Raises ValueError, in one sentence, for what is not there, malformed, or cannot be told apart.
     """
     sources, labels, notes = open_parts(where, columns)
-    made, whole = None, sources.pop("", None) or (sources.get("train") if set(sources) == {"train"} else None)
+    made, whole = (
+        None,
+        sources.pop("", None) or (sources.get("train") if set(sources) == {"train"} else None),
+    )
     if whole is not None:
         train, test = stratified(whole.targets, TEST_SHARE, seed)
-        sources = {"train": subset(whole, train)} | ({"test": subset(whole, test)} if len(test) else {})
+        sources = {"train": subset(whole, train)} | (
+            {"test": subset(whole, test)} if len(test) else {}
+        )
         made = {"seed": seed, "share": TEST_SHARE, "test": test.tolist()}
         notes += (
             f"{where} has no test part: {len(test):,} of {len(whole):,} images, {TEST_SHARE:.0%} of every class, were set "
             f"aside as one (seed {seed})",
         )
-    return Splits(sources.get("train"), sources.get("val"), sources.get("test"), labels, notes, made)
+    return Splits(
+        sources.get("train"), sources.get("val"), sources.get("test"), labels, notes, made
+    )
 
 
 def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
@@ -106,7 +116,9 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
     for name in (split,) if split else ("test", "val", "", "train"):
         if name in sources:
             return sources[name]
-    raise ValueError(f"{where} has no part {split!r}; it has {', '.join(sources) if '' not in sources else 'no parts'}")
+    raise ValueError(
+        f"{where} has no part {split!r}; it has {', '.join(sources) if '' not in sources else 'no parts'}"
+    )
 
 
 def open_parts(
@@ -119,7 +131,9 @@ def open_parts(
     table = labelled(_read(where, columns or Columns()))
     labels, targets, notes = classes(table)
     rows = {part: np.flatnonzero(table.parts == part) for part in ("train", "val", "test", "")}
-    sources = {part: Source(table.store, r, targets[r], labels) for part, r in rows.items() if len(r)}
+    sources = {
+        part: Source(table.store, r, targets[r], labels) for part, r in rows.items() if len(r)
+    }
     return sources, labels, table.notes + notes
 
 
@@ -163,7 +177,10 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
 
 def together(first: Source, second: Source) -> Source:
     """The examples of two parts of one data set, as one."""
-    rows, targets = (np.concatenate([getattr(part, name) for part in (first, second)]) for name in ("rows", "targets"))
+    rows, targets = (
+        np.concatenate([getattr(part, name) for part in (first, second)])
+        for name in ("rows", "targets")
+    )
     return replace(first, rows=rows, targets=targets)
 
 
@@ -204,19 +221,23 @@ def _read(where: str, columns: Columns) -> Table:
     if path.is_dir():
         return _read_directory(path, columns)
     if path.is_file():
-        if path.suffix.lower() in manifests.SUFFIXES:
+        if path.suffix.lower() in manifest.SUFFIXES:
             return read_manifest(path, columns)
         if path.suffix.lower() in TABLES:
             return TABLES[path.suffix.lower()]({where: ""}, columns)
         raise ValueError(
-            f"{path} is no {', '.join(manifests.SUFFIXES)}, .parquet or .tar file; give one, or a folder of images"
+            f"{path} is no {', '.join(manifest.SUFFIXES)}, .parquet or .tar file; give one, or a folder of images"
         )
-    if places.is_address(where) or places.is_pattern(where):
-        return _read_files(where, places.expand(where), columns)
+    if remote.is_address(where) or remote.is_pattern(where):
+        return _read_files(where, remote.expand(where), columns)
     found = families(map(str, _tables_in(path.parent))) if path.parent.is_dir() else {}
     if path.name in found:
         return _read_files(where, list(found[path.name]), columns)
-    there = f"; in {path.parent} there are {', '.join(sorted(filter(None, found)))}" if any(found) else ""
+    there = (
+        f"; in {path.parent} there are {', '.join(sorted(filter(None, found)))}"
+        if any(found)
+        else ""
+    )
     raise ValueError(f"there is no folder, file or data set {where!r}{there}")
 
 
@@ -248,13 +269,17 @@ def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
 
 
 def _tables_in(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*") if file.suffix.lower() in TABLES and not file.name.startswith("."))
+    return sorted(
+        file
+        for file in folder.glob("*")
+        if file.suffix.lower() in TABLES and not file.name.startswith(".")
+    )
 
 
 def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     """Parquet files or shards, each of a part if their names say so."""
-    files = [file for file in files if places.suffix(file) in TABLES]
-    kinds = {places.suffix(file) for file in files}
+    files = [file for file in files if remote.suffix(file) in TABLES]
+    kinds = {remote.suffix(file) for file in files}
     if len(kinds) != 1:
         raise ValueError(
             f"{where} holds {' and '.join(sorted(kinds)) or 'no .parquet or .tar'} files; expected one kind"
@@ -278,4 +303,6 @@ def _digits() -> Table:
     images = (found.images * (255 / 16)).round().astype(np.uint8)
     parts = np.full(len(images), "train", dtype=object)
     parts[stratified(found.target, TEST_SHARE, seed=0)[1]] = "test"
-    return Table(Arrays("digits", images), found.target.astype(np.int64), parts, tuple("0123456789"), ())
+    return Table(
+        Arrays("digits", images), found.target.astype(np.int64), parts, tuple("0123456789"), ()
+    )

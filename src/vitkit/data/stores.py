@@ -56,7 +56,9 @@ class Names:
     @classmethod
     def joined(cls, several: Sequence["Names"]) -> "Names":
         before = np.cumsum([0, *(len(one.block) for one in several)])
-        ends = np.concatenate([one.ends + start for one, start in zip(several, before, strict=False)])
+        ends = np.concatenate(
+            [one.ends + start for one, start in zip(several, before, strict=False)]
+        )
         return cls(b"".join(one.block for one in several), ends)
 
     def __len__(self) -> int:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.places import plain
 from vitkit.data.stores import Store
+from vitkit.system.remote import plain
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
@@ -21,7 +21,8 @@ MAX_CLASSES = 1_000_000
 
 # NAME-train.parquet, train-00000-of-00004.parquet, NAME-train-000.tar: a name, a part and a shard, of which the part is needed.
 _FILE = re.compile(
-    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_]\d+(?:-of-\d+(?:-[0-9a-f]+)?)?)?", re.IGNORECASE
+    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_]\d+(?:-of-\d+(?:-[0-9a-f]+)?)?)?",
+    re.IGNORECASE,
 )
 _SHARD = re.compile(r"(?P<name>.+)[-_](?P<shard>\d+)-of-(?P<shards>\d+)(?:-[0-9a-f]+)?")
 
@@ -44,11 +45,15 @@ def complete(files: Iterable[str]) -> None:
             there = shards.setdefault((match["name"], int(match["shards"])), {})
             before = there.setdefault(int(match["shard"]), file)
             if before != file and Path(before).parent == Path(file).parent:
-                raise ValueError(f"{before} and {Path(file).name} are the same shard of {match['name']}; remove one")
+                raise ValueError(
+                    f"{before} and {Path(file).name} are the same shard of {match['name']}; remove one"
+                )
     for (name, count), there in shards.items():
         if count <= 100_000 and (missing := sorted(set(range(count)) - set(there))):
             folder = next(iter(there.values())).rpartition("/")[0] or "."
-            raise ValueError(f"{folder} has {len(there)} of {count} {name} files; number {missing[0]:05d} is missing")
+            raise ValueError(
+                f"{folder} has {len(there)} of {count} {name} files; number {missing[0]:05d} is missing"
+            )
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,20 @@ class Table(NamedTuple):
 
     store: Store
     labels: np.ndarray  # int64, or objects: class names
-    parts: np.ndarray  # "train", "val" or "test" of every row, "" where the data set has no parts; None is left out
+    parts: (
+        np.ndarray
+    )  # "train", "val" or "test" of every row, "" where the data set has no parts; None is left out
     names: tuple[str, ...] | None  # of the classes, where integer labels come with names
     notes: tuple[str, ...]
 
 
-def pick(asked: str | None, known: Sequence[str], present: Sequence[str], flag: str, typed: Sequence[str] = ()) -> str:
+def pick(
+    asked: str | None,
+    known: Sequence[str],
+    present: Sequence[str],
+    flag: str,
+    typed: Sequence[str] = (),
+) -> str:
     """The column that is meant: the one asked for, else the only one with a known name, else the only one of the type.
 
     flag: what to set when it cannot be found. typed: columns that their type or a header declares to be it.
@@ -80,7 +93,9 @@ def pick(asked: str | None, known: Sequence[str], present: Sequence[str], flag: 
     listed = ", ".join(present)
     if asked is not None:
         if asked not in present:
-            raise ValueError(f"there is no column {asked!r}; the columns are {listed}; correct --data.{flag}")
+            raise ValueError(
+                f"there is no column {asked!r}; the columns are {listed}; correct --data.{flag}"
+            )
         return asked
     named = [name for name in present if name.lower() in known]
     for found in (named, list(typed)):
@@ -103,8 +118,12 @@ def as_labels(values: Sequence, where: str) -> np.ndarray:
     for row, value in enumerate(values):
         if value is None or value == "":
             raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
-        if not isinstance(value, str | int) and not (isinstance(value, float) and value.is_integer()):
-            raise ValueError(f"{where} row {row} has the label {value!r}; a label is a whole number or a name")
+        if not isinstance(value, str | int) and not (
+            isinstance(value, float) and value.is_integer()
+        ):
+            raise ValueError(
+                f"{where} row {row} has the label {value!r}; a label is a whole number or a name"
+            )
         if isinstance(value, str) != isinstance(values[0], str):
             raise ValueError(
                 f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); choose one kind"
@@ -116,7 +135,9 @@ def as_labels(values: Sequence, where: str) -> np.ndarray:
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
-        raise ValueError(f"{where} has labels beyond 64 bits; number the classes from 0, or name them") from None
+        raise ValueError(
+            f"{where} has labels beyond 64 bits; number the classes from 0, or name them"
+        ) from None
 
 
 def _is_number(text: str) -> bool:
@@ -128,7 +149,9 @@ def as_parts(values: Sequence, where: str) -> np.ndarray:
     found = [PARTS.get(str(value).lower(), "") for value in values]
     if "" in found:
         row = found.index("")
-        raise ValueError(f"{where} row {row} belongs to the split {values[row]!r}; the splits are {', '.join(PARTS)}")
+        raise ValueError(
+            f"{where} row {row} belongs to the split {values[row]!r}; the splits are {', '.join(PARTS)}"
+        )
     return np.array(found, dtype=object)
 
 
@@ -145,7 +168,9 @@ def labelled(table: Table) -> Table:
     rows = np.isin(table.parts, secret)
     note = f"left out: the part {' and '.join(secret)}, whose labels are all -1, that is, not told"
     return table._replace(
-        labels=np.where(rows, 0, table.labels), parts=np.where(rows, None, table.parts), notes=(*table.notes, note)
+        labels=np.where(rows, 0, table.labels),
+        parts=np.where(rows, None, table.parts),
+        notes=(*table.notes, note),
     )
 
 
@@ -161,7 +186,9 @@ def classes(table: Table) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]
         limit = len(table.names) if table.names else MAX_CLASSES
         if low < 0 or high >= limit:
             row = int(labels.argmin() if low < 0 else labels.argmax())
-            raise ValueError(f"{where(row)} has the label {labels[row]}; labels go from 0 to {limit - 1}")
+            raise ValueError(
+                f"{where(row)} has the label {labels[row]}; labels go from 0 to {limit - 1}"
+            )
         names = table.names or tuple(str(number) for number in range(high + 1))
         used = len(np.unique(labels))
         sparse = table.names is None and used < len(names)

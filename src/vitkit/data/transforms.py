@@ -64,7 +64,9 @@ class Preprocessing:
             )
         for name in ("mean", "std"):
             values = getattr(self, name)
-            numbers = len(values) == 3 and all(isinstance(value, int | float) and isfinite(value) for value in values)
+            numbers = len(values) == 3 and all(
+                isinstance(value, int | float) and isfinite(value) for value in values
+            )
             if not numbers or (name == "std" and min(values) <= 0):
                 raise ValueError(
                     f"{name} is {values}; it is three numbers{', all positive' * (name == 'std')}, for r, g, b"
@@ -78,15 +80,21 @@ class Preprocessing:
             short, side = min(height, width), self.resize or max(self.size)
             size = (int(side * height / short), int(side * width / short))
             if size[0] * size[1] > MAX_PIXELS:
-                raise BadImage(f"{picture.name} is {width} x {height} pixels: too narrow for a side of {side}")
-        image = (as_pillow if self.antialias else resize)(picture.pixels(), size, self.interpolation)
+                raise BadImage(
+                    f"{picture.name} is {width} x {height} pixels: too narrow for a side of {side}"
+                )
+        image = (as_pillow if self.antialias else resize)(
+            picture.pixels(), size, self.interpolation
+        )
         top, left = (round((have - want) / 2) for have, want in zip(size, self.size, strict=True))
         return image[:, top : top + self.size[0], left : left + self.size[1]]
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, h, w) on any device -> float32: (x / 255 - mean) / std."""
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(f"got {images.dtype} of shape {tuple(images.shape)}; expected uint8 (B, 3, h, w)")
+            raise ValueError(
+                f"got {images.dtype} of shape {tuple(images.shape)}; expected uint8 (B, 3, h, w)"
+            )
         return self.normalise_(images / 255)
 
     def normalise_(self, images: Tensor) -> Tensor:
@@ -112,13 +120,19 @@ class Preprocessing:
         """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std 0.5"."""
         side = "both sides" if self.rule == "square" else "shorter side"
         kernel = self.interpolation + " without antialiasing" * (not self.antialias)
-        mean, std = (", ".join(f"{value:.4g}" for value in dict.fromkeys(values)) for values in (self.mean, self.std))
+        mean, std = (
+            ", ".join(f"{value:.4g}" for value in dict.fromkeys(values))
+            for values in (self.mean, self.std)
+        )
         cut = f"{side} to {self.resize}, centre of " if self.resize else ""
         return f"{cut}{self.size[0]} x {self.size[1]}, {kernel}, mean {mean}, std {std}"
 
     def to_json(self) -> dict:
         """Plain values; from_json is the way back."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
 
     @classmethod
     def from_json(cls, values: dict) -> "Preprocessing":
@@ -126,7 +140,9 @@ class Preprocessing:
         names = [field.name for field in fields(cls)]
         if not isinstance(values, dict) or values.keys() != set(names):
             found = ", ".join(map(str, values)) if isinstance(values, dict) else repr(values)
-            raise ValueError(f"a preprocessing has the settings {', '.join(names)}; got {found[:200]}")
+            raise ValueError(
+                f"a preprocessing has the settings {', '.join(names)}; got {found[:200]}"
+            )
         try:
             return cls(**values)
         except TypeError as error:  # a number where there should be a list, and the like
@@ -173,18 +189,28 @@ class Augmentation:
         _check_choice("crop", self.crop, ("inception", "resize_crop", "pad_crop", "none"))
         _check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
         if len(self.area) != 2 or not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError(f"area is {self.area}; it is two shares of the image, 0 < smallest <= largest <= 1")
+            raise ValueError(
+                f"area is {self.area}; it is two shares of the image, 0 < smallest <= largest <= 1"
+            )
         if not 0 <= self.resize <= MAX_SIDE or (self.crop == "resize_crop" and self.resize < 1):
-            raise ValueError(f"resize is {self.resize}; a resize_crop needs a side from 1 to {MAX_SIDE} pixels")
+            raise ValueError(
+                f"resize is {self.resize}; a resize_crop needs a side from 1 to {MAX_SIDE} pixels"
+            )
         if not 0 <= self.pad <= MAX_SIDE:
             raise ValueError(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
         _check_choice("rand_augment_by", self.rand_augment_by, tuple(MAGNITUDES))
         most = MAGNITUDES[self.rand_augment_by]
-        if len(self.rand_augment) != 2 or not (0 <= self.rand_augment[0] <= 16 and 0 <= self.rand_augment[1] <= most):
+        if len(self.rand_augment) != 2 or not (
+            0 <= self.rand_augment[0] <= 16 and 0 <= self.rand_augment[1] <= most
+        ):
             raise ValueError(
                 f"rand_augment is {self.rand_augment}; it is up to 16 layers and a magnitude from 0 to {most}"
             )
-        if len(self.colour_jitter) != 4 or min(self.colour_jitter) < 0 or self.colour_jitter[3] > 0.5:
+        if (
+            len(self.colour_jitter) != 4
+            or min(self.colour_jitter) < 0
+            or self.colour_jitter[3] > 0.5
+        ):
             raise ValueError(
                 f"colour_jitter is {self.colour_jitter}; it is four numbers, for brightness, contrast, saturation and hue, "
                 f"of which none is negative and the last at most 0.5"
@@ -198,10 +224,14 @@ def suit(how: Augmentation, preprocessing: Preprocessing) -> None:
     height, width = preprocessing.size
     if how.crop == "resize_crop" and how.resize < max(height, width):
         least = max(height, width)
-        raise ValueError(f"resize is {how.resize}; a crop of {height} x {width} does not fit: make it {least} or more")
+        raise ValueError(
+            f"resize is {how.resize}; a crop of {height} x {width} does not fit: make it {least} or more"
+        )
 
 
-def augment(picture: Picture, how: Augmentation, preprocessing: Preprocessing, random: np.random.Generator) -> Tensor:
+def augment(
+    picture: Picture, how: Augmentation, preprocessing: Preprocessing, random: np.random.Generator
+) -> Tensor:
     """A picture as uint8 (3, h, w), augmented. Only what an Inception crop keeps is decoded. Raises BadImage.
 
     Every random choice comes from `random`, in this order: crop, flip, colour jitter, RandAugment,
@@ -231,16 +261,22 @@ def augment(picture: Picture, how: Augmentation, preprocessing: Preprocessing, r
 
 def as_pillow(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation) -> Tensor:
     """uint8 (height, width, 3) -> uint8 (3, *size), antialiased, to the bit what Pillow makes of it."""
-    kernel = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[interpolation]
+    kernel = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[
+        interpolation
+    ]
     image = Image.fromarray(pixels).resize(size[::-1], kernel)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation, antialias: bool = False) -> Tensor:
+def resize(
+    pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation, antialias: bool = False
+) -> Tensor:
     """uint8 (height, width, 3) -> uint8 (3, *size)."""
     if not pixels.flags.writeable:  # which torch would warn about
         pixels = pixels.copy()
-    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # channels last in memory: interpolate's fast way
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[
+        None
+    ]  # channels last in memory: interpolate's fast way
     if images.shape[2:] != size:
         images = F.interpolate(images, size, mode=interpolation, antialias=antialias)
     return images[0]
@@ -283,7 +319,9 @@ def policies(how: Augmentation, mean: tuple[float, float, float]) -> tuple:
 
 def _check_side(name: str, size: tuple[int, ...]) -> None:
     if len(size) != 2 or not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in size):
-        raise ValueError(f"{name} is {size}; it is a height and a width from 1 to {MAX_SIDE} pixels")
+        raise ValueError(
+            f"{name} is {size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
+        )
 
 
 def _check_choice(name: str, value, known: tuple) -> None:

@@ -10,13 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Batch
-from vitkit.parallel import sum_over_ranks
+from vitkit.system.ranks import sum_over_ranks
 
 Metrics = Iterator[tuple[str, float]]
 
 
 def accuracy(
-    batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], device: torch.device | str = "cpu"
+    batches: Iterable[Batch],
+    normalise: Callable[[Tensor], Tensor],
+    device: torch.device | str = "cpu",
 ) -> Callable[[nn.Module], Metrics]:
     """An evaluator: called with a model of K outputs it yields top1, top5 (where K > 5), the softmax loss and `seen`.
 
@@ -33,12 +35,16 @@ def accuracy(
         try:
             for batch in batches:
                 labels, real = batch.labels.to(device), batch.real.to(device)
-                logits = model(normalise(batch.images.to(device, non_blocking=True))).float()  # (B, K)
+                logits = model(
+                    normalise(batch.images.to(device, non_blocking=True))
+                ).float()  # (B, K)
                 top5 = logits.shape[-1] > 5
                 best = logits.topk(5 if top5 else 1).indices == labels[:, None]
                 loss = F.cross_entropy(logits, labels, reduction="none")
                 rows = torch.stack([best[:, 0], best.any(1), loss, torch.ones_like(loss)])
-                total += torch.where(real, rows, 0).cpu().double().sum(-1)  # where, not times: padding may be NaN
+                total += (
+                    torch.where(real, rows, 0).cpu().double().sum(-1)
+                )  # where, not times: padding may be NaN
         finally:
             model.train(training)
         right, right5, loss, seen = sum_over_ranks(total).tolist()

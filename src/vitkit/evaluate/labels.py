@@ -18,7 +18,11 @@ def align(data: Sequence[str], model: Sequence[str]) -> Tensor:
     """
     if list(data) == [str(i) for i in range(len(data))] and len(data) <= len(model):
         return torch.arange(len(data))
-    if len(model) == 1000 and model[0].startswith("tench") and all(re.fullmatch(r"n\d{8}", name) for name in data):
+    if (
+        len(model) == 1000
+        and model[0].startswith("tench")
+        and all(re.fullmatch(r"n\d{8}", name) for name in data)
+    ):
         model = imagenet_wordnet()
     place = {name: i for i, name in enumerate(model)}
     if missing := [name for name in data if name not in place]:

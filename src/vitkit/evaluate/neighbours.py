@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from vitkit.data import Batch
 from vitkit.evaluate.accuracy import Metrics
-from vitkit.parallel import from_every_rank
+from vitkit.system.ranks import from_every_rank
 
 NEIGHBOURS = 20
 ROWS = 1024  # images that are compared with all others at once
 
 
 def leave_one_out(
-    batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], device: torch.device | str = "cpu"
+    batches: Iterable[Batch],
+    normalise: Callable[[Tensor], Tensor],
+    device: torch.device | str = "cpu",
 ) -> Callable[[nn.Module], Metrics]:
     """An evaluator: every image takes the label that most of its 20 nearest others have, by the cosine of their features.
 
@@ -32,7 +34,9 @@ def leave_one_out(
         model.eval()
         try:
             for batch in batches:
-                found = model.features(normalise(batch.images.to(device, non_blocking=True))).float()
+                found = model.features(
+                    normalise(batch.images.to(device, non_blocking=True))
+                ).float()
                 features.append(F.normalize(found, dim=-1)[batch.real.to(device)])
                 labels.append(batch.labels[batch.real].to(device))
         finally:
@@ -41,7 +45,9 @@ def leave_one_out(
         x, y = (torch.cat(share).to(device) for share in shares)  # (N, D), (N,)
         if len(y) < 2:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
-        with torch.autocast(x.device.type, enabled=False):  # near 1, cosines in bfloat16 are 0.004 apart
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # near 1, cosines in bfloat16 are 0.004 apart
             right = sum(int(_right(x, y, start)) for start in range(0, len(x), ROWS))
         yield "neighbours/top1", right / len(x)
         yield "seen", len(x)
@@ -54,5 +60,7 @@ def _right(x: Tensor, y: Tensor, start: int) -> Tensor:
     alike = x[start : start + ROWS] @ x.mT
     alike[:, start:].fill_diagonal_(-2)  # no image is its own neighbour
     near, which = alike.topk(min(NEIGHBOURS, len(x) - 1))
-    votes = torch.zeros(len(near), int(y.max()) + 1, device=x.device).scatter_add_(1, y[which], near + 1)
+    votes = torch.zeros(len(near), int(y.max()) + 1, device=x.device).scatter_add_(
+        1, y[which], near + 1
+    )
     return (votes.argmax(-1) == y[start : start + ROWS]).sum()

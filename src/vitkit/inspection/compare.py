@@ -32,7 +32,9 @@ class Comparison(NamedTuple):
     """Images that both give the same likeliest class."""
 
 
-def compare(one: Classifier, two: Classifier, pictures: Iterable[Picture], batch: int = 16) -> Comparison:
+def compare(
+    one: Classifier, two: Classifier, pictures: Iterable[Picture], batch: int = 16
+) -> Comparison:
     """Both models on every picture, each through its own preprocessing; classes meet by name.
 
     Raises ValueError where there is no picture, or a model has no head to compare.
@@ -53,7 +55,9 @@ def compare(one: Classifier, two: Classifier, pictures: Iterable[Picture], batch
             same += sum(one.labels[i] == two.labels[j] for i, j in pairs)
     if not images:
         raise ValueError("there is no image to compare the models on")
-    return Comparison(images, tuple(Layer(name, *found[name]) for name in order if name in found), same)
+    return Comparison(
+        images, tuple(Layer(name, *found[name]) for name in order if name in found), same
+    )
 
 
 def _seen(classifier: Classifier, group: list[Picture]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -70,12 +74,20 @@ def _watched(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     blocks, trimmed = list(getattr(model, "blocks", [])), getattr(model, "tokens_read", None)
     with ExitStack() as undo:
         if blocks:
-            first = blocks[0].register_forward_pre_hook(lambda _, inputs: seen.update(embedding=inputs[0]))
+            first = blocks[0].register_forward_pre_hook(
+                lambda _, inputs: seen.update(embedding=inputs[0])
+            )
             undo.callback(first.remove)
         for i, block in enumerate(blocks):
-            hook = block.register_forward_hook(lambda _, inputs, out, name=f"block {i}": seen.update({name: out}))
+            hook = block.register_forward_hook(
+                lambda _, inputs, out, name=f"block {i}": seen.update({name: out})
+            )
             undo.callback(hook.remove)
-        undo.callback(model.head.register_forward_pre_hook(lambda _, inputs: seen.update(features=inputs[0])).remove)
+        undo.callback(
+            model.head.register_forward_pre_hook(
+                lambda _, inputs: seen.update(features=inputs[0])
+            ).remove
+        )
         if trimmed is not None:  # the last block for every token, not for the class token alone
             model.tokens_read = None
             undo.callback(setattr, model, "tokens_read", trimmed)

@@ -29,10 +29,22 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
         axes.axis("off")
         if place < len(tiles):
             tile = tiles[place]
-            axes.imshow(tile.pixels, interpolation="nearest" if max(tile.pixels.shape) < 64 else "antialiased")
+            axes.imshow(
+                tile.pixels,
+                interpolation="nearest" if max(tile.pixels.shape) < 64 else "antialiased",
+            )
             colour = {True: "#1a7f37", False: "#c62828", None: "black"}[tile.right]
             caption = tile.caption.replace("$", r"\$")
-            axes.text(0.5, -0.04, caption, ha="center", va="top", fontsize=8, color=colour, transform=axes.transAxes)
+            axes.text(
+                0.5,
+                -0.04,
+                caption,
+                ha="center",
+                va="top",
+                fontsize=8,
+                color=colour,
+                transform=axes.transAxes,
+            )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

@@ -22,7 +22,9 @@ KINDS = {config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig
 
 def build(config: ModelConfig) -> Model:
     """The model of a configuration, with memory for its weights and no values: under `torch.device("meta")` not even that."""
-    return {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}[type(config)](config)
+    return {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}[type(config)](
+        config
+    )
 
 
 def plain(config: ModelConfig) -> dict:
@@ -39,7 +41,9 @@ def config_from(values: dict) -> ModelConfig:
     if (kind := values.pop("kind")) not in KINDS:
         raise ValueError(f"it is a model of kind {kind!r}; there are {', '.join(KINDS)}")
     if unknown := values.keys() - {one.name for one in fields(KINDS[kind])}:
-        raise ValueError(f"it has settings that this version does not know: {', '.join(sorted(unknown))}")
+        raise ValueError(
+            f"it has settings that this version does not know: {', '.join(sorted(unknown))}"
+        )
     return KINDS[kind](**values)
 
 
@@ -57,7 +61,9 @@ def create(
     if isinstance(model, str):
         model = named(model, **changes)
     elif changes:
-        raise ValueError(f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a config")
+        raise ValueError(
+            f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a config"
+        )
     with torch.device("meta"):
         made = build(model)
     made.to_empty(device=device)

@@ -14,7 +14,9 @@ Within = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 """Positions that act within attention: queries and keys -> the same with positions in them, and a bias of the logits."""
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
+def fused(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
     """softmax(q kᵀ / √E) v in one kernel: (B, H, Q, E), (B, H, T, E), (B, H, T, E) -> (B, H, Q, E).
 
     A bias (B, H, Q, T), such as relative positions make, is added before the softmax.
@@ -22,12 +24,16 @@ def fused(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | 
     return F.scaled_dot_product_attention(q, k, v, bias, dropout)
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
     """The same numbers from two matrix products, as Eq. 6 and 7 are written."""
     return F.dropout(weights(q, k, bias), dropout) @ v
 
 
-def fastest(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
+def fastest(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
     """The faster of the two. In bfloat16 on a CPU that is the plain one, by up to 2.5 times in training, until its T x T
     weights outgrow the cache; in float32, and on a GPU, the fused one (benchmarks/attention.py), but for the short rows
     with a bias of late ResNet stages (benchmarks/axial.py)."""
@@ -56,7 +62,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
         self.mix = fastest  # attention_maps() puts a visible one here
 
-    def forward(self, x: Tensor, asking: Tensor | None = None, within: Within | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, asking: Tensor | None = None, within: Within | None = None
+    ) -> Tensor:
         """(B, T, D) -> (B, Q, D): every token asks every token, or only those `asking` (B, Q, D) do.
 
         Asking less is how the last block serves the class token alone, and how a learned probe pools (MAP). With more axes
@@ -68,7 +76,9 @@ class Attention(nn.Module):
             q, k, v = self.split(self.qkv(x)).unbind(2)
         else:  # the keys and values are the same numbers; only the queries that nobody reads are left out
             rows = x.shape[-1]
-            q = self.split(F.linear(asking, self.qkv.weight[:rows], self.qkv.bias[:rows])).squeeze(2)
+            q = self.split(F.linear(asking, self.qkv.weight[:rows], self.qkv.bias[:rows])).squeeze(
+                2
+            )
             k, v = self.split(F.linear(x, self.qkv.weight[rows:], self.qkv.bias[rows:])).unbind(2)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (B, H, T, E)
         q, k, bias = (q, k, None) if within is None else within(q, k)
@@ -103,12 +113,16 @@ def attention_maps(model: nn.Module) -> Iterator[list[Tensor]]:
     """
     layers = [m for m in model.modules() if isinstance(m, Attention)]
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no vitkit attention layer, so there are no weights to show")
+        raise ValueError(
+            f"{type(model).__name__} has no vitkit attention layer, so there are no weights to show"
+        )
     trimmed = [m for m in model.modules() if getattr(m, "tokens_read", None) is not None]
     kept, maps, seen = [m.tokens_read for m in trimmed], [], {}
 
     def visible(layer: Attention):
-        def mix(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None) -> Tensor:
+        def mix(
+            q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None
+        ) -> Tensor:
             seen[layer] = weights(q, k, bias)
             maps[:] = [seen[one] for one in layers if one in seen]
             return F.dropout(seen[layer], dropout) @ v
@@ -124,7 +138,9 @@ def attention_maps(model: nn.Module) -> Iterator[list[Tensor]]:
         with torch.compiler.set_stance("force_eager"):
             yield maps
         if not maps:
-            raise RuntimeError("no forward pass ran inside attention_maps(model), so there are no weights to show")
+            raise RuntimeError(
+                "no forward pass ran inside attention_maps(model), so there are no weights to show"
+            )
     finally:
         for layer, mix in zip(layers, before, strict=True):
             layer.mix = mix

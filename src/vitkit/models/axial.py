@@ -39,7 +39,9 @@ class AxialMixer(nn.Module):
         super().__init__()
         self.stride = stride
         self.row, self.column = Attention(channels, HEADS), Attention(channels, HEADS)
-        self.row_offsets, self.column_offsets = (Offsets(side, channels // HEADS) for side in reversed(grid))
+        self.row_offsets, self.column_offsets = (
+            Offsets(side, channels // HEADS) for side in reversed(grid)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.row(x.permute(0, 2, 3, 1), within=self.row_offsets)  # (B, h, w, C)

@@ -11,7 +11,9 @@ def check_choices(config: object) -> None:
     """Raise ValueError where a field typed as a Literal, or None, holds something else."""
     for one in fields(config):
         kinds = get_args(one.type) if get_origin(one.type) in (Union, UnionType) else (one.type,)
-        known = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+        known = [
+            choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)
+        ]
         value = getattr(config, one.name)
         if known and value not in known and not (value is None and NoneType in kinds):
             raise ValueError(f"{one.name} is {value!r}; it is one of {', '.join(known)}")
@@ -32,11 +34,41 @@ def backbone_from(value: object) -> "Backbone":
 # How each origin of weights pads and standardises; they differ by more than rounding. The published BiT has two official
 # implementations: its own surrounds the max-pooling by zeros, which win where the rest is negative, big_vision's by nothing.
 DIALECTS = {
-    "google": {"norm_eps": 1e-6, "standardise": "std", "weight_eps": 1e-5, "padding": "same", "pool": "same"},
-    "timm": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8, "padding": "same", "pool": "same"},
-    "big_vision": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10, "padding": "even", "pool": "even"},
-    "bit": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-10, "padding": "even", "pool": "zeros"},
-    "timm_bit": {"norm_eps": 1e-5, "standardise": "variance", "weight_eps": 1e-8, "padding": "even", "pool": "zeros"},
+    "google": {
+        "norm_eps": 1e-6,
+        "standardise": "std",
+        "weight_eps": 1e-5,
+        "padding": "same",
+        "pool": "same",
+    },
+    "timm": {
+        "norm_eps": 1e-5,
+        "standardise": "variance",
+        "weight_eps": 1e-8,
+        "padding": "same",
+        "pool": "same",
+    },
+    "big_vision": {
+        "norm_eps": 1e-5,
+        "standardise": "variance",
+        "weight_eps": 1e-10,
+        "padding": "even",
+        "pool": "even",
+    },
+    "bit": {
+        "norm_eps": 1e-5,
+        "standardise": "variance",
+        "weight_eps": 1e-10,
+        "padding": "even",
+        "pool": "zeros",
+    },
+    "timm_bit": {
+        "norm_eps": 1e-5,
+        "standardise": "variance",
+        "weight_eps": 1e-8,
+        "padding": "even",
+        "pool": "zeros",
+    },
 }
 UNITS = {  # residual units a stage, by the number of layers in the name
     26: (2, 2, 2, 2),

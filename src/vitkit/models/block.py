@@ -82,5 +82,7 @@ class Block(nn.Module):
         """(B, T, D) -> (B, T, D), or (B, first, D): the new state of the first tokens only."""
         y = self.norm1(x)
         asking = None if first is None else y[:, :first]
-        x = x[:, :first] + self.keep(self.scale1(self.dropout(self.attention(y, asking, within))))  # Eq. 2
+        x = x[:, :first] + self.keep(
+            self.scale1(self.dropout(self.attention(y, asking, within)))
+        )  # Eq. 2
         return x + self.keep(self.scale2(self.mlp(self.norm2(x))))  # Eq. 3

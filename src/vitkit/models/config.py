@@ -12,7 +12,12 @@ SIZES = {
     "M": {"width": 512, "depth": 12, "mlp": 2048, "heads": 8},
     "B": {"width": 768, "depth": 12, "mlp": 3072, "heads": 12},  # B, L, H: Table 1
     "L": {"width": 1024, "depth": 24, "mlp": 4096, "heads": 16},
-    "b": {"width": 384, "depth": 12, "mlp": 1536, "heads": 6},  # Fig. 4: B with halved dimensions; heads are our choice
+    "b": {
+        "width": 384,
+        "depth": 12,
+        "mlp": 1536,
+        "heads": 6,
+    },  # Fig. 4: B with halved dimensions; heads are our choice
     "So400m": {"width": 1152, "depth": 27, "mlp": 4304, "heads": 16},
     "H": {"width": 1280, "depth": 32, "mlp": 5120, "heads": 16},
     "g": {"width": 1408, "depth": 40, "mlp": 6144, "heads": 16},
@@ -21,7 +26,10 @@ SIZES = {
     "G-opt": {"width": 1536, "depth": 48, "mlp": 8192, "heads": 16},
     "e": {"width": 1792, "depth": 56, "mlp": 15360, "heads": 16},
 }
-READS = {"token": 1, "distilled": 2}  # how many of the first tokens a pooling reads; the others read all
+READS = {
+    "token": 1,
+    "distilled": 2,
+}  # how many of the first tokens a pooling reads; the others read all
 WITHIN = ("relative", "rotary")  # positions that act within attention, at every block
 
 
@@ -74,7 +82,9 @@ class ViTConfig:
     """Of every LayerNorm."""
     layer_scale: float | None = None
     """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III); None is none."""
-    positions: Literal["none", "learned", "learned2d", "relative", "sincos", "sincos-moco", "rotary"] = "learned"
+    positions: Literal[
+        "none", "learned", "learned2d", "relative", "sincos", "sincos-moco", "rotary"
+    ] = "learned"
     """Position embedding (App. D.4): a learned vector for every token (the paper), for every column and row, for every
     offset between two tokens; fixed sines and cosines (big_vision's, MoCo v3's); rotated queries and keys; or none."""
     inject: Literal["stem", "every", "shared"] | None = None
@@ -101,16 +111,24 @@ class ViTConfig:
         check_choices(self)
         for name in ("width", "depth", "mlp", "heads", "patch", "channels"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be a whole number of at least 1")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it must be a whole number of at least 1"
+                )
         for name in ("classes", "representation", "registers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is a probability from 0 up to, not including, 1")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it is a probability from 0 up to, not including, 1"
+                )
         if self.width % self.heads:
-            raise ValueError(f"a width of {self.width} cannot be split among {self.heads} heads; choose a divisor")
-        if len(self.image) != 2 or any(side < self.stride or side % self.stride for side in self.image):
+            raise ValueError(
+                f"a width of {self.width} cannot be split among {self.heads} heads; choose a divisor"
+            )
+        if len(self.image) != 2 or any(
+            side < self.stride or side % self.stride for side in self.image
+        ):
             raise ValueError(
                 f"an image of {' x '.join(map(str, self.image))} pixels cannot be cut into patches of {self.stride} x "
                 f"{self.stride}; choose multiples of {self.stride}"
@@ -135,7 +153,11 @@ class ViTConfig:
             raise ValueError(
                 f"{whose} of {size} cannot hold {self.positions} positions, for x and for y; choose a multiple of {divisor}"
             )
-        if not 0 <= self.position_rows <= (self.prefix if self.positions in ("learned", "learned2d") else 0):
+        if (
+            not 0
+            <= self.position_rows
+            <= (self.prefix if self.positions in ("learned", "learned2d") else 0)
+        ):
             raise ValueError(
                 f"prefix_positions is {self.prefix_positions}; there are {self.prefix} tokens before the patches, and "
                 f"{self.positions} positions"
@@ -178,7 +200,10 @@ class ViTConfig:
     @property
     def prefix(self) -> int:
         """Tokens before the patches: the class token, if there is one, and the registers."""
-        return int(self.pool in READS if self.class_token is None else self.class_token) + self.registers
+        return (
+            int(self.pool in READS if self.class_token is None else self.class_token)
+            + self.registers
+        )
 
     @property
     def position_rows(self) -> int:

@@ -23,7 +23,11 @@ class Cost(NamedTuple):
     macs: int
 
 
-def cost(config: ViTConfig | ResNetConfig | LeNetConfig, image: Grid | None = None, padded_taps: bool = True) -> Cost:
+def cost(
+    config: ViTConfig | ResNetConfig | LeNetConfig,
+    image: Grid | None = None,
+    padded_taps: bool = True,
+) -> Cost:
     """Parameters, tokens and MACs of a model on images of `image` (height, width) pixels, its own size by default.
 
     `padded_taps=False` leaves out what convolutions multiply with the zeros of their padding.
@@ -43,7 +47,10 @@ def cost(config: ViTConfig | ResNetConfig | LeNetConfig, image: Grid | None = No
     blocks = config.depth * (2 if axial else 1)
     parameters = config.prefix * width + _positions(config) + blocks * block + 2 * width
     pairs = patches * (grid[0] + grid[1]) if axial else tokens**2  # of tokens, that meet in a layer
-    macs = blocks * (4 * tokens * width**2 + 2 * tokens * width * mlp) + config.depth * 2 * pairs * width
+    macs = (
+        blocks * (4 * tokens * width**2 + 2 * tokens * width * mlp)
+        + config.depth * 2 * pairs * width
+    )
     if config.positions == "relative":
         macs += config.depth * tokens**2 * width
 
@@ -91,9 +98,16 @@ def _positions(config: ViTConfig) -> int:
 
 
 def _lenet(config: LeNetConfig) -> Cost:
-    kernels = [(config.channels * 25, 6, 28**2), (6 * 25, 16, 10**2), (16 * 25, 120, 1), (120, 84, 1)]
+    kernels = [
+        (config.channels * 25, 6, 28**2),
+        (6 * 25, 16, 10**2),
+        (16 * 25, 120, 1),
+        (120, 84, 1),
+    ]
     kernels += [(84, config.classes, 1)] if config.classes else []
-    return Cost(sum(i * o + o for i, o, _ in kernels), 1, sum(i * o * places for i, o, places in kernels))
+    return Cost(
+        sum(i * o + o for i, o, _ in kernels), 1, sum(i * o * places for i, o, places in kernels)
+    )
 
 
 def _resnet(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
@@ -101,11 +115,15 @@ def _resnet(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
     parameters, macs = _backbone(backbone, config.channels, image, config.image, padded_taps)
     if config.classes:
         parameters += backbone.features * config.classes + config.classes
-        macs += backbone.features * config.classes * (height * width if config.pool == "none" else 1)
+        macs += (
+            backbone.features * config.classes * (height * width if config.pool == "none" else 1)
+        )
     return Cost(parameters, height * width, macs)
 
 
-def _backbone(config: Backbone, channels: int, image: Grid, made_for: Grid, padded_taps: bool) -> tuple[int, int]:
+def _backbone(
+    config: Backbone, channels: int, image: Grid, made_for: Grid, padded_taps: bool
+) -> tuple[int, int]:
     """Parameters and MACs of a root and its stages."""
     parameters = macs = 0
 
@@ -126,7 +144,9 @@ def _backbone(config: Backbone, channels: int, image: Grid, made_for: Grid, padd
             conv(inputs, inner, 1, 1, sides[at], norm=inputs if pre else inner)
             mixer, outputs = config.mixes(stage), inner
             if mixer != "conv":
-                met = stage + 2 if mixer == "augmented" else at  # its attention comes after the stride
+                met = (
+                    stage + 2 if mixer == "augmented" else at
+                )  # its attention comes after the stride
                 mixed = MIXED[mixer](inner, sides[met], tables[met])
                 parameters, macs = parameters + mixed[0], macs + mixed[1]
                 outputs = inner - split(inner)[1] if mixer == "augmented" else 0
@@ -143,7 +163,9 @@ def _backbone(config: Backbone, channels: int, image: Grid, made_for: Grid, padd
 def _axial(channels: int, grid: Grid, made_for: Grid) -> tuple[int, int]:
     """Parameters and MACs of attention along rows, then columns, with their offsets."""
     places = grid[0] * grid[1]
-    parameters = 8 * (channels**2 + channels) + sum(2 * side - 1 for side in made_for) * (channels // HEADS)
+    parameters = 8 * (channels**2 + channels) + sum(2 * side - 1 for side in made_for) * (
+        channels // HEADS
+    )
     macs = 8 * places * channels**2 + 3 * places * channels * sum(grid)
     return parameters, macs
 
@@ -159,7 +181,9 @@ def _augmented(channels: int, grid: Grid, made_for: Grid) -> tuple[int, int]:
     places, (keys, values) = grid[0] * grid[1], split(channels)
     dense = channels * (2 * keys + values) + values**2
     offsets = sum(2 * side - 1 for side in made_for)
-    return dense + offsets * (keys // HEADS), places * (dense + places * (keys + values) + sum(grid) * keys)
+    return dense + offsets * (keys // HEADS), places * (
+        dense + places * (keys + values) + sum(grid) * keys
+    )
 
 
 MIXED = {"axial": _axial, "local": _local, "augmented": _augmented}
@@ -171,4 +195,6 @@ def _taps(side: int, kernel: int, stride: int, padding: str, padded_taps: bool) 
     if padded_taps:
         return out * kernel
     low = same(side, kernel, stride)[0] if padding == "same" else kernel // 2
-    return sum(0 <= place * stride - low + tap < side for place in range(out) for tap in range(kernel))
+    return sum(
+        0 <= place * stride - low + tap < side for place in range(out) for tap in range(kernel)
+    )

@@ -29,7 +29,9 @@ class LeNetConfig:
 
     def __post_init__(self):
         if self.channels < 1 or self.classes < 0:
-            raise ValueError(f"{self.channels} channels and {self.classes} classes; at least 1 and 0 are needed")
+            raise ValueError(
+                f"{self.channels} channels and {self.classes} classes; at least 1 and 0 are needed"
+            )
 
     @property
     def image(self) -> tuple[int, int]:

@@ -25,7 +25,12 @@ def activations(
     With `recompute` every block keeps its input alone, and the block whose backward pass runs keeps all. Raises
     ValueError for a model that no formula is here for: ResNets, hybrids, axial ones and positions within attention.
     """
-    if not isinstance(config, ViTConfig) or config.stem or config.mixer != "full" or config.injected != "stem":
+    if (
+        not isinstance(config, ViTConfig)
+        or config.stem
+        or config.mixer != "full"
+        or config.injected != "stem"
+    ):
         raise ValueError(
             "there is a formula for the memory of plain Vision Transformers with positions added once only"
         )
@@ -48,7 +53,9 @@ def _block(config: ViTConfig, tokens: int, asking: int, low: int) -> int:
     # a few rows of a tensor are read as a new one
     copied = asking if asking < tokens and (low < 4 or asking > 1) else 0
     inputs = (tokens + copied) * low * width  # of the products that make them
-    attention = asking * (low * width + 4 * heads)  # its output, which the next product reads, and the softmax's sums
+    attention = asking * (
+        low * width + 4 * heads
+    )  # its output, which the next product reads, and the softmax's sums
     dense = asking * low * (width + 2 * mlp)  # input of the MLP, before and after the GELU
     masks = asking * (2 * width + mlp) if config.dropout else 0  # one byte each
     scales = 0 if config.layer_scale is None else 2 * asking * low * width
@@ -63,10 +70,16 @@ def _embedding(config: ViTConfig, tokens: int, low: int) -> int:
 
 def _head(config: ViTConfig, tokens: int, asking: int, low: int) -> int:
     """Eq. 4 and the loss: the LayerNorm's input, what each dense layer reads, and the logits' softmax."""
-    width, hidden, rows = config.width, config.representation, tokens if config.pool == "none" else 1
+    width, hidden, rows = (
+        config.width,
+        config.representation,
+        tokens if config.pool == "none" else 1,
+    )
     normed = asking if config.norm == "tokens" else rows
     read = low * width * (2 if config.pool == "distilled" else 1)
-    answers = read + low * hidden + 4 * config.classes + 8 if config.classes else 0  # a label is 8 bytes
+    answers = (
+        read + low * hidden + 4 * config.classes + 8 if config.classes else 0
+    )  # a label is 8 bytes
     pooling = _map(config, tokens, low) if config.pool == "map" else 0
     return normed * (4 * width + 2 * 4) + pooling + rows * answers
 

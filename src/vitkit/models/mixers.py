@@ -36,15 +36,26 @@ class LocalMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         reach = WINDOW // 2
-        q, k, v = self.qkv(x.permute(0, 2, 3, 1)).unflatten(-1, (3, HEADS, -1)).unbind(3)  # (B, h, w, H, E)
+        q, k, v = (
+            self.qkv(x.permute(0, 2, 3, 1)).unflatten(-1, (3, HEADS, -1)).unbind(3)
+        )  # (B, h, w, H, E)
         k, v = (
-            F.pad(t, (0, 0, 0, 0, reach, reach, reach, reach)).unfold(1, WINDOW, 1).unfold(2, WINDOW, 1) for t in (k, v)
+            F.pad(t, (0, 0, 0, 0, reach, reach, reach, reach))
+            .unfold(1, WINDOW, 1)
+            .unfold(2, WINDOW, 1)
+            for t in (k, v)
         )
         y, x_ = self.down[0, :, None].expand(-1, WINDOW, -1), self.across.expand(WINDOW, -1, -1)
         offsets = torch.cat([y, x_], -1).flatten(0, 1)  # (W·W, E)
         k, v = (t.flatten(-2).mT for t in (k, v))  # (B, h, w, H, W·W, E)
         logits = (q[..., None, :] @ (k + offsets).mT).squeeze(-2)  # (B, h, w, H, W·W)
-        inside = F.pad(x.new_ones(x.shape[-2:]), (reach,) * 4).unfold(0, WINDOW, 1).unfold(1, WINDOW, 1).flatten(-2) > 0
+        inside = (
+            F.pad(x.new_ones(x.shape[-2:]), (reach,) * 4)
+            .unfold(0, WINDOW, 1)
+            .unfold(1, WINDOW, 1)
+            .flatten(-2)
+            > 0
+        )
         weights = logits.masked_fill(~inside[:, :, None], -torch.inf).softmax(-1)
         mixed = (weights[..., None, :] @ v).flatten(-3).permute(0, 3, 1, 2)
         return halved(mixed) if self.stride == 2 else mixed
@@ -86,7 +97,9 @@ class AugmentedMixer(nn.Module):
         rows = q.flatten(1, 2)  # (B, H·h, w, E)
         columns = q.transpose(2, 3).flatten(1, 2)  # (B, H·w, h, E)
         across = self.across(rows, rows)[2].unflatten(1, q.shape[1:3])  # (B, H, h, w, w')
-        down = self.down(columns, columns)[2].unflatten(1, (q.shape[1], q.shape[3])).transpose(2, 3)  # (B, H, h, w, h')
+        down = (
+            self.down(columns, columns)[2].unflatten(1, (q.shape[1], q.shape[3])).transpose(2, 3)
+        )  # (B, H, h, w, h')
         return (across[..., None, :] + down[..., None]).flatten(4, 5).flatten(2, 3)
 
     def init_weights(self) -> None:

@@ -28,7 +28,9 @@ class AttentionPool(nn.Module):
         return (x + self.mlp(self.norm(x)))[:, 0]
 
     def init_weights(self) -> None:
-        limit = (6 / (1 + self.probe.shape[-1])) ** 0.5  # Glorot's for a 1 x D matrix, as flax counts its fans
+        limit = (
+            6 / (1 + self.probe.shape[-1])
+        ) ** 0.5  # Glorot's for a 1 x D matrix, as flax counts its fans
         nn.init.uniform_(self.probe, -limit, limit)
 
 

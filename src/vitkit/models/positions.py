@@ -15,7 +15,10 @@ from vitkit.models.config import ViTConfig
 
 # How each origin of weights resamples a table; they differ by more than rounding.
 RESAMPLE = {
-    "google": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom(order=1): the official code
+    "google": {
+        "mode": "bilinear",
+        "align_corners": True,
+    },  # scipy.ndimage.zoom(order=1): the official code
     "timm": {"mode": "bicubic", "antialias": True},
     "huggingface": {"mode": "bicubic"},
     "torchvision": {"mode": "bicubic", "align_corners": True},
@@ -32,13 +35,19 @@ def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Ten
         raise ValueError(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
     prefix = table.shape[1] - old[0] * old[1] if table.ndim == 3 else -1
     if prefix < 0:
-        raise ValueError(f"a table of shape {tuple(table.shape)} cannot hold a grid of {old[0]} x {old[1]} patches")
+        raise ValueError(
+            f"a table of shape {tuple(table.shape)} cannot hold a grid of {old[0]} x {old[1]} patches"
+        )
     if old == new:
         return table
-    exact = torch.float32 if table.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    exact = (
+        torch.float32 if table.device.type == "mps" else torch.float64
+    )  # which Apple's GPUs do not have
     image = table[:, prefix:].to(exact).unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, h, w)
     image = F.interpolate(image, size=new, **RESAMPLE[method])
-    return torch.cat([table[:, :prefix], image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)], 1)
+    return torch.cat(
+        [table[:, :prefix], image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)], 1
+    )
 
 
 def sincos(grid: Grid, width: int, form: str = "sincos", temperature: float = 10_000.0) -> Tensor:
@@ -50,9 +59,15 @@ def sincos(grid: Grid, width: int, form: str = "sincos", temperature: float = 10
     quarter = width // 4
     steps = max(quarter - 1, 1) if form == "sincos" else quarter
     omega = temperature ** -(torch.arange(quarter, dtype=torch.float64) / steps)
-    y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float64) for side in grid), indexing="ij")
-    angles = [place.flatten()[:, None] * omega for place in ((x, y) if form == "sincos" else (y, x))]
-    return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], 1).float()[None]
+    y, x = torch.meshgrid(
+        *(torch.arange(side, dtype=torch.float64) for side in grid), indexing="ij"
+    )
+    angles = [
+        place.flatten()[:, None] * omega for place in ((x, y) if form == "sincos" else (y, x))
+    ]
+    return torch.cat(
+        [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], 1
+    ).float()[None]
 
 
 class SinCosPositions(nn.Module):
@@ -84,7 +99,9 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.grid, self.rows, self.method = config.grid, config.position_rows, config.resample
         self.bare = config.prefix - self.rows
-        self.table = nn.Parameter(torch.empty(1, self.rows + self.grid[0] * self.grid[1], config.width))
+        self.table = nn.Parameter(
+            torch.empty(1, self.rows + self.grid[0] * self.grid[1], config.width)
+        )
         self._cache: dict[tuple, Tensor] = {}
 
     def forward(self, grid: Grid, device: torch.device | None = None) -> Tensor:
@@ -97,7 +114,9 @@ class LearnedPositions(nn.Module):
 
     def _on(self, grid: Grid) -> Tensor:
         """-> (1, rows + h·w, D)."""
-        if torch.is_grad_enabled() and self._cache:  # an update may follow; a fused one leaves no trace on the table
+        if (
+            torch.is_grad_enabled() and self._cache
+        ):  # an update may follow; a fused one leaves no trace on the table
             self._cache.clear()
         if grid == self.grid:
             return self.table
@@ -132,7 +151,10 @@ class LearnedPositions2D(nn.Module):
             resample(table, (1, table.shape[1]), (1, side), self.method)
             for table, side in zip((self.down, self.across), grid, strict=True)
         )
-        x, y = across[:, None].expand(-1, grid[0], -1, -1), down[:, :, None].expand(-1, -1, grid[1], -1)
+        x, y = (
+            across[:, None].expand(-1, grid[0], -1, -1),
+            down[:, :, None].expand(-1, -1, grid[1], -1),
+        )
         patches = torch.cat([x, y], -1).flatten(1, 2)  # raster order
         bare = patches.new_zeros(1, self.bare, patches.shape[-1])
         return torch.cat([*([] if self.prefix is None else [self.prefix]), bare, patches], 1)
@@ -172,7 +194,9 @@ class RelativePositions(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.grid = config.grid
-        self.offsets = Offsets(config.prefix + config.grid[0] * config.grid[1], config.width // config.heads)
+        self.offsets = Offsets(
+            config.prefix + config.grid[0] * config.grid[1], config.width // config.heads
+        )
 
     def forward(self, q: Tensor, k: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """(B, H, Q, E), (B, H, T, E) -> both, and a bias (B, H, Q, T). Raises ValueError on another grid than its own."""
@@ -216,7 +240,9 @@ class RotaryPositions(nn.Module):
             return x
         a, b = x[..., self.prefix :, :].chunk(2, -1)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        return torch.cat([x[..., : self.prefix, :], torch.cat([a * cos - b * sin, a * sin + b * cos], -1)], -2)
+        return torch.cat(
+            [x[..., : self.prefix, :], torch.cat([a * cos - b * sin, a * sin + b * cos], -1)], -2
+        )
 
 
 POSITIONS = {
@@ -234,4 +260,8 @@ def positions(config: ViTConfig) -> nn.Module | None:
     if config.positions == "none":
         return None
     made = POSITIONS[config.positions]
-    return nn.ModuleList(made(config) for _ in range(config.depth)) if config.injected == "every" else made(config)
+    return (
+        nn.ModuleList(made(config) for _ in range(config.depth))
+        if config.injected == "every"
+        else made(config)
+    )

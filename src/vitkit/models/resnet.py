@@ -35,7 +35,9 @@ def standardised(weight: Tensor, how: str, eps: float) -> Tensor:
     """Every output channel's kernel with mean 0 and spread 1, in float32 at least: (out, in, k, k) as it came."""
     exact = weight.to(torch.promote_types(weight.dtype, torch.float32))
     exact = exact - exact.mean((1, 2, 3), keepdim=True)
-    variance = exact.square().mean((1, 2, 3), keepdim=True)  # of the population, as every origin has it
+    variance = exact.square().mean(
+        (1, 2, 3), keepdim=True
+    )  # of the population, as every origin has it
     spread = variance.sqrt() + eps if how == "std" else (variance + eps).sqrt()
     return (exact / spread).to(weight.dtype)
 
@@ -76,7 +78,9 @@ class Conv(nn.Module):
 
     def init_weights(self) -> None:
         if self.how == "none":
-            nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")  # He et al., for BatchNorm
+            nn.init.kaiming_normal_(
+                self.weight, mode="fan_out", nonlinearity="relu"
+            )  # He et al., for BatchNorm
         else:
             lecun_normal_(self.weight)
 
@@ -134,7 +138,8 @@ class Unit(nn.Module):
         self.conv2 = MIXERS[config.mixer](inner, stride, grid, config)
         self.conv3 = Conv(inner, outputs, 1, 1, config)
         self.norm1, self.norm2, self.norm3 = (
-            normalise(c, config) for c in ((inputs, inner, inner) if self.pre else (inner, inner, outputs))
+            normalise(c, config)
+            for c in ((inputs, inner, inner) if self.pre else (inner, inner, outputs))
         )
         changes = stride != 1 or inputs != outputs
         self.shortcut = Conv(inputs, outputs, 1, stride, config) if changes else None
@@ -149,7 +154,9 @@ class Unit(nn.Module):
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)
         y = F.relu(self.norm2(self.conv2(y)), inplace=True)
         y = self.norm3(self.conv3(y))
-        return F.relu(y + (x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))), inplace=True)
+        return F.relu(
+            y + (x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))), inplace=True
+        )
 
     def init_weights(self) -> None:
         """Every unit starts as its shortcut where it normalises last (the official code); BiT's v2 units do not."""
@@ -178,7 +185,9 @@ class ResNetStem(nn.Module):
         super().__init__()
         self.side = patch * config.stride
         self.root, self.blocks = Root(channels, config), units(config, image)
-        self.norm = normalise(config.features, config) if config.order == "pre" and config.units else None
+        self.norm = (
+            normalise(config.features, config) if config.order == "pre" and config.units else None
+        )
         self.project = nn.Conv2d(config.features, width, patch, stride=patch)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -210,12 +219,20 @@ class ResNet(nn.Module):
         self.root = Root(config.channels, backbone)
         self.blocks = units(backbone, config.image)
         self.norm = normalise(backbone.features, backbone) if backbone.order == "pre" else None
-        self.head = nn.Linear(backbone.features, config.classes) if config.classes else nn.Identity()
-        self.recompute = False  # activation checkpointing: keep only the units' inputs for the backward pass
+        self.head = (
+            nn.Linear(backbone.features, config.classes) if config.classes else nn.Identity()
+        )
+        self.recompute = (
+            False  # activation checkpointing: keep only the units' inputs for the backward pass
+        )
 
     def embed(self, images: Tensor) -> Tensor:
         """The root: (B, C, H, W) normalised images -> (B, D, H/4, W/4), rounded up."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels or not images.is_floating_point():
+        if (
+            images.ndim != 4
+            or images.shape[1] != self.config.channels
+            or not images.is_floating_point()
+        ):
             raise ValueError(
                 f"images must be floating point, normalised, of shape (batch, {self.config.channels}, height, width); "
                 f"these are {images.dtype} of shape {tuple(images.shape)}"
@@ -238,7 +255,11 @@ class ResNet(nn.Module):
         """(B, C, H, W) -> (B, D, h, w)."""
         x = self.embed(images)
         for block in self.blocks:
-            x = partial(checkpoint, block, use_reentrant=False)(x) if self.recompute and self.training else block(x)
+            x = (
+                partial(checkpoint, block, use_reentrant=False)(x)
+                if self.recompute and self.training
+                else block(x)
+            )
         return x if self.norm is None else F.relu(self.norm(x), inplace=True)
 
     def init_weights(self) -> None:

@@ -37,19 +37,37 @@ class VisionTransformer(nn.Module):
             if config.stem
             else Patches(config.channels, config.patch, config.width)
         )
-        self.cls = nn.Parameter(torch.empty(1, 1, config.width)) if config.prefix > config.registers else None
-        self.registers = nn.Parameter(torch.empty(1, config.registers, config.width)) if config.registers else None
+        self.cls = (
+            nn.Parameter(torch.empty(1, 1, config.width))
+            if config.prefix > config.registers
+            else None
+        )
+        self.registers = (
+            nn.Parameter(torch.empty(1, config.registers, config.width))
+            if config.registers
+            else None
+        )
         self.positions = positions(config)
         self.dropout = nn.Dropout(config.dropout)
-        rates = [config.stochastic_depth * i / max(config.depth - 1, 1) for i in range(config.depth)]
+        rates = [
+            config.stochastic_depth * i / max(config.depth - 1, 1) for i in range(config.depth)
+        ]
         self.blocks = nn.ModuleList(BLOCKS[config.mixer](config, rate) for rate in rates)
         self.norm = nn.LayerNorm(config.width, config.eps)
         self.pool = AttentionPool(config) if config.pool == "map" else None
-        self.representation = nn.Linear(config.width, config.representation) if config.representation else None
+        self.representation = (
+            nn.Linear(config.width, config.representation) if config.representation else None
+        )
         head = DistilledHead if config.pool == "distilled" else nn.Linear
-        self.head = head(config.representation or config.width, config.classes) if config.classes else nn.Identity()
+        self.head = (
+            head(config.representation or config.width, config.classes)
+            if config.classes
+            else nn.Identity()
+        )
         self.tokens_read = READS.get(config.pool)  # how many of the last states the pooling reads
-        self.recompute = False  # activation checkpointing: keep only the blocks' inputs for the backward pass
+        self.recompute = (
+            False  # activation checkpointing: keep only the blocks' inputs for the backward pass
+        )
 
     def embed(self, images: Tensor) -> Tensor:
         """Eq. 1: (B, C, H, W) normalised images -> (B, T, D) tokens with their positions."""
@@ -57,7 +75,11 @@ class VisionTransformer(nn.Module):
 
     def patches(self, images: Tensor) -> Tensor:
         """x_p E of Eq. 1: (B, C, H, W) -> (B, N, D), the patches' embeddings in raster order, before anything is added."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels or not images.is_floating_point():
+        if (
+            images.ndim != 4
+            or images.shape[1] != self.config.channels
+            or not images.is_floating_point()
+        ):
             raise ValueError(
                 f"images must be floating point, normalised, of shape (batch, {self.config.channels}, height, width); "
                 f"these are {images.dtype} of shape {tuple(images.shape)}"
@@ -67,11 +89,17 @@ class VisionTransformer(nn.Module):
     def place(self, x: Tensor, grid: Grid) -> Tensor:
         """The rest of Eq. 1: (B, N, D) -> (B, T, D), tokens before the patches, and every token's position in the grid."""
         # x.shape[0], for an exporter takes len(x) for a constant
-        prefix = [token.expand(x.shape[0], -1, -1) for token in (self.cls, self.registers) if token is not None]
+        prefix = [
+            token.expand(x.shape[0], -1, -1)
+            for token in (self.cls, self.registers)
+            if token is not None
+        ]
         if prefix:
             x = torch.cat([*prefix, x], 1)  # (B, T, D), the class token first
         else:
-            x = x.contiguous()  # every block would inherit the transposed layout, and be up to a tenth slower
+            x = (
+                x.contiguous()
+            )  # every block would inherit the transposed layout, and be up to a tenth slower
         if self.config.injected == "stem" and self.positions is not None:
             x = x + self._added(self.positions, grid, x.device)
         return self.dropout(x)
@@ -92,7 +120,10 @@ class VisionTransformer(nn.Module):
         With a class token the last block answers for that token alone. `pool="none"` gives (B, T, D), "distilled" both
         tokens' states in a row, (B, 2·D); a representation layer makes D its width.
         """
-        x, early = self._blocks(self.embed(images), self.grid(images), self.tokens_read), self.config.norm == "tokens"
+        x, early = (
+            self._blocks(self.embed(images), self.grid(images), self.tokens_read),
+            self.config.norm == "tokens",
+        )
         x = self.norm(x) if early else x
         x = self.pool(x) if self.pool else POOL[self.config.pool](x, self.config.prefix)
         x = x if early else self.norm(x)  # y of Eq. 4, one way or the other
@@ -110,9 +141,17 @@ class VisionTransformer(nn.Module):
         """Eq. 2 and 3, L times; the last block only for the `first` tokens, or for all."""
         last = len(self.blocks) - 1
         for i, block in enumerate(self.blocks):
-            run = partial(checkpoint, block, use_reentrant=False) if self.recompute and self.training else block
+            run = (
+                partial(checkpoint, block, use_reentrant=False)
+                if self.recompute and self.training
+                else block
+            )
             x, within = self._placed(x, i, grid)
-            x = run(x, grid) if self.config.mixer == "axial" else run(x, first if i == last else None, within)
+            x = (
+                run(x, grid)
+                if self.config.mixer == "axial"
+                else run(x, first if i == last else None, within)
+            )
         return x
 
     def _placed(self, x: Tensor, layer: int, grid: Grid) -> tuple[Tensor, Within | None]:
@@ -133,7 +172,9 @@ class VisionTransformer(nn.Module):
         if self.cls is not None:
             nn.init.zeros_(self.cls)
         if self.registers is not None:
-            nn.init.normal_(self.registers, std=0.02)  # as the positions; they must not all be the same
+            nn.init.normal_(
+                self.registers, std=0.02
+            )  # as the positions; they must not all be the same
         if self.representation is not None:
             lecun_normal_(self.representation.weight)
             nn.init.zeros_(self.representation.bias)

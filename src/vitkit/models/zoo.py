@@ -14,13 +14,17 @@ NAMES = [
     ),
     *("R+Ti/16 R26+S/32 R26+B/32 R50+B/32 R50+B/16 R50+L/32 R50+L/16".split()),
     *("R50x1 R50x2 R101x1 R152x1 R152x2 R200x3".split()),  # Table 6
-    *("BiT-R50x1 BiT-R50x3 BiT-R101x1 BiT-R101x3 BiT-R152x2 BiT-R152x4".split()),  # those that were published
+    *(
+        "BiT-R50x1 BiT-R50x3 BiT-R101x1 BiT-R101x3 BiT-R152x2 BiT-R152x4".split()
+    ),  # those that were published
     *("Axial-B/32 Axial-B/16 Axial-R50 Local-R50 Augmented-R50 BN-R50 LeNet-5".split()),
 ]  # any other patch size, depth of ResNet and width works too
 _VIT = re.compile(
     r"(?P<axial>Axial-)?((?P<resnet>R(?P<layers>\d+)?(x(?P<factor>\d+))?)\+)?(?P<size>[^/+]+)/(?P<patch>\d+)"
 )
-_RESNET = re.compile(r"(?P<kind>BiT-|BN-|Axial-|Local-|Augmented-)?R(?P<layers>\d+)(x(?P<factor>\d+))?")
+_RESNET = re.compile(
+    r"(?P<kind>BiT-|BN-|Axial-|Local-|Augmented-)?R(?P<layers>\d+)(x(?P<factor>\d+))?"
+)
 
 
 def vit(name: str, **changes) -> ViTConfig:
@@ -43,7 +47,13 @@ def vit(name: str, **changes) -> ViTConfig:
         stem, patch = _hybrid(name, found["layers"], float(found["factor"] or 1), patch)
     axial = {"mixer": "axial", "pool": "gap"} if found["axial"] else {}
     stride = patch * (stem.stride if stem else 1)
-    config = ViTConfig(**SIZES[found["size"]], patch=patch, image=max(224 // stride, 1) * stride, stem=stem, **axial)
+    config = ViTConfig(
+        **SIZES[found["size"]],
+        patch=patch,
+        image=max(224 // stride, 1) * stride,
+        stem=stem,
+        **axial,
+    )
     return _changed(config, changes)
 
 
@@ -82,12 +92,20 @@ def named(name: str, **changes) -> ViTConfig | ResNetConfig | LeNetConfig:
     settings = {
         None: {},
         "BiT-": {"order": "pre", **DIALECTS["bit"]},
-        "BN-": {"norm": "batch", "norm_eps": 1e-5, "standardise": "none", "padding": "even", "pool": "even"},
+        "BN-": {
+            "norm": "batch",
+            "norm_eps": 1e-5,
+            "standardise": "none",
+            "padding": "even",
+            "pool": "even",
+        },
         "Axial-": {"mixer": "axial"},
         "Local-": {"mixer": "local"},
         "Augmented-": {"mixer": "augmented"},
     }[found["kind"]]
-    backbone = Backbone(units=UNITS[int(found["layers"])], width=float(found["factor"] or 1), **settings)
+    backbone = Backbone(
+        units=UNITS[int(found["layers"])], width=float(found["factor"] or 1), **settings
+    )
     return _changed(ResNetConfig(backbone), changes)
 
 
@@ -100,7 +118,9 @@ def called(config: ViTConfig | ResNetConfig | LeNetConfig) -> str:
     shape = {key: getattr(config, key) for key in ("width", "depth", "mlp", "heads")}
     size = next((name for name, size in SIZES.items() if size == shape), None)
     kind = "Axial-ViT" if config.mixer == "axial" else "ViT"
-    patch = config.stride // 2 if config.stem and not config.stem.units else config.stride  # as R+Ti/16 is named
+    patch = (
+        config.stride // 2 if config.stem and not config.stem.units else config.stride
+    )  # as R+Ti/16 is named
     listed = ", ".join(f"{key} {value}" for key, value in shape.items())
     above = f"{kind}-{size}/{patch}" if size else f"{kind} of {listed}, patch {patch}"
     return f"{_resnet(config.stem).removesuffix('x1')}+{above}" if config.stem else above
@@ -108,17 +128,25 @@ def called(config: ViTConfig | ResNetConfig | LeNetConfig) -> str:
 
 def _resnet(backbone: Backbone) -> str:
     """R50x1 and its like, with the units of each stage where their number has no name: ResNet(1,2)x0.5."""
-    kind = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}[backbone.mixer]
+    kind = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}[
+        backbone.mixer
+    ]
     kind += "BN-" if backbone.norm == "batch" else "BiT-" if backbone.order == "pre" else ""
     joined = {(*units[:2], units[2] + units[3]): layers for layers, units in UNITS.items()}
-    layers = {(): "", **joined, **{units: layers for layers, units in UNITS.items()}}.get(backbone.units)
+    layers = {(): "", **joined, **{units: layers for layers, units in UNITS.items()}}.get(
+        backbone.units
+    )
     units = f"R{layers}" if layers is not None else f"ResNet({','.join(map(str, backbone.units))})"
     return f"{kind}{units}x{backbone.width:g}"
 
 
-def _changed(config: ViTConfig | ResNetConfig | LeNetConfig, changes: dict) -> ViTConfig | ResNetConfig | LeNetConfig:
+def _changed(
+    config: ViTConfig | ResNetConfig | LeNetConfig, changes: dict
+) -> ViTConfig | ResNetConfig | LeNetConfig:
     known = [field.name for field in fields(config)]
     if unknown := [key for key in changes if key not in known]:
         near = get_close_matches(unknown[0], known, 1)
-        raise ValueError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+        raise ValueError(
+            f"no setting {unknown[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+        )
     return replace(config, **changes)

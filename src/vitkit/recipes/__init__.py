@@ -10,7 +10,14 @@ from textwrap import wrap
 from vitkit.models import LeNetConfig, ViTConfig, named
 from vitkit.recipes.later import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3
-from vitkit.recipes.small import cifar10, cifar10_laptop, cifar10_masked_laptop, digits, scratch, tiny_imagenet
+from vitkit.recipes.small import (
+    cifar10,
+    cifar10_laptop,
+    cifar10_masked_laptop,
+    digits,
+    scratch,
+    tiny_imagenet,
+)
 from vitkit.train import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -32,14 +39,22 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 def listing() -> str:
     """Every name, for people: those of a table in a few lines, the others each with what it is."""
-    tables = (("paper.", "Table 3, and Appendix B.1.2"), ("sibling.", "the group's own values, where they differ"))
+    tables = (
+        ("paper.", "Table 3, and Appendix B.1.2"),
+        ("sibling.", "the group's own values, where they differ"),
+    )
     tables += (("augreg.", "AugReg's 28 settings"),)
     lines = []
     for prefix, what in tables:
         names = " ".join(name.removeprefix(prefix) for name in RECIPES if name.startswith(prefix))
-        lines += [f"  {prefix}NAME: {what}", *wrap(names, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+        lines += [
+            f"  {prefix}NAME: {what}",
+            *wrap(names, 100, initial_indent=" " * 6, subsequent_indent=" " * 6),
+        ]
     alone = [name for name in RECIPES if not name.startswith(tuple(prefix for prefix, _ in tables))]
-    return "\n".join([*(f"  {n:24}{(RECIPES[n].__doc__ or '').splitlines()[0]}" for n in alone), *lines])
+    return "\n".join(
+        [*(f"  {n:24}{(RECIPES[n].__doc__ or '').splitlines()[0]}" for n in alone), *lines]
+    )
 
 
 CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_depth", "head_bias")
@@ -58,7 +73,9 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
         model = replace(model, representation=model.width)
     if not isinstance(model, LeNetConfig):
         stride = model.stride if isinstance(model, ViTConfig) else 1
-        model = replace(model, image=tuple(max(side // stride, 1) * stride for side in recipe.model.image))
+        model = replace(
+            model, image=tuple(max(side // stride, 1) * stride for side in recipe.model.image)
+        )
     how = recipe.data.preprocessing
     how = replace(how, size=model.image, resize=max(how.resize, *model.image) if how.resize else 0)
     return replace(recipe, model=model, data=replace(recipe.data, preprocessing=how))
@@ -76,7 +93,9 @@ def recipe(name: str) -> Recipe:
         found = runpy.run_path(file).get(function)
         made = found() if callable(found) else None
         if not isinstance(made, Recipe):
-            raise ValueError(f"{function!r} in {file} is not a function that returns a vitkit Recipe")
+            raise ValueError(
+                f"{function!r} in {file} is not a function that returns a vitkit Recipe"
+            )
         return made
     if name not in RECIPES:
         near = ", ".join(get_close_matches(name, RECIPES, 2))

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vitkit.data import Augmentation, Columns, Source, open_image, open_splits
-from vitkit.train import Data, Optim, Recipe, Span, Supervised
+from vitkit.objectives import Supervised
+from vitkit.system.span import Span
+from vitkit.train import Data, Optim, Recipe
 from vitkit.weights import adopt, load
 
 SWEEP = (0.001, 0.003, 0.01, 0.03)
@@ -44,7 +46,9 @@ TABLE_4 = {
 PRESETS = (*TABLE_4, "bit")
 
 
-def finetune(model: str, data: str, preset: str = "", image: int = 0, columns: Columns | None = None) -> Recipe:
+def finetune(
+    model: str, data: str, preset: str = "", image: int = 0, columns: Columns | None = None
+) -> Recipe:
     """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on images of one's own.
 
     Always SGD with momentum 0.9, no weight decay, gradients clipped at a norm of 1. A preset of Table 4 (imagenet, cifar100,
@@ -58,7 +62,11 @@ def finetune(model: str, data: str, preset: str = "", image: int = 0, columns: C
     if preset and preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     found, columns = load(model, quiet=True), columns or Columns()
-    task = TABLE_4[preset] if preset in TABLE_4 else _by_size(open_splits(data, columns).train, bit=preset == "bit")
+    task = (
+        TABLE_4[preset]
+        if preset in TABLE_4
+        else _by_size(open_splits(data, columns).train, bit=preset == "bit")
+    )
     own, side = found.preprocessing, image or task.side
     size = (side, side) if side else own.size
     if preset:
@@ -66,7 +74,9 @@ def finetune(model: str, data: str, preset: str = "", image: int = 0, columns: C
     else:
         resize = max(round(own.resize * max(size) / max(own.size)), max(size)) if own.resize else 0
         prepare = replace(own, size=size, resize=resize)
-    larger = side * 160 // 128 if side < 160 else side * 448 // 384  # BiT's square before its random crop
+    larger = (
+        side * 160 // 128 if side < 160 else side * 448 // 384
+    )  # BiT's square before its random crop
     return Recipe(
         name=f"finetune-{preset or 'own'}",
         init=model,
@@ -75,7 +85,9 @@ def finetune(model: str, data: str, preset: str = "", image: int = 0, columns: C
             source=data,
             columns=columns,
             preprocessing=prepare,
-            augmentation=Augmentation(crop="resize_crop", resize=larger) if task.bit else Augmentation(),
+            augmentation=Augmentation(crop="resize_crop", resize=larger)
+            if task.bit
+            else Augmentation(),
             parts="final" if preset else "given",
             hold_out=task.hold_out,
         ),
@@ -103,7 +115,18 @@ def _by_size(images: Source | None, bit: bool) -> Task:
         steps = min(max(10 * len(images) // 32, 200), 10_000)
         return Task(steps, steps // 10, 0.01, batch=32, side=0)
     some = np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int)
-    areas = [height * width for height, width in (open_image(images[i][0], images.name(i)).size for i in some)]
-    steps, warmup = (500, 100) if len(images) < 20_000 else (10_000, 500) if len(images) < 500_000 else (20_000, 500)
+    areas = [
+        height * width
+        for height, width in (open_image(images[i][0], images.name(i)).size for i in some)
+    ]
+    steps, warmup = (
+        (500, 100)
+        if len(images) < 20_000
+        else (10_000, 500)
+        if len(images) < 500_000
+        else (20_000, 500)
+    )
     mixup = 0.1 if len(images) >= 20_000 else 0.0
-    return Task(steps, warmup, 0.003, side=128 if np.median(areas) < 96**2 else 384, bit=True, mixup=mixup)
+    return Task(
+        steps, warmup, 0.003, side=128 if np.median(areas) < 96**2 else 384, bit=True, mixup=mixup
+    )

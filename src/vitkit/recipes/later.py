@@ -11,8 +11,10 @@ from itertools import product
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import vit
+from vitkit.objectives import MaskedAutoencoder, SelfDistillation, Supervised
 from vitkit.recipes.paper import COMMON, EVALUATION, TRAINING
-from vitkit.train import Data, MaskedAutoencoder, Optim, Recipe, SelfDistillation, Span, Supervised
+from vitkit.system.span import Span
+from vitkit.train import Data, Optim, Recipe
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 GOOGLE = replace(TRAINING, rand_augment_by="google")
@@ -35,7 +37,9 @@ def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Rec
     return Recipe(
         name=name,
         model=vit("B/16", classes=0, head_bias=-10.0, dropout=rate, stochastic_depth=rate),
-        data=Data(preprocessing=EVALUATION, augmentation=replace(GOOGLE, rand_augment=rand_augment)),
+        data=Data(
+            preprocessing=EVALUATION, augmentation=replace(GOOGLE, rand_augment=rand_augment)
+        ),
         optim=Optim(lr=1e-3, weight_decay=decay, decay_on="kernels", warmup=Span(10_000)),
         objective=Supervised(loss="sigmoid", mixup=mixup),
         length=Span(300, "epochs"),
@@ -78,7 +82,14 @@ def mae() -> Recipe:
             preprocessing=replace(EVALUATION, interpolation="bicubic", **IMAGENET),
             augmentation=Augmentation(area=(0.2, 1.0)),
         ),
-        optim=Optim(lr=2.4e-3, weight_decay=0.05, decay_on="matrices", clip=0.0, beta2=0.95, warmup=Span(40, "epochs")),
+        optim=Optim(
+            lr=2.4e-3,
+            weight_decay=0.05,
+            decay_on="matrices",
+            clip=0.0,
+            beta2=0.95,
+            warmup=Span(40, "epochs"),
+        ),
         objective=MaskedAutoencoder(),
         length=Span(800, "epochs"),
         **COMMON,

@@ -14,9 +14,13 @@ from functools import partial
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, named, vit
-from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span, Supervised
+from vitkit.objectives import MaskedPatches, Supervised
+from vitkit.system.span import Span
+from vitkit.train import Data, Optim, Recipe
 
-EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs takes the mean of what a pixel covers
+EVALUATION = Preprocessing(
+    rule="shorter", resize=256, size=(224, 224)
+)  # theirs takes the mean of what a pixel covers
 TRAINING = Augmentation(antialias=False)
 COMMON = {
     "batch": 4096,
@@ -118,7 +122,9 @@ def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
         name=name,
         model=vit("B/16", classes=0),
         data=Data(preprocessing=EVALUATION, augmentation=TRAINING),
-        optim=Optim(lr=2e-4, weight_decay=0.1, clip=0.0, warmup=Span(10_000)),  # the decay is Section 4.1's
+        optim=Optim(
+            lr=2e-4, weight_decay=0.1, clip=0.0, warmup=Span(10_000)
+        ),  # the decay is Section 4.1's
         objective=objective,
         length=Span(1_000_000),
         **COMMON,

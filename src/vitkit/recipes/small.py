@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, vit
-from vitkit.train import Data, MaskedPatches, Optim, Recipe, Span, Supervised
+from vitkit.objectives import MaskedPatches, Supervised
+from vitkit.system.span import Span
+from vitkit.train import Data, Optim, Recipe
 
 
 def digits() -> Recipe:
@@ -38,7 +40,16 @@ def cifar10() -> Recipe:
     """
     return Recipe(
         name="cifar10",
-        model=vit("Ti/4", image=(32, 32), width=256, depth=8, mlp=1024, heads=4, classes=0, stochastic_depth=0.1),
+        model=vit(
+            "Ti/4",
+            image=(32, 32),
+            width=256,
+            depth=8,
+            mlp=1024,
+            heads=4,
+            classes=0,
+            stochastic_depth=0.1,
+        ),
         data=Data(
             preprocessing=Preprocessing(size=(32, 32)),
             augmentation=Augmentation(crop="pad_crop", pad=4, rand_augment=(2, 9)),
@@ -63,7 +74,9 @@ def cifar10_laptop() -> Recipe:
     """
     return Recipe(
         name="cifar10-laptop",
-        model=ViTConfig(width=128, depth=6, mlp=256, heads=4, patch=4, image=(32, 32), pool="gap", classes=0),
+        model=ViTConfig(
+            width=128, depth=6, mlp=256, heads=4, patch=4, image=(32, 32), pool="gap", classes=0
+        ),
         data=Data(
             preprocessing=Preprocessing(size=(32, 32)),
             augmentation=Augmentation(crop="pad_crop", pad=4),

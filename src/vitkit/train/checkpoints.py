@@ -31,7 +31,9 @@ def finish(new: Path, facts: dict, sums: dict[str, str]) -> Path:
     for path in (*(new / name for name in sums), new / "state.json", new):
         sync(path)
     final = new.with_name(f"step-{facts['step']:08d}")
-    if final.exists():  # damaged, or written by an earlier life of this run that was killed before it moved LAST
+    if (
+        final.exists()
+    ):  # damaged, or written by an earlier life of this run that was killed before it moved LAST
         shutil.rmtree(final)
     new.rename(final)
     sync(final.parent)
@@ -78,7 +80,9 @@ def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
 
 def checkpoints(workdir: Path) -> list[Path]:
     """The finished checkpoints of a run, newest first; the one that LAST names comes before all others."""
-    found = sorted((workdir / "checkpoints").glob("step-*"), key=lambda path: path.name, reverse=True)
+    found = sorted(
+        (workdir / "checkpoints").glob("step-*"), key=lambda path: path.name, reverse=True
+    )
     try:
         last = (workdir / "LAST").read_text("utf-8").strip()
     except OSError:

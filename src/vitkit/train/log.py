@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from vitkit.parallel import on_rank_0
+from vitkit.system.ranks import on_rank_0
 
 
 class Log:
@@ -18,7 +18,14 @@ class Log:
     that was killed after its last checkpoint does those steps again, and writes the same lines again.
     """
 
-    def __init__(self, workdir: Path, step: int, total: int, tensorboard: bool = False, console: Console | None = None):
+    def __init__(
+        self,
+        workdir: Path,
+        step: int,
+        total: int,
+        tensorboard: bool = False,
+        console: Console | None = None,
+    ):
         self.console = console or Console()
         self.total = total
         self.path = workdir / "metrics.jsonl"
@@ -59,9 +66,19 @@ class Log:
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
         """A line of the training curve, with speed, the share of time spent waiting for data, and the time left."""
         speed, waiting, left = self.meter.read(step, images, self.total)
-        values = {"loss": loss, "norm": norm, "lr": lr, "images_per_second": speed, "data_wait": waiting}
+        values = {
+            "loss": loss,
+            "norm": norm,
+            "lr": lr,
+            "images_per_second": speed,
+            "data_wait": waiting,
+        }
         shown = {name: float(f"{value:.6g}") for name, value in values.items()}
-        self("training", step, **{name: value if isfinite(value) else str(value) for name, value in shown.items()})
+        self(
+            "training",
+            step,
+            **{name: value if isfinite(value) else str(value) for name, value in shown.items()},
+        )
         text = (
             f"{step:>7,}/{self.total:,}  loss {loss:.4f}  lr {lr:.2e}  {speed:,.0f} images/s  "
             f"data wait {waiting:.0%}  {clock(left)} left"
@@ -77,7 +94,9 @@ class Log:
     def evaluating(self, name: str, batches) -> Iterator:
         """The same batches, with the way through them on the bar."""
         for done, batch in enumerate(batches):
-            self.bar.update(self.task, text=f"evaluating {name}, batch {done + 1:,} of {len(batches):,}")
+            self.bar.update(
+                self.task, text=f"evaluating {name}, batch {done + 1:,} of {len(batches):,}"
+            )
             yield batch
 
     def close(self) -> None:
@@ -98,7 +117,11 @@ class Meter:
         """Images per second, share of the time spent waiting for data, seconds left; `images` is those of one step."""
         now = time.perf_counter()
         spent, steps = max(now - self.since - self.paused, 1e-9), step - self.step
-        reading = steps * images / spent, self.waited / spent, (total - step) * spent / max(steps, 1)
+        reading = (
+            steps * images / spent,
+            self.waited / spent,
+            (total - step) * spent / max(steps, 1),
+        )
         self.step, self.since, self.waited, self.paused = step, now, 0.0, 0.0
         return reading
 
@@ -115,19 +138,31 @@ def read_metrics(path: Path) -> list[dict]:
 
 def last_metrics(workdir: Path) -> dict[str, float]:
     """The latest evaluation of a run, empty before the first."""
-    lines = [line for line in read_metrics(workdir / "metrics.jsonl") if line["event"] == "evaluation"]
-    return {name: value for name, value in lines[-1].items() if name not in ("event", "step")} if lines else {}
+    lines = [
+        line for line in read_metrics(workdir / "metrics.jsonl") if line["event"] == "evaluation"
+    ]
+    return (
+        {name: value for name, value in lines[-1].items() if name not in ("event", "step")}
+        if lines
+        else {}
+    )
 
 
 def clock(seconds: float) -> str:
     """1:02:03, or 4:05 below an hour."""
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+    return (
+        f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+        if minutes >= 60
+        else f"{minutes}:{rest:02d}"
+    )
 
 
 def _tensorboard(workdir: Path, step: int):
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ValueError("--tensorboard needs the extra `track`: pip install 'vitkit[track]'") from None
+        raise ValueError(
+            "--tensorboard needs the extra `track`: pip install 'vitkit[track]'"
+        ) from None
     return SummaryWriter(workdir / "tensorboard", purge_step=step + 1)

@@ -10,48 +10,57 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
-from vitkit.machine import autocast, slow
 from vitkit.models import create
-from vitkit.parallel import (
+from vitkit.system.machine import autocast, slow
+from vitkit.system.ranks import (
     any_rank,
     from_every_rank,
     from_rank_0,
-    full,
+    full_tensor,
     gathered,
-    joined,
+    local_tensor,
     on_rank_0,
-    own,
+    process_group,
     shard,
     sum_over_ranks,
-    watch,
     world,
 )
+from vitkit.system.span import due
+from vitkit.system.watchdog import watchdog
 from vitkit.train.checkpoints import checkpoints, on_schedule
 from vitkit.train.log import Log, last_metrics
 from vitkit.train.optim import Optim
 from vitkit.train.recipe import Recipe, differences, resolve, to_json
 from vitkit.train.run import Interrupted, RunData, Stop, claim, locked, open_data, stoppable
-from vitkit.train.span import due
 from vitkit.train.state import State, start, trained
 from vitkit.train.tune import choose, merged
 from vitkit.weights import Classifier, adopt, load, save
 from vitkit.weights.store import write_safetensors
 
-FREE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")  # settings that are no part of an architecture
+FREE = (
+    "dropout",
+    "attention_dropout",
+    "stochastic_depth",
+    "head_bias",
+)  # settings that are no part of an architecture
 SHOWN = 8  # images that an objective's pictures are made of
 BAD_STEPS = 3  # non-finite ones in a row, before the run goes back to the last good checkpoint
 
 
-def train(recipe: Recipe, workdir: Path | str, device: str = "auto", console: Console | None = None) -> Classifier:
+def train(
+    recipe: Recipe, workdir: Path | str, device: str = "auto", console: Console | None = None
+) -> Classifier:
     """Run a recipe in a directory, or continue the run that is there; returns the finished model, saved in `model/`.
 
     Killed at any moment and called again, it ends with the weights of a run that was never disturbed: bit for bit on a
-    CPU. Raises ValueError for what cannot run, Interrupted after SIGTERM or Ctrl-C, OSError when the disk is full,
+    CPU. Raises ValueError for what cannot run, Interrupted after SIGTERM or Ctrl-C, OSError when the disk is full_tensor,
     FloatingPointError when the loss stays non-finite.
     """
     workdir = Path(workdir)
-    with joined(device) as place, locked(workdir):
-        return _train(recipe, workdir, place, (console or Console()) if on_rank_0() else Console(quiet=True))
+    with process_group(device) as place, locked(workdir):
+        return _train(
+            recipe, workdir, place, (console or Console()) if on_rank_0() else Console(quiet=True)
+        )
 
 
 def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console) -> Classifier:
@@ -79,16 +88,24 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     for encoder in (part for part in learner.modules() if hasattr(part, "recompute")):
         encoder.recompute = recipe.recompute
     learner = sharded(recipe, learner)
-    average = {name: value.clone() for name, value in trained(learner).items()} if recipe.average else None
+    average = (
+        {name: value.clone() for name, value in trained(learner).items()}
+        if recipe.average
+        else None
+    )
     state = State(learner, recipe.optim.build(learner), average)
     start(workdir, state, say)
-    if state.step == recipe.length.n and from_rank_0(lambda: (workdir / "model" / "config.json").exists()):
+    if state.step == recipe.length.n and from_rank_0(
+        lambda: (workdir / "model" / "config.json").exists()
+    ):
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(workdir, quiet=True)
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
     log.say(_opening(recipe, data, state, place))
     if slow(place, recipe.precision):
-        log.say("this CPU has no bfloat16 instructions: --precision float32 is many times faster here")
+        log.say(
+            "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"
+        )
     with stoppable() as stop:
         try:
             _steps(recipe, workdir, state, data, log, stop)
@@ -97,17 +114,27 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
             if state.bad_in_row == 0:  # else the last checkpoint is the place to continue from
                 state.save(workdir, recipe.keep, scheduled=False)
             state.settle()
-            log.say(f"interrupted at step {state.step:,}, saved at {max(state.kept, 0):,}; the same command continues")
+            log.say(
+                f"interrupted at step {state.step:,}, saved at {max(state.kept, 0):,}; the same command continues"
+            )
             raise
         except FloatingPointError:  # on every rank
             state.settle()
             raise
         finally:
             log.close()
-            watch.rest()
+            watchdog.pause()
     with state.averaged():
-        weights = {name: full(tensor).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-    origin = {"recipe": recipe.name, "data": recipe.data.source, "seed": recipe.seed, "steps": state.step}
+        weights = {
+            name: full_tensor(tensor).to("cpu", copy=True)
+            for name, tensor in model.state_dict().items()
+        }
+    origin = {
+        "recipe": recipe.name,
+        "data": recipe.data.source,
+        "seed": recipe.seed,
+        "steps": state.step,
+    }
     origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
     origin |= {"init": recipe.init} if recipe.init else {}
     origin |= {"split_seed": recipe.data.split_seed}
@@ -116,7 +143,10 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         finished = create(recipe.model, seed=0)
         choose(finished, recipe.tune)
         finished.load_state_dict(weights)
-        save(Classifier(merged(finished), recipe.data.preprocessing, labels, origin), workdir / "model")
+        save(
+            Classifier(merged(finished), recipe.data.preprocessing, labels, origin),
+            workdir / "model",
+        )
 
     from_rank_0(finish)
     return load(workdir, quiet=True)
@@ -128,29 +158,41 @@ def sharded(recipe: Recipe, learner: nn.Module) -> nn.Module:
     for such objectives read the model's states, not its answer."""
     blocks = [block for part in learner.modules() for block in getattr(part, "blocks", ())]
     if recipe.compile:
-        for module in [learner.model] if world().ranks == 1 and recipe.objective.labelled else blocks:
+        for module in (
+            [learner.model] if world().ranks == 1 and recipe.objective.labelled else blocks
+        ):
             module.compile()
     return shard(learner, blocks, recipe.precision)
 
 
-def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Callable[[str], None]) -> None:
+def take_weights(
+    model: nn.Module, source: str, labels: tuple[str, ...], say: Callable[[str], None]
+) -> None:
     """Fill a model with published or trained weights, fitted to its classes and image size; nothing where there are none.
 
     Raises ValueError where the weights are of another architecture, naming every setting that differs.
     """
     if not source:
         return
-    found, said = adopt(load(source, quiet=True), labels=labels, image=model.config.image, new_head=True)
+    found, said = adopt(
+        load(source, quiet=True), labels=labels, image=model.config.image, new_head=True
+    )
     other = differences(to_json(found.model.config), to_json(model.config))
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
-    taken = {name: t for name, t in found.model.state_dict().items() if not name.startswith("head.")}
-    model.load_state_dict(model.state_dict() | taken)  # the head stays new, and its bias as the recipe has it
+    taken = {
+        name: t for name, t in found.model.state_dict().items() if not name.startswith("head.")
+    }
+    model.load_state_dict(
+        model.state_dict() | taken
+    )  # the head stays new, and its bias as the recipe has it
     for sentence in said:
         say(f"{source}: {sentence}")
 
 
-def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> None:
+def _steps(
+    recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop
+) -> None:
     """From the state's step to the last one, with evaluations and checkpoints on the way."""
     total, place = recipe.length.n, next(state.learner.parameters()).device
     workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
@@ -167,7 +209,9 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
         place,
     )
     if state.step == 0 and not from_rank_0(lambda: checkpoints(workdir)):
-        state.save(workdir, recipe.keep)  # a disk that cannot hold a checkpoint says so before the first step
+        state.save(
+            workdir, recipe.keep
+        )  # a disk that cannot hold a checkpoint says so before the first step
     try:
         while True:
             if due(state.step, recipe.evaluate_every.n, total) and state.step not in log.evaluated:
@@ -204,7 +248,9 @@ def _steps(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log,
         batches.close()
 
 
-def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) -> tuple[Tensor, Tensor]:
+def gradient(
+    recipe: Recipe, state: State, batch: Batch, place: torch.device
+) -> tuple[Tensor, Tensor]:
     """Loss of a whole batch, of which `batch` is this rank's share, and the norm of its gradient before clipping; the
     clipped gradient is left on the parameters.
 
@@ -214,14 +260,23 @@ def gradient(recipe: Recipe, state: State, batch: Batch, place: torch.device) ->
     """
     learner, (rank, ranks) = state.learner.train(), world()
     count = len(batch.images)
-    images, labels = batch.images.to(place, non_blocking=True), batch.labels.to(place, non_blocking=True)
-    keys = keys_of(recipe.seed, state.step, count * ranks)[count * rank :][:count].to(place, non_blocking=True)
+    images, labels = (
+        batch.images.to(place, non_blocking=True),
+        batch.labels.to(place, non_blocking=True),
+    )
+    keys = keys_of(recipe.seed, state.step, count * ranks)[count * rank :][:count].to(
+        place, non_blocking=True
+    )
     loss, row = torch.zeros((), device=place), count * rank
     for part in zip(*(of.split(recipe.micro_batch) for of in (images, labels, keys)), strict=True):
-        torch.manual_seed(recipe.seed * 1_000_003 + state.step + row * 0x9E3779B1)  # far from those of other steps
+        torch.manual_seed(
+            recipe.seed * 1_000_003 + state.step + row * 0x9E3779B1
+        )  # far from those of other steps
         row += len(part[0])
         with autocast(place, recipe.precision):
-            share = learner(recipe.data.preprocessing.normalise(part[0]), *part[1:]) * (len(part[0]) / (count * ranks))
+            share = learner(recipe.data.preprocessing.normalise(part[0]), *part[1:]) * (
+                len(part[0]) / (count * ranks)
+            )
         share.backward()
         loss += share.detach()
     return sum_over_ranks(loss), clipped(learner, recipe.optim)
@@ -234,9 +289,11 @@ def clipped(learner: nn.Module, optim: Optim) -> Tensor:
     Squares are summed in float64, where the device has it: float32 sums of a large layer are off by up to 1e-4 on a CPU, and
     by something else on every number of ranks.
     """
-    gradients = [own(p.grad) for p in learner.parameters() if p.grad is not None]
+    gradients = [local_tensor(p.grad) for p in learner.parameters() if p.grad is not None]
     kind = torch.float32 if gradients[0].device.type == "mps" else torch.float64
-    squares = sum_over_ranks(torch.stack(torch._foreach_norm(gradients, 2, kind)).square())  # (parameters,)
+    squares = sum_over_ranks(
+        torch.stack(torch._foreach_norm(gradients, 2, kind)).square()
+    )  # (parameters,)
     norm = squares.sum().sqrt().float()
     if optim.clip:
         shares = (optim.clip / (squares.sqrt().float() if optim.clip_each else norm)).clamp(max=1)
@@ -246,10 +303,19 @@ def clipped(learner: nn.Module, optim: Optim) -> Tensor:
 
 def keys_of(seed: int, step: int, examples: int) -> Tensor:
     """(B,) int64: what an objective's randomness starts from, for every example of the batch that follows `step` steps."""
-    return torch.from_numpy(np.random.Generator(np.random.PCG64([seed, step])).integers(0, 1 << 62, examples))
+    return torch.from_numpy(
+        np.random.Generator(np.random.PCG64([seed, step])).integers(0, 1 << 62, examples)
+    )
 
 
-def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, found: tuple[Tensor, Tensor]) -> None:
+def _skip(
+    recipe: Recipe,
+    workdir: Path,
+    state: State,
+    batch: Batch,
+    log: Log,
+    found: tuple[Tensor, Tensor],
+) -> None:
     """Count a step whose loss or gradient is not finite, keep its batch for replay, and go back if it goes on.
 
     Going back takes the weights of the last good checkpoint and goes on with the batches that come next: the same batches
@@ -260,7 +326,9 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
     loss, norm = (value.item() for value in found)
     indices = [one for share in from_every_rank(batch.indices.tolist()) for one in share]
     log("skipped", state.step, loss=str(loss), norm=str(norm), indices=indices)
-    log.say(f"step {state.step}: loss {loss}, gradient norm {norm}: skipped; its batch is listed in {log.path}")
+    log.say(
+        f"step {state.step}: loss {loss}, gradient norm {norm}: skipped; its batch is listed in {log.path}"
+    )
     if state.bad_in_row < BAD_STEPS:
         return
     advice = f"lower --optim.lr (it is {recipe.optim.lr:g}), lengthen --optim.warmup, or use --precision float32"
@@ -270,16 +338,22 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
         )
     counts = (state.step, state.skipped)
     state.settle()
-    for checkpoint in from_rank_0(lambda: [path for path in checkpoints(workdir) if on_schedule(path)]):
+    for checkpoint in from_rank_0(
+        lambda: [path for path in checkpoints(workdir) if on_schedule(path)]
+    ):
         try:
             state.load(checkpoint)
         except ValueError as error:
             log.say(f"{error}; trying the one before it")
             continue
-        if not any_rank(not all(own(t).isfinite().all() for t in state.tensors().values())):
+        if not any_rank(
+            not all(local_tensor(t).isfinite().all() for t in state.tensors().values())
+        ):
             break
     else:
-        raise FloatingPointError(f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}")
+        raise FloatingPointError(
+            f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}"
+        )
     log.say(
         f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on with new batches"
     )
@@ -289,17 +363,25 @@ def _skip(recipe: Recipe, workdir: Path, state: State, batch: Batch, log: Log, f
     state.save(workdir, recipe.keep)
 
 
-def _evaluate(recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop) -> dict[str, float]:
+def _evaluate(
+    recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop
+) -> dict[str, float]:
     """Metrics on every held-out part, of the averaged weights where there is an average."""
     began, found = time.perf_counter(), {}
     place = next(state.learner.parameters()).device
     workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
     for name, part in data.held_out.items():
         rows = min(recipe.micro_batch, recipe.batch // world().ranks) * world().ranks
-        batches = eval_batches(part, recipe.data.preprocessing, rows, workers, world(), pin=place.type == "cuda")
+        batches = eval_batches(
+            part, recipe.data.preprocessing, rows, workers, world(), pin=place.type == "cuda"
+        )
         shown = stop.watch(log.evaluating(name, batches))
         evaluator = recipe.objective.evaluator(shown, recipe.data.preprocessing.normalise, place)
-        with state.averaged(), gathered(state.learner) as learner, autocast(place, recipe.precision):
+        with (
+            state.averaged(),
+            gathered(state.learner) as learner,
+            autocast(place, recipe.precision),
+        ):
             found |= {f"{name}/{key}": value for key, value in evaluator(learner)}
     show(recipe, state, next(iter(data.held_out.values()), data.train), workdir)
     log.bar.update(log.task, text="")

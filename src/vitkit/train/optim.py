@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from vitkit.parallel import world
-from vitkit.train.span import Span
+from vitkit.system.ranks import world
+from vitkit.system.span import Span
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,17 @@ class Optim:
     def __post_init__(self):
         for name, low, high in (("lr", 0, math.inf), ("layer_decay", 0, 1)):
             if not low < getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above {low} and at most {high}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it must be above {low} and at most {high}"
+                )
         for name in ("weight_decay", "weight_decay_end", "clip", "end_lr", "eps"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         for name in ("beta1", "beta2", "momentum"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 up to, not including, 1")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it must be from 0 up to, not including, 1"
+                )
 
     def rate(self, step: int, total: int) -> float:
         """Learning rate of the update that follows `step` finished ones (as the official code): 0 at the first with a warm-up."""
@@ -85,7 +89,9 @@ class Optim:
         """An optimiser whose groups carry `scale`, the share of the learning rate that their layer gets, and `decays`."""
         groups = parameter_groups(learner, self)
         if self.name == "sgd":
-            sgd = torch.optim.SGD(groups, self.lr, self.momentum, fused=world().ranks == 1)  # not of shards in PyTorch
+            sgd = torch.optim.SGD(
+                groups, self.lr, self.momentum, fused=world().ranks == 1
+            )  # not of shards in PyTorch
             # parameters that wait, as DINO's last layer does, have no momentum yet; fused wants that of all or of none
             for parameter in (one for group in groups for one in group["params"] if self.momentum):
                 sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -129,7 +135,9 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
         layer = layer_of(name, depth)
         if not parameter.requires_grad:
             continue
-        decays = {"all": True, "kernels": kinds == ["kernel"], "matrices": parameter.ndim > 1}[optim.decay_on]
+        decays = {"all": True, "kernels": kinds == ["kernel"], "matrices": parameter.ndim > 1}[
+            optim.decay_on
+        ]
         scale = optim.layer_decay ** (depth + 1 - layer)
         decay = optim.weight_decay * decays
         new = {"params": [], "weight_decay": decay, "scale": scale, "decays": decays}
@@ -143,7 +151,9 @@ def layer_of(name: str, depth: int) -> int:
 
     Raises ValueError for one that no rule, or more than one, speaks of.
     """
-    layers = [at(found, depth) for rule, at in LAYERS.items() if (found := re.fullmatch(rule, name))]
+    layers = [
+        at(found, depth) for rule, at in LAYERS.items() if (found := re.fullmatch(rule, name))
+    ]
     if len(layers) != 1:
         raise ValueError(f"parameter {name!r} belongs to layers {layers}; it needs one")
     return layers[0]

@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from vitkit.models import cost, exaflops
 from vitkit.models.memory import activations
-from vitkit.train.masked import MaskedPatches
-from vitkit.train.objectives import Supervised
+from vitkit.objectives.masked import MaskedPatches
+from vitkit.objectives.supervised import Supervised
 from vitkit.train.recipe import Recipe
 from vitkit.train.tune import Tune
 
 GIB = 2**30
-RESERVE = 2.0 * GIB  # CUDA's context, workspaces of its libraries, and gaps between pieces of memory
+RESERVE = (
+    2.0 * GIB
+)  # CUDA's context, workspaces of its libraries, and gaps between pieces of memory
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Machine:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.mfu > 1:
-            raise ValueError(f"mfu is {self.mfu}; it is a share of the best that is possible, at most 1")
+            raise ValueError(
+                f"mfu is {self.mfu}; it is a share of the best that is possible, at most 1"
+            )
 
 
 class Memory(NamedTuple):
@@ -73,8 +77,14 @@ def memory(recipe: Recipe, gpus: int) -> Memory:
     images, and training a part of a model.
     """
     if not isinstance(recipe.objective, Supervised | MaskedPatches) or recipe.tune != Tune():
-        what = type(recipe.objective).__name__ if recipe.tune == Tune() else "a run that trains a part of the model"
-        raise ValueError(f"there is no formula here for {what}; start it, and look at what it takes")
+        what = (
+            type(recipe.objective).__name__
+            if recipe.tune == Tune()
+            else "a run that trains a part of the model"
+        )
+        raise ValueError(
+            f"there is no formula here for {what}; start it, and look at what it takes"
+        )
     config, low = recipe.model, 2 if recipe.precision == "bfloat16" else 4
     kept = activations(config, recipe.precision, recipe.recompute)
     parameters = cost(config).parameters
@@ -87,7 +97,9 @@ def memory(recipe: Recipe, gpus: int) -> Memory:
     else:
         gathered = low * parameters if low < 4 else 0
     rows, tokens = min(recipe.micro_batch, recipe.batch // gpus), cost(config).tokens
-    passing = 2 * low * tokens * config.mlp  # at the MLP: the gradient after the GELU, and before it
+    passing = (
+        2 * low * tokens * config.mlp
+    )  # at the MLP: the gradient after the GELU, and before it
     return Memory(
         weights=share,
         gradients=share,
@@ -117,7 +129,12 @@ def spent(recipe: Recipe, machine: Machine) -> Spent:
     operations = exaflops(recipe.model, images)
     speed = machine.gpus * machine.tflops * machine.mfu * 1e12 * (3 / 4 if recipe.recompute else 1)
     seconds = operations * 1e18 / speed
-    return Spent(operations, seconds / 3600, images / seconds, seconds / 3600 * machine.gpus * machine.watts / 1000)
+    return Spent(
+        operations,
+        seconds / 3600,
+        images / seconds,
+        seconds / 3600 * machine.gpus * machine.watts / 1000,
+    )
 
 
 def advice(recipe: Recipe, machine: Machine) -> str:
@@ -143,6 +160,4 @@ def advice(recipe: Recipe, machine: Machine) -> str:
         if recipe.batch % gpus == 0 and memory(recipe, gpus).total <= room:
             found.append(f"--gpus {gpus}")
             break
-    return (
-        f"It does not fit. {'Change one: ' + '; '.join(found) if found else 'Nothing short of a smaller model helps'}."
-    )
+    return f"It does not fit. {'Change one: ' + '; '.join(found) if found else 'Nothing short of a smaller model helps'}."

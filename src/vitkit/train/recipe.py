@@ -4,14 +4,14 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing
-from vitkit.machine import Precision
 from vitkit.models import ModelConfig
-from vitkit.train.autoencoder import MaskedAutoencoder
-from vitkit.train.distillation import SelfDistillation
-from vitkit.train.masked import MaskedPatches
-from vitkit.train.objectives import Supervised
+from vitkit.objectives.autoencoder import MaskedAutoencoder
+from vitkit.objectives.distillation import SelfDistillation
+from vitkit.objectives.masked import MaskedPatches
+from vitkit.objectives.supervised import Supervised
+from vitkit.system.machine import Precision
+from vitkit.system.span import Span
 from vitkit.train.optim import Optim
-from vitkit.train.span import Span
 from vitkit.train.tune import Tune
 
 Objective = Supervised | MaskedPatches | MaskedAutoencoder | SelfDistillation
@@ -119,15 +119,22 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         raise ValueError(f"{recipe.data.source!r} has no training images")
     classes = len(facts.labels) if recipe.objective.labelled else 0
     if recipe.model.classes not in (0, classes):
-        raise ValueError(f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0")
+        raise ValueError(
+            f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0"
+        )
     if recipe.model.channels != 3:
-        raise ValueError(f"the model's images have {recipe.model.channels} channels, the data's 3: --model.channels 3")
+        raise ValueError(
+            f"the model's images have {recipe.model.channels} channels, the data's 3: --model.channels 3"
+        )
     if recipe.objective.labelled and getattr(recipe.model, "pool", "") == "none":
         raise ValueError(
             'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
         )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
-        sizes = [" ".join(map(str, size)) for size in (recipe.model.image, recipe.data.preprocessing.size)]
+        sizes = [
+            " ".join(map(str, size))
+            for size in (recipe.model.image, recipe.data.preprocessing.size)
+        ]
         raise ValueError(
             f"the model's images are {sizes[0]} but the data's are {sizes[1]} (height width); set both: "
             f"--model.image {sizes[1]} --data.preprocessing.size {sizes[1]}"
@@ -137,20 +144,35 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
             f"batch is {recipe.batch} and micro_batch {recipe.micro_batch}; a batch has at least one example"
         )
     if not 0 <= recipe.average < 1:
-        raise ValueError(f"average is {recipe.average}; it is a factor from 0 (off) up to, not including, 1")
+        raise ValueError(
+            f"average is {recipe.average}; it is a factor from 0 (off) up to, not including, 1"
+        )
     if not 0 < recipe.data.hold_out < 1:
-        raise ValueError(f"hold_out is {recipe.data.hold_out}; it is a share of the training images between 0 and 1")
+        raise ValueError(
+            f"hold_out is {recipe.data.hold_out}; it is a share of the training images between 0 and 1"
+        )
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
 
     def in_steps(node):
-        spans = {one.name: span for one in fields(node) if isinstance(span := getattr(node, one.name), Span)}
-        return replace(node, **{name: Span(span.steps(recipe.batch, facts.examples)) for name, span in spans.items()})
+        spans = {
+            one.name: span
+            for one in fields(node)
+            if isinstance(span := getattr(node, one.name), Span)
+        }
+        return replace(
+            node,
+            **{
+                name: Span(span.steps(recipe.batch, facts.examples)) for name, span in spans.items()
+            },
+        )
 
     found, optim = in_steps(recipe), in_steps(recipe.optim)
     if found.length.n < 1:
-        raise ValueError(f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a longer one")
+        raise ValueError(
+            f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a longer one"
+        )
     if optim.schedule != "constant" and optim.warmup.n >= found.length.n:
         raise ValueError(
             f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {found.length}; choose a shorter one"

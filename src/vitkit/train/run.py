@@ -13,7 +13,6 @@ from vitkit.data import (
     BadImage,
     Source,
     Splits,
-    bar,
     check_images,
     decoded,
     fingerprint,
@@ -23,10 +22,11 @@ from vitkit.data import (
     together,
     without,
 )
-from vitkit.data.places import on_this_machine, write_whole
-from vitkit.data.progress import silent
-from vitkit.machine import cpus
-from vitkit.parallel import any_rank, from_every_rank, from_rank_0, on_rank_0, watch, world
+from vitkit.system.files import on_this_machine, write_json
+from vitkit.system.machine import cpus
+from vitkit.system.progress import bar, silent
+from vitkit.system.ranks import any_rank, from_every_rank, from_rank_0, on_rank_0, world
+from vitkit.system.watchdog import watchdog
 from vitkit.train.checkpoints import checkpoints, steps
 from vitkit.train.recipe import Data, Facts, Recipe, differences, to_json
 
@@ -50,19 +50,30 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
     `on_bad_image` "skip" is left out, counted and listed in data.json.
     """
     if not data.source:
-        raise ValueError("no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits")
+        raise ValueError(
+            "no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits"
+        )
     splits, seed = open_splits(data.source, data.columns, data.split_seed), data.split_seed
     if data.exclude and splits.train is not None:
         left = without(splits.train, data.exclude)
-        say(f"{len(splits.train) - len(left):,} training images that {data.exclude} lists are left out")
+        say(
+            f"{len(splits.train) - len(left):,} training images that {data.exclude} lists are left out"
+        )
         splits = replace(splits, train=left)
     parts = divide(splits, data)
     counts = {name: len(part) for name, part in parts.items()}
-    record = {"source": data.source, "split_seed": seed, "labels": list(splits.labels), "counts": counts}
+    record = {
+        "source": data.source,
+        "split_seed": seed,
+        "labels": list(splits.labels),
+        "counts": counts,
+    }
     record |= {"fingerprint": {name: fingerprint(part) for name, part in parts.items()}}
     record |= {"notes": list(splits.notes), "made": splits.made}
     if any(other != record["fingerprint"] for other in from_every_rank(record["fingerprint"])):
-        raise ValueError(f"{data.source!r} is not the same on every machine of this run; bring all to one state")
+        raise ValueError(
+            f"{data.source!r} is not the same on every machine of this run; bring all to one state"
+        )
     known = from_rank_0(lambda: _known(workdir))
     if known and (known["source"], known["split_seed"]) == (data.source, seed):
         if any(known[name] != record[name] for name in ("labels", "counts", "fingerprint")):
@@ -77,34 +88,55 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
         record["skipped"] = _check(parts, data, say) if data.check else {}
     for name, bad in record["skipped"].items():
         out = {index for index, _ in bad}
-        parts[name] = subset(parts[name], [i for i in range(counts[name]) if i not in out]) if out else parts[name]
+        parts[name] = (
+            subset(parts[name], [i for i in range(counts[name]) if i not in out])
+            if out
+            else parts[name]
+        )
     train = parts.pop("train")
     if not data.augmentation.reduced_decode:  # which makes other pixels of a file
-        room, shown = int(data.keep_decoded * 1e9) // world().ranks, bar("decoding") if on_rank_0() else silent
+        room, shown = (
+            int(data.keep_decoded * 1e9) // world().ranks,
+            bar("decoding") if on_rank_0() else silent,
+        )
         train = decoded(train, room, cpus() if data.workers < 0 else data.workers, shown)
     return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
 
 
 def _known(workdir: Path) -> dict:
     """What data.json holds, empty before a run is claimed."""
-    return json.loads((workdir / "data.json").read_text("utf-8")) if (workdir / "recipe.json").exists() else {}
+    return (
+        json.loads((workdir / "data.json").read_text("utf-8"))
+        if (workdir / "recipe.json").exists()
+        else {}
+    )
 
 
 def divide(splits: Splits, data: Data) -> dict[str, Source]:
     """The parts of a run: "train", and "val" and "test" as far as it may see them. Raises ValueError without any to train on."""
-    parts = {name: part for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None}
+    parts = {
+        name: part
+        for name in ("train", "val", "test")
+        if (part := getattr(splits, name)) is not None
+    }
     if "train" not in parts:
         raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
     if data.parts == "given":
         return parts
     both = {"val", "test"} <= parts.keys()
     if data.parts == "final":
-        return {"train": together(parts["train"], parts["val"]), "test": parts["test"]} if both else parts
+        return (
+            {"train": together(parts["train"], parts["val"]), "test": parts["test"]}
+            if both
+            else parts
+        )
     if both:
         return {"train": parts["train"], "val": parts["val"]}
     first, second = stratified(parts["train"].targets, data.hold_out, data.split_seed)
     if not len(second):
-        raise ValueError(f"{data.source!r} has no class with two training images, so none can be held out to select on")
+        raise ValueError(
+            f"{data.source!r} has no class with two training images, so none can be held out to select on"
+        )
     return {"train": subset(parts["train"], first), "val": subset(parts["train"], second)}
 
 
@@ -116,9 +148,13 @@ def _check(parts: dict[str, Source], data: Data, say) -> dict[str, list[tuple[in
     found = {}
     for name, part in parts.items():
         mine = subset(part, range(rank, len(part), ranks)) if ranks > 1 else part
-        found[name] = [(rank + i * ranks, text) for i, text in check_images(mine, workers, on_rank_0())]
+        found[name] = [
+            (rank + i * ranks, text) for i, text in check_images(mine, workers, on_rank_0())
+        ]
     everyone = from_every_rank(found)
-    skipped = {name: bad for name in parts if (bad := sorted(one for of in everyone for one in of[name]))}
+    skipped = {
+        name: bad for name in parts if (bad := sorted(one for of in everyone for one in of[name]))
+    }
     count = sum(map(len, skipped.values()))
     if count and data.on_bad_image == "fail":
         first = "\n  ".join([text for bad in skipped.values() for _, text in bad][:10])
@@ -146,7 +182,9 @@ def _claim(path: Path, asked: dict, record: dict) -> None:
             raise ValueError(
                 f"{workdir} holds a run of another recipe ({'; '.join(other[:5])}); choose another --workdir, or remove it"
             )
-        if other:  # nothing was trained: settings that were refused, or a run that was stopped at once
+        if (
+            other
+        ):  # nothing was trained: settings that were refused, or a run that was stopped at once
             shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
     write_json(workdir / "data.json", record)
     write_json(path, asked)  # last: where it is, the other holds
@@ -182,11 +220,6 @@ def _lock(workdir: Path) -> int:
     return handle
 
 
-def write_json(path: Path, value: dict) -> None:
-    """Whole or not at all."""
-    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False).encode())
-
-
 class Interrupted(Exception):
     """The run was asked to stop, saved itself and can be continued by the same command."""
 
@@ -199,7 +232,7 @@ class Stop:
 
     def raise_if_asked(self) -> None:
         """Raises Interrupted, on every rank. All of them ask at the same places."""
-        watch.beat()
+        watchdog.heartbeat()
         if any_rank(self.asked):
             raise Interrupted
 

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from vitkit.parallel import any_rank, from_rank_0, on_rank_0, watch, world
+from vitkit.system.ranks import any_rank, from_rank_0, on_rank_0, world
+from vitkit.system.watchdog import watchdog
 from vitkit.train.checkpoints import COUNTERS, begin, checkpoints, digest, finish, prune, verify
 
 
@@ -54,7 +55,9 @@ class State:
         (1 + step) / (10 + step), so that the initial weights do not linger; the paper gives the factor only."""
         factor = min(factor, (1 + self.step) / (10 + self.step))
         weights = trained(self.learner)
-        torch._foreach_lerp_(list(self.average.values()), [weights[name] for name in self.average], 1 - factor)
+        torch._foreach_lerp_(
+            list(self.average.values()), [weights[name] for name in self.average], 1 - factor
+        )
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
@@ -67,7 +70,9 @@ class State:
 
     def _swap(self) -> None:
         weights = trained(self.learner)
-        for name, average in (self.average or {}).items():  # values, not tensors: FSDP knows where its shards lie
+        for name, average in (
+            self.average or {}
+        ).items():  # values, not tensors: FSDP knows where its shards lie
             kept = weights[name].clone()
             weights[name].copy_(average)
             average.copy_(kept)
@@ -103,7 +108,9 @@ class State:
             _write_whole(self.tensors(), *after)
         else:
             self.group = self.group or dist.new_group(backend="gloo")
-            plain = StagingOptions(False, False, False, False)  # a copy, at once: training goes on with the originals
+            plain = StagingOptions(
+                False, False, False, False
+            )  # a copy, at once: training goes on with the originals
             copies, thread = DefaultStager(plain).stage(self.tensors()), ThreadPoolExecutor(1)
             self.writing = thread.submit(_write_shards, copies, self.group, *after)
             thread.shutdown(wait=False)
@@ -113,7 +120,7 @@ class State:
         """Wait until what was saved is on the disk. Raises OSError where it could not be written."""
         if self.writing is not None:
             writing, self.writing = self.writing, None
-            watch.rest()
+            watchdog.pause()
             writing.result()
 
     def load(self, checkpoint: Path) -> None:
@@ -130,18 +137,28 @@ class State:
         reader = dcp.HuggingFaceStorageReader(str(checkpoint))
         stored = reader.read_metadata().state_dict_metadata
         tensors, parameters = self._lasting(), dict(self.learner.named_parameters())
-        found = {name: facts.size for name, facts in stored.items() if not name.startswith("optimizer.")}
+        found = {
+            name: facts.size for name, facts in stored.items() if not name.startswith("optimizer.")
+        }
         if {name: t.shape for name, t in tensors.items()} != found:
             raise ValueError(f"{checkpoint} holds another model than this recipe's")
         self.optimizer.state.clear()
         for name in sorted(stored.keys() - found.keys()):
             _, key, of = name.split(".", 2)
             parameter = parameters[of].detach()
-            like = stored[name].size == parameter.shape and key != "step"  # else Adam's count, whole on every rank
-            value = torch.zeros_like(parameter) if like else torch.zeros(stored[name].size, device=parameter.device)
+            like = (
+                stored[name].size == parameter.shape and key != "step"
+            )  # else Adam's count, whole on every rank
+            value = (
+                torch.zeros_like(parameter)
+                if like
+                else torch.zeros(stored[name].size, device=parameter.device)
+            )
             self.optimizer.state[parameters[of]][key] = tensors[name] = value
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # in a run of one process it is
+            warnings.filterwarnings(
+                "ignore", "torch.distributed is disabled"
+            )  # in a run of one process it is
             dcp.load(tensors, storage_reader=reader, no_dist=world().ranks == 1)
         for name in COUNTERS:
             setattr(self, name, facts[name])
@@ -165,16 +182,25 @@ def start(workdir: Path, state: State, say: Callable[[str], None]) -> None:
         else:
             return
     if found:
-        raise ValueError(f"every checkpoint in {workdir / 'checkpoints'} is damaged; remove {workdir} to start over")
+        raise ValueError(
+            f"every checkpoint in {workdir / 'checkpoints'} is damaged; remove {workdir} to start over"
+        )
 
 
-def _write_whole(tensors: dict[str, Tensor], new: Path, facts: dict, keep: int, damaged: set[str]) -> None:
+def _write_whole(
+    tensors: dict[str, Tensor], new: Path, facts: dict, keep: int, damaged: set[str]
+) -> None:
     """One process: one file."""
     workdir = new.parent.parent
     with _complaining(workdir, facts["step"], new):
         try:
-            save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, new / "state.safetensors")
-        except SafetensorError as error:  # how it reports what the system refused, a full disk among others
+            save_file(
+                {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
+                new / "state.safetensors",
+            )
+        except (
+            SafetensorError
+        ) as error:  # how it reports what the system refused, a full disk among others
             raise OSError(str(error)) from error
         finish(new, facts, {"state.safetensors": digest(new / "state.safetensors")})
     prune(workdir, keep, damaged)

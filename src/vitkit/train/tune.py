@@ -34,7 +34,9 @@ class Tune:
                 f"tune.lora is {self.lora} and lora_alpha {self.lora_alpha}; a rank is 0 or more, alpha above 0"
             )
         if self.lora and self.blocks != -1:
-            raise ValueError("tune.lora adapts every block and tune.blocks freezes some; choose one of them")
+            raise ValueError(
+                "tune.lora adapts every block and tune.blocks freezes some; choose one of them"
+            )
 
 
 def choose(model: nn.Module, tune: Tune, seed: int = 0) -> None:
@@ -63,15 +65,21 @@ def _adapt(model: nn.Module, tune: Tune, seed: int) -> None:
     except ImportError:
         raise ValueError("tune.lora needs the extra `lora`: pip install 'vitkit[lora]'") from None
     matrices = [
-        name for name, part in model.named_modules() if name.startswith("blocks.") and isinstance(part, nn.Linear)
+        name
+        for name, part in model.named_modules()
+        if name.startswith("blocks.") and isinstance(part, nn.Linear)
     ]
     if not matrices:
-        raise ValueError(f"tune.lora adapts the dense layers of blocks; a {type(model).__name__} has none")
+        raise ValueError(
+            f"tune.lora adapts the dense layers of blocks; a {type(model).__name__} has none"
+        )
     with torch.random.fork_rng(devices=[]):  # peft draws from PyTorch's global generator
         torch.manual_seed(seed)
         settings = LoraConfig(r=tune.lora, lora_alpha=tune.lora_alpha, target_modules=matrices)
         inject_adapter_in_model(settings, model)
-    model.tokens_read = None  # the last block's short way reads the rows of its matrix, past an adapter
+    model.tokens_read = (
+        None  # the last block's short way reads the rows of its matrix, past an adapter
+    )
 
 
 def merged(model: nn.Module) -> nn.Module:

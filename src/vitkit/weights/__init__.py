@@ -1,9 +1,9 @@
 """The bridge between formats: models loaded from any, saved for all, and proved to be the same."""
 
 from vitkit.weights.adopt import adopt
-from vitkit.weights.convert import Proof, convert
 from vitkit.weights.description import Classifier
 from vitkit.weights.formats import FORMATS
+from vitkit.weights.proof import Proof, convert
 from vitkit.weights.store import load, save
 
 __all__ = ["Classifier", "FORMATS", "Proof", "adopt", "convert", "load", "save"]

@@ -37,7 +37,9 @@ def adopt(
         new = _new_size(new, tuple(image), method)
         share = max(image) / max(prepare.size)
         prepare = replace(
-            prepare, size=tuple(image), resize=max(round(prepare.resize * share), max(image)) if prepare.resize else 0
+            prepare,
+            size=tuple(image),
+            resize=max(round(prepare.resize * share), max(image)) if prepare.resize else 0,
         )
     with torch.device("meta"):
         model = build(new)
@@ -45,7 +47,9 @@ def adopt(
     if fresh:
         gone = ("head", "representation") if isinstance(new, ViTConfig) else ("head",)
         state = {name: t for name, t in state.items() if name.partition(".")[0] not in gone}
-        state |= {name: torch.zeros(t.shape) for name, t in expected.items() if name.startswith("head.")}
+        state |= {
+            name: torch.zeros(t.shape) for name, t in expected.items() if name.startswith("head.")
+        }
     if new.image != old.image:
         state |= _resampled(state, expected, old, new, said)
     model.load_state_dict(state, assign=True)
@@ -58,7 +62,11 @@ def _new_head(config: ModelConfig, classes: int, said: list[str]) -> ModelConfig
     """Another head, straight on the pooled state."""
     width = config.representation if isinstance(config, ViTConfig) else 0
     hidden = f", and its hidden layer of {width}" if width else ""
-    said.append(f"dropped: the head of {config.classes:,} classes{hidden}" if config.classes else "there was no head")
+    said.append(
+        f"dropped: the head of {config.classes:,} classes{hidden}"
+        if config.classes
+        else "there was no head"
+    )
     if classes:
         said.append(f"newly made: a head of {classes:,} classes, all zeros")
     new = replace(config, classes=classes, head_bias=0.0)
@@ -83,7 +91,11 @@ def _new_size(config: ModelConfig, image: tuple[int, int], method: str | None) -
 
 
 def _resampled(
-    state: Mapping[str, Tensor], expected: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, said: list[str]
+    state: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    old: ModelConfig,
+    new: ModelConfig,
+    said: list[str],
 ) -> dict[str, Tensor]:
     """Every table of positions for images of the new size."""
     grids = f"from {old.grid[0]} x {old.grid[1]} to {new.grid[0]} x {new.grid[1]} patches"
@@ -91,14 +103,20 @@ def _resampled(
     for name, table in state.items():
         if re.fullmatch(r"positions(\.\d+)?\.table", name):
             added[name] = resample(table, old.grid, new.grid, new.resample)
-        elif table.shape != expected[name].shape:  # of columns or rows, or of the offsets along one axis
+        elif (
+            table.shape != expected[name].shape
+        ):  # of columns or rows, or of the offsets along one axis
             axes = (1, table.shape[1]), (1, expected[name].shape[1])
             one = name.startswith("positions")
-            (added if one else within)[name] = resample(table, *axes, new.resample if one else "google")
+            (added if one else within)[name] = resample(
+                table, *axes, new.resample if one else "google"
+            )
     if added:
         said.append(f"resampled: the position table {grids}, as {new.resample} does")
     if within:
         said.append(f"stretched: {len(within)} tables of offsets along rows and columns, {grids}")
     if isinstance(new, ViTConfig) and new.positions == "rotary":
-        said.append(f"rotary positions {grids}: they count the new patches, and are not stretched over the old extent")
+        said.append(
+            f"rotary positions {grids}: they count the new patches, and are not stretched over the old extent"
+        )
     return added | within

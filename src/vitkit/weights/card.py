@@ -15,7 +15,11 @@ def model_card(classifier: Classifier, form: str) -> str:
         "license": str(origin.get("license", "unknown")),
         "library_name": {"native": "vitkit", "huggingface": "transformers"}.get(form, form),
         "pipeline_tag": "image-classification" if config.classes else "image-feature-extraction",
-        "tags": [*["vision-transformer"] * (config.kind == "vit"), "image-classification", "vitkit"],
+        "tags": [
+            *["vision-transformer"] * (config.kind == "vit"),
+            "image-classification",
+            "vitkit",
+        ],
     }
     found = cost(config)
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---", ""]
@@ -27,7 +31,11 @@ def model_card(classifier: Classifier, form: str) -> str:
         "",
         "## Where it comes from",
         "",
-        *(f"- {key}: {_plain(value)}" for key, value in origin.items() if key not in ("metrics", "license", "layout")),
+        *(
+            f"- {key}: {_plain(value)}"
+            for key, value in origin.items()
+            if key not in ("metrics", "license", "layout")
+        ),
         *([] if origin else ["- not recorded"]),
         f"- license: {header['license']}"
         + (" (nobody said; ask before you share it)" if header["license"] == "unknown" else ""),
@@ -38,7 +46,12 @@ def model_card(classifier: Classifier, form: str) -> str:
         "",
     ]
     if metrics:
-        lines += ["## Metrics", "", *(f"- {key}: {_plain(value)}" for key, value in metrics.items()), ""]
+        lines += [
+            "## Metrics",
+            "",
+            *(f"- {key}: {_plain(value)}" for key, value in metrics.items()),
+            "",
+        ]
     lines += ["## How to open it", "", "    vitkit predict DIRECTORY IMAGE", ""]
     lines += [
         "```python",

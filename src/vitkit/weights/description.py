@@ -52,7 +52,11 @@ def from_json(found: dict) -> tuple[ModelConfig, Preprocessing, tuple[str, ...],
     try:
         config = config_from(found["model"])
         preprocessing = Preprocessing.from_json(found["preprocessing"])
-        labels = numbered(config.classes) if found["labels"] is None else tuple(map(str, found["labels"]))
+        labels = (
+            numbered(config.classes)
+            if found["labels"] is None
+            else tuple(map(str, found["labels"]))
+        )
         origin = dict(found["origin"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
@@ -79,7 +83,9 @@ def imagenet_labels() -> tuple[str, ...]:
 
 def count_blocks(tensors: Tensors, pattern: str) -> int:
     """How many blocks there are, by a pattern with the block's number in a group. Raises ValueError for a gap."""
-    found = {int(match[1]) for name in tensors if len(name) < 500 and (match := re.match(pattern, name))}
+    found = {
+        int(match[1]) for name in tensors if len(name) < 500 and (match := re.match(pattern, name))
+    }
     if not found or max(found) + 1 != len(found):
         raise ValueError(f"its blocks are not numbered from 0 without a gap: {sorted(found)[:8]}")
     return len(found)
@@ -87,14 +93,19 @@ def count_blocks(tensors: Tensors, pattern: str) -> int:
 
 def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
     """Attention heads, which no shape gives away: of the published size, else 64 channels each. And the note about it."""
-    known = next((size["heads"] for size in SIZES.values() if (size["width"], size["mlp"]) == (width, mlp)), None)
+    known = next(
+        (size["heads"] for size in SIZES.values() if (size["width"], size["mlp"]) == (width, mlp)),
+        None,
+    )
     heads = hint or known or (width // 64 if width % 64 == 0 else 0)
     if not heads:
         raise ValueError(
             f"nothing in it says how many attention heads share its width of {width}, and no published model has that width; "
             "say so: heads=..., or --heads"
         )
-    return heads, [] if hint or known else [f"heads: {heads}, of 64 channels each; nothing in the file says so"]
+    return heads, [] if hint or known else [
+        f"heads: {heads}, of 64 channels each; nothing in the file says so"
+    ]
 
 
 def grid_of(patches: int, patch: int, hint: tuple[int, int] | None) -> Grid:
@@ -148,7 +159,9 @@ def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
     return tensors[name].shape
 
 
-def beyond(config: ViTConfig, positions: tuple[str, ...] = ("learned",), stems: bool = False) -> list[str]:
+def beyond(
+    config: ViTConfig, positions: tuple[str, ...] = ("learned",), stems: bool = False
+) -> list[str]:
     """What of a model goes beyond the plain Vision Transformer of other libraries, or the hybrid where they have `stems`."""
     return (beyond_bit(config.stem, "post") if stems and config.stem else []) + [
         what
@@ -182,5 +195,7 @@ def another_dialect(backbone: Backbone | None, theirs: dict) -> list[str]:
     settings = theirs if backbone else {}
     found = {name: (getattr(backbone, name), there) for name, there in settings.items()}
     return [
-        f"the ResNet's {name}: {here} here, {there} there" for name, (here, there) in found.items() if here != there
+        f"the ResNet's {name}: {here} here, {there} there"
+        for name, (here, there) in found.items()
+        if here != there
     ]

@@ -80,15 +80,25 @@ def open_weights(path: Path) -> Opened:
     others = sorted(file for file in folder.iterdir() if file.suffix in WEIGHTS)
     if not named and len(others) != 1:
         if (path / "recipe.json").is_file():
-            raise ValueError(f"{path} is a run that has not finished; continue it with the command that started it")
-        found = f"several files of weights ({', '.join(f.name for f in others)}): name one" if others else "no model"
-        raise ValueError(f"{path} holds {found}; a model directory has config.json and model.safetensors in it")
+            raise ValueError(
+                f"{path} is a run that has not finished; continue it with the command that started it"
+            )
+        found = (
+            f"several files of weights ({', '.join(f.name for f in others)}): name one"
+            if others
+            else "no model"
+        )
+        raise ValueError(
+            f"{path} holds {found}; a model directory has config.json and model.safetensors in it"
+        )
     return _open((named or others)[0], folder)
 
 
 def _open(file: Path, folder: Path | None) -> Opened:
     config, preprocessor = (
-        ({}, {}) if folder is None else map(partial(_beside, folder), ("config", "preprocessor_config"))
+        ({}, {})
+        if folder is None
+        else map(partial(_beside, folder), ("config", "preprocessor_config"))
     )
     wrapper, inside = "", {}
     try:
@@ -100,7 +110,9 @@ def _open(file: Path, folder: Path | None) -> Opened:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     described = config.get(KEY) or inside.get(KEY) or {}
     if not isinstance(described, dict):
-        raise ValueError(f"{file} cannot be loaded: its description of the model is {type(described).__name__}")
+        raise ValueError(
+            f"{file} cannot be loaded: its description of the model is {type(described).__name__}"
+        )
     return Opened(file, tensors, config, preprocessor, described, wrapper)
 
 
@@ -124,7 +136,9 @@ def _beside(folder: Path, name: str) -> dict:
 def read_json(file: Path) -> dict:
     """The object in a JSON file. Raises ValueError."""
     if file.stat().st_size > LARGEST_JSON:
-        raise ValueError(f"{file} is larger than {LARGEST_JSON // 2**20} MiB, so it describes no model")
+        raise ValueError(
+            f"{file} is larger than {LARGEST_JSON // 2**20} MiB, so it describes no model"
+        )
     try:
         return _object(file.read_bytes())
     except ValueError as error:
@@ -146,7 +160,9 @@ def _object(text: bytes | str) -> dict:
 
 def read_safetensors(file: Path) -> tuple[Tensors, dict]:
     """Tensors mapped from the disk, no second copy, and the description of the model in the header, if any."""
-    opened = safe_open(file, "pt")  # stays open for as long as a tensor may be asked for; it has checked the header
+    opened = safe_open(
+        file, "pt"
+    )  # stays open for as long as a tensor may be asked for; it has checked the header
     with file.open("rb") as start:
         length = int.from_bytes(start.read(8), "little")
         header = json.loads(start.read(length))
@@ -161,7 +177,9 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
     try:
         return found, {KEY: _object(notes)} if notes else {}
     except ValueError as error:
-        raise ValueError(f"{file} cannot be loaded: its header's {KEY} is no JSON object: {error}") from error
+        raise ValueError(
+            f"{file} cannot be loaded: its header's {KEY} is no JSON object: {error}"
+        ) from error
 
 
 def _into(file: Path, start: int, tensor: Tensor) -> None:
@@ -179,7 +197,11 @@ def _into(file: Path, start: int, tensor: Tensor) -> None:
 def _shards(index: Path) -> Tensors:
     """The tensors of a model in several files, which lie beside their index and nowhere else."""
     places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+    if (
+        not isinstance(places, dict)
+        or not places
+        or not all(isinstance(name, str) for name in places.values())
+    ):
         raise ValueError(f"{index} has no weight_map from tensors to files")
     found: Tensors = {}
     for name in sorted(set(places.values())):
@@ -190,7 +212,9 @@ def _shards(index: Path) -> Tensors:
         shard, _, _ = _one(index.parent / name)
         found |= {key: lazy for key, lazy in shard.items() if places.get(key) == name}
     if absent := places.keys() - found.keys():
-        raise ValueError(f"{index}: {len(absent)} tensors are not in their files, such as {min(absent)}")
+        raise ValueError(
+            f"{index}: {len(absent)} tensors are not in their files, such as {min(absent)}"
+        )
     return found
 
 
@@ -203,7 +227,9 @@ def _is_npz(file: Path) -> bool:
             names = archive.namelist()
         return bool(names) and all(name.endswith(".npy") for name in names)
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
-        raise ValueError(f"{file} cannot be loaded: it is a damaged archive ({error}); download it again") from error
+        raise ValueError(
+            f"{file} cannot be loaded: it is a damaged archive ({error}); download it again"
+        ) from error
 
 
 def read_npz(file: Path) -> tuple[Tensors, dict]:
@@ -215,12 +241,16 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
             content = sum(member.file_size for member in members)
             size = file.stat().st_size
             if content > min(LARGEST, INFLATION * size + 2**28):
-                raise ValueError(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
+                raise ValueError(
+                    f"it would take {content:,} bytes of memory, out of a file of {size:,}"
+                )
             for member in members:
                 with archive.open(member) as opened:
                     shape, dtype, fortran = _header(opened)
                     start = opened.tell()
-                if dtype.kind not in "fiubV" or (dtype.kind == "V" and (dtype.itemsize != 2 or dtype.fields)):
+                if dtype.kind not in "fiubV" or (
+                    dtype.kind == "V" and (dtype.itemsize != 2 or dtype.fields)
+                ):
                     raise ValueError(f"{member.filename} holds {dtype}, no numbers")
                 if math.prod(shape) * dtype.itemsize != member.file_size - start:
                     raise ValueError(
@@ -230,7 +260,9 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
                 read = partial(_member, file, member.filename, start, shape, dtype, fortran)
                 found[member.filename.removesuffix(".npy")] = Lazy(shape, name, read)
     except DAMAGE as error:
-        reason = str(error) or type(error).__name__  # which may quote as much of the file as a name can be long
+        reason = (
+            str(error) or type(error).__name__
+        )  # which may quote as much of the file as a name can be long
         raise ValueError(f"{file} cannot be loaded: {reason[:500]}") from error
     return found, read_comment(file)
 
@@ -252,7 +284,9 @@ def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
     return shape, dtype, fortran
 
 
-def _member(file: Path, name: str, start: int, shape: tuple[int, ...], dtype: np.dtype, fortran: bool) -> Tensor:
+def _member(
+    file: Path, name: str, start: int, shape: tuple[int, ...], dtype: np.dtype, fortran: bool
+) -> Tensor:
     buffer = bytearray(math.prod(shape) * dtype.itemsize)
     try:
         with zipfile.ZipFile(file) as archive, archive.open(name) as opened:
@@ -266,7 +300,9 @@ def _member(file: Path, name: str, start: int, shape: tuple[int, ...], dtype: np
         raise ValueError(f"{file} cannot be loaded: {error}; download it again") from error
     kind = np.dtype(np.uint16) if dtype.kind == "V" else dtype
     array = np.frombuffer(buffer, kind) if buffer else np.empty(0, kind)
-    array = array.reshape(shape, order="F" if fortran else "C").astype(kind.newbyteorder("="), copy=False)
+    array = array.reshape(shape, order="F" if fortran else "C").astype(
+        kind.newbyteorder("="), copy=False
+    )
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype.kind == "V" else tensor
 
@@ -283,7 +319,9 @@ def read_comment(file: Path) -> dict:
             comment = archive.comment
         return _object(comment) if comment.startswith(b'{"vitkit"') else {}
     except DAMAGE as error:
-        raise ValueError(f"{file} cannot be loaded: its comment is no JSON object: {error}") from error
+        raise ValueError(
+            f"{file} cannot be loaded: its comment is no JSON object: {error}"
+        ) from error
 
 
 def write_comment(file: Path, described: dict) -> None:
@@ -298,14 +336,25 @@ def write_comment(file: Path, described: dict) -> None:
 # PyTorch's own files
 
 
-PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module", "net")  # the first that is there
+PARTS = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model",
+    "teacher",
+    "module",
+    "net",
+)  # the first that is there
 
 
 def read_pickle(file: Path) -> tuple[Tensors, str]:
     """The tensors of a .pth file, by PyTorch's restricted unpickler: nothing in it runs. And which part they were."""
     try:
         # settings that training checkpoints carry are harmless; what torch warns of is no matter where a sentence follows
-        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
+        with (
+            torch.serialization.safe_globals([argparse.Namespace]),
+            warnings.catch_warnings(action="ignore"),
+        ):
             try:
                 found = torch.load(file, "cpu", weights_only=True, mmap=True)
             except RuntimeError as error:
@@ -319,17 +368,25 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
             "vitkit runs no code from files; save its state dict as safetensors"
         ) from error
     except (*DAMAGE, AssertionError) as error:
-        raise ValueError(f"{file} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}") from error
+        raise ValueError(
+            f"{file} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}"
+        ) from error
     wrapper = ""
-    while isinstance(found, dict) and not any(isinstance(value, Tensor) for value in found.values()):
+    while isinstance(found, dict) and not any(
+        isinstance(value, Tensor) for value in found.values()
+    ):
         wrapper = next((part for part in PARTS if isinstance(found.get(part), dict)), "")
         if not wrapper:
             break
         found = found[wrapper]
-    if not isinstance(found, dict) or not any(isinstance(value, Tensor) for value in found.values()):
+    if not isinstance(found, dict) or not any(
+        isinstance(value, Tensor) for value in found.values()
+    ):
         raise ValueError(f"{file} cannot be loaded: it holds no state dict of tensors")
     tensors = {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
     return {
-        name: Lazy(tuple(t.shape), str(t.dtype).removeprefix("torch."), partial(torch.Tensor.detach, t))
+        name: Lazy(
+            tuple(t.shape), str(t.dtype).removeprefix("torch."), partial(torch.Tensor.detach, t)
+        )
         for name, t in tensors.items()
     }, wrapper

@@ -54,8 +54,16 @@ def _in_a_row(parts: Sequence[Tensor]) -> bool:
     """Whether tensors lie in memory as their joint would: one after the other, in the same storage."""
     first, place = parts[0], parts[0].storage_offset()
     for part in parts:
-        there = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and not part.is_meta
-        if not there or part.storage_offset() != place or not part.is_contiguous() or part.shape[1:] != first.shape[1:]:
+        there = (
+            part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+            and not part.is_meta
+        )
+        if (
+            not there
+            or part.storage_offset() != place
+            or not part.is_contiguous()
+            or part.shape[1:] != first.shape[1:]
+        ):
             return False
         place += part.numel()
     return True
@@ -63,9 +71,13 @@ def _in_a_row(parts: Sequence[Tensor]) -> bool:
 
 SAME = Way(_same, lambda ours: (ours,))
 DENSE = Way(lambda kernel: kernel.mT, lambda ours: (ours.mT,))  # flax: (in, out)
-CONVOLUTION = Way(lambda kernel: kernel.permute(3, 2, 0, 1), lambda ours: (ours.permute(2, 3, 1, 0),))  # flax: HWIO
+CONVOLUTION = Way(
+    lambda kernel: kernel.permute(3, 2, 0, 1), lambda ours: (ours.permute(2, 3, 1, 0),)
+)  # flax: HWIO
 THREE = Way(lambda *qkv: _joined(qkv), lambda ours: ours.chunk(3))  # q, k and v apart
-QUERY_AND_REST = Way(lambda q, kv: _joined([q, kv]), lambda ours: ours.split([len(ours) // 3, len(ours) // 3 * 2]))
+QUERY_AND_REST = Way(
+    lambda q, kv: _joined([q, kv]), lambda ours: ours.split([len(ours) // 3, len(ours) // 3 * 2])
+)
 
 
 def flax_qkv(heads: int) -> Way:
@@ -86,7 +98,9 @@ def flax_qkv_bias(heads: int) -> Way:
 
 def flax_out(heads: int) -> Way:
     """The output projection is (H, E, D)."""
-    return Way(lambda kernel: kernel.flatten(0, 1).mT, lambda ours: (ours.mT.unflatten(0, (heads, -1)),))
+    return Way(
+        lambda kernel: kernel.flatten(0, 1).mT, lambda ours: (ours.mT.unflatten(0, (heads, -1)),)
+    )
 
 
 def rows(kept: int, bare: int, patches: int) -> Way:
@@ -100,7 +114,9 @@ def rows(kept: int, bare: int, patches: int) -> Way:
         return torch.cat([table[:, :kept], table[:, kept + bare :]], 1)
 
     def write(ours: Tensor) -> Sequence[Tensor]:
-        return (torch.cat([ours[:, :kept], ours.new_zeros(1, bare, ours.shape[-1]), ours[:, kept:]], 1),)
+        return (
+            torch.cat([ours[:, :kept], ours.new_zeros(1, bare, ours.shape[-1]), ours[:, kept:]], 1),
+        )
 
     return Way(read, write) if bare else SAME
 
@@ -110,16 +126,25 @@ def rule(ours: str, *theirs: str, way: Way = SAME) -> Rule:
     return Rule(ours, theirs, way)
 
 
-def pairs(ours: str, theirs: str, way: Way = SAME, names: tuple[str, str] = (".weight", ".bias")) -> list[Rule]:
+def pairs(
+    ours: str, theirs: str, way: Way = SAME, names: tuple[str, str] = (".weight", ".bias")
+) -> list[Rule]:
     """The rules for a layer's weight, which goes that way, and its bias, which stays as it is."""
-    return [rule(f"{ours}.weight", f"{theirs}{names[0]}", way=way), rule(f"{ours}.bias", f"{theirs}{names[1]}")]
+    return [
+        rule(f"{ours}.weight", f"{theirs}{names[0]}", way=way),
+        rule(f"{ours}.bias", f"{theirs}{names[1]}"),
+    ]
 
 
 def each(depth: int, rules: Iterable[Rule]) -> list[Rule]:
     """The rules of a block, `{i}` in their names, for every block."""
     rules = list(rules)
     return [
-        Rule(r.ours.replace("{i}", str(i)), tuple(name.replace("{i}", str(i)) for name in r.theirs), r.way)
+        Rule(
+            r.ours.replace("{i}", str(i)),
+            tuple(name.replace("{i}", str(i)) for name in r.theirs),
+            r.way,
+        )
         for i in range(depth)
         for r in rules
     ]
@@ -134,12 +159,23 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
     missing = [name for r in rules for name in r.theirs if name not in tensors]
     unfilled = expected.keys() - {r.ours for r in rules}
     assert not unfilled, f"no rule fills {unfilled}"
-    faults = [f"no rule reads {gist(n for n in tensors if n not in known)}"] if tensors.keys() - known else []
+    faults = (
+        [f"no rule reads {gist(n for n in tensors if n not in known)}"]
+        if tensors.keys() - known
+        else []
+    )
     faults += [f"there is no {gist(missing)}"] if missing else []
-    faults += [fault for r in rules if not set(missing) & set(r.theirs) and (fault := _misfit(tensors, r, expected))]
+    faults += [
+        fault
+        for r in rules
+        if not set(missing) & set(r.theirs) and (fault := _misfit(tensors, r, expected))
+    ]
     if faults:
         raise ValueError(f"its tensors do not fit the model: {'; '.join(faults)}")
-    return {r.ours: r.way.read(*_parts(tensors, r)).to(expected[r.ours].dtype).contiguous() for r in rules}
+    return {
+        r.ours: r.way.read(*_parts(tensors, r)).to(expected[r.ours].dtype).contiguous()
+        for r in rules
+    }
 
 
 def _parts(tensors: Tensors, r: Rule) -> list[Tensor]:
@@ -159,7 +195,9 @@ def write(state: Mapping[str, Tensor], rules: list[Rule]) -> dict[str, Tensor]:
     """vitkit's tensors as a format's."""
     made = {}
     for r in rules:
-        made |= zip(r.theirs, (tensor.contiguous() for tensor in r.way.write(state[r.ours])), strict=True)
+        made |= zip(
+            r.theirs, (tensor.contiguous() for tensor in r.way.write(state[r.ours])), strict=True
+        )
     return made
 
 
@@ -177,7 +215,9 @@ def _misfit(tensors: Tensors, r: Rule, expected: Mapping[str, Tensor]) -> str | 
         shape = None
     if shape == expected[r.ours].shape:
         return None
-    shapes = ", ".join(f"{name} {tensor.shape}" for name, tensor in zip(r.theirs, found, strict=True))
+    shapes = ", ".join(
+        f"{name} {tensor.shape}" for name, tensor in zip(r.theirs, found, strict=True)
+    )
     return f"{shapes} does not make {r.ours} {tuple(expected[r.ours].shape)}"
 
 
@@ -186,4 +226,6 @@ def gist(names: Iterable[str]) -> str:
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
-    return ", ".join(same[0] if len(same) == 1 else f"{name} ({len(same)} times)" for name, same in alike.items())
+    return ", ".join(
+        same[0] if len(same) == 1 else f"{name} ({len(same)} times)" for name, same in alike.items()
+    )

@@ -15,12 +15,11 @@ from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
 from vitkit.models import LeNetConfig, Model, ModelConfig, ResNetConfig, build, called, cost, plain
-from vitkit.weights import huggingface, native
 from vitkit.weights.card import model_card
 from vitkit.weights.description import Classifier, Description, Hints, from_json, numbered
 from vitkit.weights.fetch import fetch
 from vitkit.weights.files import DAMAGE, KEY, Opened, Tensors, open_weights
-from vitkit.weights.formats import FORMATS, TABLES, cannot
+from vitkit.weights.formats import FORMATS, TABLES, cannot, huggingface, native
 from vitkit.weights.rules import read, write
 
 
@@ -48,12 +47,17 @@ def load(
         classifier, account = _build(opened, Hints(image, heads))
     if labels is not None:
         if len(labels) != classifier.model.config.classes:
-            raise ValueError(f"{len(labels)} labels for a head of {classifier.model.config.classes}")
+            raise ValueError(
+                f"{len(labels)} labels for a head of {classifier.model.config.classes}"
+            )
         classifier = replace(classifier, labels=tuple(labels))
     if preprocessing is not None:
         classifier = replace(classifier, preprocessing=preprocessing)
     if not quiet:
-        print("\n".join([f"{source}: {account[0]}", *(f"  {line}" for line in account[1:])]), file=sys.stderr)
+        print(
+            "\n".join([f"{source}: {account[0]}", *(f"  {line}" for line in account[1:])]),
+            file=sys.stderr,
+        )
     return classifier
 
 
@@ -68,14 +72,18 @@ def _build(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
     if opened.described:
         config, preprocessing, labels, origin = from_json(opened.described)
         if config.kind not in form.HOLDS:
-            raise ValueError(f"it is described as {called(config)}, but its tensors have other names")
+            raise ValueError(
+                f"it is described as {called(config)}, but its tensors have other names"
+            )
         tensors, _, _ = form.tidy(opened.tensors)
         said: list[str] = []
     else:
         found: Description = form.describe(opened, hints)
         config, preprocessing, tensors = found.config, found.preprocessing, found.tensors
         labels, said = found.labels or numbered(config.classes), list(found.notes)
-        origin = {"format": form.NAME, "file": opened.path.name} | ({"layout": found.layout} if found.layout else {})
+        origin = {"format": form.NAME, "file": opened.path.name} | (
+            {"layout": found.layout} if found.layout else {}
+        )
     model = assemble(config, form, tensors)
     classifier = Classifier(model, preprocessing, labels, origin)
     kinds = {lazy.dtype for lazy in tensors.values()} - {"float32"}
@@ -137,7 +145,11 @@ def tensors_in(form: ModuleType, classifier: Classifier) -> dict[str, torch.Tens
     config = classifier.model.config
     state = {name: tensor.detach().cpu() for name, tensor in classifier.model.state_dict().items()}
     same = classifier.origin.get("format") == form.NAME
-    return form.spell(write(state, form.rules(config)), config, classifier.origin.get("layout", "") if same else "")
+    return form.spell(
+        write(state, form.rules(config)),
+        config,
+        classifier.origin.get("layout", "") if same else "",
+    )
 
 
 def save(classifier: Classifier, path: Path | str) -> Path:
@@ -157,10 +169,16 @@ def save_as(form: ModuleType, classifier: Classifier, path: Path | str) -> Path:
     path, config = Path(path), classifier.model.config
     if path.exists() and not (path / "config.json").exists():
         raise ValueError(f"{path} exists and is no model directory; choose another place")
-    beside = huggingface.config_json(config, classifier.labels) if form is huggingface else {"model_type": "vitkit"}
+    beside = (
+        huggingface.config_json(config, classifier.labels)
+        if form is huggingface
+        else {"model_type": "vitkit"}
+    )
     with _replacing(path) as new:
         write_json(new / "config.json", {**beside, KEY: described(classifier)})
-        write_json(new / "preprocessor_config.json", huggingface.processor_json(classifier.preprocessing))
+        write_json(
+            new / "preprocessor_config.json", huggingface.processor_json(classifier.preprocessing)
+        )
         write_safetensors(new / "model.safetensors", tensors_in(form, classifier))
         (new / "README.md").write_text(model_card(classifier, form.NAME), "utf-8")
     return path
@@ -189,7 +207,9 @@ def write_json(file: Path, values: dict) -> None:
     file.write_text(json.dumps(values, indent=1, ensure_ascii=False), "utf-8")
 
 
-def write_safetensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+def write_safetensors(
+    file: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> None:
     """A safetensors file. Raises OSError, also where the library calls a full disk something else."""
     try:
         save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})

@@ -1,0 +1,17 @@
+"""For people who look after a data set: what is in it, what is there twice, and shards. Training does not need this room."""
+
+from vitkit.curate.duplicates import Pair
+from vitkit.curate.pack import Packed, Packing, pack
+from vitkit.curate.stats import Survey, other_class, same_files, survey, twins
+
+__all__ = [
+    "Packed",
+    "Packing",
+    "Pair",
+    "Survey",
+    "other_class",
+    "pack",
+    "same_files",
+    "survey",
+    "twins",
+]

@@ -1,0 +1,1 @@
+"""How images become batches quickly: worker processes, decoding, what stays in memory."""

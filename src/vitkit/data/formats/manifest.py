@@ -1,0 +1,125 @@
+"""Manifests: CSV, TSV or JSON lines, a row for each image: its path, its label, and maybe the split it belongs to."""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path, PurePath
+
+import numpy as np
+
+from vitkit.data.stores import Files
+from vitkit.data.tables import LABEL, PATH, Columns, Table, as_labels, as_parts, pick
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_NAME = r"[^./\\:\0][^/\\:\0]*"
+# A path that cannot lead anywhere else: most are, and pathlib takes its time
+_PLAIN = re.compile(rf"{_NAME}(?:/{_NAME})*")
+
+
+def read_manifest(path: Path, columns: Columns) -> Table:
+    """The table of a manifest. Paths in it start from its own folder, and may not leave it: a manifest is a file that
+    people pass on, and must not be able to name other files of the reader's.
+
+    Raises ValueError, with the row, for what is malformed.
+    """
+    try:
+        rows = _json_rows(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(path)
+        return _table(path, rows, columns)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
+    """Of every row only the path, the label and the split are kept: a dictionary each would be gigabytes of millions."""
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(f"{path} has no rows")
+    try:
+        image = pick(columns.image, PATH, list(first), "columns.image")
+        label = pick(columns.label, LABEL, list(first), "columns.label")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    split = next((name for name in first if name.lower() == "split"), None)
+    base, names, labels, parts = path.parent, [], [], []
+    for number, row in enumerate(chain([first], rows)):
+        if image not in row or label not in row:
+            raise ValueError(
+                f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
+            )
+        names.append(_inside(row[image], base, f"{path} row {number}"))
+        labels.append(_once(row[label]))
+        if split:
+            parts.append(_once(row.get(split)))
+    if not Path(base, names[0]).exists():
+        raise ValueError(
+            f"{path} row 0 names {names[0]!r}, and there is no such file in {base or '.'}; paths start there"
+        )
+    parts = as_parts(parts, str(path)) if split else np.full(len(names), "", dtype=object)
+    return Table(Files.of(base, names), as_labels(labels, str(path)), parts, None, ())
+
+
+def _once(value):
+    """The same value; text that comes a million times is kept once."""
+    return sys.intern(value) if isinstance(value, str) else value
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        head = file.readline()
+        file.seek(0)
+        delimiter = max(",;\t", key=head.count)
+        try:
+            lines = csv.reader(file, delimiter=delimiter, strict=True)
+            names = [name.strip() for name in next(lines, [])]
+            if len(set(names)) != len(names):
+                raise ValueError(f"{path} names a column twice: {', '.join(names)}")
+            for line in lines:
+                if not line:
+                    continue
+                if len(line) != len(names):
+                    raise ValueError(
+                        f"{path} line {lines.line_num} has {len(line)} fields, the first line {len(names)}"
+                    )
+                yield dict(zip(names, map(str.strip, line), strict=True))
+        except csv.Error as error:
+            raise ValueError(f"{path} line {lines.line_num} is malformed: {error}") from None
+
+
+def _json_rows(path: Path) -> Iterator[dict]:
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path} line {number} is not JSON: {error}") from None
+            if not isinstance(row, dict) or not row:
+                raise ValueError(
+                    f'{path} line {number} is no object; expected {{"image": "a.jpg", "label": "cat"}}'
+                )
+            yield row
+
+
+def _inside(text, base: Path, where: str) -> str:
+    """A path relative to the manifest's folder. Raises ValueError for one that leads out of it."""
+    if isinstance(text, str) and _PLAIN.fullmatch(text):
+        return text
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"{where} has no usable path: {text!r}")
+    path = PurePath(text)
+    if path.is_absolute() and path.is_relative_to(base.absolute()):
+        path = path.relative_to(base.absolute())
+    if path.is_absolute() or path.drive or ".." in path.parts:
+        raise ValueError(
+            f"{where} names {text!r}, which leads out of {base.absolute()}; put the manifest into a folder above all of its "
+            f"images and write the paths from there"
+        )
+    return path.as_posix()

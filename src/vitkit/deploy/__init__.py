@@ -1,0 +1,5 @@
+"""Using a trained model."""
+
+from vitkit.deploy.predict import Prediction, pictures, predict
+
+__all__ = ["Prediction", "pictures", "predict"]

@@ -1,0 +1,129 @@
+"""Objectives: what a step minimises. The loop cannot tell which one it runs.
+
+An objective is settings. Its `learner(model, preprocessing)` is the module that a run trains: the model under the name
+`model`, parameters of its own where it needs some, and a forward pass (images, labels, keys) -> loss. It hears `before` every
+update how far the run is, and when it is `updated`, and may have `pictures` that show what it does. The objective's
+`evaluator` measures a learner on held-out images, and `labelled` says whether it wants labels, and so a head.
+
+What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
+the batch): micro-batches and ranks then change nothing.
+
+Legend: B batch, C channels, K classes.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.data import Batch, Preprocessing, mix
+from vitkit.evaluate import accuracy
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """Cross-entropy against the label. The paper does not name its loss; the official sibling configurations pre-train with
+    the sigmoid form and a head bias of -10, its fine-tuning code uses softmax."""
+
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    """softmax: one label among K. sigmoid: K independent yes-or-no questions, summed."""
+    label_smoothing: float = 0.0
+    """Share of the target that is spread evenly over all classes."""
+    off_target: float = 0.0
+    """For sigmoid: the target of a no; a yes has 1 minus it. Published ImageNet-21k configurations have 0.0001."""
+    mixup: float = 0.0
+    """Blend neighbours of a batch and their targets; the alpha of Beta(alpha, alpha), which the shares are drawn from. AugReg
+    has 0.2 to 0.8; 0 is off. With cutmix on as well, every example gets one of the two."""
+    cutmix: float = 0.0
+    """Put a box of its neighbour into every image, and as much of its target; an alpha like mixup's, often 1; 0 is off."""
+
+    labelled: ClassVar[bool] = True
+    """It wants labels, and a model with a head."""
+
+    def __post_init__(self):
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(
+                f"label_smoothing is {self.label_smoothing}; it is from 0 up to, not including, 1"
+            )
+        if not 0 <= self.off_target < 0.5 or (self.off_target and self.loss == "softmax"):
+            raise ValueError(
+                f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 for softmax"
+            )
+        for name in ("mixup", "cutmix"):
+            if not 0 <= getattr(self, name) <= 1000:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it is the alpha of a Beta distribution, or 0 for off"
+                )
+
+    def learner(
+        self, model: nn.Module, preprocessing: Preprocessing | None = None
+    ) -> "SupervisedLearner":
+        """The model, with this loss on its logits; how images were normalised plays no part."""
+        return SupervisedLearner(model, self)
+
+    def evaluator(
+        self, batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], place: torch.device
+    ) -> Callable[[nn.Module], Iterable[tuple[str, float]]]:
+        """Accuracy of a learner's model on batches with labels."""
+        measure = accuracy(batches, normalise, place)
+        return lambda learner: measure(learner.model)
+
+
+class Learner(nn.Module):
+    """What a run trains: the model, by this name, and what its objective adds. Its forward pass gives a loss."""
+
+    model: nn.Module
+
+    def before(self, step: int, total: int) -> None:
+        """Called before the update that follows `step` finished ones, of `total`."""
+
+    def updated(self, step: int, total: int) -> None:
+        """Called after update `step` of `total`."""
+
+    def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
+        """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by what they show, for the report."""
+        return {}
+
+
+class SupervisedLearner(Learner):
+    """What a supervised run trains: the model alone."""
+
+    def __init__(self, model: nn.Module, objective: Supervised):
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
+        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, labels (B,) int64, keys (B,) for mixing."""
+        how = self.objective
+        targets = soft_targets(labels, self.model.config.classes, how.label_smoothing)
+        targets = how.off_target + (1 - 2 * how.off_target) * targets
+        if how.mixup or how.cutmix:
+            images, targets = mix(images, targets, keys, how.mixup, how.cutmix)
+        return LOSSES[how.loss](self.model(images).float(), targets)
+
+
+def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+    """Labels int64 (B,) -> float32 (B, K), every row a sum of one: `smoothing` of it spread evenly, the rest on the label."""
+    return F.one_hot(labels, classes).float() * (1 - smoothing) + smoothing / classes
+
+
+def softmax_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log of the softmax probability, weighted by the targets (B, K), mean over B."""
+    return F.cross_entropy(logits, targets)
+
+
+def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy of every class against targets (B, K), summed over K (not averaged), mean over B."""
+    # binary_cross_entropy_with_logits loses the many small terms of a head bias of -10 to rounding
+    return -(targets * F.logsigmoid(logits) + (1 - targets) * F.logsigmoid(-logits)).sum() / len(
+        logits
+    )
+
+
+LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}

@@ -1,5 +1,0 @@
-"""Protocols of several runs: they call train() many times."""
-
-from vitkit.suites.transfer import Transfer, select, transfer
-
-__all__ = ["Transfer", "select", "transfer"]

@@ -1,0 +1,211 @@
+"""The other processes of the same run.
+
+torchrun starts a run of several processes, its ranks, each with a device of its own. `process_group()` makes them one run:
+FSDP2 shards the learner, every batch is shared out, and counts are summed over ranks. In a run of one process all of this is
+the identity. With train/state.py and the watchdog this is the only file that names torch.distributed.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vitkit.system.machine import Precision, pick_device
+from vitkit.system.watchdog import PATIENCE, watchdog
+
+T = TypeVar("T")
+
+
+class RankLost(RuntimeError):
+    """A rank died, or does not answer; the message says what is known of it."""
+
+
+class PeerFailed(RuntimeError):
+    """Another rank was the first to fail and says why; this one ends in silence."""
+
+
+class World(NamedTuple):
+    """Which of how many processes of a run this is."""
+
+    rank: int
+    ranks: int
+
+
+def world() -> World:
+    """This process among those of its run: (0, 1) where it is alone."""
+    return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else World(0, 1)
+
+
+def on_rank_0() -> bool:
+    """Whether this is the process that speaks and writes."""
+    return world().rank == 0
+
+
+@contextmanager
+def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.device]:
+    """The device of this process, within the process group of all that torchrun started; inside of another, that one.
+
+    An error of several ranks is raised by the first to fail, in the others it becomes an PeerFailed. RankLost is raised when
+    a rank dies; when one hangs for `patience` seconds, the process says which and ends with status 1.
+    """
+    chosen = pick_device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield chosen
+        return
+    if chosen.type == "cuda" and ":" in device:
+        raise ValueError(
+            f"{device} is one GPU, and every process of torchrun needs its own; say --device cuda"
+        )
+    waiting = timedelta(
+        seconds=2 * patience + 30
+    )  # the watchdog is to come first: it knows who is missing
+    store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=waiting)))
+    backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+    store = dist.PrefixStore(_session(store, rank, ranks), store)
+    watchdog.begin(store, rank, ranks, patience)
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=waiting)
+        yield chosen
+    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
+        if not watchdog.first_to_fail():
+            raise PeerFailed(str(error)) from error
+        if any(word in str(error) for word in ("gloo", "NCCL", "Connection closed")):
+            raise RankLost(
+                f"rank {rank} lost contact with another one, which died or cannot be reached; torchrun's own report says "
+                f"which. The same command continues from the last checkpoint ({str(error).splitlines()[0]})"
+            ) from error
+        raise
+    finally:
+        watchdog.end()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _session(store: dist.Store, rank: int, ranks: int) -> str:
+    """A name that the ranks of this start share, and no other. torchrun keeps its store when it starts ranks again, and what
+    those before them left there, addresses above all, must not be taken for one's own."""
+    own = uuid.uuid4().hex
+    store.set(f"vitkit/here/{rank}", own)
+    if rank:
+        session = store.get(f"vitkit/session/{own}").decode()  # waits for the answer
+        store.set(f"vitkit/there/{session}/{rank}", "")
+        return session
+    missing, limit = set(range(1, ranks)), time.monotonic() + store.timeout.total_seconds()
+    while missing := {one for one in missing if not store.check([f"vitkit/there/{own}/{one}"])}:
+        for one in missing:
+            if store.check(
+                [f"vitkit/here/{one}"]
+            ):  # perhaps of an earlier start: then nobody hears
+                store.set(f"vitkit/session/{store.get(f'vitkit/here/{one}').decode()}", own)
+        if time.monotonic() > limit:
+            raise RankLost(f"rank {min(missing)} never came; look at its machine's log")
+        time.sleep(0.02)
+    return own
+
+
+def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
+    """The learner with its parameters shared out among the ranks (FSDP2): each of `blocks` is gathered when it runs, the
+    rest for the whole pass. Gradients are summed over ranks, in float32. The identity where no ranks were joined.
+
+    Raises ValueError for BatchNorm, whose statistics would differ between ranks.
+    """
+    if not dist.is_initialized():
+        return learner
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in learner.modules()):
+        raise ValueError(
+            "BatchNorm knows only its own rank's images; several ranks need GroupNorm (norm group)"
+        )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import (
+        FSDPModule,
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
+
+    place = next(learner.parameters()).device
+    mesh = init_device_mesh(place.type, (world().ranks,))
+    low = (
+        torch.bfloat16 if precision == "bfloat16" else None
+    )  # gathered so; the shards stay float32, as do activations
+    policy = MixedPrecisionPolicy(
+        param_dtype=low, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    for module in [*blocks, learner]:
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    for module in learner.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    learner.gather = lambda: None  # with FSDP's hooks around it
+    register_fsdp_forward_method(learner, "gather")
+    return learner
+
+
+@contextmanager
+def gathered(learner: nn.Module) -> Iterator[nn.Module]:
+    """The learner with the parameters beside its blocks whole, so that any of its modules can be called alone."""
+    if world().ranks == 1:
+        yield learner
+        return
+    learner.gather()
+    try:
+        yield learner
+    finally:
+        learner.reshard()
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """A sharded tensor in one piece, on every rank, which must all ask; any other as it is."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor; any other as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """The sum of every rank's tensor, in place and returned."""
+    if world().ranks > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether it is so on any rank; every rank gets the same answer."""
+    return bool(sum_over_ranks(torch.tensor(int(flag))))
+
+
+def from_every_rank(value: T) -> list[T]:
+    """What each rank has, in their order. Values are small and plain."""
+    if world().ranks == 1:
+        return [value]
+    found: list = [None] * world().ranks
+    dist.all_gather_object(found, value)
+    return found
+
+
+def from_rank_0(make: Callable[[], T]) -> T:
+    """What `make` returns on rank 0, which alone calls it; its error is raised on every rank."""
+    if world().ranks == 1:
+        return make()
+    found = [None, None]
+    if on_rank_0():
+        try:
+            found[0] = make()
+        except (ValueError, OSError) as error:
+            found[1] = error
+    dist.broadcast_object_list(found)
+    if found[1] is not None:
+        raise found[1]
+    return found[0]

@@ -1,0 +1,1 @@
+"""timm's Vision Transformers, hybrids and BiT ResNets."""

@@ -1,0 +1,110 @@
+"""What a survey takes for copies, and what `vitkit data stats` says and writes."""
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from vitkit.cli import main
+from vitkit.curate import survey, twins
+from vitkit.curate.duplicates import Looks, look, nearest
+from vitkit.data import open_parts, open_splits, subset, without
+
+
+def looks(pictures: list[np.ndarray], digests) -> Looks:
+    seen = [look(picture) for picture in pictures]
+    hashes, thumbnails = (np.stack(values) for values in zip(*seen, strict=True))
+    return Looks(np.array(digests, dtype=np.uint64), hashes, thumbnails)
+
+
+def test_empty_images_are_alike_only_as_files_and_a_thousand_copies_are_one_pair():
+    empty = [
+        np.full((40, 40, 3), level, np.uint8) for level in (0, 255, (200, 10, 10), (200, 10, 12))
+    ]
+    assert not list(nearest(looks(empty[:2], [1, 2]), looks(empty[1:2], [3])))
+    assert not list(nearest(looks(empty[2:3], [1]), looks(empty[3:], [2])))
+    first, second = (
+        Looks(*(np.repeat(array, 1000, axis=0) for array in looks(empty[:1], [7])))
+        for _ in range(2)
+    )
+    assert list(nearest(first, second)) == [(i, 0, -1, 1000) for i in range(1000)]
+    tracemalloc.start()
+    assert not list(nearest(first, second._replace(digests=second.digests + 1)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400e6  # a million pairs of thumbnails are 1.5 GB
+
+
+def test_what_is_alike_is_measured_against_its_own_contrast():
+    """Two marks on grey in other corners have nearly the same colours all over; a fainter copy has not another form."""
+    faint = [np.full((64, 64, 3), 128, np.uint8) for _ in range(3)]
+    faint[0][8:24, 8:24] += 40
+    faint[1][8:24, 16:32] += 40
+    faint[2][8:24, 8:24] += 30
+    first, second = looks(faint[:1], [1]), looks(faint[1:2], [2])
+    first.hashes[:] = second.hashes[:] = 0  # whatever the hash says
+    second.hashes[0] = 0b111
+    assert not list(nearest(first, second))
+    assert len(list(nearest(first, looks(faint[2:], [3])._replace(hashes=first.hashes)))) == 1
+
+
+@pytest.mark.parametrize("name, most", [("pneumonia_mnist_1k", 6), ("gtsrb_1k", 6)])
+def test_pictures_of_one_kind_are_not_taken_for_copies(shared, name, most):
+    """X-rays and traffic signs are much alike: by an absolute bound alone, 134 and 59 of 800 training images were listed."""
+    parts = open_parts(str(shared(f"data/{name}-train.parquet").parent / name))[0]
+    assert (
+        len(twins(survey(subset(parts["train"], range(400)), 0), survey(parts["test"], 0))) <= most
+    )
+
+
+def stats(*words: str, capsys) -> tuple[int, str, str]:
+    code = main(["data", "stats", *words, "--workers", "0"])
+    return code, *capsys.readouterr()
+
+
+def test_an_undivided_set_is_compared_as_train_will_divide_it(folder, tmp_path, capsys):
+    root = folder({f"{kind}/{i}.png": 40 for kind in ("ant", "bee") for i in range(10)})
+    for kind in ("ant", "bee"):
+        for i in range(10):
+            (root / kind / f"{i} again.png").write_bytes((root / kind / f"{i}.png").read_bytes())
+    drop = tmp_path / "drop.txt"
+    code, out, _ = stats(str(root), "--exclude", str(drop), "--split-seed", "3", capsys=capsys)
+    assert code == 0 and f"{root} has no test part: 8 of 40 images" in out
+    assert f"--data.split-seed 3 --data.exclude {drop}" in out
+    splits = open_splits(str(root), seed=3)
+    left, held = without(splits.train, drop), {splits.test[i][0] for i in range(len(splits.test))}
+    assert len(left) < len(splits.train) and not held & {left[i][0] for i in range(len(left))}
+    with pytest.raises(ValueError, match="must be written for this very source and split seed"):
+        without(open_splits(str(root), seed=0).train, drop)
+
+
+def test_stats_says_at_once_what_it_cannot_do(folder, tmp_path, capsys):
+    root = str(folder({f"test/{kind}/{i}.png": 20 for kind in ("ant", "bee") for i in range(3)}))
+    for words in (["--test", "digits"], ["--exclude", str(tmp_path / "x.txt")]):
+        code, _, said = stats(root, *words, capsys=capsys)
+        assert (
+            code == 1
+            and "has no training images to compare, only test; leave out --exclude and --test"
+            in said
+        )
+    assert stats(root, capsys=capsys)[0] == 0
+    code, _, said = stats("digits", "--exclude", str(tmp_path / "no" / "x.txt"), capsys=capsys)
+    assert code == 1 and "there is no folder" in said
+
+
+def test_stats_shows_names_as_they_are_and_json_alone(folder, tmp_path, capsys):
+    root = str(folder({f"{part}/{kind}/{i}.png": 20 for part in ("train", "test") for kind in ("[red]x", "[", "ok")
+                       for i in range(2)}))  # fmt: skip
+    (tmp_path / "manifest.csv").write_text("".join(["path,label\n", *(
+        f"photos/test/ok/{i}.png,{'[x]'[j]}\n" for j in range(3) for i in range(2))]))  # fmt: skip
+    code, out, _ = stats(root, "--test", str(tmp_path / "manifest.csv"), capsys=capsys)
+    assert code == 0 and "[red]x" in out
+    (header,) = [line for line in out.splitlines() if line.startswith("┃ class ")]
+    assert "manifest.csv" not in header  # the same number of classes, and others
+    code, out, said = stats(root, "--json", "--exclude", str(tmp_path / "d.txt"), capsys=capsys)
+    assert (
+        code == 0
+        and json.loads(out)["classes"] == ["[", "[red]x", "ok"]
+        and "wrote 0 training images" in said
+    )

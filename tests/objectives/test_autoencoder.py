@@ -1,0 +1,150 @@
+"""The masked autoencoder: what is hidden stays hidden, and the loss is what a slow writing of it gives."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vitkit.data import Preprocessing, uniforms
+from vitkit.models import ViTConfig, create
+from vitkit.models.positions import sincos
+from vitkit.objectives import MaskedAutoencoder
+from vitkit.objectives.patches import cut, joined
+from vitkit.train import train
+from vitkit.train.log import read_metrics
+
+CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
+PREPARE = Preprocessing(size=(32, 24))
+SMALL = MaskedAutoencoder(width=16, depth=1, heads=2)
+KEYS = torch.arange(4)
+
+
+def levels(n, seed=0):
+    return torch.randint(
+        0, 256, (n, 3, 32, 24), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
+    )
+
+
+def made(objective=SMALL, **changes):
+    torch.manual_seed(0)
+    return objective.learner(create(replace(CONFIG, **changes), seed=0), PREPARE)
+
+
+@pytest.mark.parametrize("changes", [{}, {"pool": "gap"}, {"registers": 2, "positions": "sincos"}])
+def test_the_encoder_never_sees_what_is_hidden(changes):
+    learner, images = made(**changes), PREPARE.normalise(levels(4))
+    shapes = []
+    learner.model.blocks[0].register_forward_pre_hook(
+        lambda _, inputs: shapes.append(inputs[0].shape[1])
+    )
+    predicted, hidden = learner.predictions(images, KEYS)
+    assert shapes == [learner.model.config.prefix + 3] and hidden.shape == (4, 9)
+    patches = cut(images, 8).scatter(1, hidden[..., None].expand(-1, -1, 192), 0.7)
+    again, _ = learner.predictions(joined(patches, (4, 3), 8), KEYS)
+    assert torch.equal(predicted, again)
+    other, _ = learner.predictions(images + 0.1, KEYS)
+    assert not torch.allclose(predicted, other)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("changes", [{}, {"pool": "gap"}])
+def test_loss_one_image_at_a_time(changes, normalised):
+    learner = made(replace(SMALL, normalised=normalised), **changes)
+    images, model, losses = PREPARE.normalise(levels(4)), learner.model, []
+    for image, key in zip(images, KEYS, strict=True):
+        order = uniforms(key[None], 12, 0)[0].argsort().tolist()
+        tokens = model.embed(image[None])[0]
+        prefix, tokens = tokens[: model.config.prefix], tokens[model.config.prefix :]
+        x = torch.stack([*prefix, *(tokens[i] for i in order[:3])])[None]
+        for block in model.blocks:
+            x = block(x)
+        x = learner.enter(model.norm(x))[0]
+        places = [learner.mask[0, 0]] * 12
+        for i, state in zip(order[:3], x[len(prefix) :], strict=True):
+            places[i] = state
+        y = torch.cat(
+            [x[: len(prefix)], torch.stack(places) + sincos((4, 3), 16, "sincos-moco")[0]]
+        )[None]
+        for block in learner.decoder.blocks:
+            y = block(y)
+        y = learner.predict(learner.decoder.norm(y))[0, len(prefix) :]
+        for i in order[3:]:
+            target = (
+                image[:, 8 * (i // 3) : 8 * (i // 3) + 8, 8 * (i % 3) : 8 * (i % 3) + 8]
+                .permute(1, 2, 0)
+                .flatten()
+            )
+            if normalised:
+                target = (target - target.mean()) / (target.var() + 1e-6) ** 0.5
+            losses.append(((y[i] - target) ** 2).mean())
+    torch.testing.assert_close(learner(images, None, KEYS), torch.stack(losses).mean())
+
+
+def test_every_weight_of_the_decoder_learns():
+    learner = made()
+    learner(PREPARE.normalise(levels(4)), None, KEYS).backward()
+    still = {name for name, p in learner.named_parameters() if p.grad is None or not p.grad.any()}
+    assert not still
+
+
+def test_a_perfect_prediction_draws_the_image():
+    learner, images = made(), levels(4)
+    normal = PREPARE.normalise(images)
+
+    def perfect(images, keys):
+        hidden = uniforms(keys, 12, 0).argsort(dim=1)[:, 3:]
+        pixels = cut(images, 8).gather(1, hidden[..., None].expand(-1, -1, 192))
+        return (pixels - pixels.mean(-1, keepdim=True)) / (
+            pixels.var(-1, keepdim=True) + 1e-6
+        ).sqrt(), hidden
+
+    learner.predictions = perfect
+    shown = learner.pictures(normal, KEYS)
+    assert list(shown) == ["image", "seen", "predicted"]
+    assert torch.equal(shown["predicted"], images) and torch.equal(shown["image"], images)
+    assert (cut(shown["seen"], 8) == 128).all(-1).sum(1).tolist() == [9] * 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "relative"},
+        {"positions": "rotary", "width": 32},
+        {"inject": "every"},
+        {"mixer": "axial", "pool": "gap"},
+    ],
+)
+def test_models_that_need_every_patch_are_refused(changes):
+    with pytest.raises(ValueError, match="needs every patch"):
+        made(**changes)
+
+
+def test_the_rate_must_leave_something():
+    with pytest.raises(ValueError, match=r"rate is 1\.0"):
+        MaskedAutoencoder(rate=1.0)
+    assert made(replace(SMALL, rate=0.99)).predictions(PREPARE.normalise(levels(4)), KEYS)[
+        1
+    ].shape == (4, 11)
+
+
+def test_a_run_learns_and_a_label_can_follow(tiny, quiet, tmp_path):
+    recipe = replace(
+        tiny, objective=SMALL, model=replace(tiny.model, dropout=0, stochastic_depth=0)
+    )
+    metrics = train(recipe, tmp_path / "first", "cpu", quiet).origin["metrics"]
+    losses = [
+        line["test/loss"]
+        for line in read_metrics(tmp_path / "first" / "metrics.jsonl")
+        if "test/loss" in line
+    ]
+    assert (
+        losses == sorted(losses, reverse=True) and len(losses) == 3 and metrics["test/seen"] == 359
+    )
+    assert set(load_file(tmp_path / "first" / "pictures.safetensors")) == {
+        "image",
+        "seen",
+        "predicted",
+    }
+    second = train(replace(tiny, init=str(tmp_path / "first")), tmp_path / "second", "cpu", quiet)
+    assert second.model.config.classes == 10

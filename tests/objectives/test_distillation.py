@@ -1,0 +1,323 @@
+"""Self-distillation: views are functions of keys, the teacher is an exact average, and no gradient reaches it."""
+
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torchvision.transforms.v2 import functional as T
+
+from vitkit.data import Batch, Preprocessing
+from vitkit.models import ViTConfig, create
+from vitkit.objectives import SelfDistillation
+from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
+from vitkit.system.span import Span
+from vitkit.train import train
+from vitkit.train.checkpoints import point
+from vitkit.train.loop import gradient
+from vitkit.train.state import State
+
+CONFIG = ViTConfig(
+    width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 32), classes=0, dropout=0.0
+)
+PREPARE = Preprocessing(size=(32, 32))
+SMALL = SelfDistillation(outputs=40, hidden=32, bottleneck=8, local_views=2, local_size=16)
+KEYS = torch.arange(6)
+
+
+def pictures(n=6, seed=0):
+    return torch.rand(n, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def levels(n):
+    return (pictures(n) * 255).byte()
+
+
+def made(objective=SMALL):
+    torch.manual_seed(0)
+    return objective.learner(create(CONFIG, seed=0), PREPARE)
+
+
+class TestViews:
+    whole = View((32, 32), (1.0, 1.0), blur=0.0)
+    one = torch.ones(6)
+
+    def test_they_are_functions_of_an_examples_key(self):
+        how = View((16, 24), (0.1, 0.5), blur=0.5, solarise=0.2)
+        found = view(pictures(), KEYS, 3, how)
+        assert found.shape == (6, 3, 16, 24) and found.min() >= 0 and found.max() <= 1
+        torch.testing.assert_close(found[2:4], view(pictures()[2:4], KEYS[2:4], 3, how))
+        assert not torch.allclose(found, view(pictures(), KEYS, 4, how), atol=0.1)
+
+    def test_the_whole_image_is_itself_and_half_are_mirrored(self):
+        flip = torch.tensor([0.1, 0.9, 0.49, 0.5, 0.0, 0.99])
+        found = cropped(
+            pictures(), self.whole, self.one, self.one / 2, self.one / 3, self.one / 3, flip
+        )
+        expected = torch.where(flip[:, None, None, None] < 0.5, pictures().flip(-1), pictures())
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+    def test_a_quarter_is_that_quarter(self):
+        """Half of each side, so a view of half the size has the image's own pixels."""
+        how = View((16, 16), (0.25, 0.25), blur=0.0)
+        found = cropped(pictures(), how, self.one, self.one / 2, self.one, self.one * 0, self.one)
+        torch.testing.assert_close(found, pictures()[:, :, 16:, :16], atol=1e-5, rtol=0)
+
+    def test_they_are_cut_in_float32_whatever_the_model_computes_in(self):
+        images = PREPARE.normalise(levels(6))
+        exact = made().looked_at(images, KEYS)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = made().looked_at(images, KEYS)
+        assert all(torch.equal(*both) for both in zip(exact, found, strict=True))
+
+    def test_aspect_and_area(self):
+        """On a ramp from 0 to 1 the extent of a view is its range."""
+        ramp = (torch.arange(320) + 0.5) / 320
+        across, down = ramp.expand(1, 3, 320, 320), ramp[:, None].expand(1, 3, 320, 320)
+        for area, aspect in ((0.1, 0.0), (0.3, 0.5), (0.4, 1.0)):
+            how, one = View((64, 64), (area, area), blur=0.0), torch.ones(1)
+            sides = [
+                (lambda v: (v.max() - v.min()).item() * 64 / 63)(
+                    cropped(x, how, one, one * aspect, one / 2, one / 2, one)
+                )
+                for x in (down, across)
+            ]
+            assert sides[0] * sides[1] == pytest.approx(area, rel=0.02)
+            assert sides[1] / sides[0] == pytest.approx((4 / 3) ** (2 * aspect - 1), rel=0.02)
+
+    def test_colours_as_torchvisions(self):
+        x, on = pictures(), self.one * 0
+        half = self.one / 2
+        torch.testing.assert_close(coloured(x, on, half, half, half, half), x, atol=1e-6, rtol=0)
+        assert torch.equal(coloured(x, self.one * 0.85, *[self.one] * 4), x)
+        for place, function, factor in (
+            (0, T.adjust_brightness, 1.4),
+            (1, T.adjust_contrast, 1.4),
+            (2, T.adjust_saturation, 1.2),
+        ):
+            draws = [self.one if i == place else half for i in range(4)]
+            torch.testing.assert_close(
+                coloured(x, on, *draws), function(x, factor), atol=2e-3, rtol=0
+            )
+
+    def test_a_third_of_the_circle_makes_red_green(self):
+        red = torch.tensor([0.8, 0.1, 0.2]).view(1, 3, 1, 1).expand(6, 3, 4, 4)
+        torch.testing.assert_close(turned(red, self.one / 3), red.roll(1, 1), atol=1e-6, rtol=0)
+        grey = torch.full((6, 3, 4, 4), 0.3)
+        torch.testing.assert_close(turned(grey, self.one * 0.07), grey)
+
+    def test_blur_as_torchvisions(self):
+        sigma = torch.tensor([0.1, 0.3, 0.6, 1.0, 1.4, 2.0])
+        found = blurred(pictures(), sigma)
+        for image, blur, s in zip(pictures(), found, sigma.tolist(), strict=True):
+            expected = T.gaussian_blur(image, [13, 13], [s, s])
+            torch.testing.assert_close(
+                blur[:, 6:-6, 6:-6], expected[:, 6:-6, 6:-6], atol=1e-5, rtol=0
+            )
+
+
+class TestLoss:
+    def test_with_no_idea_it_is_the_logarithm_of_the_outputs(self):
+        learner = made()
+        for last in (learner.projection.last, learner.teacher[1].last):
+            torch.nn.init.zeros_(last.weight)
+        assert learner(PREPARE.normalise(levels(6)), None, KEYS).item() == pytest.approx(
+            math.log(40)
+        )
+
+    def test_one_pair_of_views_at_a_time(self):
+        learner, images = made(), PREPARE.normalise(levels(6))
+        learner.centre.copy_(torch.randn(40, generator=torch.Generator().manual_seed(1)) / 10)
+        views, losses = learner.looked_at(images, KEYS), []
+        assert [tuple(v.shape[-2:]) for v in views] == [(32, 32), (32, 32), (16, 16), (16, 16)]
+        for b in range(6):
+            for t in range(2):
+                teacher = learner.teacher[1](learner.teacher[0](views[t][b][None]))[0]
+                p = ((teacher - learner.centre) / 0.04).softmax(-1)
+                for s in range(4):
+                    if s != t:
+                        student = learner.projection(learner.model(views[s][b][None]))[0]
+                        losses.append(-(p * (student / 0.1).log_softmax(-1)).sum())
+        torch.testing.assert_close(learner.eval()(images, None, KEYS), torch.stack(losses).mean())
+
+    def test_the_teacher_is_as_sharp_as_its_warmup_says(self):
+        warming, images = (
+            made(replace(SMALL, teacher_temperature=0.07, teacher_warmup=Span(10))),
+            PREPARE.normalise(levels(6)),
+        )
+        for step, temperature in ((0, 0.04), (5, 0.055), (10, 0.07), (90, 0.07)):
+            warming.before(step, 100)
+            other = made(replace(SMALL, teacher_temperature=temperature))
+            torch.testing.assert_close(
+                warming.eval()(images, None, KEYS), other.eval()(images, None, KEYS)
+            )
+
+    def test_no_gradient_reaches_the_teacher_nor_the_last_layer_while_it_is_still(self):
+        learner = made(replace(SMALL, last_layer_still=Span(2)))
+        last = learner.projection.last.weight
+        for step, moves in ((0, False), (1, False), (2, True)):
+            learner.zero_grad()
+            learner.before(step, 100)
+            learner(PREPARE.normalise(levels(6)), None, KEYS).backward()
+            assert (last.grad is not None) == moves
+
+    def test_no_gradient_reaches_the_teacher(self):
+        learner = made()
+        learner(PREPARE.normalise(levels(6)), None, KEYS).backward()
+        assert all(p.grad is None and not p.requires_grad for p in learner.teacher.parameters())
+        assert all(
+            p.grad is not None
+            for p in [*learner.model.parameters(), *learner.projection.parameters()]
+        )
+
+    def test_micro_batches_are_the_batch_and_make_the_same_centre(self, tiny):
+        batch = Batch(
+            levels(6),
+            torch.zeros(6, dtype=torch.int64),
+            torch.ones(6, dtype=torch.bool),
+            torch.arange(6),
+        )
+        found = []
+        for micro in (6, 4):
+            recipe = replace(
+                tiny,
+                model=CONFIG,
+                data=replace(tiny.data, preprocessing=PREPARE),
+                objective=SMALL,
+                batch=6,
+                micro_batch=micro,
+            )
+            learner = made()
+            loss = gradient(
+                recipe, State(learner, recipe.optim.build(learner)), batch, torch.device("cpu")
+            )
+            learner.updated(1, 100)
+            assert learner.centre.abs().max() > 0
+            found.append(
+                [
+                    *loss,
+                    learner.centre,
+                    *(p.grad for p in learner.parameters() if p.grad is not None),
+                ]
+            )
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+class TestTeacher:
+    def test_it_is_the_exact_average(self):
+        learner = made()
+        students = [*learner.model.parameters(), *learner.projection.parameters()]
+        expected = [p.detach().clone() for p in students]
+        generator = torch.Generator().manual_seed(3)
+        for step in range(1, 21):
+            momentum = 1 - 0.004 * (math.cos(math.pi * (step - 1) / 20) + 1) / 2
+            with torch.no_grad():
+                for i, p in enumerate(students):
+                    p.add_(torch.randn(p.shape, generator=generator) / 10)
+                    expected[i] = momentum * expected[i] + (1 - momentum) * p
+            learner.seen.append(torch.ones(41))
+            learner.updated(step, 20)
+        for teacher, mean in zip(learner.teacher.parameters(), expected, strict=True):
+            torch.testing.assert_close(teacher, mean)
+
+    def test_the_centre_is_the_average_of_its_outputs(self):
+        learner, images = made(), PREPARE.normalise(levels(6))
+        outputs = learner.taught(torch.cat(learner.looked_at(images, KEYS)[:2]))
+        learner(images, None, KEYS)
+        learner.updated(1, 10)
+        torch.testing.assert_close(learner.centre, 0.1 * outputs.mean(0))
+
+    def test_a_step_that_was_skipped_is_no_part_of_the_centre(self):
+        learner, other, images = made(), made(), PREPARE.normalise(levels(6))
+        learner.before(0, 10)
+        learner(images * float("nan"), None, KEYS)
+        for one in (learner, other):
+            one.before(1, 10)
+            one(images, None, KEYS)
+            one.updated(2, 10)
+        assert other.centre.abs().max() > 0 and torch.equal(learner.centre, other.centre)
+
+
+def test_sentences():
+    with pytest.raises(
+        ValueError, match="small crops of 20 pixels cannot be cut into patches of 8"
+    ):
+        made(replace(SMALL, local_size=20))
+    with pytest.raises(ValueError, match='pool is "none"'):
+        SMALL.learner(create(replace(CONFIG, pool="none"), seed=0), PREPARE)
+    for wrong, sentence in (
+        ({"local_area": (0.4, 0.1)}, "local_area is 0.4, 0.1"),
+        ({"teacher_temperature": 0}, "above 0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            SelfDistillation(**wrong)
+
+
+class TestRun:
+    @pytest.fixture
+    def recipe(self, tiny):
+        objective = replace(
+            SMALL,
+            local_size=4,
+            last_layer_still=Span(4),
+            teacher_temperature=0.07,
+            teacher_warmup=Span(5),
+        )
+        optim = replace(tiny.optim, weight_decay_end=0.4, clip=0.01, clip_each=True)
+        return replace(
+            tiny,
+            objective=objective,
+            optim=optim,
+            length=Span(6),
+            save_every=Span(3),
+            keep=3,
+            evaluate_every=Span(6),
+        )
+
+    def test_continued_it_ends_as_if_never_disturbed(self, recipe, quiet, tmp_path):
+        """Teacher and centre are in the checkpoint: what comes after it is the same again. The last layer is still up to the
+        fourth step, so it begins as it was and without Adam's moments in the third step's checkpoint."""
+        done = train(recipe, tmp_path / "run", "cpu", quiet)
+        assert set(load_file(tmp_path / "run" / "pictures.safetensors")) == {
+            "image", "large view 1", "large view 2", "small view 1", "small view 2"
+        }  # fmt: skip
+        assert 0.1 < done.origin["metrics"]["test/neighbours/top1"] <= 1
+        last = load_file(tmp_path / "run" / "checkpoints" / "step-00000006" / "state.safetensors")
+        assert last["learner.centre"].any()
+        first, third = (
+            load_file(tmp_path / "run" / "checkpoints" / f"step-0000000{n}" / "state.safetensors")
+            for n in (0, 3)
+        )
+        rows, moment = "learner.projection.last.weight", "optimizer.exp_avg.projection.last.weight"
+        assert torch.equal(first[rows], third[rows]) and not torch.equal(third[rows], last[rows])
+        assert (
+            moment in last and moment not in third and moment.replace("last", "layers.0") in third
+        )
+        for left in ("model", "checkpoints/step-00000006"):
+            shutil.rmtree(tmp_path / "run" / left)
+        point(tmp_path / "run", "step-00000003")
+        train(recipe, tmp_path / "run", "cpu", quiet)
+        again = load_file(tmp_path / "run" / "checkpoints" / "step-00000006" / "state.safetensors")
+        assert all(torch.equal(last[name], again[name]) for name in last)
+
+    def test_the_teacher_begins_where_the_student_does(self, recipe, tiny, quiet, tmp_path):
+        first = train(
+            replace(tiny, length=Span(2), optim=replace(tiny.optim, warmup=Span(0))),
+            tmp_path / "first",
+            "cpu",
+            quiet,
+        )
+        still = replace(
+            recipe,
+            init=str(tmp_path / "first"),
+            length=Span(1),
+            optim=replace(tiny.optim, lr=1e-30, warmup=Span(0)),
+        )
+        train(replace(still, average=0.0), tmp_path / "run", "cpu", quiet)
+        state = load_file(tmp_path / "run" / "checkpoints" / "step-00000001" / "state.safetensors")
+        for name, tensor in first.model.state_dict().items():
+            if not name.startswith("head"):
+                assert torch.equal(state[f"learner.teacher.0.{name}"], tensor), name

@@ -1,0 +1,320 @@
+"""Masked patch prediction against the paper's words, written out slowly, and against what must hold whatever the weights."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vitkit.data import Batch, Preprocessing
+from vitkit.models import ViTConfig, create
+from vitkit.models.block import Block
+from vitkit.objectives import MaskedPatches
+from vitkit.objectives.patches import colour_levels, cut, joined, mean_colours
+from vitkit.train import train
+from vitkit.train.loop import gradient
+from vitkit.train.state import State
+
+CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
+PREPARE = Preprocessing(size=(32, 24))
+TARGETS = ["colour", "colours", "pixels"]
+
+
+def levels(n, seed=0):
+    return torch.randint(
+        0, 256, (n, 3, 32, 24), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
+    )
+
+
+def made(objective=None, config=CONFIG):
+    return (objective or MaskedPatches()).learner(create(config, seed=0), PREPARE)
+
+
+class TestCorruption:
+    keys = torch.arange(3000)
+
+    def test_shares_are_the_papers(self):
+        found = made().corruption(self.keys, 196)
+        assert found.which.shape == (3000, 98)
+        assert all(len(set(row)) == 98 for row in found.which[:50].tolist())
+        assert found.masked.float().mean().item() == pytest.approx(0.8, abs=0.005)
+        assert found.swapped.float().mean().item() == pytest.approx(0.1, abs=0.004)
+        assert not (found.masked & found.swapped).any()
+        assert (found.other != found.which).all()
+        chosen = torch.zeros(196).scatter_add_(
+            0, found.which.flatten(), torch.ones(found.which.numel())
+        )
+        assert (chosen / 3000 - 0.5).abs().max() < 0.05
+        step = (found.other - found.which) % 196
+        assert (
+            step.flatten().bincount(minlength=196)[1:] / step.numel() - 1 / 195
+        ).abs().max() < 0.001
+
+    def test_embeddings_become_what_they_should(self):
+        learner = made()
+        x, mask = torch.randn(40, 12, 24), torch.randn(24)
+        found = learner.corruption(self.keys[:40], 12)
+        after = found.of(x, mask)
+        for b in range(40):
+            expected = x[b].clone()
+            for m, patch in enumerate(found.which[b].tolist()):
+                if found.masked[b, m]:
+                    expected[patch] = mask
+                elif found.swapped[b, m]:
+                    expected[patch] = x[b, found.other[b, m]]
+            assert torch.equal(after[b], expected)
+
+    @pytest.mark.parametrize(("rate", "count"), [(0.15, 29), (1.0, 196), (0.001, 1)])
+    def test_other_rates(self, rate, count):
+        assert made(MaskedPatches(rate=rate)).corruption(self.keys[:2], 196).which.shape == (
+            2,
+            count,
+        )
+
+
+class TestTargets:
+    def test_mean_colour_is_three_bits_a_channel(self):
+        """Against exact fractions, among them means that lie on the edge of two bins."""
+        images = levels(6)
+        images[0] = 255
+        images[1] = 0
+        images[2, 0, :, ::2], images[2, 0, :, 1::2] = 0, 255  # a mean of exactly 1/2
+        images[3, 1, ::4], images[3, 1, 1::4], images[3, 1, 2::4], images[3, 1, 3::4] = (
+            255,
+            255,
+            255,
+            0,
+        )  # 3/4
+        found = mean_colours(images, 8, 8)
+        for b, y, x in np.ndindex(6, 4, 3):
+            square = images[b, :, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8].numpy().astype(int)
+            bins = [min(7, 8 * int(channel.sum()) // (255 * 64)) for channel in square]
+            assert found[b, y, x] == bins[0] * 64 + bins[1] * 8 + bins[2]
+        assert (found[0] == 511).all() and (found[1] == 0).all()
+        assert (found[2] // 64 == 4).all() and (found[3] // 8 % 8 == 6).all()
+
+    def test_what_normalising_did_is_undone_exactly(self):
+        for prepare in (
+            PREPARE,
+            Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        ):
+            every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, -1, -1)
+            assert torch.equal(prepare.levels(prepare.normalise(every)), every)
+
+    def test_colours_of_the_downsized_patch(self):
+        images = levels(2)
+        found = made(MaskedPatches("colours")).targets(PREPARE.normalise(images))
+        assert found.shape == (2, 12, 16)
+        small = mean_colours(images, 2, 8)
+        for n, part in np.ndindex(12, 16):
+            y, x = n // 3 * 4 + part // 4, n % 3 * 4 + part % 4
+            assert torch.equal(found[:, n, part], small[:, y, x])
+
+    def test_cut_and_joined_undo_each_other(self):
+        images = levels(3)
+        patches = cut(images, 8)
+        assert torch.equal(patches[1, 5], images[1, :, 8:16, 16:24].permute(1, 2, 0).flatten())
+        assert torch.equal(joined(patches, (4, 3), 8), images)
+
+    def test_a_colour_is_the_middle_of_its_bin(self):
+        classes = torch.arange(512).view(1, -1, 1)
+        middle = colour_levels(classes, 3, 8)[:, :, 0].mT[..., None].round().byte()
+        assert torch.equal(mean_colours(middle, 1, 8).flatten(), torch.arange(512))
+
+
+class TestLearner:
+    @pytest.mark.parametrize(
+        ("target", "loss"),
+        [("colour", math.log(512)), ("colours", math.log(512)), ("pixels", None)],
+    )
+    def test_the_first_loss_is_that_of_no_idea(self, target, loss):
+        images = PREPARE.normalise(levels(4))
+        learner, keys = made(MaskedPatches(target)), torch.arange(4)
+        found = learner(images, None, keys).item()
+        if loss is None:
+            which = learner.corruption(keys, 12).which
+            loss = (cut(images, 8)[torch.arange(4)[:, None], which] ** 2).mean().item()
+        assert found == pytest.approx(loss, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        "changes", [{}, {"pool": "gap"}, {"registers": 2}, {"positions": "rotary", "width": 32}]
+    )
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_loss_one_patch_at_a_time(self, target, changes):
+        config = replace(CONFIG, **changes)
+        learner = made(MaskedPatches(target), config)
+        for parameter in (learner.mask, learner.predict.weight):
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(2))
+        images, keys = PREPARE.normalise(levels(3)), torch.arange(3)
+        found = learner.corruption(keys, 12)
+        tokens = learner.model.place(found.of(learner.model.patches(images), learner.mask), (4, 3))
+        outputs = learner.predict(learner.model.states(tokens, (4, 3))[:, config.prefix :])
+        targets, losses = learner.targets(images), []
+        for b, m in np.ndindex(found.which.shape):
+            patch = found.which[b, m]
+            if target == "colour":
+                losses.append(-outputs[b, patch].log_softmax(-1)[targets[b, patch]])
+            elif target == "colours":
+                for part in range(16):
+                    logits = outputs[b, patch, 512 * part : 512 * part + 512]
+                    losses.append(-logits.log_softmax(-1)[targets[b, patch, part]])
+            else:
+                losses.append(((outputs[b, patch] - targets[b, patch]) ** 2).mean())
+        torch.testing.assert_close(learner(images, None, keys), torch.stack(losses).mean())
+
+    def test_a_hidden_patch_is_not_seen(self):
+        """With everything hidden and no class token the answer does not depend on the image."""
+        learner = made(
+            MaskedPatches(rate=1.0, masked=1.0, swapped=0.0), replace(CONFIG, pool="gap")
+        )
+        torch.nn.init.normal_(learner.predict.weight, generator=torch.Generator().manual_seed(2))
+        keys = torch.arange(1)
+        one, two = (
+            learner.predictions(PREPARE.normalise(levels(1, seed)), keys)[0] for seed in (0, 1)
+        )
+        assert torch.equal(one, two)
+        assert one.std(1).min() > 1e-4  # but it does depend on the place
+
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_micro_batches_are_the_batch(self, target, tiny):
+        batch = Batch(
+            levels(8),
+            torch.zeros(8, dtype=torch.int64),
+            torch.ones(8, dtype=torch.bool),
+            torch.arange(8),
+        )
+        found = []
+        for micro in (8, 3):
+            recipe = replace(
+                tiny, model=CONFIG, data=replace(tiny.data, preprocessing=PREPARE), objective=MaskedPatches(target),
+                batch=8, micro_batch=micro,
+            )  # fmt: skip
+            learner = made(recipe.objective)
+            torch.nn.init.normal_(
+                learner.predict.weight, generator=torch.Generator().manual_seed(2)
+            )
+            loss = gradient(
+                recipe, State(learner, recipe.optim.build(learner)), batch, torch.device("cpu")
+            )
+            found.append([*loss, *(p.grad for p in learner.parameters() if p.grad is not None)])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_pictures_show_the_target_in_place(self, target):
+        learner, images = made(MaskedPatches(target)), levels(5)
+        keys = torch.arange(5)
+        shown = learner.pictures(PREPARE.normalise(images), keys)
+        assert list(shown) == ["image", "seen", "predicted", "target"]
+        assert all(x.dtype == torch.uint8 and x.shape == images.shape for x in shown.values())
+        assert torch.equal(shown["image"], images)
+        found = learner.corruption(keys, 12)
+        kept = torch.ones(5, 12, dtype=torch.bool).scatter_(1, found.which, False)
+        for x in shown.values():
+            assert torch.equal(cut(x, 8)[kept], cut(images, 8)[kept])
+        hidden = torch.zeros(5, 12, dtype=torch.bool).scatter_(1, found.which, found.masked)
+        assert (cut(shown["seen"], 8)[hidden] == 128).all()
+        if target == "pixels":
+            assert torch.equal(shown["target"], images)
+        else:
+            side = 8 if target == "colour" else 2
+            assert torch.equal(
+                mean_colours(shown["target"], side, 8), mean_colours(images, side, 8)
+            )
+
+    def test_sentences(self):
+        with pytest.raises(ValueError, match="a patch of 6 pixels has no 4 x 4 parts"):
+            made(MaskedPatches("colours"), replace(CONFIG, patch=6, image=(12, 12)))
+        with pytest.raises(ValueError, match="a LeNet has no patch embeddings"):
+            MaskedPatches().learner(create("LeNet-5"), PREPARE)
+        with pytest.raises(ValueError, match="one patch"):
+            made(config=replace(CONFIG, image=(8, 8)))
+        for wrong, sentence in (
+            ({"target": "x"}, "'x'"),
+            ({"rate": 0}, "rate is 0"),
+            ({"masked": 0.95}, "at most 1"),
+        ):
+            with pytest.raises(ValueError, match=sentence):
+                MaskedPatches(**wrong)
+
+
+class TestEvaluator:
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_counts_by_hand_and_padding_counts_nowhere(self, target):
+        objective = MaskedPatches(target)
+        learner = made(objective)
+        torch.nn.init.normal_(
+            learner.predict.weight, std=0.1, generator=torch.Generator().manual_seed(2)
+        )
+        images, rows = (levels(7) // torch.tensor([2, 3, 5])[:, None, None]).byte(), torch.arange(7)
+        whole = [Batch(images, rows, torch.ones(7, dtype=torch.bool), rows)]
+        last = torch.tensor([4, 5, 6, 6])
+        parts = [
+            Batch(images[:4], rows[:4], torch.ones(4, dtype=torch.bool), rows[:4]),
+            Batch(images[last], last, torch.tensor([True, True, True, False]), last),
+            Batch(
+                images[last], last, torch.zeros(4, dtype=torch.bool), last
+            ),  # a rank's share of a last batch
+        ]
+        one, two = (
+            dict(objective.evaluator(b, PREPARE.normalise, "cpu")(learner)) for b in (whole, parts)
+        )
+        assert one == pytest.approx(two, rel=1e-6) and learner.training
+        keys, normal = rows, PREPARE.normalise(images)
+        assert one["loss"] == pytest.approx(learner(normal, None, keys).item(), rel=1e-5)
+        asked = learner.targets(normal)[rows[:, None], learner.corruption(keys, 12).which].flatten(
+            0, 1
+        )
+        if target == "pixels":
+            assert one["baseline"] == pytest.approx(
+                asked.double().var(0, correction=0).mean().item()
+            )
+        else:
+            entropies = []
+            for place in asked.view(len(asked), -1).T.tolist():
+                shares = [place.count(colour) / len(place) for colour in set(place)]
+                entropies.append(-sum(share * math.log(share) for share in shares))
+            assert one["baseline"] == pytest.approx(np.mean(entropies))
+        assert one["seen"] == 7
+
+    def test_nothing_to_evaluate_on(self):
+        with pytest.raises(ValueError, match="no image"):
+            dict(MaskedPatches().evaluator([], PREPARE.normalise, "cpu")(made()))
+
+
+@pytest.fixture
+def masked(tiny):
+    return replace(
+        tiny, objective=MaskedPatches(), model=replace(tiny.model, dropout=0, stochastic_depth=0)
+    )
+
+
+class TestRun:
+    def test_a_run_learns_and_a_label_can_follow(self, masked, tiny, quiet, tmp_path):
+        first = train(masked, tmp_path / "first", "cpu", quiet)
+        assert first.model.config.classes == 0 and first.labels == ()
+        metrics = first.origin["metrics"]
+        assert metrics["test/loss"] < 0.85 * math.log(512) and metrics["test/seen"] == 359
+        pictures = load_file(tmp_path / "first" / "pictures.safetensors")
+        assert pictures["predicted"].shape == (8, 3, 8, 8)
+        second = train(
+            replace(tiny, init=str(tmp_path / "first")), tmp_path / "second", "cpu", quiet
+        )
+        assert second.model.config.classes == 10
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
+    def test_compiled_blocks_are_used_and_change_little(self, masked, quiet, tmp_path, monkeypatch):
+        plain = train(masked, tmp_path / "plain", "cpu", quiet)
+        compiled = []
+        original = Block.compile
+        monkeypatch.setattr(
+            Block, "compile", lambda block: (compiled.append(block), original(block))
+        )
+        fast = train(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
+        assert len(compiled) == masked.model.depth
+        assert fast.origin["metrics"]["test/loss"] == pytest.approx(
+            plain.origin["metrics"]["test/loss"], rel=1e-3
+        )
