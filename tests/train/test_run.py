@@ -529,7 +529,7 @@ def test_a_module_of_ones_own_can_call_train(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(
         "import threading\nfrom dataclasses import replace\n"
-        "from vitkit.recipes import recipe\nfrom vitkit.train import Span, train\n"
+        "from vitkit.recipes import recipe\nfrom vitkit.system.span import Span\nfrom vitkit.train import train\n"
         "def main():\n    r = recipe('digits')\n"
         "    train(replace(r, length=Span(4), batch=16, optim=replace(r.optim, warmup=Span(1))), 'run', 'cpu')\n"
         "if __name__ == '__main__':\n    t = threading.Thread(target=main)\n    t.start()\n    t.join()\n"

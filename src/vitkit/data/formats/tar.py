@@ -23,7 +23,7 @@ from vitkit.data.pieces import TarMembers
 from vitkit.data.stores import MAX_FILE, Names
 from vitkit.data.tables import LABEL, Columns, Table, as_labels, pick
 from vitkit.system import remote
-from vitkit.system.files import cache_dir
+from vitkit.system.files import cache_dir, write_whole
 from vitkit.system.machine import cpus
 from vitkit.system.progress import bar
 
@@ -155,7 +155,7 @@ def _save(path: Path, index: _Index) -> None:
     ):  # millions: too many for the header
         arrays |= {name: np.frombuffer(strings.block, np.uint8), f"{name}.ends": strings.ends}
     path.parent.mkdir(parents=True, exist_ok=True)
-    remote.write_whole(path, save(arrays, {"left": json.dumps(index.left)}))
+    write_whole(path, save(arrays, {"left": json.dumps(index.left)}))
 
 
 def _indexed(file: str, columns: Columns) -> _Index:
