@@ -474,8 +474,10 @@ def test_google_s_own_answers(shared, name, tmp_path):
             (found.model.features(images), "representation"),
         ):
             if theirs in expected:  # which big_vision's ResNets do not give
+                # float32 on both sides; in float64 it is 1e-5 (tests/models/test_resnet.py)
+                atol = 2e-5 if name == "hybrid_stage4" else 1e-5
                 torch.testing.assert_close(
-                    ours, torch.from_numpy(expected[theirs]), atol=1e-5, rtol=1e-5
+                    ours, torch.from_numpy(expected[theirs]), atol=atol, rtol=1e-5
                 )
     convert(found, tmp_path / "again.npz", "google")
     with np.load(file) as before, np.load(tmp_path / "again.npz") as after:
