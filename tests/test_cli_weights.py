@@ -22,7 +22,10 @@ def model(tmp_path):
     torch.nn.init.normal_(made.head.weight)
     return save(
         Classifier(
-            made, Preprocessing(size=(32, 32)), ("fox", "dog", "cat"), {"note": "made here"}
+            made,
+            Preprocessing(size=(32, 32)),
+            ("fox", "dog", "cat"),
+            origin={"note": "made here"},
         ),
         tmp_path / "m",
     )
@@ -34,6 +37,7 @@ def test_show_says_what_a_model_is(model, capsys):
     for words in (
         "parameters",
         "3 (fox, dog, cat)",
+        "softmax",
         "origin: note",
         "made here",
         "32 x 32",

@@ -1,6 +1,7 @@
 """Predictions: the model's own preprocessing, in order, broken images said."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,13 +47,44 @@ def test_as_computed_by_hand(classifier, files, batch):
 
 
 def test_sigmoid_models_give_independent_probabilities(classifier, files):
-    origin = {"objective": {"loss": "sigmoid"}}
-    independent = Classifier(classifier.model, classifier.preprocessing, classifier.labels, origin)
+    independent = replace(classifier, activation="sigmoid")
     (one,) = predict(independent, files[:1], device="cpu")
     (other,) = predict(classifier, files[:1], device="cpu")
     assert one.labels == other.labels
     assert sum(other.probabilities) == pytest.approx(1)
     assert sum(one.probabilities) != pytest.approx(1)
+
+
+def test_a_regression_gives_the_numbers_themselves(classifier, files):
+    regression = replace(classifier, activation="none")
+    (answer,) = predict(regression, files[:1], top=4, device="cpu")
+    picture = open_image(files[0].read_bytes(), "it")
+    (logits,) = classifier.logits(classifier.batch([picture]))
+    assert answer.probabilities == tuple(logits.sort(descending=True).values.tolist())
+
+
+def test_a_model_without_a_head_names_no_classes(classifier, files):
+    with pytest.raises(ValueError, match="no classification head"):
+        list(predict(replace(classifier, labels=()), files, device="cpu"))
+
+
+def test_any_runtime_predicts(classifier, files):
+    """What predict needs of a runtime is what the protocol names."""
+
+    class Doubled:
+        preprocessing = classifier.preprocessing
+        labels = classifier.labels
+        activation = classifier.activation
+
+        def logits(self, images):
+            assert images.dtype == torch.uint8 and images.shape[1:] == (3, 16, 16)
+            return 2 * classifier.logits(images)
+
+    for answer, sharper in zip(
+        predict(classifier, files, device="cpu"), predict(Doubled(), files), strict=True
+    ):
+        assert answer.labels == sharper.labels
+        assert sharper.probabilities[0] > answer.probabilities[0]
 
 
 def test_a_broken_image_does_not_stop_the_others(classifier, files, tmp_path):

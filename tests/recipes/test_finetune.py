@@ -23,7 +23,7 @@ def weights(tmp_path):
         "Ti/16", depth=1, width=24, heads=2, mlp=32, image=(32, 32), classes=3, representation=16
     )
     prepare = Preprocessing(size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6))
-    return str(save(Classifier(create(config), prepare, ("a", "b", "c"), {}), tmp_path / "weights"))
+    return str(save(Classifier(create(config), prepare, ("a", "b", "c")), tmp_path / "weights"))
 
 
 @pytest.mark.parametrize("preset", PAPER)

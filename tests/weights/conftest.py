@@ -21,7 +21,10 @@ def random_classifier():
                 )
         prepare = Preprocessing(size=config.image, interpolation="bicubic", mean=(0.4, 0.5, 0.6))
         return Classifier(
-            model, prepare, tuple(f"class {i}" for i in range(config.classes)), dict(origin)
+            model,
+            prepare,
+            tuple(f"class {i}" for i in range(config.classes)),
+            origin=dict(origin),
         )
 
     return make
@@ -33,7 +36,9 @@ def same_model():
 
     def check(one: Classifier, two: Classifier) -> None:
         assert one.model.config == two.model.config
-        assert (one.preprocessing, one.labels) == (two.preprocessing, two.labels)
+        assert one.preprocessing == two.preprocessing
+        assert one.labels == two.labels
+        assert one.activation == two.activation
         pairs = zip(one.model.state_dict().items(), two.model.state_dict().items(), strict=True)
         assert all(name == other and torch.equal(a, b) for (name, a), (other, b) in pairs)
 

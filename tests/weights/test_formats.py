@@ -427,7 +427,9 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
                 224, config.patch, config.depth, config.heads, config.width, config.mlp
             ),
         }
-        said = table_of("huggingface", config).config_json(config, tuple(map(str, range(1000))))
+        said = table_of("huggingface", config).config_json(
+            config, tuple(map(str, range(1000))), "softmax"
+        )
         others["huggingface"] = ViTForImageClassification(
             ViTConfig(**{k: v for k, v in said.items() if k != "architectures"})
         )

@@ -32,7 +32,8 @@ def saved(tmp_path):
         create(CONFIG, seed=0),
         PREPARE,
         ("ant", "bee", "Käfer"),
-        {"data": "photos", "loss": "sigmoid"},
+        "sigmoid",
+        {"data": "photos"},
     )
     return classifier, save(classifier, tmp_path / "model")
 
@@ -41,11 +42,10 @@ def test_the_same_again(saved):
     before, path = saved
     after = load(path)
     assert after.model.config == CONFIG
-    assert (after.preprocessing, after.labels, after.origin) == (
-        before.preprocessing,
-        before.labels,
-        before.origin,
-    )
+    assert after.preprocessing == before.preprocessing
+    assert after.labels == before.labels
+    assert after.activation == "sigmoid"
+    assert after.origin == before.origin
     assert not after.model.training
     for (name, one), (other, two) in zip(
         before.model.named_parameters(), after.model.named_parameters(), strict=True
@@ -82,6 +82,18 @@ def edit(path, change):
     (path / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_a_model_from_before_the_activation_was_saved(saved, loss):
+    _, path = saved
+
+    def as_it_was(description):
+        del description["activation"]
+        description["origin"]["objective"] = {"loss": loss}
+
+    edit(path, as_it_was)
+    assert load(path).activation == loss
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -96,6 +108,7 @@ def edit(path, change):
         (lambda c: c["model"].update(tint=1), "settings that this version does not know: tint"),
         (lambda c: c.pop("preprocessing"), "'preprocessing' is missing"),
         (lambda c: c["preprocessing"].update(std=[0, 0, 0]), "std is"),
+        (lambda c: c.update(activation="tanh"), "activation is 'tanh'; it is one of softmax"),
         (lambda c: c["labels"].pop(), "names 2 classes for a head of 3"),
     ],
 )

@@ -2,9 +2,10 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +14,10 @@ from tyro.conf import Positional, arg
 
 from vitkit.data import Columns, Source
 from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from vitkit.deploy.predict import Item, Prediction
+    from vitkit.weights.classifier import Activation
 
 
 @dataclass
@@ -120,77 +125,110 @@ def _part(command: Evaluate, origin: dict) -> tuple[Source, str]:
 
 
 def predict(command: Predict) -> int:
-    """`vitkit predict`; 1 where an image was broken, after all the others are done."""
+    """`vitkit predict`; returns 1 when an image was broken, after all the others are done."""
     from rich.progress import track
 
     from vitkit import deploy
-    from vitkit.data import open_image
-    from vitkit.inspection.sheet import Tile, contact_sheet
     from vitkit.weights import load
 
-    found = with_head(load(command.model), command.model)
+    classifier = with_head(load(command.model), command.model)
     items = spread(list(deploy.pictures(command.images)), command.limit)
-    asked = deploy.predict(found, items, command.top, device=command.device)
-    answers = list(
-        track(asked, "predicting", len(items), console=Console(stderr=True), transient=True)
+    predictions = track(
+        deploy.predict(classifier, items, command.top, device=command.device),
+        "predicting",
+        len(items),
+        console=Console(stderr=True),
+        transient=True,
     )
-    table = Table("prediction", "probability", "image", "next")
-    table.columns[2].overflow = table.columns[3].overflow = "fold"
-    for answer in answers:
-        if command.json:
-            print(
-                json.dumps(
-                    answer._asdict()
-                    if answer.error is None
-                    else {"name": answer.name, "error": answer.error}
-                )
-            )
-        elif answer.error is None:
-            others = zip(answer.labels[1:], answer.probabilities[1:], strict=True)
-            rest = ", ".join(f"{name} {share:.1%}" for name, share in others if share >= 0.001)
-            wrong = f" (is {answer.truth})" if answer.truth not in (None, answer.labels[0]) else ""
-            row = (answer.labels[0] + wrong, f"{answer.probabilities[0]:.1%}", answer.name, rest)
-            table.add_row(*map(escape, row))
-    if table.row_count:
-        Console().print(table)
-    for answer in answers:
-        if answer.error is not None and not command.json:
-            print(f"not classified: {answer.error}", file=sys.stderr)
-    good = [
-        (item, answer) for item, answer in zip(items, answers, strict=True) if answer.error is None
-    ]
+    predictions = list(predictions)
+    good = [prediction for prediction in predictions if prediction.error is None]
+
+    # print the predictions
+    if command.json:
+        for prediction in predictions:
+            print(_as_json(prediction))
+    else:
+        if good:
+            Console().print(_table(good, classifier.activation))
+        for prediction in predictions:
+            if prediction.error is not None:
+                print(f"not classified: {prediction.error}", file=sys.stderr)
+
+    # draw them
+    following = f"vitkit predict {command.model} IMAGE... --json, or --sheet FILE.png"
     if command.sheet and good:
-        tiles = [
-            Tile(
-                open_image(item.read(), item.name).pixels(),
-                f"{answer.labels[0]} {answer.probabilities[0]:.0%}",
-                None if answer.truth is None else answer.truth == answer.labels[0],
-            )
-            for item, answer in good
-        ]
-        print(
-            f"wrote {contact_sheet(tiles, command.sheet)}",
-            file=sys.stderr if command.json else sys.stdout,
-        )
+        following = f"open {_draw(command.sheet, items, predictions, classifier.activation)}"
+        print(f"wrote {command.sheet}", file=sys.stderr if command.json else sys.stdout)
     if not command.json:
-        print(
-            f"next: vitkit predict {command.model} IMAGE... --json, or --sheet FILE.png"
-            if not command.sheet
-            else f"next: open {command.sheet}"
+        print(f"next: {following}")
+    return 0 if len(good) == len(predictions) else 1
+
+
+def _as_json(prediction: "Prediction") -> str:
+    """One line of JSON."""
+    if prediction.error is not None:
+        return json.dumps({"name": prediction.name, "error": prediction.error})
+    return json.dumps(prediction._asdict())
+
+
+def _table(predictions: "Sequence[Prediction]", activation: "Activation") -> Table:
+    """A line for every image: its likeliest class, and the others that have a share of a thousandth."""
+    table = Table("prediction", "probability", "image", "next")
+    if activation == "none":
+        table.columns[1].header = "value"
+    for column in table.columns[2:]:
+        column.overflow = "fold"
+    for prediction in predictions:
+        name = prediction.labels[0]
+        if prediction.truth not in (None, name):
+            name += f" (is {prediction.truth})"
+        pairs = list(zip(prediction.labels, prediction.probabilities, strict=True))
+        others = ", ".join(
+            f"{label} {_number(value, activation)}" for label, value in pairs[1:] if value >= 0.001
         )
-    return 0 if len(good) == len(answers) else 1
+        number = _number(prediction.probabilities[0], activation)
+        table.add_row(escape(name), number, escape(prediction.name), escape(others))
+    return table
 
 
-def with_head(found: Classifier, name: str) -> Classifier:
-    if not found.labels:
+def _number(value: float, activation: "Activation") -> str:
+    """A probability as 12.3%; an output that is none as 1.234."""
+    return f"{value:.4g}" if activation == "none" else f"{value:.1%}"
+
+
+def _draw(
+    file: Path,
+    items: "Sequence[Item]",
+    predictions: "Sequence[Prediction]",
+    activation: "Activation",
+) -> Path:
+    """Draw the images that are not broken, each with its likeliest class, into a PNG file."""
+    from vitkit.data import open_image
+    from vitkit.inspection.sheet import Tile, contact_sheet
+
+    tiles = []
+    for item, prediction in zip(items, predictions, strict=True):
+        if prediction.error is not None:
+            continue
+        caption = f"{prediction.labels[0]} {_number(prediction.probabilities[0], activation)}"
+        right = None
+        if prediction.truth is not None:
+            right = prediction.truth == prediction.labels[0]
+        tiles.append(Tile(open_image(item.read(), item.name).pixels(), caption, right))
+    return contact_sheet(tiles, file)
+
+
+def with_head(classifier: Classifier, name: str) -> Classifier:
+    """The classifier. Raises ValueError when it has no head."""
+    if not classifier.labels:
         raise ValueError(
             f"{name} has no classification head, so it names no classes; vitkit show {name} says what it is"
         )
-    return found
+    return classifier
 
 
 def spread(items: list, limit: int) -> list:
     """At most `limit` of them, evenly; 0 is all."""
-    return (
-        [items[i * len(items) // limit] for i in range(limit)] if 0 < limit < len(items) else items
-    )
+    if not 0 < limit < len(items):
+        return items
+    return [items[i * len(items) // limit] for i in range(limit)]

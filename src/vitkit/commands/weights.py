@@ -1,9 +1,10 @@
 """Models as files: `vitkit show`, `compare`, `convert`, `push`."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +12,10 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands.use import spread
+
+if TYPE_CHECKING:  # --help imports no model
+    from vitkit.models import Cost
+    from vitkit.weights import Classifier
 
 
 @dataclass
@@ -77,16 +82,38 @@ class Push:
 
 def show(command: Show) -> int:
     """`vitkit show`."""
-    from vitkit.models import called, cost, plain
+    from vitkit.models import cost, plain
     from vitkit.weights import load
 
-    found = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
-    config, costs = found.model.config, cost(found.model.config)
+    classifier = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
+    config = classifier.model.config
+    costs = cost(config)
     if command.json:
-        rest = {"parameters": costs.parameters, "tokens": costs.tokens, "macs": costs.macs}
-        values = {"model": plain(config), **rest, "preprocessing": found.preprocessing.to_json()}
-        print(json.dumps(values | {"labels": found.labels, "origin": found.origin}))
+        description = {
+            "model": plain(config),
+            "parameters": costs.parameters,
+            "tokens": costs.tokens,
+            "macs": costs.macs,
+            "preprocessing": classifier.preprocessing.to_json(),
+            "labels": classifier.labels,
+            "activation": classifier.activation,
+            "origin": classifier.origin,
+        }
+        print(json.dumps(description))
         return 0
+    Console().print(_description(classifier, costs))
+    following = f"finetune {command.model} DATA"
+    if classifier.labels:
+        following = f"predict {command.model} IMAGE..."
+    print(f"next: vitkit {following}")
+    return 0
+
+
+def _description(classifier: "Classifier", costs: "Cost") -> Table:
+    """A model as a table: a line for every setting, and for everything that is known of its origin."""
+    from vitkit.models import called, plain
+
+    config = classifier.model.config
     table = Table(show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
@@ -94,31 +121,39 @@ def show(command: Show) -> int:
     table.add_row("parameters", f"{costs.parameters:,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
-    for name, value in plain(config).items():
-        parts = (
-            {f"{name}.{part}": one for part, one in value.items()}
-            if isinstance(value, dict)
-            else {name: value}
-        )
-        for part, one in parts.items():
-            table.add_row(
-                f"  {part}", escape(" x ".join(map(str, one)) if part == "image" else str(one))
-            )
-    table.add_row("preprocessing", str(found.preprocessing))
-    names = ", ".join(found.labels[:5]) + (", ..." if len(found.labels) > 5 else "")
-    table.add_row("classes", f"{len(found.labels):,}{f' ({escape(names)})' if names else ''}")
-    for name, value in found.origin.items():
-        shown = (
-            value
-            if not isinstance(value, dict)
-            else ", ".join(f"{k} {_number(v)}" for k, v in value.items())
-        )
-        table.add_row(f"origin: {escape(name)}", escape(str(shown)))
-    Console().print(table)
-    print(
-        f"next: vitkit {f'predict {command.model} IMAGE...' if found.labels else f'finetune {command.model} DATA'}"
-    )
-    return 0
+    for name, value in _settings(plain(config)):
+        table.add_row(f"  {name}", escape(value))
+    table.add_row("preprocessing", str(classifier.preprocessing))
+    table.add_row("classes", escape(_classes(classifier.labels)))
+    if classifier.labels:
+        table.add_row("activation", classifier.activation)
+    for name, value in classifier.origin.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {_number(number)}" for key, number in value.items())
+        table.add_row(f"origin: {escape(name)}", escape(str(value)))
+    return table
+
+
+def _settings(config: dict) -> Iterator[tuple[str, str]]:
+    """Every setting of a configuration, those of a part of it under "part.setting"."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            for part, setting in value.items():
+                yield f"{name}.{part}", str(setting)
+        elif name == "image":
+            yield name, " x ".join(map(str, value))
+        else:
+            yield name, str(value)
+
+
+def _classes(labels: Sequence[str]) -> str:
+    """How many classes there are, and the first five names: "10 (cat, dog, bird, fish, cow, ...)"."""
+    if not labels:
+        return "0"
+    names = ", ".join(labels[:5])
+    if len(labels) > 5:
+        names += ", ..."
+    return f"{len(labels):,} ({names})"
 
 
 def _number(value: object) -> str:

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from vitkit.data.images import Picture
@@ -62,10 +61,9 @@ def compare(
 
 def _seen(classifier: Classifier, group: list[Picture]) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits, and what every layer gave on the way, for every token."""
-    prepare = classifier.preprocessing
-    images = prepare.normalise(torch.stack([prepare(picture) for picture in group]))
-    with torch.inference_mode(), _watched(classifier.model) as seen:
-        return classifier.model(images), seen
+    images = classifier.batch(group)
+    with _watched(classifier.model) as seen:
+        return classifier.logits(images), seen
 
 
 @contextmanager

@@ -43,6 +43,11 @@ class Supervised:
     labelled: ClassVar[bool] = True
     """It wants labels, and a model with a head."""
 
+    @property
+    def activation(self) -> Literal["softmax", "sigmoid"]:
+        """How logits that this loss trained become probabilities."""
+        return self.loss
+
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")

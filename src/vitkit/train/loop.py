@@ -144,7 +144,13 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         choose(finished, recipe.tune)
         finished.load_state_dict(weights)
         save(
-            Classifier(merged(finished), recipe.data.preprocessing, labels, origin),
+            Classifier(
+                merged(finished),
+                recipe.data.preprocessing,
+                labels,
+                getattr(recipe.objective, "activation", "softmax"),
+                origin,
+            ),
             workdir / "model",
         )
 

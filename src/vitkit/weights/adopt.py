@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitkit.models import RESAMPLE, LeNetConfig, ModelConfig, ViTConfig, build, resample
-from vitkit.weights.description import Classifier
+from vitkit.weights.classifier import Classifier
 
 
 def adopt(
@@ -55,7 +55,7 @@ def adopt(
     model.load_state_dict(state, assign=True)
     model.train(classifier.model.training)
     kept = classifier.labels if labels is None else tuple(labels)
-    return Classifier(model, prepare, kept, classifier.origin), said
+    return replace(classifier, model=model, preprocessing=prepare, labels=kept), said
 
 
 def _new_head(config: ModelConfig, classes: int, said: list[str]) -> ModelConfig:

@@ -3,7 +3,7 @@
 import json
 
 from vitkit.models import called, cost
-from vitkit.weights.description import Classifier
+from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats import WHAT, cannot
 
 

@@ -2,25 +2,15 @@
 
 import math
 import re
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vitkit.data import Preprocessing
-from vitkit.models import SIZES, Backbone, Model, ModelConfig, ViTConfig, config_from
+from vitkit.models import SIZES, Backbone, ModelConfig, ViTConfig, config_from
 from vitkit.models.positions import Grid
+from vitkit.weights.classifier import Activation
 from vitkit.weights.files import Tensors
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """A model and what it must never travel without: its preprocessing, its classes' names, where it came from."""
-
-    model: Model
-    preprocessing: Preprocessing
-    labels: tuple[str, ...]
-    origin: dict = field(default_factory=dict)
 
 
 class Hints(NamedTuple):
@@ -45,10 +35,12 @@ class Description(NamedTuple):
     """What was assumed, or left out, one sentence each."""
     layout: str = ""
     """Which of the format's spellings this is, for writing it back."""
+    activation: Activation = "softmax"
+    """How its logits become probabilities."""
 
 
-def from_json(found: dict) -> tuple[ModelConfig, Preprocessing, tuple[str, ...], dict]:
-    """vitkit's own description of a model: architecture, preprocessing, labels, origin. Raises ValueError."""
+def from_json(found: dict) -> tuple[ModelConfig, Preprocessing, tuple[str, ...], Activation, dict]:
+    """vitkit's own description of a model: architecture, preprocessing, labels, activation, origin. Raises ValueError."""
     try:
         config = config_from(found["model"])
         preprocessing = Preprocessing.from_json(found["preprocessing"])
@@ -63,7 +55,16 @@ def from_json(found: dict) -> tuple[ModelConfig, Preprocessing, tuple[str, ...],
         raise ValueError(f"it does not describe a vitkit model: {reason}") from error
     if len(labels) != config.classes:
         raise ValueError(f"it names {len(labels)} classes for a head of {config.classes}")
-    return config, preprocessing, labels, origin
+    activation = found.get("activation") or _recorded_activation(origin)
+    return config, preprocessing, labels, activation, origin
+
+
+def _recorded_activation(origin: dict) -> Activation:
+    """The activation of a model that was saved before descriptions named it: that of the loss which trained it."""
+    objective = origin.get("objective")
+    if isinstance(objective, dict) and objective.get("loss") == "sigmoid":
+        return "sigmoid"
+    return "softmax"
 
 
 def numbered(classes: int) -> tuple[str, ...]:

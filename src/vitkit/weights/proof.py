@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitkit.data import open_image
 from vitkit.models import ModelConfig, build
 from vitkit.weights.card import model_card
-from vitkit.weights.description import Classifier
+from vitkit.weights.classifier import Classifier
 from vitkit.weights.files import KEY, write_comment
 from vitkit.weights.formats import FORMATS, cannot, huggingface, table_of
 from vitkit.weights.store import (
@@ -134,7 +134,7 @@ def _pixels(classifier: Classifier, path: Path, to: str) -> float | None:
     coarse = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     image = Image.fromarray(coarse).resize((400, 300), Image.Resampling.BICUBIC)
     prepare = classifier.preprocessing
-    ours = prepare.normalise(prepare(open_image(np.asarray(image), "probe"))[None])
+    ours = prepare.normalise(classifier.batch([open_image(np.asarray(image), "probe")]).cpu())
     try:
         theirs = PREPARED[to](path, image)
     except ImportError:
@@ -168,7 +168,8 @@ def in_transformers(classifier: Classifier, path: Path) -> tuple[str, nn.Module 
     except ImportError:
         return "", None
     config = classifier.model.config
-    kind = huggingface.config_json(config, classifier.labels)["architectures"][0]
+    written = huggingface.config_json(config, classifier.labels, classifier.activation)
+    kind = written["architectures"][0]
     more = {} if config.classes else {"add_pooling_layer": bool(config.representation)}
     model = getattr(transformers, kind).from_pretrained(path, local_files_only=True, **more)
     return f"Transformers {transformers.__version__}", _Answer(model, config)

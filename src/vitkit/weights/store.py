@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from vitkit.data import Preprocessing
 from vitkit.models import LeNetConfig, Model, ModelConfig, ResNetConfig, build, called, cost, plain
 from vitkit.weights.card import model_card
-from vitkit.weights.description import Classifier, Description, Hints, from_json, numbered
+from vitkit.weights.classifier import Classifier
+from vitkit.weights.description import Description, Hints, from_json, numbered
 from vitkit.weights.fetch import fetch
 from vitkit.weights.files import DAMAGE, KEY, Opened, Tensors, open_weights
 from vitkit.weights.formats import FORMATS, TABLES, cannot, huggingface, native
@@ -70,7 +71,7 @@ def _build(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
             f"Transformer, hybrid or BiT that vitkit knows; it knows {', '.join(FORMATS)}"
         )
     if opened.described:
-        config, preprocessing, labels, origin = from_json(opened.described)
+        config, preprocessing, labels, activation, origin = from_json(opened.described)
         if config.kind not in form.HOLDS:
             raise ValueError(
                 f"it is described as {called(config)}, but its tensors have other names"
@@ -81,11 +82,12 @@ def _build(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
         found: Description = form.describe(opened, hints)
         config, preprocessing, tensors = found.config, found.preprocessing, found.tensors
         labels, said = found.labels or numbered(config.classes), list(found.notes)
+        activation = found.activation
         origin = {"format": form.NAME, "file": opened.path.name} | (
             {"layout": found.layout} if found.layout else {}
         )
     model = assemble(config, form, tensors)
-    classifier = Classifier(model, preprocessing, labels, origin)
+    classifier = Classifier(model, preprocessing, labels, activation, origin)
     kinds = {lazy.dtype for lazy in tensors.values()} - {"float32"}
     said += [f"widened from {', '.join(sorted(kinds))} to float32"] if kinds else []
     return classifier, [summary(classifier, form.NAME), *said]
@@ -136,6 +138,7 @@ def described(classifier: Classifier) -> dict:
         "model": plain(classifier.model.config),
         "preprocessing": classifier.preprocessing.to_json(),
         "labels": list(classifier.labels),
+        "activation": classifier.activation,
         "origin": classifier.origin,
     }
 
@@ -170,7 +173,7 @@ def save_as(form: ModuleType, classifier: Classifier, path: Path | str) -> Path:
     if path.exists() and not (path / "config.json").exists():
         raise ValueError(f"{path} exists and is no model directory; choose another place")
     beside = (
-        huggingface.config_json(config, classifier.labels)
+        huggingface.config_json(config, classifier.labels, classifier.activation)
         if form is huggingface
         else {"model_type": "vitkit"}
     )

@@ -8,6 +8,7 @@ from math import isfinite, prod
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
+from vitkit.weights.classifier import Activation
 from vitkit.weights.description import IMAGENET, Description, Hints, beyond, numbered, shape_of
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.rules import THREE, Rule, each, pairs, rows, rule
@@ -31,6 +32,11 @@ NEWER = {  # Transformers 5 in memory -> 4 and every file that it writes
     r"\.attention\.o_proj\.": ".attention.output.dense.",
     r"\.mlp\.fc1\.": ".intermediate.dense.",
     r"\.mlp\.fc2\.": ".output.dense.",
+}
+PROBLEMS = {  # what its problem_type calls the three kinds of outputs
+    "softmax": "single_label_classification",
+    "sigmoid": "multi_label_classification",
+    "none": "regression",
 }
 RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 ASIDE = re.compile(
@@ -85,7 +91,12 @@ def describe(opened: Opened, hints: Hints) -> Description:
     )  # fmt: skip
     preprocessing, note = _preprocessing(opened.preprocessor, config, kind)
     return Description(
-        config, preprocessing, tensors, _labels(said, config.classes), (*notes, *note)
+        config,
+        preprocessing,
+        tensors,
+        _labels(said, config.classes),
+        (*notes, *note),
+        activation=_activation(said),
     )
 
 
@@ -153,7 +164,7 @@ def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
     }
 
 
-def config_json(config: ViTConfig, labels: tuple[str, ...]) -> dict:
+def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activation) -> dict:
     """config.json for Transformers."""
     family = "DeiT" if config.registers else "ViT"
     kind = (
@@ -182,6 +193,7 @@ def config_json(config: ViTConfig, labels: tuple[str, ...]) -> dict:
     if config.classes:
         found["id2label"] = {str(i): name for i, name in enumerate(labels)}
         found["label2id"] = {name: i for i, name in enumerate(labels)}
+        found["problem_type"] = PROBLEMS[activation]
     return found
 
 
@@ -240,6 +252,15 @@ def _labels(said: dict, classes: int) -> tuple[str, ...] | None:
     if len(found) != classes:
         return None
     return numbered(classes) if found == [f"LABEL_{i}" for i in range(classes)] else tuple(found)
+
+
+def _activation(said: dict) -> Activation:
+    """Of its problem_type; a file without one is a classifier of one class among K."""
+    problem = said.get("problem_type") or PROBLEMS["softmax"]
+    activations = {name: activation for activation, name in PROBLEMS.items()}
+    if problem not in activations:
+        raise ValueError(f"its problem_type is {problem!r}; vitkit knows {', '.join(activations)}")
+    return activations[problem]
 
 
 def _preprocessing(said: dict, config: ViTConfig, kind: str) -> tuple[Preprocessing, list[str]]:

@@ -1,0 +1,37 @@
+"""What computes logits of images: a runtime. The one there is computes with PyTorch, operation by operation.
+
+Legend: B batch, K classes, h w pixels of what the model gets.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from vitkit.data import Preprocessing
+from vitkit.system.machine import pick_device
+from vitkit.weights import Classifier
+from vitkit.weights.classifier import Activation
+
+
+class Runtime(Protocol):
+    """A classifier as something runs it. A Classifier itself is one: PyTorch, on the device where its model is."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How an image becomes what it takes."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its K classes."""
+
+    @property
+    def activation(self) -> Activation:
+        """How its logits become probabilities."""
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Prepared images, uint8 (B, 3, h, w) on the CPU, -> float32 (B, K)."""
+
+
+def eager(classifier: Classifier, device: str = "auto") -> Runtime:
+    """PyTorch, operation by operation, on a device: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    return classifier.to(pick_device(device))

@@ -1,0 +1,82 @@
+"""The Classifier: a model with everything that an image needs on its way to a probability.
+
+Legend: B batch, K classes, h w pixels of what the model gets.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from vitkit.data import Preprocessing
+from vitkit.data.images import Picture
+from vitkit.models import Model
+
+Activation = Literal["softmax", "sigmoid", "none"]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A model and what it must never travel without.
+
+    Every room that needs a model's answer to an image takes the same three steps, in this order: `batch` prepares
+    pictures, `logits` computes, `probabilities` applies the activation.
+    """
+
+    model: Model
+    preprocessing: Preprocessing
+    labels: tuple[str, ...]
+    """A name for every class; none for a model without a head."""
+    activation: Activation = "softmax"
+    """How logits become probabilities. softmax: one class among K, the probabilities sum to one. sigmoid: each class is a
+    question of its own. none: the outputs are numbers of another kind, such as those of a regression."""
+    origin: dict = field(default_factory=dict)
+    """Where the model came from, for people: nothing is decided by it."""
+
+    def __post_init__(self):
+        if self.activation not in get_args(Activation):
+            choices = ", ".join(get_args(Activation))
+            raise ValueError(f"activation is {self.activation!r}; it is one of {choices}")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return next(self.model.parameters()).device
+
+    def to(self, device: torch.device | str) -> "Classifier":
+        """The same classifier with its model on a device. As nn.Module.to does, it moves the model itself."""
+        return replace(self, model=self.model.to(device))
+
+    def batch(self, pictures: Iterable[Picture]) -> Tensor:
+        """Prepare pictures: -> uint8 (B, 3, h, w) on the model's device. Raises BadImage for one that cannot be decoded."""
+        images = [self.preprocessing(picture) for picture in pictures]
+        return torch.stack(images).to(self.device)
+
+    @torch.inference_mode()
+    def logits(self, images: Tensor) -> Tensor:
+        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, K), in evaluation mode.
+
+        A model without a head gives its representation, (B, D).
+        """
+        images = self.preprocessing.normalise(images.to(self.device, non_blocking=True))
+        training = self.model.training
+        self.model.eval()
+        try:
+            return self.model(images).float()
+        finally:
+            self.model.train(training)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(B, K) -> (B, K), by the classifier's activation."""
+        return activate(logits, self.activation)
+
+
+def activate(logits: Tensor, activation: Activation) -> Tensor:
+    """(B, K) -> (B, K): probabilities, or for "none" the same numbers."""
+    if activation == "softmax":
+        return logits.softmax(-1)
+    if activation == "sigmoid":
+        return logits.sigmoid()
+    return logits
