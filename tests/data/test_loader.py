@@ -110,8 +110,8 @@ def test_every_example_comes_once_an_epoch_whatever_the_batch(count, batch, seed
     for one in found:
         assert one.images.shape == (batch, 3, 16, 16) and one.images.dtype == torch.uint8
         assert torch.equal(one.images[:, 0, 0, 0], one.indices.to(torch.uint8)) and one.real.all()
-        assert one.labels.dtype == one.indices.dtype == torch.int64 and torch.equal(
-            one.labels, one.indices % 3
+        assert one.targets.dtype == one.indices.dtype == torch.int64 and torch.equal(
+            one.targets, one.indices % 3
         )
 
 
@@ -155,7 +155,7 @@ def test_evaluation_sees_every_example_once_and_can_be_repeated(photographs, cou
     assert [batch.real.sum().item() for batch in first] == [10, 10, 3]
     assert torch.cat([batch.indices[batch.real] for batch in first]).tolist() == list(range(23))
     assert (
-        torch.cat([batch.labels[batch.real] for batch in first]).tolist()
+        torch.cat([batch.targets[batch.real] for batch in first]).tolist()
         == photographs.targets.tolist()
     )
     assert all(len(batch.images) == 10 for batch in first) and not first[2].images[3:].any()

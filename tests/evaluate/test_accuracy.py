@@ -37,7 +37,7 @@ def batches(count, size, classes):
 @pytest.mark.parametrize("size", [1, 7, 10, 64])
 def test_every_example_counts_once(size):
     table = torch.randn(23, 10, generator=torch.Generator().manual_seed(1))
-    labels = torch.cat([b.labels[b.real] for b in batches(23, size, 10)])
+    labels = torch.cat([b.targets[b.real] for b in batches(23, size, 10)])
     found = dict(accuracy(batches(23, size, 10), lambda x: x)(Fixed(table)))
     assert found["seen"] == 23
     assert found["top1"] == (table.argmax(-1) == labels).double().mean().item()

@@ -38,7 +38,7 @@ def plan(command: Plan) -> int:
         facts = Facts(command.examples, tuple(map(str, range(command.classes))))
     elif data.source:
         splits = open_splits(data.source, data.columns, data.split_seed)
-        facts = Facts(len(divide(splits, data)["train"]), tuple(splits.labels))
+        facts = Facts(len(divide(splits, data)["train"]), tuple(splits.labels), splits.target)
     else:
         raise ValueError("how many images? say --examples 1281167, or which with --data.source")
     recipe = resolve(command.recipe, facts)

@@ -82,11 +82,13 @@ def evaluate(command: Evaluate) -> int:
         source = subset(source, [i for i in range(len(source)) if i not in bad])
         for sentence in bad.values():
             print(f"left out: {sentence}", file=sys.stderr)
+    if source.target != "class":
+        raise ValueError(f"{command.data} has no class for each image, so there is no accuracy")
     numbers = align(source.labels, found.labels)
     workers = default_workers(source) if command.workers < 0 else command.workers
     batches = eval_batches(source, found.preprocessing, command.batch, workers)
     shown = track(batches, "evaluating", console=Console(stderr=True), transient=True)
-    aligned = (batch._replace(labels=numbers[batch.labels]) for batch in shown)
+    aligned = (batch._replace(targets=numbers[batch.targets]) for batch in shown)
     with autocast(place, command.precision):
         metrics = dict(
             accuracy(aligned, found.preprocessing.normalise, place)(found.model.to(place))

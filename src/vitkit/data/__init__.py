@@ -13,6 +13,7 @@ from vitkit.data.sources import (
     open_parts,
     open_source,
     open_splits,
+    split_off,
     stratified,
     subset,
     together,
@@ -20,6 +21,7 @@ from vitkit.data.sources import (
     write_list,
 )
 from vitkit.data.tables import Columns
+from vitkit.data.targets import Target
 from vitkit.data.transforms import Augmentation, Preprocessing, augment
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Preprocessing",
     "Source",
     "Splits",
+    "Target",
     "WorkerDied",
     "augment",
     "check_images",
@@ -43,6 +46,7 @@ __all__ = [
     "open_parts",
     "open_source",
     "open_splits",
+    "split_off",
     "stratified",
     "subset",
     "together",

@@ -39,8 +39,9 @@ class Batch(NamedTuple):
 
     images: Tensor
     """uint8 (B, 3, h, w)"""
-    labels: Tensor
-    """int64 (B,)"""
+    targets: Tensor
+    """int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a number; int64 (B,), all -1,
+    for data without targets."""
     real: Tensor
     """bool (B,): False on the rows that fill up the last evaluation batch."""
     indices: Tensor
@@ -219,7 +220,7 @@ class _Evaluation:
         batch = _empty([min(place, last) for place in places], self.source, images)
         for row, place in enumerate(places):
             if place > last:
-                batch.images[row], batch.labels[row], batch.real[row] = 0, 0, False
+                batch.images[row], batch.targets[row], batch.real[row] = 0, 0, False
                 continue
             try:
                 batch.images[row] = self.preprocessing(
@@ -244,8 +245,8 @@ def _stream(
 
 def _stacked(parts: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
     for images, indices in parts:
-        labels = torch.from_numpy(source.targets[indices.numpy()])
-        yield Batch(images, labels, torch.ones(len(indices), dtype=torch.bool), indices)
+        targets = torch.from_numpy(source.targets_of(indices.numpy()))
+        yield Batch(images, targets, torch.ones(len(indices), dtype=torch.bool), indices)
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:
@@ -264,8 +265,8 @@ def _images(part: range, preprocessing: Preprocessing) -> Tensor:
 
 def _empty(indices: list[int], source: Source, images: Tensor) -> Batch:
     """A batch of these examples; what is in `images` is still to be written."""
-    labels = torch.from_numpy(source.targets[indices])
-    return Batch(images, labels, torch.ones(len(indices), dtype=torch.bool), torch.tensor(indices))
+    targets = torch.from_numpy(source.targets_of(np.asarray(indices)))
+    return Batch(images, targets, torch.ones(len(indices), dtype=torch.bool), torch.tensor(indices))
 
 
 class _Stream:

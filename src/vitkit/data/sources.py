@@ -23,6 +23,7 @@ from vitkit.data.formats.parquet import read_parquet
 from vitkit.data.formats.tar import read_tars
 from vitkit.data.stores import Arrays, Store
 from vitkit.data.tables import Columns, Table, classes, complete, families, labelled
+from vitkit.data.targets import Lists, Target, joined
 from vitkit.system import remote
 
 TABLES = {".parquet": read_parquet, ".tar": read_tars}
@@ -40,17 +41,42 @@ class Source:
     store: Store
     rows: np.ndarray
     """Which row of the store each example is: int64 (N,)."""
-    targets: np.ndarray
-    """The class of each example, known without decoding an image: int64 (N,)."""
+    targets: np.ndarray | Lists
+    """The target of each example, known without decoding an image: a class, int64 (N,); several, as Lists of N; a number,
+    float32 (N,); or where there is none -1, int64 (N,)."""
     labels: tuple[str, ...]
-    """Names of the classes."""
+    """Names of the classes; none where the targets are no classes."""
+    target: Target = "class"
+    """What a target is."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, i: int) -> tuple[bytes | np.ndarray, int]:
-        """The image, as a file's bytes or as an array, and its class. Raises BadImage where it cannot be read."""
-        return self.store.read(int(self.rows[i])), int(self.targets[i])
+    def __getitem__(self, i: int) -> tuple[bytes | np.ndarray, int | float | list[int] | None]:
+        """The image, as a file's bytes or as an array, and its target. Raises BadImage where it cannot be read."""
+        return self.store.read(int(self.rows[i])), self._target(i)
+
+    def _target(self, i: int) -> int | float | list[int] | None:
+        if self.target == "none":
+            return None
+        if self.target == "classes":
+            return self.targets.row(i).tolist()
+        return self.targets[i].item()
+
+    def targets_of(self, indices: np.ndarray) -> np.ndarray:
+        """The targets of a batch: int64 (B,) for a class, float32 (B, K) with ones for several, float32 (B,) for a number,
+        and int64 (B,), all -1, where there are none."""
+        targets = self.targets[indices]
+        return targets.multi_hot(len(self.labels)) if self.target == "classes" else targets
+
+    def answer(self, i: int) -> str | None:
+        """The target as people write it: "cat", "cat, dog" or "3.5"; None where there is none."""
+        target = self._target(i)
+        if self.target == "class":
+            return self.labels[target]
+        if self.target == "classes":
+            return ", ".join(self.labels[k] for k in target)
+        return None if target is None else f"{target:g}"
 
     def name(self, i: int) -> str:
         """What a user would call example i: a path, or a file and a row."""
@@ -80,6 +106,8 @@ class Splits:
     """What was decided on the way, for the user to read."""
     made: dict | None
     """Where a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the others are for training."""
+    target: Target = "class"
+    """What the target of an example is, the same for all parts."""
 
 
 def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Splits:
@@ -93,7 +121,7 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
         sources.pop("", None) or (sources.get("train") if set(sources) == {"train"} else None),
     )
     if whole is not None:
-        train, test = stratified(whole.targets, TEST_SHARE, seed)
+        train, test = split_off(whole, TEST_SHARE, seed)
         sources = {"train": subset(whole, train)} | (
             {"test": subset(whole, test)} if len(test) else {}
         )
@@ -102,9 +130,9 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
             f"{where} has no test part: {len(test):,} of {len(whole):,} images, {TEST_SHARE:.0%} of every class, were set "
             f"aside as one (seed {seed})",
         )
-    return Splits(
-        sources.get("train"), sources.get("val"), sources.get("test"), labels, notes, made
-    )
+    parts = [sources.get(name) for name in ("train", "val", "test")]
+    target = next(part.target for part in parts if part is not None)
+    return Splits(*parts, labels, notes, made, target)
 
 
 def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
@@ -177,11 +205,8 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
 
 def together(first: Source, second: Source) -> Source:
     """The examples of two parts of one data set, as one."""
-    rows, targets = (
-        np.concatenate([getattr(part, name) for part in (first, second)])
-        for name in ("rows", "targets")
-    )
-    return replace(first, rows=rows, targets=targets)
+    rows = np.concatenate([first.rows, second.rows])
+    return replace(first, rows=rows, targets=joined(first.targets, second.targets))
 
 
 def fingerprint(source: Source) -> str:
@@ -194,6 +219,16 @@ def fingerprint(source: Source) -> str:
     for row in source.rows[:: len(source) // SAMPLE + 1].tolist():
         digest.update(source.store.mark(row).encode("utf-8", "surrogateescape") + b"\0")
     return digest.hexdigest()
+
+
+def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of two parts, both in ascending order: the second holds a share of every class, chosen by seed.
+
+    Where an example's target is not one class, it is a share of all examples, whatever their targets.
+    """
+    if source.target == "class":
+        return stratified(source.targets, share, seed)
+    return stratified(np.zeros(len(source), dtype=np.int64), share, seed)
 
 
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -57,8 +57,7 @@ def pictures(sources: Iterable[str]) -> Iterator[Item]:
             continue
         source = open_source(name)  # a table, or an error that says what is not there
         for i in range(len(source)):
-            label = source.labels[source.targets[i]]
-            yield Item(source.name(i), partial(_image, source, i), label)
+            yield Item(source.name(i), partial(_image, source, i), source.answer(i))
 
 
 def _image(source: Source, i: int) -> bytes | np.ndarray:

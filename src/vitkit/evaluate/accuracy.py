@@ -34,13 +34,13 @@ def accuracy(
         model.eval()
         try:
             for batch in batches:
-                labels, real = batch.labels.to(device), batch.real.to(device)
+                targets, real = batch.targets.to(device), batch.real.to(device)
                 logits = model(
                     normalise(batch.images.to(device, non_blocking=True))
                 ).float()  # (B, K)
                 top5 = logits.shape[-1] > 5
-                best = logits.topk(5 if top5 else 1).indices == labels[:, None]
-                loss = F.cross_entropy(logits, labels, reduction="none")
+                best = logits.topk(5 if top5 else 1).indices == targets[:, None]
+                loss = F.cross_entropy(logits, targets, reduction="none")
                 rows = torch.stack([best[:, 0], best.any(1), loss, torch.ones_like(loss)])
                 total += (
                     torch.where(real, rows, 0).cpu().double().sum(-1)

@@ -25,12 +25,13 @@ def leave_one_out(
     """An evaluator: every image takes the label that most of its 20 nearest others have, by the cosine of their features.
 
     It yields neighbours/top1 and `seen`; votes are weighted by similarity, of equal ones the smallest label wins. The model
-    gives one vector an image. Raises ValueError where there are fewer than two images.
+    gives one vector an image. Images that have no class are only counted.
+    Raises ValueError where there are fewer than two images.
     """
 
     @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
     def run(model: nn.Module) -> Metrics:
-        features, labels, training = [], [], model.training
+        features, targets, training = [], [], model.training
         model.eval()
         try:
             for batch in batches:
@@ -38,13 +39,16 @@ def leave_one_out(
                     normalise(batch.images.to(device, non_blocking=True))
                 ).float()
                 features.append(F.normalize(found, dim=-1)[batch.real.to(device)])
-                labels.append(batch.labels[batch.real].to(device))
+                targets.append(batch.targets[batch.real].to(device))
         finally:
             model.train(training)
-        shares = [from_every_rank(torch.cat(part).cpu()) for part in (features, labels)]
+        shares = [from_every_rank(torch.cat(part).cpu()) for part in (features, targets)]
         x, y = (torch.cat(share).to(device) for share in shares)  # (N, D), (N,)
         if len(y) < 2:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
+        if y.dtype != torch.int64 or int(y.min()) < 0:  # no class to vote for
+            yield "seen", len(x)
+            return
         with torch.autocast(
             x.device.type, enabled=False
         ):  # near 1, cosines in bfloat16 are 0.004 apart

@@ -96,8 +96,8 @@ class MaskedAutoencoderLearner(Learner):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
-        """Mean squared error of the hidden patches: images (B, C, H, W) normalised, labels unused, keys (B,)."""
+    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
+        """Mean squared error of the hidden patches: images (B, C, H, W) normalised, targets unused, keys (B,)."""
         return self.losses(*self.asked(images, keys)).mean()
 
     def asked(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

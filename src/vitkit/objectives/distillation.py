@@ -151,7 +151,7 @@ class SelfDistillationLearner(Learner):
             *[View(small, objective.local_area, blur=0.5)] * objective.local_views,
         ]
 
-    def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
         """Mean cross-entropy of the student's views against the teacher's others: images (B, C, H, W) normalised, keys (B,)."""
         of, views = self.objective, self.looked_at(images, keys)
         with torch.no_grad():

@@ -118,8 +118,8 @@ class MaskedPatchesLearner(Learner):
         nn.init.zeros_(self.predict.weight)  # as every new head: all colours alike
         nn.init.zeros_(self.predict.bias)
 
-    def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
-        """Mean loss over the corrupted patches: images (B, C, H, W) normalised, labels unused, keys (B,)."""
+    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
+        """Mean loss over the corrupted patches: images (B, C, H, W) normalised, targets unused, keys (B,)."""
         return self.losses(*self.asked(images, keys)).mean()
 
     def asked(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

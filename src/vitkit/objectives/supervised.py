@@ -1,7 +1,7 @@
 """Objectives: what a step minimises. The loop cannot tell which one it runs.
 
 An objective is settings. Its `learner(model, preprocessing)` is the module that a run trains: the model under the name
-`model`, parameters of its own where it needs some, and a forward pass (images, labels, keys) -> loss. It hears `before` every
+`model`, parameters of its own where it needs some, and a forward pass (images, targets, keys) -> loss. It hears `before` every
 update how far the run is, and when it is `updated`, and may have `pictures` that show what it does. The objective's
 `evaluator` measures a learner on held-out images, and `labelled` says whether it wants labels, and so a head.
 
@@ -103,10 +103,10 @@ class SupervisedLearner(Learner):
         self.model = model
         self.objective = objective
 
-    def forward(self, images: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
-        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, labels (B,) int64, keys (B,) for mixing."""
+    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
+        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, targets (B,) int64, keys (B,) for mixing."""
         how = self.objective
-        targets = soft_targets(labels, self.model.config.classes, how.label_smoothing)
+        targets = soft_targets(targets, self.model.config.classes, how.label_smoothing)
         targets = how.off_target + (1 - 2 * how.off_target) * targets
         if how.mixup or how.cutmix:
             images, targets = mix(images, targets, keys, how.mixup, how.cutmix)

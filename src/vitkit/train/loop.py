@@ -266,15 +266,13 @@ def gradient(
     """
     learner, (rank, ranks) = state.learner.train(), world()
     count = len(batch.images)
-    images, labels = (
-        batch.images.to(place, non_blocking=True),
-        batch.labels.to(place, non_blocking=True),
-    )
+    images = batch.images.to(place, non_blocking=True)
+    targets = batch.targets.to(place, non_blocking=True)
     keys = keys_of(recipe.seed, state.step, count * ranks)[count * rank :][:count].to(
         place, non_blocking=True
     )
     loss, row = torch.zeros((), device=place), count * rank
-    for part in zip(*(of.split(recipe.micro_batch) for of in (images, labels, keys)), strict=True):
+    for part in zip(*(of.split(recipe.micro_batch) for of in (images, targets, keys)), strict=True):
         torch.manual_seed(
             recipe.seed * 1_000_003 + state.step + row * 0x9E3779B1
         )  # far from those of other steps

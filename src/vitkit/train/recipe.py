@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal, NamedTuple
 
-from vitkit.data import Augmentation, Columns, Preprocessing
+from vitkit.data import Augmentation, Columns, Preprocessing, Target
 from vitkit.models import ModelConfig
 from vitkit.objectives.autoencoder import MaskedAutoencoder
 from vitkit.objectives.distillation import SelfDistillation
@@ -97,12 +97,18 @@ class Recipe:
 
 
 class Facts(NamedTuple):
-    """What a recipe must know of its data: examples to train on, and the classes' names."""
+    """What a recipe must know of its data: examples to train on, the classes' names, and what a target is."""
 
     examples: int
     labels: tuple[str, ...]
+    target: Target = "class"
 
 
+WITHOUT_CLASS = {
+    "none": "no labels",
+    "classes": "several classes an image",
+    "number": "numbers as targets",
+}
 FREE_ON_RESUME = (
     "data.workers",
     "data.keep_decoded",
@@ -117,6 +123,11 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     """The recipe with every span in steps and every open setting filled in. Raises ValueError for what cannot run."""
     if facts.examples < 1:
         raise ValueError(f"{recipe.data.source!r} has no training images")
+    if recipe.objective.labelled and facts.target != "class":
+        raise ValueError(
+            f"{recipe.data.source!r} has {WITHOUT_CLASS[facts.target]}, and a supervised objective learns one class an image; "
+            f"say which column holds it with --data.columns.label, or choose an objective that needs no labels"
+        )
     classes = len(facts.labels) if recipe.objective.labelled else 0
     if recipe.model.classes not in (0, classes):
         raise ValueError(

@@ -17,7 +17,7 @@ from vitkit.data import (
     decoded,
     fingerprint,
     open_splits,
-    stratified,
+    split_off,
     subset,
     together,
     without,
@@ -65,6 +65,7 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
     record = {
         "source": data.source,
         "split_seed": seed,
+        "target": splits.target,
         "labels": list(splits.labels),
         "counts": counts,
     }
@@ -76,7 +77,9 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
         )
     known = from_rank_0(lambda: _known(workdir))
     if known and (known["source"], known["split_seed"]) == (data.source, seed):
-        if any(known[name] != record[name] for name in ("labels", "counts", "fingerprint")):
+        if any(
+            known[name] != record[name] for name in ("target", "labels", "counts", "fingerprint")
+        ):
             raise ValueError(
                 f"{data.source!r} has changed since this run began ({known['counts']} images then, {counts} now); choose "
                 f"another --workdir for a new run, or bring the images back as they were"
@@ -100,7 +103,7 @@ def open_data(data: Data, workdir: Path, say) -> RunData:
             bar("decoding") if on_rank_0() else silent,
         )
         train = decoded(train, room, cpus() if data.workers < 0 else data.workers, shown)
-    return RunData(train, parts, Facts(len(train), tuple(splits.labels)), record)
+    return RunData(train, parts, Facts(len(train), tuple(splits.labels), splits.target), record)
 
 
 def _known(workdir: Path) -> dict:
@@ -132,7 +135,7 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
         )
     if both:
         return {"train": parts["train"], "val": parts["val"]}
-    first, second = stratified(parts["train"].targets, data.hold_out, data.split_seed)
+    first, second = split_off(parts["train"], data.hold_out, data.split_seed)
     if not len(second):
         raise ValueError(
             f"{data.source!r} has no class with two training images, so none can be held out to select on"

@@ -1,0 +1,77 @@
+"""What an example's answer is: a class, several classes, a number, or nothing at all.
+
+Legend: N examples, B batch, K classes, M classes of all examples together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Target = Literal["class", "classes", "number", "none"]
+NO_TARGET = -1  # what a batch holds for an example without a target: no class has this number
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """A list of values for each of N examples, end to end: 21,000 classes of 10 million images fit in memory.
+
+    The values are class numbers, or the classes' names before they are numbered.
+    """
+
+    values: np.ndarray
+    """(M,): the lists of all examples, one after the other."""
+    ends: np.ndarray
+    """int64 (N,): where the list of each example ends."""
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence]) -> "Lists":
+        """The same lists, without repetitions in a list; values are all int or all str."""
+        unique = [list(dict.fromkeys(values)) for values in lists]
+        flat = [value for values in unique for value in values]
+        kind = object if flat and isinstance(flat[0], str) else np.int64
+        return cls(np.array(flat, dtype=kind), np.cumsum([len(v) for v in unique], dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, rows: np.ndarray) -> "Lists":
+        """The lists of these rows, int64 or bool as numpy takes them."""
+        counts = self.counts[rows]
+        ends = np.cumsum(counts, dtype=np.int64)
+        shift = (self.ends - self.counts)[rows] - (ends - counts)  # from new places to old ones
+        return Lists(self.values[np.arange(counts.sum()) + np.repeat(shift, counts)], ends)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 (N,): the length of each list."""
+        return np.diff(self.ends, prepend=0)
+
+    @property
+    def owners(self) -> np.ndarray:
+        """int64 (M,): which example each value belongs to."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    def row(self, i: int) -> np.ndarray:
+        """The values of example i."""
+        start = int(self.ends[i - 1]) if i else 0
+        return self.values[start : int(self.ends[i])]
+
+    def multi_hot(self, classes: int) -> np.ndarray:
+        """float32 (N, K): 1 where an example is of a class."""
+        rows = np.zeros((len(self), classes), dtype=np.float32)
+        rows[self.owners, self.values] = 1
+        return rows
+
+    def tobytes(self) -> bytes:
+        """All of it, for a digest."""
+        return self.ends.tobytes() + self.values.tobytes()
+
+
+def joined(first: np.ndarray | Lists, second: np.ndarray | Lists) -> np.ndarray | Lists:
+    """The targets of two parts of one data set, one after the other."""
+    if isinstance(first, Lists):
+        values = np.concatenate([first.values, second.values])
+        return Lists(values, np.concatenate([first.ends, second.ends + len(first.values)]))
+    return np.concatenate([first, second])
