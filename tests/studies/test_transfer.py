@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
@@ -76,10 +75,9 @@ def test_one_run_is_a_run_like_any_other(recipe, tmp_path):
 def test_a_rate_that_diverges_is_not_chosen_and_ends_nothing(recipe, tmp_path, capsys):
     wild = replace(recipe, optim=Optim("sgd", clip=0.0), length=Span(30), evaluate_every=Span(30))
     found = transfer(wild, tmp_path, rates=(0.1, 1e20), device="cpu")
-    assert (found.lr, found.selection[1e20]) == (0.1, 0.0) and found.selection[0.1] > 0
-    assert "learning rate 1e+20 is too high, and counts as 0 %" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert (found.lr, found.selection[1e20]) == (0.1, None) and found.selection[0.1] > 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "learning rate 1e+20 on held-out images failed, and has no value: 3 steps in a" in shown
     with pytest.raises(FloatingPointError, match="no learning rate of 1e[+]20 works"):
         transfer(wild, tmp_path, rates=(1e20,), device="cpu")
 
@@ -91,17 +89,22 @@ def test_only_what_learns_labels_is_selected_by_them(recipe, tmp_path):
         transfer(replace(recipe, objective=MaskedPatches()), tmp_path, rates=(0.1,), device="cpu")
 
 
-def test_of_equal_rates_the_lowest_is_chosen():
-    assert best({0.03: 0.9, 0.003: 0.9, 0.01: 0.8}) == 0.003
+def test_of_equal_rates_the_lowest_is_chosen_and_none_that_failed():
+    assert best({0.03: 0.9, 0.003: 0.9, 0.01: 0.8, 0.1: None}) == 0.003
 
 
-def test_no_accuracy_no_mean():
+def test_without_a_held_out_part_there_is_no_mean():
     assert Transfer(0.1, {}, {0: {}}).metric() == ""
 
 
-def test_rates_that_learn_nothing_are_not_said_to_diverge(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        sys.modules["vitkit.studies.transfer"], "last_metrics", lambda place: {"val/top1": 0.0}
-    )
+def test_rates_that_learn_nothing_are_not_said_to_diverge(recipe, tmp_path):
     still = replace(recipe, length=Span(2))
-    assert select(still, tmp_path, (1e-9, 1e-8), "cpu") == {1e-9: 0.0, 1e-8: 0.0}
+    values = select(still, tmp_path, (1e-9, 1e-8), "cpu")
+    assert None not in values.values()
+
+
+def test_a_seed_that_fails_is_no_result(recipe, tmp_path):
+    wild = replace(recipe, optim=Optim("sgd", lr=1e20, clip=0.0), length=Span(30))
+    with pytest.raises(FloatingPointError, match="3 steps in a row were not finite"):
+        transfer(wild, tmp_path, device="cpu")
+    assert not (tmp_path / "transfer.json").exists()

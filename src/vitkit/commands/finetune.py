@@ -69,42 +69,53 @@ def finetune(command: Finetune) -> int:
     """`vitkit finetune`."""
     from vitkit.train.report import report
 
-    workdir = command.workdir or Path("runs") / command.recipe.name
-    grid = command.rates or (TABLE_4[command.preset].rates if command.preset in TABLE_4 else SWEEP)
+    run_dir = command.workdir or Path("runs") / command.recipe.name
     with process_group(command.device, command.patience):
-        found = transfer(
-            command.recipe,
-            workdir,
-            grid if command.select or command.rates else (),
-            command.seeds,
-            command.device,
-        )
+        outcome = transfer(command.recipe, run_dir, _rates(command), command.seeds, command.device)
         if on_rank_0():
-            _say(found)
-            page = report(workdir)
-            print(f"wrote {workdir / 'model'}, {workdir / 'transfer.json'} and {page}")
-            print(f"next: vitkit predict {workdir} IMAGE..., or vitkit evaluate {workdir} DATA")
+            _print_selection(outcome)
+            _print_seeds(outcome)
+            page = report(run_dir)
+            print(f"wrote {run_dir / 'model'}, {run_dir / 'transfer.json'} and {page}")
+            print(f"next: vitkit predict {run_dir} IMAGE..., or vitkit evaluate {run_dir} DATA")
     return 0
 
 
-def _say(found: Transfer) -> None:
-    """What was chosen, and what the final runs reached."""
-    if found.selection:
-        table = Table("learning rate", "held-out top-1", "")
-        for rate, value in found.selection.items():
-            table.add_row(f"{rate:g}", f"{value:.2%}", "chosen" if rate == found.lr else "")
-        Console().print(table)
-        if len(found.selection) > 1 and found.lr in (min(found.selection), max(found.selection)):
-            print(
-                f"the best rate, {found.lr:g}, is at the end of those tried: try beyond it with --rates"
-            )
-    name = found.metric()
-    if name and len(found.runs) > 1:
-        table = Table("seed", name)
-        for seed, metrics in found.runs.items():
-            table.add_row(str(seed), f"{metrics[name]:.2%}")
-        Console().print(table)
-        mean, deviation = found.mean()
+def _rates(command: Finetune) -> tuple[float, ...]:
+    """The learning rates to choose from; empty if none is to be chosen."""
+    if command.rates or not command.select:
+        return command.rates
+    if command.preset in TABLE_4:
+        return TABLE_4[command.preset].rates
+    return SWEEP
+
+
+def _print_selection(outcome: Transfer) -> None:
+    """The accuracy of every learning rate that was tried, and which one was chosen."""
+    if not outcome.selection:
+        return
+    table = Table("learning rate", "held-out top-1", "")
+    for rate, value in outcome.selection.items():
+        accuracy = "failed" if value is None else f"{value:.2%}"
+        mark = "chosen" if rate == outcome.lr else ""
+        table.add_row(f"{rate:g}", accuracy, mark)
+    Console().print(table)
+    ends = min(outcome.selection), max(outcome.selection)
+    if len(outcome.selection) > 1 and outcome.lr in ends:
         print(
-            f"{name}: {mean:.2%} ± {deviation:.2%} (mean and standard deviation of {len(found.runs)} seeds)"
+            f"the best rate, {outcome.lr:g}, is at the end of those tried: try beyond it with --rates"
         )
+
+
+def _print_seeds(outcome: Transfer) -> None:
+    """What the final runs reached, where there are several."""
+    name = outcome.metric()
+    if not name or len(outcome.runs) == 1:
+        return
+    table = Table("seed", name)
+    for seed, metrics in outcome.runs.items():
+        table.add_row(str(seed), f"{metrics[name]:.2%}")
+    Console().print(table)
+    mean, deviation = outcome.mean()
+    count = len(outcome.runs)
+    print(f"{name}: {mean:.2%} ± {deviation:.2%} (mean and standard deviation of {count} seeds)")

@@ -1,5 +1,6 @@
-"""Protocols of several runs: they call train() many times."""
+"""Many runs as one: a grid of recipes, and the protocols and studies that are grids."""
 
+from vitkit.studies.grid import Cell, Row, read_rows, run_grid
 from vitkit.studies.transfer import Transfer, select, transfer
 
-__all__ = ["Transfer", "select", "transfer"]
+__all__ = ["Cell", "Row", "Transfer", "read_rows", "run_grid", "select", "transfer"]

@@ -1,5 +1,5 @@
 """The paper's transfer protocol (Section 4.1, App. B.1.1): choose a learning rate on held-out images, then train on everything
-and test, with several seeds. Every run has a directory of its own, so a protocol that was interrupted goes on where it was.
+and test, with several seeds. The runs are a grid, so a protocol that was interrupted goes on where it was.
 """
 
 import statistics
@@ -8,81 +8,83 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-
+from vitkit.studies.grid import Cell, run_grid
 from vitkit.system.files import write_json
-from vitkit.system.ranks import on_rank_0
-from vitkit.train import Recipe, last_metrics, train
+from vitkit.system.ranks import from_rank_0
+from vitkit.train import Recipe
 
 
 class Transfer(NamedTuple):
-    """What a protocol found."""
+    """What a protocol reached."""
 
     lr: float
     """The learning rate of the final runs."""
-    selection: dict[float, float]
-    """Held-out top-1 of every rate that was tried, empty where none was."""
+    selection: dict[float, float | None]
+    """The first held-out metric of every rate that was tried, None for one that failed; empty if none was."""
     runs: dict[int, dict[str, float]]
     """Metrics of the final runs by seed."""
 
     def metric(self) -> str:
-        """The measure that the final runs are compared by: top-1 on the last part that they evaluate, empty without one."""
-        names = [name for name in next(iter(self.runs.values())) if name.endswith("/top1")]
-        return names[-1] if names else ""
+        """What the final runs are compared by: the first metric of the last part that they evaluate; empty without one."""
+        names = list(next(iter(self.runs.values())))
+        if not names:
+            return ""
+        part = names[-1].partition("/")[0]
+        return next(name for name in names if name.startswith(f"{part}/"))
 
     def mean(self) -> tuple[float, float]:
-        """Mean of that measure over the seeds, and the sample standard deviation (0 for one seed)."""
+        """Mean of that metric over the seeds, and the sample standard deviation (0 for one seed)."""
         values = [metrics[self.metric()] for metrics in self.runs.values()]
-        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        if len(values) == 1:
+            return values[0], 0.0
+        return statistics.fmean(values), statistics.stdev(values)
 
 
 def transfer(
     recipe: Recipe,
-    workdir: Path | str,
+    run_dir: Path | str,
     rates: Sequence[float] = (),
     seeds: int = 1,
     device: str = "auto",
 ) -> Transfer:
-    """Run a recipe for `seeds` seeds, the recipe's own first and in `workdir` itself, the others in `workdir`/seed-N.
+    """Run a recipe for `seeds` seeds, the recipe's own first and in `run_dir` itself, the others in `run_dir`/seed-N.
 
     With `rates`, the learning rate is chosen first, by `select`, and the final runs train on all but the test part. The
-    outcome is kept in `workdir`/transfer.json. Raises ValueError, Interrupted and what else `train` raises.
+    outcome is written to `run_dir`/transfer.json, and every metric to its results.parquet. Raises ValueError,
+    FloatingPointError where a final run diverges, Interrupted and what else `train` raises.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; it is the number of final runs, at least 1")
-    workdir, chosen = Path(workdir), {}
+    run_dir = Path(run_dir)
+
+    # Choose the learning rate
+    selection = {}
     if rates:
-        chosen = select(recipe, workdir / "select", rates, device)
-        recipe = replace(
-            recipe,
-            optim=replace(recipe.optim, lr=best(chosen)),
-            data=replace(recipe.data, parts="final"),
-        )
-    places = {
-        recipe.seed + i: workdir / f"seed-{recipe.seed + i}" if i else workdir for i in range(seeds)
-    }
-    runs = {}
-    for seed, place in places.items():
-        train(replace(recipe, seed=seed), place, device)
-        runs[seed] = last_metrics(place)
-    found = Transfer(recipe.optim.lr, chosen, runs)
-    kept = {
-        "lr": found.lr,
-        "selection": {f"{rate:g}": value for rate, value in chosen.items()},
-        "runs": runs,
-    }
-    kept |= {"metric": found.metric()} | (
-        dict(zip(("mean", "std"), found.mean(), strict=True)) if found.metric() else {}
-    )
-    if on_rank_0():
-        write_json(workdir / "transfer.json", kept)
-    return found
+        selection = select(recipe, run_dir, rates, device)
+        optim = replace(recipe.optim, lr=best(selection))
+        recipe = replace(recipe, optim=optim, data=replace(recipe.data, parts="final"))
+
+    # The final runs
+    cells = [_final(recipe, recipe.seed + i) for i in range(seeds)]
+    cells[0] = replace(cells[0], name=".")
+    rows = run_grid(cells, run_dir, device)
+    for row in rows:
+        if row.error is not None:
+            raise FloatingPointError(f"seed {row.settings['seed']} failed: {row.error}")
+
+    # What they reached
+    runs = {cell.recipe.seed: {} for cell in cells}
+    for row in rows:
+        runs[row.settings["seed"]][row.metric] = row.value
+    outcome = Transfer(recipe.optim.lr, selection, runs)
+    from_rank_0(lambda: write_json(run_dir / "transfer.json", _to_json(outcome)))
+    return outcome
 
 
 def select(
-    recipe: Recipe, workdir: Path, rates: Sequence[float], device: str = "auto"
-) -> dict[float, float]:
-    """Held-out top-1 of a recipe at every learning rate, each in a run of its own; 0 for one that diverges.
+    recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
+) -> dict[float, float | None]:
+    """Held-out accuracy of a recipe at every learning rate, each a run in `run_dir`/select; None for one that fails.
 
     The test part is not looked at. Raises ValueError for an objective without accuracy, FloatingPointError when all rates
     diverge.
@@ -91,32 +93,52 @@ def select(
         raise ValueError(
             f"a learning rate is selected by accuracy, which {type(recipe.objective).__name__} does not learn"
         )
-    found, diverged, console = {}, [], Console(quiet=not on_rank_0())
-    for rate in sorted(set(rates)):
-        console.print(
-            f"learning rate {rate:g} on held-out images ({len(found) + 1} of {len(set(rates))})",
-            highlight=False,
-        )
-        one = replace(
-            recipe, optim=replace(recipe.optim, lr=rate), data=replace(recipe.data, parts="select")
-        )
-        place = workdir / f"lr-{rate:g}"
-        try:
-            train(one, place, device)
-            found[rate] = last_metrics(place)["val/top1"]
-        except FloatingPointError as error:
-            console.print(
-                f"learning rate {rate:g} is too high, and counts as 0 %: {error}", highlight=False
-            )
-            found[rate] = 0.0
-            diverged.append(rate)
-    if len(diverged) == len(found):
+    recipe = replace(recipe, data=replace(recipe.data, parts="select"))
+    rates = sorted(set(rates))
+    try:
+        rows = run_grid([_candidate(recipe, rate) for rate in rates], run_dir, device)
+    except FloatingPointError as error:
+        tried = ", ".join(f"{rate:g}" for rate in rates)
         raise FloatingPointError(
-            f"no learning rate of {', '.join(f'{rate:g}' for rate in found)} works; try lower --rates"
-        )
-    return found
+            f"no learning rate of {tried} works; try lower --rates ({error})"
+        ) from error
+    selection = dict.fromkeys(rates)
+    for row in reversed(rows):  # so that the first metric of a run, its accuracy, is what stays
+        selection[row.settings["lr"]] = row.value
+    return selection
 
 
-def best(found: dict[float, float]) -> float:
-    """The rate with the highest accuracy; of equal ones the lowest."""
-    return max(sorted(found), key=found.get)
+def best(selection: dict[float, float | None]) -> float:
+    """The rate with the highest accuracy of those that have one; of equal ones the lowest."""
+    measured = {rate: value for rate, value in selection.items() if value is not None}
+    return max(sorted(measured), key=measured.get)
+
+
+def _candidate(recipe: Recipe, rate: float) -> Cell:
+    """The run that says what a learning rate is worth."""
+    return Cell(
+        name=f"select/lr-{rate:g}",
+        recipe=replace(recipe, optim=replace(recipe.optim, lr=rate)),
+        settings={"lr": rate, "seed": recipe.seed},
+        title=f"learning rate {rate:g} on held-out images",
+    )
+
+
+def _final(recipe: Recipe, seed: int) -> Cell:
+    """The run of a seed, on everything but the test part."""
+    return Cell(
+        name=f"seed-{seed}",
+        recipe=replace(recipe, seed=seed),
+        settings={"lr": recipe.optim.lr, "seed": seed},
+        title=f"seed {seed}",
+    )
+
+
+def _to_json(outcome: Transfer) -> dict:
+    """What transfer.json holds."""
+    selection = {f"{rate:g}": value for rate, value in outcome.selection.items()}
+    values = {"lr": outcome.lr, "selection": selection, "runs": outcome.runs}
+    values["metric"] = outcome.metric()
+    if values["metric"]:
+        values["mean"], values["std"] = outcome.mean()
+    return values

@@ -1,0 +1,127 @@
+"""A grid of runs on the digits: what is skipped, continued and reported, and the table of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+from vitkit.studies import Cell, read_rows, run_grid
+from vitkit.system.span import Span
+from vitkit.train import Optim
+
+
+def table(grid_dir):
+    return pq.read_table(grid_dir / "results.parquet").to_pylist()
+
+
+@pytest.fixture
+def quick(tiny):
+    return replace(tiny, length=Span(4), evaluate_every=Span(4), save_every=Span(2), optim=Optim())
+
+
+@pytest.fixture
+def cells(quick):
+    """Two that work, one that diverges, and one whose setting cannot run."""
+    wild = Optim("sgd", lr=1e20, clip=0.0)
+    return [
+        Cell("seed-0", quick, {"seed": 0}),
+        Cell("seed-1", replace(quick, seed=1), {"seed": 1}),
+        Cell("wild", replace(quick, optim=wild, length=Span(20)), {"seed": 0}),
+        Cell("wrong", replace(quick, keep=0), {"seed": 0}),
+    ]
+
+
+def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(cells, tmp_path, capsys):
+    rows = run_grid(cells, tmp_path, "cpu")
+    assert {row.cell for row in rows if row.value is not None} == {"seed-0", "seed-1"}
+    errors = {row.cell: row.error for row in rows if row.error is not None}
+    assert "3 steps in a row were not finite" in errors["wild"]
+    assert "keep is 0; it must be at least 1" in errors["wrong"]
+    assert all(row.value is row.metric is None for row in rows if row.error is not None)
+    assert "wrong failed, and has no value: keep is 0" in " ".join(capsys.readouterr().out.split())
+
+    accuracy = next(row for row in rows if row.metric == "test/top1" and row.cell == "seed-1")
+    assert (accuracy.settings, accuracy.step) == ({"seed": 1}, 4)
+    recorded = [json.loads(x) for x in (tmp_path / "seed-1/metrics.jsonl").read_text().splitlines()]
+    assert accuracy.value == recorded[-1]["test/top1"]
+
+    lines = table(tmp_path)
+    assert list(lines[0]) == ["cell", "seed", "metric", "value", "unit", "step", "error"]
+    assert len(lines) == len(rows) == len(read_rows(tmp_path))
+
+
+def test_finished_cells_are_skipped_and_failed_ones_tried_again(cells, tmp_path):
+    before = run_grid(cells, tmp_path, "cpu")
+    written = (tmp_path / "seed-0/metrics.jsonl").stat().st_mtime_ns
+    assert run_grid(cells, tmp_path, "cpu") == before
+    assert (tmp_path / "seed-0/metrics.jsonl").stat().st_mtime_ns == written
+    mended = [*cells[:3], replace(cells[3], recipe=replace(cells[3].recipe, keep=1))]
+    rows = run_grid(mended, tmp_path, "cpu")
+    assert {row.cell for row in rows if row.error is None} == {"seed-0", "seed-1", "wrong"}
+
+
+def test_two_shards_give_what_one_gave(cells, tmp_path):
+    whole = run_grid(cells, tmp_path / "whole", "cpu")
+    run_grid(cells, tmp_path / "parts", "cpu", shard=(1, 2))
+    assert {line["cell"] for line in table(tmp_path / "parts")} == {"seed-1", "wrong"}
+    assert run_grid(cells, tmp_path / "parts", "cpu", shard=(0, 2)) == whole
+    assert table(tmp_path / "parts") == table(tmp_path / "whole")
+
+
+def test_a_grid_in_which_nothing_works_raises(cells, tmp_path):
+    with pytest.raises(ValueError, match="keep is 0"):
+        run_grid(cells[3:], tmp_path, "cpu")
+
+
+def test_what_is_no_grid_is_refused(cells, tmp_path):
+    with pytest.raises(ValueError, match="two cells of a grid have one name"):
+        run_grid([cells[0], cells[0]], tmp_path)
+    with pytest.raises(ValueError, match="shard is 2 of 2; shards count from 0"):
+        run_grid(cells, tmp_path, shard=(2, 2))
+    with pytest.raises(ValueError, match="a column 'value' of its own"):
+        run_grid([replace(cells[0], settings={"value": 1})], tmp_path)
+    run_grid(cells[:1], tmp_path, "cpu")
+    other = replace(cells[0], recipe=replace(cells[0].recipe, batch=25))
+    with pytest.raises(ValueError, match="seed-0 holds a run of another recipe .batch: 50 -> 25"):
+        run_grid([other, cells[1]], tmp_path, "cpu")
+
+
+RUNNER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from vitkit.data import Augmentation, Preprocessing
+from vitkit.models import ViTConfig
+from vitkit.studies import Cell, run_grid
+from vitkit.system.span import Span
+from vitkit.train import Data, Recipe
+
+images = Data("digits", preprocessing=Preprocessing(size=(8, 8)), augmentation=Augmentation(crop="none"), workers=0)
+model = ViTConfig(width=24, depth=1, mlp=48, heads=2, patch=2, image=(8, 8), classes=0)
+recipe = Recipe(model, images, length=Span(60), batch=20, evaluate_every=Span(60), save_every=Span(5))
+cells = [Cell(f"seed-{seed}", replace(recipe, seed=seed), {"seed": seed}) for seed in range(2)]
+run_grid(cells, Path(sys.argv[1]), "cpu")
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path):
+    def runner(name):
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", RUNNER, str(tmp_path / name)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+
+    assert runner("whole").wait() == 0
+    for seconds in (4.0, 5.0, 6.0, 7.0):
+        process = runner("killed")
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert runner("killed").wait() == 0
+    assert table(tmp_path / "killed") == table(tmp_path / "whole")
