@@ -1,6 +1,7 @@
 """The command line as its user types it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import vitkit
 from vitkit.cli import main
+from vitkit.commands import COMMANDS
+
+PATHS = os.environ | {"PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
 
 
 def say(capsys, *words) -> tuple[int, str, str]:
@@ -237,11 +242,31 @@ def test_help(words, capsys):
     assert status == (2 if words == ["train"] else 0)
 
 
-@pytest.mark.parametrize("command", [["train", "digits"], ["evaluate"], ["predict"], ["models"]])
-def test_help_of_every_command(command, capsys):
-    status, out, _ = say(capsys, *command, "--help")
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_is_in_the_overview_and_explains_itself(command, capsys):
+    overview = say(capsys, "--help")[1]
+    assert f"  {command.name} {command.words}".rstrip() in overview
+    assert len(command.summary.split()) >= 4 and command.summary in overview
+    settings = command.load_settings()
+    assert len(settings.__doc__.split()) >= 6
+    status, out, _ = say(capsys, *command.name.split(), "--help")
     assert status == 0
-    assert f"usage: vitkit {' '.join(command)}" in out
+    assert f"usage: vitkit {command.name}" in out
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_help_of_a_recipe_lists_every_setting_with_its_value(command, capsys):
+    status, out, _ = say(capsys, command, "digits", "--help")
+    assert status == 0
+    assert f"usage: vitkit {command} digits" in out
+    assert "--model.width" in out and "(default: 64)" in out
+
+
+def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsys):
+    say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK)
+    status, out, _ = say(capsys, "finetune", tmp_path / "run", "digits", "--help")
+    assert status == 0
+    assert "--model.width" in out and "(default: 24)" in out
 
 
 def test_a_recipe_of_ones_own(tmp_path, capsys):
@@ -259,16 +284,26 @@ def test_a_recipe_of_ones_own(tmp_path, capsys):
     )
 
 
-def test_python_m_vitkit_starts_at_once():
-    found = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "vitkit"],
-        capture_output=True,
-        text=True,
-        check=True,
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["tran"], ["data", "stat"]])
+def test_help_is_there_at_once(words):
+    """Nothing but the standard library and the table is imported for it."""
+    code = (
+        f"import sys; from vitkit.cli import main; main({words}); "
+        "names = {name.partition('.')[0] for name in sys.modules}; "
+        "print(*names - sys.stdlib_module_names - {'__main__'})"
     )
-    assert "usage: vitkit COMMAND" in found.stdout
-    assert "torch" not in found.stderr
-    assert Path(sys.executable).exists()
+    outcome = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, env=PATHS
+    )
+    assert "vitkit" in outcome.stdout + outcome.stderr
+    assert outcome.stdout.splitlines()[-1] == "vitkit"
+
+
+def test_python_m_vitkit():
+    outcome = subprocess.run(
+        [sys.executable, "-m", "vitkit"], capture_output=True, text=True, check=True
+    )
+    assert "usage: vitkit COMMAND" in outcome.stdout
 
 
 def test_plan(capsys):

@@ -168,6 +168,7 @@ def test_importing_changes_nothing_in_torch():
     code = (
         "import torch; state = torch.get_rng_state(), torch.get_num_threads(), torch.get_default_dtype()\n"
         "import vitkit.cli, vitkit.commands, vitkit.recipes, vitkit.deploy, vitkit.inspection\n"
+        "for command in vitkit.commands.COMMANDS: command.load_action()\n"
         "assert torch.equal(state[0], torch.get_rng_state())\n"
         "assert state[1:] == (torch.get_num_threads(), torch.get_default_dtype())\n"
     )

@@ -1,55 +1,74 @@
 """The `vitkit` command: the only place with argv. Help comes before anything heavy is imported."""
 
 import sys
-from difflib import get_close_matches
-from itertools import pairwise
+
+from vitkit.commands import COMMANDS, Command, WordsMissing
 
 STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
-COMMANDS = (
-    "train", "finetune", "plan", "evaluate", "predict", "show", "compare", "convert", "push", "data pack", "data stats", "models"
-)  # fmt: skip
-
-OVERVIEW = """usage: vitkit COMMAND ...
-
-  train RECIPE [--setting value]   train a model, or continue the run that is there
-  finetune MODEL DATA              published weights on images of one's own, as the paper does
-  plan RECIPE --gpus N             memory, time and energy that a recipe needs, by formula
-  evaluate MODEL DATA              accuracy of a model on images with labels
-  predict MODEL IMAGE...           the likeliest classes of images
-  show MODEL                       what a model is and where it came from
-  compare ONE TWO IMAGE...         whether two models compute the same, layer by layer
-  convert MODEL DEST --to FORMAT   write it for Transformers, timm, torchvision or Google's code, with the proof
-  push DIRECTORY NAME              upload it to the Hugging Face hub
-  data stats DATA                  sizes, classes, duplicates and broken images of a data set
-  data pack DATA DEST              write it as shards, to be read from anywhere
-  models                           every named model, with what it costs
-
-MODEL is a run, a model directory, a file of weights in any of these formats, or the name of a published one.
-
-vitkit COMMAND --help says more. The first thing to try: vitkit train digits"""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; its exit status. What a user can cause is one sentence and status 1 (2 for a wrong command line)."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(OVERVIEW)
+    words = list(sys.argv[1:] if argv is None else argv)
+
+    # What needs no command
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
         return 0
-    if argv[0] == "--version":
+    if words[0] == "--version":
         from vitkit import __version__
 
         print(f"vitkit {__version__}")
         return 0
-    if argv[0] == "data":
-        argv[:2] = [" ".join(argv[:2])]
-    if argv[0] not in COMMANDS:
-        near = get_close_matches(argv[0], COMMANDS, 1)
-        print(
-            f"vitkit: no command {argv[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}\n\n{OVERVIEW}",
-            file=sys.stderr,
-        )
-        return 2
 
+    # Which command
+    name, words = _split(words)
+    command = {command.name: command for command in COMMANDS}.get(name)
+    if command is None:
+        print(_unknown(name), file=sys.stderr)
+        return 2
+    return _run_and_report(command, words)
+
+
+def overview() -> str:
+    """What `vitkit` says by itself: every command, from the table."""
+    usages = {command.name: f"{command.name} {command.words}" for command in COMMANDS}
+    width = max(map(len, usages.values())) + 3
+    lines = [f"  {usages[command.name]:{width}}{command.summary}" for command in COMMANDS]
+    return "\n".join(
+        [
+            "usage: vitkit COMMAND ...",
+            "",
+            *lines,
+            "",
+            "MODEL is a run, a model directory, a file of weights in any of these formats, or the name of a published one.",
+            "",
+            "vitkit COMMAND --help says more. The first thing to try: vitkit train digits",
+        ]
+    )
+
+
+def _split(words: list[str]) -> tuple[str, list[str]]:
+    """The command's name, of one word or two, and the words that follow it."""
+    first = words[0]
+    if any(command.name.startswith(f"{first} ") for command in COMMANDS):
+        return " ".join(words[:2]), words[2:]
+    return first, words[1:]
+
+
+def _unknown(name: str) -> str:
+    """That there is no such command, with the nearest name."""
+    from difflib import get_close_matches
+
+    sentence = f"vitkit: no command {name!r}"
+    near = get_close_matches(name, [command.name for command in COMMANDS], 1)
+    if near:
+        sentence += f"; did you mean {near[0]!r}?"
+    return f"{sentence}\n\n{overview()}"
+
+
+def _run_and_report(command: Command, words: list[str]) -> int:
+    """Run a command; errors that a user can cause become a sentence, and every end an exit status."""
     import torch
 
     from vitkit.data import WorkerDied
@@ -57,7 +76,10 @@ def main(argv: list[str] | None = None) -> int:
     from vitkit.train import Interrupted
 
     try:
-        return _dispatch(argv[0], argv[1:])
+        return _run(command, words)
+    except WordsMissing as usage:
+        print(usage)
+        return 0 if {"-h", "--help"} & set(words) else 2
     except Interrupted:
         return STOPPED
     except PeerFailed:
@@ -68,71 +90,45 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except torch.OutOfMemoryError as error:
-        return _complain(
-            f"out of memory: use a smaller --micro-batch, or --recompute ({str(error).splitlines()[0]})"
-        )
+        advice = "out of memory: use a smaller --micro-batch, or --recompute"
+        return _complain(f"{advice} ({str(error).splitlines()[0]})")
     except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
         return _complain(str(error))
 
 
 def _complain(sentence: str) -> int:
+    """One sentence in red; the exit status of a failure."""
     from rich.console import Console
 
-    Console(stderr=True).print(
-        f"vitkit: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True
-    )
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"vitkit: {sentence}", style="red")
     return 1
 
 
-def _dispatch(name: str, rest: list[str]) -> int:
+def _run(command: Command, words: list[str]) -> int:
+    """Read the settings of a command from its words, and run it."""
     import tyro
 
-    from vitkit.commands import COMMANDS
+    # Settings that follow from the first words
+    name = f"vitkit {command.name}"
+    default = tyro.MISSING_NONPROP
+    read_first_words = command.load_defaults()
+    if read_first_words is not None:
+        default, count = read_first_words(words)
+        name = " ".join([name, *words[:count]])
+        words = words[count:]
 
-    settings, act = COMMANDS[name]
-    prog, default = f"vitkit {name}", None
-    plain = (
-        tyro.conf.AvoidSubcommands,
-    )  # a setting that may be absent, as a hybrid's stem, is no command of its own
-    if name == "finetune":
-        from vitkit.commands.finetune import Known, values
-
-        # with MODEL and DATA there, --help is about every setting that follows from them
-        named = len(rest) > 1 and not any(word.startswith("-") for word in rest[:2])
-        words = [word for word in rest if not (named and word in ("-h", "--help"))]
-        default = values(
-            tyro.cli(Known, prog=prog, args=words, config=plain, return_unknown_args=True)[0]
-        )
-        prog, rest = (f"{prog} {rest[0]} {rest[1]}", rest[2:]) if named else (prog, rest)
-    elif name in ("train", "plan"):
-        from vitkit.recipes import listing, recipe, with_model
-
-        if not rest or rest[0].startswith("-"):
-            print(
-                f"usage: vitkit {name} RECIPE [--model NAME] [--setting value]\n\nrecipes (or file.py:function):\n{listing()}\n\n"
-                f"vitkit {name} RECIPE --help lists every setting with its value."
-            )
-            return 0 if rest else 2
-        chosen, prog, rest = recipe(rest[0]), f"{prog} {rest[0]}", rest[1:]
-        model = _value_of("--model", rest)  # first: the settings of the model are those of its kind
-        default = settings(with_model(chosen, model) if model else chosen)
+    # The others
     with _spans():
-        return act(
-            tyro.cli(
-                settings,
-                prog=prog,
-                args=rest,
-                config=plain,
-                **({"default": default} if default else {}),
-            )
+        settings = tyro.cli(
+            command.load_settings(),
+            prog=name,
+            args=words,
+            default=default,
+            # a setting that may be absent, as a hybrid's stem, is no command of its own
+            config=(tyro.conf.AvoidSubcommands,),
         )
-
-
-def _value_of(option: str, words: list[str]) -> str:
-    """What an option of one value is set to, the last time it is; empty where it is not."""
-    found = [after for word, after in pairwise(words) if word == option]
-    found += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-    return found[-1] if found else ""
+        return command.load_action()(settings)
 
 
 def _spans():

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from vitkit.commands import Defaults
 from vitkit.data import Columns
 from vitkit.recipes.finetune import SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
@@ -59,10 +60,21 @@ class Finetune(Start):
     recipe: Annotated[Recipe, arg(name="")] = field(kw_only=True)
 
 
-def values(known: Known) -> Finetune:
-    """The command with every setting at what follows from the model, the data and the preset."""
+def defaults(words: list[str]) -> Defaults:
+    """Every setting of a run, from the model, the data and the preset.
+
+    With MODEL and DATA as the first words, --help is about every setting; without, about what those follow from.
+    """
+    import tyro
+
+    named = len(words) > 1 and not any(word.startswith("-") for word in words[:2])
+    known_words = words
+    if named:
+        known_words = [word for word in words if word not in ("-h", "--help")]
+    known, _ = tyro.cli(Known, prog="vitkit finetune", args=known_words, return_unknown_args=True)
     recipe = paper(known.model, known.data, known.preset, known.image, known.columns)
-    return Finetune(known.model, known.data, known.preset, known.image, recipe=recipe)
+    settings = Finetune(known.model, known.data, known.preset, known.image, recipe=recipe)
+    return Defaults(settings, words=2 if named else 0)
 
 
 def finetune(command: Finetune) -> int:

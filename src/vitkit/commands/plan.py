@@ -5,6 +5,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from vitkit.commands import Defaults
+from vitkit.commands.recipe import first_recipe
 from vitkit.train import Recipe
 from vitkit.train.plan import Machine
 
@@ -21,6 +23,11 @@ class Plan:
     """Training images; 0 counts those of --data.source."""
     classes: int = 1000
     """Classes, where the images are not counted."""
+
+
+def defaults(words: list[str]) -> Defaults:
+    """Every setting of a run, from the recipe that the first word names."""
+    return Defaults(Plan(first_recipe("plan", words)), words=1)
 
 
 def plan(command: Plan) -> int:

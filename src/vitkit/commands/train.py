@@ -6,6 +6,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from vitkit.commands import Defaults
+from vitkit.commands.recipe import first_recipe
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.watchdog import PATIENCE
 from vitkit.train import Recipe
@@ -27,18 +29,23 @@ class Train:
     """Seconds without progress after which a run of several processes (torchrun) ends and says which one is missing."""
 
 
+def defaults(words: list[str]) -> Defaults:
+    """Every setting of a run, from the recipe that the first word names."""
+    return Defaults(Train(first_recipe("train", words)), words=1)
+
+
 def train(command: Train) -> int:
     """`vitkit train`."""
     from vitkit.train.report import report
 
-    workdir = command.workdir or Path("runs") / command.recipe.name
+    run_dir = command.workdir or Path("runs") / command.recipe.name
     with process_group(command.device, command.patience):
-        labels = run(command.recipe, workdir, command.device).labels
+        classifier = run(command.recipe, run_dir, command.device)
         if on_rank_0():
-            page = report(workdir)
-            print(f"wrote {workdir / 'model'} and {page}")
-            after = f"vitkit evaluate {workdir} DATA, or vitkit predict {workdir} IMAGE..."
-            print(
-                f"next: {after if labels else f'vitkit finetune {workdir} DATA, which gives it a head'}"
-            )
+            page = report(run_dir)
+            print(f"wrote {run_dir / 'model'} and {page}")
+            if classifier.labels:
+                print(f"next: vitkit evaluate {run_dir} DATA, or vitkit predict {run_dir} IMAGE...")
+            else:
+                print(f"next: vitkit finetune {run_dir} DATA, which gives it a head")
     return 0
