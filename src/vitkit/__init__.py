@@ -10,7 +10,7 @@ _ROOMS = {
     "VisionTransformer": "vitkit.models",
     "vit": "vitkit.models",
     "create": "vitkit.models",
-    "attention_maps": "vitkit.models",
+    "recording": "vitkit.models",
     "Preprocessing": "vitkit.data",
     "Classifier": "vitkit.weights",
     "load": "vitkit.weights",

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_resnet import images, lively
 
-from vitkit.models import attention_maps, create, resample, vit
-from vitkit.models.axial import AxialMixer
-from vitkit.models.mixers import AugmentedMixer, LocalMixer, halved
+from vitkit.models import create, recording, resample, vit
+from vitkit.models.ancestors import AugmentedMixer, LocalMixer
+from vitkit.models.axial import AxialMixer, halved
 from vitkit.models.positions import LearnedPositions2D, Offsets, RotaryPositions, sincos
 
 SMALL = vit("mu/8", image=(24, 32), classes=5, depth=2, heads=2)
@@ -55,10 +55,10 @@ def test_relative_positions_by_loops(pool, inject):
         torch.testing.assert_close(
             model.features(x)[0], pooled
         )  # the class token asks with its own offsets
-        with attention_maps(model) as maps:
+        with recording(model) as record:
             shown = model.encode(x)
         torch.testing.assert_close(shown, model.encode(x))
-        assert maps[0].shape == (1, 2, len(z), len(z))
+        assert record.attention[0].shape == (1, 2, len(z), len(z))
 
 
 def test_axial_layers_by_loops():
@@ -181,7 +181,7 @@ def test_learned_columns_and_rows():
         replace(SMALL, positions="learned2d", registers=1, prefix_positions=1)
     )
     positions.init_weights()
-    table = positions((3, 4))[0]
+    table = positions.table((3, 4))[0]
     assert table.shape == (2 + 12, 32)
     assert (
         torch.equal(table[0], positions.prefix[0, 0]) and not table[1].any()
@@ -191,7 +191,7 @@ def test_learned_columns_and_rows():
         assert torch.equal(
             table[2 + n], torch.cat([positions.across[0, column], positions.down[0, row]])
         )
-    larger = positions((5, 4))[0, 2:].unflatten(0, (5, 4))
+    larger = positions.table((5, 4))[0, 2:].unflatten(0, (5, 4))
     torch.testing.assert_close(
         larger[:, :, :16], positions.across[:, None].expand(-1, 5, -1, -1)[0]
     )
@@ -228,7 +228,7 @@ def test_every_block_and_the_stem_differ_only_in_where():
 def test_rotary_by_complex_numbers():
     positions = RotaryPositions(replace(SMALL, positions="rotary"))
     q, k = images(1, 2, 13, 16).double(), images(1, 2, 13, 16, seed=1).double()
-    turned, _, bias = positions(q, k, (3, 4))
+    turned, _, bias = positions.within((3, 4))(q, k)
     assert bias is None
     for n in range(13):
         pairs = torch.complex(q[0, 1, n, :8], q[0, 1, n, 8:])
@@ -249,7 +249,7 @@ def test_rotary_products_depend_on_offsets():
         replace(SMALL, positions="rotary", class_token=False, pool="gap", image=(40, 40))
     )
     q, k = (images(1, 1, 1, 16, seed=seed).expand(-1, -1, 25, -1) for seed in (0, 1))
-    q, k, _ = positions(q, k, (5, 5))
+    q, k, _ = positions.within((5, 5))(q, k)
     products = (q @ k.mT)[0, 0].reshape(5, 5, 5, 5)
     torch.testing.assert_close(products[0, 1, 2, 4], products[2, 0, 4, 3], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(products[3, 3, 1, 2], products[4, 2, 2, 1], atol=1e-5, rtol=1e-5)
@@ -278,7 +278,7 @@ def test_gradients_in_float64(part):
     elif part == "rotary":
         config = replace(SMALL, positions="rotary", pool="gap", width=8, image=(16, 24))
         assert torch.autograd.gradcheck(
-            lambda q, k: RotaryPositions(config)(q, k, (2, 3))[:2], (q, k)
+            lambda q, k: RotaryPositions(config).within((2, 3))(q, k)[:2], (q, k)
         )
     else:
         mixer = AxialMixer(8, 2, (2, 3)).double()
@@ -375,7 +375,5 @@ def test_lenet_is_about_sixty_thousand():
     assert model.encode(x).shape == (2, 1, 120) and model.features(x).shape == (2, 84)
     assert (model(x) == 0).all()
     model.features(x).sum().backward()
-    with pytest.raises(
-        ValueError, match=r"LeNet-5 takes .* \(batch, 1, 32, 32\); these are .* \(2, 1, 28, 28\)"
-    ):
+    with pytest.raises(ValueError, match=r"LeNet-5 takes images of 32 x 32 .* \(2, 1, 28, 28\)"):
         model(images(2, 1, 28, 28))

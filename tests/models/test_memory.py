@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitkit.models import Backbone, create, vit
-from vitkit.models.attention import Attention, fused
+from vitkit.models import Backbone, attention, create, vit
 from vitkit.models.memory import activations
 
 
@@ -13,9 +12,6 @@ def held(config, images, precision, recompute=False):
     """Bytes of every tensor that is saved for the backward pass, each memory once, parameters not counted."""
     model = create(config, seed=0).train()
     model.recompute = recompute
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.mix = fused  # as on a GPU
     parameters, kept = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
 
     def keep(tensor):
@@ -50,6 +46,12 @@ CHANGES = [
     {"representation": 64},
     {"pool": "distilled", "registers": 1},
 ]
+
+
+@pytest.fixture(autouse=True)
+def fused_attention(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(attention, "two_products_are_faster", lambda *_: False)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -1,6 +1,7 @@
 """Position tables on other grids: against the official code, and its promises on any grid."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,8 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import zoom
+from test_resnet import images, lively
 
-from vitkit.models import RESAMPLE, create, resample, vit
+from vitkit.models import RESAMPLE, ViTConfig, create, for_inference, resample, resized, vit
+from vitkit.models.config import POSITION_KINDS
+from vitkit.models.positions import POSITIONS
 
 sides = st.integers(1, 64)
 
@@ -70,37 +74,63 @@ def test_sentences():
         resample(torch.zeros(1, 5, 2), (3, 3), (2, 2))
 
 
-def test_once_per_grid_and_never_stale(monkeypatch):
-    calls = []
-    import vitkit.models.positions as room
-
-    real = room.resample
-    monkeypatch.setattr(room, "resample", lambda *a: calls.append(a[2]) or real(*a))
-    model = create("mu/16", seed=0).eval()
-    with torch.inference_mode():
-        for side in (224, 160, 160, 320, 160):
-            model(torch.zeros(1, 3, side, side))
-    assert calls == [(10, 10), (20, 20)]
-    with torch.no_grad():
-        before = model.positions((10, 10)).clone()
-        model.positions.table.mul_(2)
-        torch.testing.assert_close(model.positions((10, 10)), 2 * before)
-    model.positions((10, 10)).sum().backward()  # training on another grid moves the table itself
-    assert model.positions.table.grad.abs().sum() > 0
-
-
 @pytest.mark.parametrize("fused", [True, False])
 def test_an_update_of_the_weights_is_seen_on_every_grid(fused):
-    model = create("mu/16", classes=3, seed=0)
+    model = lively(vit("mu/16", classes=3))
     optimizer = torch.optim.AdamW(model.parameters(), 0.1, fused=fused)
     x = torch.randn(1, 3, 160, 160)
     with torch.no_grad():
         model.features(x)
-    model.features(x).sum().backward()
+    model.features(x).square().sum().backward()
+    assert model.positions.table.grad.abs().sum() > 0  # another grid moves the table itself
     optimizer.step()
     with torch.no_grad():
         expected = resample(model.positions.table, (14, 14), (10, 10))
-        torch.testing.assert_close(model.positions((10, 10)), expected)
+        tokens = torch.zeros(1, 101, 32)
+        torch.testing.assert_close(model.positions.add(tokens, (10, 10)), expected)
+
+
+KINDS = [kind for kind in POSITION_KINDS if POSITION_KINDS[kind].any_grid]
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    inject=st.sampled_from(["own", "every", "shared"]),
+    old=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    new=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    method=st.sampled_from(list(RESAMPLE)),
+    prepared=st.booleans(),
+)
+@settings(deadline=None, max_examples=120)
+def test_fed_at_a_size_equals_adopted_to_it(kind, inject, old, new, method, prepared):
+    """Every kind of position has one answer at a size, however the model got there: adopted to it,
+    or prepared for inference; and from there once more."""
+    if inject == "own" or (inject == "every" and not POSITION_KINDS[kind].tables):
+        inject = None
+    config = vit("mu/4", image=(4 * old[0], 4 * old[1]), positions=kind, inject=inject, classes=3)
+    model = lively(replace(config, resample=method, registers=1))
+    x = images(1, 3, 4 * new[0], 4 * new[1])
+    size = tuple(x.shape[-2:])
+    with torch.no_grad():
+        fed = model(x)
+        adopted = for_inference(model, size) if prepared else resized(model, size)
+        torch.testing.assert_close(adopted(x), fed, atol=1e-6, rtol=1e-6)
+        if kind == "rotary":  # its extent is that of the training, whatever comes in between
+            twice = resized(resized(model, (20, 8)), size)
+            torch.testing.assert_close(twice(x), fed, atol=1e-6, rtol=1e-6)
+
+
+def test_positions_without_a_meaning_elsewhere_refuse_both_ways():
+    model = lively(vit("mu/4", image=(16, 16), positions="relative", classes=3))
+    with pytest.raises(ValueError, match="4 x 4 patches have no meaning on 3 x 4"):
+        model(images(1, 3, 12, 16))
+    with pytest.raises(ValueError, match="4 x 4 patches have no meaning on 3 x 4"):
+        resized(model, (12, 16))
+
+
+def test_the_kinds_are_those_that_a_configuration_names():
+    literal = next(field.type for field in fields(ViTConfig) if field.name == "positions")
+    assert set(get_args(literal)) == set(POSITION_KINDS) == set(POSITIONS)
 
 
 def test_a_model_on_another_grid_uses_the_resampled_table():

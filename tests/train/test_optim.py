@@ -130,11 +130,18 @@ class TestGroups:
         (group,) = parameter_groups(Supervised().learner(model), Optim())
         assert [id(p) for p in group["params"]] == [id(model.head.weight), id(model.head.bias)]
 
-    def test_an_unmatched_parameter_is_an_error(self):
+    def test_kernels_are_known_by_the_layer_that_they_are_of(self):
+        """A part that nobody has heard of: its matrix decays as every dense layer's, its vector not."""
         model = create(ONE_BLOCK, seed=0)
-        model.novelty = torch.nn.Parameter(torch.zeros(2))
-        with pytest.raises(ValueError, match="'novelty' belongs to kinds"):
-            parameter_groups(Supervised().learner(model), Optim())
+        model.novelty = torch.nn.ModuleDict({"mix": torch.nn.Linear(3, 2)})
+        model.novelty.scale = torch.nn.Parameter(torch.zeros(2))
+        groups = parameter_groups(
+            Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels")
+        )
+        decayed = {id(p) for group in groups if group["decays"] for p in group["params"]}
+        assert id(model.novelty["mix"].weight) in decayed
+        assert id(model.novelty["mix"].bias) not in decayed
+        assert id(model.novelty.scale) not in decayed
 
 
 class TestUpdates:

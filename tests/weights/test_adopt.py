@@ -56,6 +56,7 @@ def test_two_heads_are_both_new(random_classifier):
         vit("mu/8", image=32, positions="learned2d"),
         vit("mu/8", image=32, positions="learned", inject="every", depth=2),
         vit("mu/8", image=32, positions="sincos-moco"),
+        vit("mu/8", image=32, positions="rotary"),
         vit("Axial-mu/8", image=32),
         ResNetConfig(Backbone((1, 1), 0.5), 32),
         ResNetConfig(Backbone((1, 1), mixer="axial"), 32),
@@ -89,8 +90,10 @@ def test_sizes_that_have_no_meaning(random_classifier):
     after, _ = adopt(lenet, labels="ab")
     assert torch.equal(after.model.representation.weight, lenet.model.representation.weight)
     _, said = adopt(random_classifier(vit("mu/8", image=32, positions="rotary")), image=(64, 32))
-    assert said == ["rotary positions from 4 x 4 to 8 x 4 patches: they count the new patches, and are not stretched "
-                    "over the old extent"]  # fmt: skip
+    assert said == [
+        "rotary positions from 4 x 4 to 8 x 4 patches, over the extent of the 4 x 4 that they were "
+        "trained on"
+    ]
 
 
 def test_another_size(random_classifier, tmp_path):
@@ -108,7 +111,7 @@ def test_another_size(random_classifier, tmp_path):
     assert load(save(after, tmp_path / "m"), quiet=True).model.config.image == (64, 48)
     with pytest.raises(ValueError, match="cannot be cut into patches of 8 x 8"):
         adopt(before, image=(30, 30))
-    with pytest.raises(ValueError, match="no resampling method 'best'"):
+    with pytest.raises(ValueError, match="resample is 'best'; it is one of google"):
         adopt(before, image=(64, 64), method="best")
 
 

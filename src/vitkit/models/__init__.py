@@ -4,27 +4,33 @@ from dataclasses import asdict, fields
 from itertools import chain
 
 import torch
+from torch import nn
 
-from vitkit.models.attention import attention_maps
+from vitkit.models.ancestors import LeNet, LeNetConfig
 from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.config import SIZES, ViTConfig
 from vitkit.models.cost import Cost, cost, exaflops
-from vitkit.models.lenet import LeNet, LeNetConfig
 from vitkit.models.positions import RESAMPLE, resample
-from vitkit.models.resnet import ResNet
+from vitkit.models.recording import Recording, recording
+from vitkit.models.resize import for_inference, resized
+from vitkit.models.resnet import Conv, ResNet
 from vitkit.models.vit import VisionTransformer
 from vitkit.models.zoo import NAMES, called, named, vit
 
 ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
 Model = VisionTransformer | ResNet | LeNet
+KERNEL_LAYERS = (
+    nn.Linear,
+    nn.Conv2d,
+    Conv,
+)  # whose weight is a kernel, in the sense of weight decay
+MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
 KINDS = {config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)}
 
 
 def build(config: ModelConfig) -> Model:
     """The model of a configuration, with memory for its weights and no values: under `torch.device("meta")` not even that."""
-    return {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}[type(config)](
-        config
-    )
+    return MODELS[type(config)](config)
 
 
 def plain(config: ModelConfig) -> dict:
@@ -84,6 +90,7 @@ __all__ = [
     "Backbone",
     "Cost",
     "DIALECTS",
+    "KERNEL_LAYERS",
     "LeNet",
     "LeNetConfig",
     "Model",
@@ -94,17 +101,20 @@ __all__ = [
     "ResNetConfig",
     "SIZES",
     "UNITS",
+    "Recording",
     "VisionTransformer",
     "ViTConfig",
-    "attention_maps",
     "build",
     "called",
     "config_from",
     "cost",
     "create",
     "exaflops",
+    "for_inference",
     "named",
     "plain",
+    "recording",
     "resample",
+    "resized",
     "vit",
 ]

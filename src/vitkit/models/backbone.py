@@ -1,6 +1,6 @@
 """What a ResNet is, as frozen values: alone as a classifier (BiT), or below a Transformer as a hybrid's stem (Section 3.1)."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import ClassVar, Literal, Union, get_args, get_origin
 
@@ -159,6 +159,8 @@ class ResNetConfig:
 
     kind: ClassVar[str] = "resnet"
     """What this configuration is called where only its values are kept."""
+    title: ClassVar[str] = "ResNet"
+    """What people call such models."""
 
     backbone: Backbone = Backbone()
     """The convolutions."""
@@ -188,3 +190,26 @@ class ResNetConfig:
     def grid(self) -> Grid:
         """(h, w), the places of the last feature map."""
         return self.backbone.sides(self.image)[-1]
+
+    @property
+    def blocks(self) -> int:
+        """How many residual units the model has."""
+        return sum(self.backbone.units)
+
+    @property
+    def pools(self) -> bool:
+        """Whether the model has one answer an image, rather than one for every position."""
+        return self.pool != "none"
+
+    def fitting(self, image: Grid) -> Grid:
+        """The size of images that comes nearest to `image` and is not above it: any will do."""
+        return tuple(image)
+
+    def resized(self, image: Grid, method: str | None = None) -> "ResNetConfig":
+        """The same model for images of this (height, width); there is nothing to resample by a
+        method."""
+        return replace(self, image=tuple(image))
+
+    def with_head(self, classes: int) -> "ResNetConfig":
+        """The same model with a new head of so many classes; 0 is none."""
+        return replace(self, classes=classes, head_bias=0.0)

@@ -1,6 +1,6 @@
 """Every setting of a Vision Transformer as one frozen value, and the sizes of Table 1."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from vitkit.models.backbone import Backbone, Grid, backbone_from, check_choices
@@ -26,11 +26,39 @@ SIZES = {
     "G-opt": {"width": 1536, "depth": 48, "mlp": 8192, "heads": 16},
     "e": {"width": 1792, "depth": 56, "mlp": 15360, "heads": 16},
 }
-READS = {
-    "token": 1,
-    "distilled": 2,
-}  # how many of the first tokens a pooling reads; the others read all
-WITHIN = ("relative", "rotary")  # positions that act within attention, at every block
+READS = {"token": 1, "distilled": 2}  # how many first tokens a pooling reads; others read all
+
+
+@dataclass(frozen=True)
+class PositionKind:
+    """What a kind of position embedding asks of a configuration, and where it enters."""
+
+    inject: Literal["stem", "every", "shared"] = "stem"
+    """Where it enters unless told: before the first block, or at every block with tables of its own
+    or shared ones."""
+    within: bool = False
+    """Whether it acts within attention, rather than being added to tokens."""
+    tables: bool = False
+    """Whether it has parameters."""
+    prefix_rows: bool = False
+    """Whether the tokens before the patches have positions too."""
+    any_grid: bool = True
+    """Whether it has a meaning on another grid than the one it was made for."""
+    width_multiple: int = 1
+    """What the width of a token must be a multiple of."""
+    head_multiple: int = 1
+    """What the width of a head must be a multiple of."""
+
+
+POSITION_KINDS = {
+    "none": PositionKind(),
+    "learned": PositionKind(tables=True, prefix_rows=True),
+    "learned2d": PositionKind(tables=True, prefix_rows=True, width_multiple=2),
+    "relative": PositionKind("every", within=True, tables=True, any_grid=False),
+    "sincos": PositionKind(width_multiple=4),
+    "sincos-moco": PositionKind(width_multiple=4),
+    "rotary": PositionKind("shared", within=True, head_multiple=4),
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +67,8 @@ class ViTConfig:
 
     kind: ClassVar[str] = "vit"
     """What this configuration is called where only its values are kept."""
+    title: ClassVar[str] = "Vision Transformer"
+    """What people call such models."""
 
     width: int = 768
     """D, the size of every token's state."""
@@ -92,6 +122,9 @@ class ViTConfig:
     left open: the first for what is added to tokens; relative and rotary act within attention, so at every block."""
     prefix_positions: int | None = None
     """How many of the tokens before the patches have a position of their own; left open: all of a learned table."""
+    position_grid: tuple[int, int] | None = None
+    """(h, w), the grid that rotary positions were trained on, over whose extent others are stretched;
+    left open: that of `image`. A model that is made to fit another size keeps it."""
     resample: Literal["google", "timm", "huggingface", "torchvision"] = "google"
     """How positions are carried to another grid."""
     stem: Backbone | None = None
@@ -101,86 +134,120 @@ class ViTConfig:
     (Axial-ViT, App. D.6)."""
 
     def __post_init__(self):
-        if isinstance(self.image, int):
-            object.__setattr__(self, "image", (self.image, self.image))
-        object.__setattr__(self, "image", tuple(self.image))
+        self._normalise_types()
+        check_choices(self)
+        self._check_numbers()
+        self._check_image()
+        self._check_pooling()
+        self._check_positions()
+        self._check_axial()
+
+    def _normalise_types(self) -> None:
+        """One number for a square image, lists for tuples, and a dict for a stem, as JSON has them."""
+        image = self.image
+        if isinstance(image, int):
+            image = (image, image)
+        object.__setattr__(self, "image", tuple(image))
+        if self.position_grid is not None:
+            object.__setattr__(self, "position_grid", tuple(self.position_grid))
         if self.stem is not None:
             object.__setattr__(self, "stem", backbone_from(self.stem))
+
+    def _check_numbers(self) -> None:
         if not isinstance(self.layer_scale, int | float | None):
             raise ValueError(f"layer_scale is {self.layer_scale!r}; it is a number, or None")
-        check_choices(self)
         for name in ("width", "depth", "mlp", "heads", "patch", "channels"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; it must be a whole number of at least 1"
-                )
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
         for name in ("classes", "representation", "registers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+            value = getattr(self, name)
+            if value < 0:
+                raise ValueError(f"{name} is {value}; it must be 0 or more")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, name) < 1:
+            value = getattr(self, name)
+            if not 0 <= value < 1:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}; it is a probability from 0 up to, not including, 1"
+                    f"{name} is {value}; it is a probability from 0 up to, not including, 1"
                 )
         if self.width % self.heads:
             raise ValueError(
                 f"a width of {self.width} cannot be split among {self.heads} heads; choose a divisor"
             )
-        if len(self.image) != 2 or any(
-            side < self.stride or side % self.stride for side in self.image
-        ):
+
+    def _check_image(self) -> None:
+        stride = self.stride
+        if len(self.image) != 2 or any(side < stride or side % stride for side in self.image):
             raise ValueError(
-                f"an image of {' x '.join(map(str, self.image))} pixels cannot be cut into patches of {self.stride} x "
-                f"{self.stride}; choose multiples of {self.stride}"
+                f"an image of {' x '.join(map(str, self.image))} pixels cannot be cut into patches of "
+                f"{stride} x {stride}; choose multiples of {stride}"
             )
+
+    def _check_pooling(self) -> None:
         if self.pool in READS and self.class_token is False:
             raise ValueError(
-                f'pool is "{self.pool}" but class_token is False; choose "gap" or "map", or keep the token'
+                f'pool is "{self.pool}" but class_token is False; choose "gap" or "map", or keep the '
+                "token"
             )
         if self.pool == "distilled" and (not self.registers or self.representation):
             raise ValueError(
-                f'pool is "distilled" with {self.registers} registers and a representation layer of {self.representation}; '
-                "it reads the first register, and has no representation layer"
+                f'pool is "distilled" with {self.registers} registers and a representation layer of '
+                f"{self.representation}; it reads the first register, and has no representation layer"
             )
-        self._check_positions()
 
-    def _check_positions(self):
-        parts = {"learned2d": (self.width, 2), "rotary": (self.width // self.heads, 4)}
-        parts |= dict.fromkeys(("sincos", "sincos-moco"), (self.width, 4))
-        size, divisor = parts.get(self.positions, (0, 1))
-        if size % divisor:
-            whose = "a head's width" if self.positions == "rotary" else "a width"
+    def _check_positions(self) -> None:
+        kind = POSITION_KINDS[self.positions]
+        sizes = (
+            ("a width", self.width, kind.width_multiple),
+            ("a head's width", self.width // self.heads, kind.head_multiple),
+        )
+        for whose, size, multiple in sizes:
+            if size % multiple:
+                raise ValueError(
+                    f"{whose} of {size} cannot hold {self.positions} positions, for x and for y; "
+                    f"choose a multiple of {multiple}"
+                )
+        most = self.prefix if kind.prefix_rows else 0
+        if not 0 <= self.position_rows <= most:
             raise ValueError(
-                f"{whose} of {size} cannot hold {self.positions} positions, for x and for y; choose a multiple of {divisor}"
+                f"prefix_positions is {self.prefix_positions}; there are {self.prefix} tokens before "
+                f"the patches, and {self.positions} positions"
             )
-        if (
-            not 0
-            <= self.position_rows
-            <= (self.prefix if self.positions in ("learned", "learned2d") else 0)
+        if self.inject == "stem" and kind.within:
+            raise ValueError(
+                f'inject is "stem" but {self.positions} positions act within attention; choose '
+                '"every" or "shared"'
+            )
+        if self.inject == "every" and not kind.tables:
+            raise ValueError(
+                f'inject is "every" but {self.positions} positions have no parameters to differ by; '
+                'choose "stem" or "shared"'
+            )
+        if self.position_grid is not None and self.positions != "rotary":
+            raise ValueError(
+                f"position_grid is {self.position_grid}, which is for rotary positions; "
+                f"{self.positions} ones take the grid of the image"
+            )
+        if self.position_grid is not None and (
+            len(self.position_grid) != 2 or min(self.position_grid) < 1
         ):
             raise ValueError(
-                f"prefix_positions is {self.prefix_positions}; there are {self.prefix} tokens before the patches, and "
-                f"{self.positions} positions"
+                f"position_grid is {self.position_grid}; it is a height and a width in patches"
             )
-        if self.inject == "stem" and self.positions in WITHIN:
+
+    def _check_axial(self) -> None:
+        if self.mixer != "axial":
+            return
+        if self.prefix:
             raise ValueError(
-                f'inject is "stem" but {self.positions} positions act within attention; choose "every" or "shared"'
+                f"an axial model has no place in its rows and columns for {self.prefix} tokens before "
+                'the patches; choose pool "gap", "map", "corner" or "none", and no registers'
             )
-        if self.inject == "every" and self.positions in ("sincos", "sincos-moco", "rotary", "none"):
+        if POSITION_KINDS[self.positions].within:
             raise ValueError(
-                f'inject is "every" but {self.positions} positions have no parameters to differ by; choose "stem" or "shared"'
+                f"{self.positions} positions are made for attention among all tokens; an axial model "
+                "takes those that are added to tokens: learned, learned2d, sincos, or none"
             )
-        if self.mixer == "axial":
-            if self.prefix:
-                raise ValueError(
-                    f"an axial model has no place in its rows and columns for {self.prefix} tokens before the patches; "
-                    'choose pool "gap", "map", "corner" or "none", and no registers'
-                )
-            if self.positions in WITHIN:
-                raise ValueError(
-                    f"{self.positions} positions are made for attention among all tokens; an axial model takes those "
-                    "that are added to tokens: learned, learned2d, sincos, or none"
-                )
 
     @property
     def grid(self) -> Grid:
@@ -189,25 +256,74 @@ class ViTConfig:
 
     @property
     def stride(self) -> int:
-        """Pixels of the image along a token's side: the patch size, times the stride of the ResNet below it."""
-        return self.patch * (self.stem.stride if self.stem else 1)
+        """Pixels along a token's side: the patch size, times the stride of the ResNet below it."""
+        if self.stem is None:
+            return self.patch
+        return self.patch * self.stem.stride
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the model has, and residual units below them."""
+        if self.stem is None:
+            return self.depth
+        return self.depth + sum(self.stem.units)
 
     @property
     def injected(self) -> str:
         """Where the positions enter: `inject`, or what goes with their kind."""
-        return self.inject or {"relative": "every", "rotary": "shared"}.get(self.positions, "stem")
+        return self.inject or POSITION_KINDS[self.positions].inject
 
     @property
     def prefix(self) -> int:
         """Tokens before the patches: the class token, if there is one, and the registers."""
-        return (
-            int(self.pool in READS if self.class_token is None else self.class_token)
-            + self.registers
-        )
+        class_token = self.class_token
+        if class_token is None:
+            class_token = self.pool in READS
+        return int(class_token) + self.registers
 
     @property
     def position_rows(self) -> int:
         """How many of those have a row in the position table."""
-        if self.prefix_positions is None:
-            return self.prefix if self.positions in ("learned", "learned2d") else 0
-        return self.prefix_positions
+        if self.prefix_positions is not None:
+            return self.prefix_positions
+        return self.prefix if POSITION_KINDS[self.positions].prefix_rows else 0
+
+    @property
+    def tokens_read(self) -> int | None:
+        """How many of the first tokens the pooling reads; None is all."""
+        return READS.get(self.pool)
+
+    @property
+    def pools(self) -> bool:
+        """Whether the model has one answer an image, rather than one for every token."""
+        return self.pool != "none"
+
+    def fitting(self, image: Grid) -> Grid:
+        """The largest (height, width) that patches divide and that is not above `image`; at least
+        one patch."""
+        height, width = (max(side // self.stride, 1) * self.stride for side in image)
+        return height, width
+
+    def resized(self, image: Grid, method: str | None = None) -> "ViTConfig":
+        """The same model for images of this (height, width).
+
+        `method` resamples its positions; the origin's own unless told. Raises ValueError for a size
+        that patches do not divide, or that relative positions have no meaning for.
+        """
+        new = replace(self, image=tuple(image), resample=method or self.resample)
+        if new.grid == self.grid:
+            return new
+        if not POSITION_KINDS[self.positions].any_grid:
+            raise ValueError(
+                f"{self.positions} positions of {self.grid[0]} x {self.grid[1]} patches have no "
+                f"meaning on {new.grid[0]} x {new.grid[1]}: in raster order an offset is another "
+                "direction there"
+            )
+        if self.positions == "rotary":
+            new = replace(new, position_grid=self.position_grid or self.grid)
+        return new
+
+    def with_head(self, classes: int) -> "ViTConfig":
+        """The same model with a new head of so many classes straight on the pooled state (Section
+        3.2); 0 is none."""
+        return replace(self, classes=classes, head_bias=0.0, representation=0)

@@ -8,10 +8,10 @@ out, as the compiler's cost analysis does that they come from.
 
 from typing import NamedTuple
 
+from vitkit.models.ancestors import HEADS, WINDOW, LeNetConfig
+from vitkit.models.ancestors import split_channels as split
 from vitkit.models.backbone import Backbone, Grid, ResNetConfig
 from vitkit.models.config import ViTConfig
-from vitkit.models.lenet import LeNetConfig
-from vitkit.models.mixers import HEADS, WINDOW, split
 from vitkit.models.resnet import same
 
 

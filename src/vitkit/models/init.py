@@ -11,6 +11,14 @@ def lecun_normal_(weight: Tensor) -> Tensor:
     return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
+def init_head(head: nn.Module, bias: float) -> None:
+    """Every classifier of a head: zero weights, and a bias of its own (-10 with the sigmoid loss)."""
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.zeros_(layer.weight)
+            nn.init.constant_(layer.bias, bias)
+
+
 def init_children(model: nn.Module) -> None:
     """Norms start as the identity, then every module below `model` by its own `init_weights`."""
     for module in model.modules():

@@ -9,10 +9,10 @@ Legend: T tokens, D width, M hidden width of the MLP, H heads, N patches, K clas
 from dataclasses import replace
 from typing import Literal
 
+from vitkit.models.ancestors import LeNetConfig
 from vitkit.models.backbone import ResNetConfig
 from vitkit.models.config import READS, ViTConfig
 from vitkit.models.cost import cost
-from vitkit.models.lenet import LeNetConfig
 
 
 def activations(
@@ -49,10 +49,8 @@ def _block(config: ViTConfig, tokens: int, asking: int, low: int) -> int:
     width, mlp, heads = config.width, config.mlp, config.heads
     # both LayerNorms keep their input, and a mean and a deviation a token
     norms = (tokens + asking) * (4 * width + 2 * 4)
-    queries = (2 * tokens + asking) * low * width  # q, k, v, from which attention is computed again
-    # a few rows of a tensor are read as a new one
-    copied = asking if asking < tokens and (low < 4 or asking > 1) else 0
-    inputs = (tokens + copied) * low * width  # of the products that make them
+    queries = 3 * tokens * low * width  # q, k, v, from which attention is computed again
+    inputs = tokens * low * width  # of the products that make them
     attention = asking * (
         low * width + 4 * heads
     )  # its output, which the next product reads, and the softmax's sums
@@ -87,5 +85,6 @@ def _head(config: ViTConfig, tokens: int, asking: int, low: int) -> int:
 def _map(config: ViTConfig, tokens: int, low: int) -> int:
     """Attention pooling: one query asks every token, and goes through an MLP."""
     width, mlp = config.width, config.mlp
-    attention = low * width * (3 * tokens + 2) + 4 * config.heads
+    once = 1 if low == 4 else 0  # what a float32 product reads again
+    attention = low * width * (4 * tokens + once) + 4 * config.heads
     return attention + 4 * width + 2 * 4 + low * (width + 2 * mlp)

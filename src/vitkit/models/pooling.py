@@ -1,9 +1,10 @@
 """From tokens to what the head reads (Eq. 4, Appendix D.3), and the head with two classifiers.
 
+A pooling says how many of the first tokens it reads (`queries`, None for all), so that the last
+block need not answer for the others.
+
 Legend: B batch, T tokens, D width, K classes.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,63 @@ from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
 
 
+class FirstTokens(nn.Module):
+    """The class token (the paper), or with DeiT's the distillation token beside it."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.queries = config.tokens_read
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, D), or of two tokens (B, 2·D)."""
+        return x[:, : self.queries].flatten(1)
+
+
+class Mean(nn.Module):
+    """Global average pooling: the mean of the patches (App. D.3)."""
+
+    queries = None
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.prefix = config.prefix
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, D)."""
+        return x[:, self.prefix :].mean(1)
+
+
+class Corner(nn.Module):
+    """The first patch, as the published Axial-ViT has it (App. D.6)."""
+
+    queries = None
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.prefix = config.prefix
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, D)."""
+        return x[:, self.prefix]
+
+
+class EveryToken(nn.Module):
+    """No pooling: the head answers for every token."""
+
+    queries = None
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D), as it is."""
+        return x
+
+
 class AttentionPool(nn.Module):
-    """MAP, multi-head attention pooling (big_vision): a learned probe asks every token: (B, T, D) -> (B, D)."""
+    """MAP, multi-head attention pooling (big_vision): a learned probe asks every token."""
+
+    queries = None
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -24,18 +80,22 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(config.width, config.mlp, config.gelu, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.attention(x, self.probe.expand(x.shape[0], -1, -1))
-        return (x + self.mlp(self.norm(x)))[:, 0]
+        """(B, T, D) -> (B, D)."""
+        q, _, _ = self.attention.project(self.probe)
+        q = q.expand(x.shape[0], -1, -1, -1)  # (B, H, 1, E): the same question to every image
+        _, k, v = self.attention.project(x)  # (B, H, T, E)
+        x = self.attention.join(self.attention.attend(q, k, v))  # (B, 1, D)
+        x = x + self.mlp(self.norm(x))
+        return x[:, 0]
 
     def init_weights(self) -> None:
-        limit = (
-            6 / (1 + self.probe.shape[-1])
-        ) ** 0.5  # Glorot's for a 1 x D matrix, as flax counts its fans
+        # Glorot's limit for a 1 x D matrix, as flax counts its fans
+        limit = (6 / (1 + self.probe.shape[-1])) ** 0.5
         nn.init.uniform_(self.probe, -limit, limit)
 
 
 class DistilledHead(nn.Module):
-    """DeiT's: the class token and the distillation token have a classifier each; their mean counts: (B, 2·D) -> (B, K)."""
+    """DeiT's: class token and distillation token have a classifier each, whose mean counts."""
 
     def __init__(self, width: int, classes: int):
         super().__init__()
@@ -43,15 +103,16 @@ class DistilledHead(nn.Module):
         self.distilled = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, 2·D) -> (B, K)."""
         token, distilled = x.chunk(2, -1)
         return (self.token(token) + self.distilled(distilled)) / 2
 
 
-POOL: dict[str, Callable[[Tensor, int], Tensor] | None] = {
-    "token": lambda x, prefix: x[:, 0],
-    "distilled": lambda x, prefix: x[:, :2].flatten(1),
-    "gap": lambda x, prefix: x[:, prefix:].mean(1),
-    "map": None,  # has weights of its own: AttentionPool
-    "corner": lambda x, prefix: x[:, prefix],
-    "none": lambda x, prefix: x,
+POOL: dict[str, type[nn.Module]] = {
+    "token": FirstTokens,
+    "distilled": FirstTokens,
+    "gap": Mean,
+    "map": AttentionPool,
+    "corner": Corner,
+    "none": EveryToken,
 }

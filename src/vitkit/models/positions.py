@@ -1,24 +1,27 @@
-"""Position embeddings: where a patch is (Eq. 1, Appendix D.4), and the same table on another grid (Section 3.2).
+"""Position embeddings: where a patch is (Eq. 1, Appendix D.4), on any grid (Section 3.2).
 
-Those that are added to tokens are modules (grid, device) -> (1, T, D); those that act within attention (queries, keys, grid)
--> the same two, and a bias of the logits.
+Every kind is a module with two methods, of which it needs one: `add` puts positions into tokens,
+`within` gives what acts within attention. A kind that has tables also says, by `resampled`, what
+they are on another grid: a model that is fed images of another size and one that was made for them
+by `resized` compute the same.
 
-Legend: B batch, T tokens, Q tokens that ask, N = h·w patches, D width, H heads, E width of a head, (h, w) the grid of patches.
+To add a kind: a class here, its name in POSITIONS below, and what it asks of a configuration in
+config.py (POSITION_KINDS).
+
+Legend: B batch, T tokens, N = h·w patches, D width, H heads, E width of a head, (h, w) the grid.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.attention import AttentionPositions
 from vitkit.models.backbone import Grid
 from vitkit.models.config import ViTConfig
 
 # How each origin of weights resamples a table; they differ by more than rounding.
 RESAMPLE = {
-    "google": {
-        "mode": "bilinear",
-        "align_corners": True,
-    },  # scipy.ndimage.zoom(order=1): the official code
+    "google": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom(order=1)
     "timm": {"mode": "bicubic", "antialias": True},
     "huggingface": {"mode": "bicubic"},
     "torchvision": {"mode": "bicubic", "align_corners": True},
@@ -28,8 +31,9 @@ RESAMPLE = {
 def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Tensor:
     """A position table on another grid: (1, prefix + h·w, D) -> (1, prefix + h'·w', D).
 
-    Rows before the patches (class token, registers) stay as they are; the patches' rows are interpolated in two
-    dimensions "according to their location in the original image" (Section 3.2), in float64 where there is one.
+    Rows before the patches (class token, registers) stay as they are; the patches' rows are
+    interpolated in two dimensions, "according to their location in the original image" (Section
+    3.2). Raises ValueError for an unknown method, or a table that cannot hold the old grid.
     """
     if method not in RESAMPLE:
         raise ValueError(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
@@ -40,135 +44,237 @@ def resample(table: Tensor, old: Grid, new: Grid, method: str = "google") -> Ten
         )
     if old == new:
         return table
-    exact = (
-        torch.float32 if table.device.type == "mps" else torch.float64
-    )  # which Apple's GPUs do not have
-    image = table[:, prefix:].to(exact).unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, h, w)
+    image = table[:, prefix:].to(exact_dtype(table.device))
+    image = image.unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, h, w)
     image = F.interpolate(image, size=new, **RESAMPLE[method])
-    return torch.cat(
-        [table[:, :prefix], image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)], 1
-    )
+    patches = image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)  # (1, h'·w', D)
+    return torch.cat([table[:, :prefix], patches], 1)
 
 
-def sincos(grid: Grid, width: int, form: str = "sincos", temperature: float = 10_000.0) -> Tensor:
-    """Fixed 2-D positions: (h, w) -> (1, h·w, D), sines and cosines of one axis, then of the other.
-
-    "sincos" is big_vision's: x first, frequencies from 1 down to 1 / temperature. "sincos-moco" is MoCo v3's: y first, and
-    the lowest frequency is left out.
-    """
-    quarter = width // 4
-    steps = max(quarter - 1, 1) if form == "sincos" else quarter
-    omega = temperature ** -(torch.arange(quarter, dtype=torch.float64) / steps)
-    y, x = torch.meshgrid(
-        *(torch.arange(side, dtype=torch.float64) for side in grid), indexing="ij"
-    )
-    angles = [
-        place.flatten()[:, None] * omega for place in ((x, y) if form == "sincos" else (y, x))
-    ]
-    return torch.cat(
-        [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], 1
-    ).float()[None]
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """float64 where the device has it; Apple's GPUs do not."""
+    if device.type == "mps":
+        return torch.float32
+    return torch.float64
 
 
-class SinCosPositions(nn.Module):
-    """Fixed 2-D positions (App. D.4 has learned ones only): no parameters, any grid; none for the prefix."""
+class NoPositions(nn.Module):
+    """None at all: the patches are a set, and only the class token is told apart."""
 
-    def __init__(self, config: ViTConfig):
+    def __init__(self, config: ViTConfig | None = None):
         super().__init__()
-        self.prefix, self.width, self.form = config.prefix, config.width, config.positions
-        self._cache: dict[tuple, Tensor] = {}
 
-    def forward(self, grid: Grid, device: torch.device | None = None) -> Tensor:
-        """-> (1, T, D) for this grid, on a device."""
-        key = (grid, device)
-        if key not in self._cache or torch.compiler.is_compiling():
-            table = F.pad(sincos(grid, self.width, self.form), (0, 0, self.prefix, 0)).to(device)
-            if torch.compiler.is_compiling():
-                return table
-            self._cache[key] = table
-        return self._cache[key]
+    def add(self, x: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D), as they are."""
+        return x
+
+    def within(self, grid: Grid) -> AttentionPositions | None:
+        """Nothing acts within attention."""
+        return None
 
 
 class LearnedPositions(nn.Module):
     """One learned vector a token, in raster order, the class token's first: E_pos of Eq. 1.
 
-    Of the `prefix` tokens before the patches the first `rows` have one.
+    Of the tokens before the patches the first `rows` have one; the others, `bare`, have none.
     """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.grid, self.rows, self.method = config.grid, config.position_rows, config.resample
-        self.bare = config.prefix - self.rows
-        self.table = nn.Parameter(
-            torch.empty(1, self.rows + self.grid[0] * self.grid[1], config.width)
-        )
-        self._cache: dict[tuple, Tensor] = {}
+        self.grid = config.grid
+        self.method = config.resample
+        self.rows = config.position_rows
+        self.bare = config.prefix - config.position_rows
+        patches = self.grid[0] * self.grid[1]
+        self.table = nn.Parameter(torch.empty(1, self.rows + patches, config.width))
 
-    def forward(self, grid: Grid, device: torch.device | None = None) -> Tensor:
-        """-> (1, T, D) for this grid. Another grid than the table's own is resampled, once per grid outside training."""
-        table = self._on(grid)
-        if not self.bare:
-            return table
-        bare = table.new_zeros(1, self.bare, table.shape[-1])
-        return torch.cat([table[:, : self.rows], bare, table[:, self.rows :]], 1)
+    def add(self, x: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, T, D); the table is resampled for another grid than its own."""
+        table = resample(self.table, self.grid, grid, self.method)
+        return x + with_bare_rows(table, self.rows, self.bare)
 
-    def _on(self, grid: Grid) -> Tensor:
-        """-> (1, rows + h·w, D)."""
-        if (
-            torch.is_grad_enabled() and self._cache
-        ):  # an update may follow; a fused one leaves no trace on the table
-            self._cache.clear()
-        if grid == self.grid:
-            return self.table
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return resample(self.table, self.grid, grid, self.method)
-        key = (grid, self.table.data_ptr(), self.table._version)  # a changed table is another table
-        if key not in self._cache:
-            self._cache = {k: t for k, t in self._cache.items() if k[1:] == key[1:]}
-            self._cache[key] = resample(self.table, self.grid, grid, self.method)
-        return self._cache[key]
+    def within(self, grid: Grid) -> AttentionPositions | None:
+        """Nothing acts within attention."""
+        return None
+
+    def resampled(self, old: "LearnedPositions") -> dict[str, Tensor]:
+        """The tables of `old`, made for another grid, on this one's."""
+        return {"table": resample(old.table, old.grid, self.grid, self.method)}
 
     def init_weights(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
 
 class LearnedPositions2D(nn.Module):
-    """A learned vector of D/2 for every column, and one for every row; a patch has both, x before y (App. D.4).
+    """A learned vector of D/2 for every column, and one for every row; a patch has both, x first
+    (App. D.4).
 
-    Tokens before the patches have a whole vector of their own. Other grids resample each axis alone.
+    Tokens before the patches have a whole vector of their own. Each axis is resampled alone.
     """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        half, rows = config.width // 2, config.position_rows
-        self.bare, self.method = config.prefix - rows, config.resample
-        self.down, self.across = (nn.Parameter(torch.empty(1, side, half)) for side in config.grid)
-        self.prefix = nn.Parameter(torch.empty(1, rows, config.width)) if rows else None
+        height, width = config.grid
+        self.method = config.resample
+        self.rows = config.position_rows
+        self.bare = config.prefix - config.position_rows
+        self.down = nn.Parameter(torch.empty(1, height, config.width // 2))
+        self.across = nn.Parameter(torch.empty(1, width, config.width // 2))
+        self.prefix = None
+        if self.rows:
+            self.prefix = nn.Parameter(torch.empty(1, self.rows, config.width))
 
-    def forward(self, grid: Grid, device: torch.device | None = None) -> Tensor:
-        """-> (1, T, D) for this grid."""
-        down, across = (
-            resample(table, (1, table.shape[1]), (1, side), self.method)
-            for table, side in zip((self.down, self.across), grid, strict=True)
-        )
-        x, y = (
-            across[:, None].expand(-1, grid[0], -1, -1),
-            down[:, :, None].expand(-1, -1, grid[1], -1),
-        )
-        patches = torch.cat([x, y], -1).flatten(1, 2)  # raster order
-        bare = patches.new_zeros(1, self.bare, patches.shape[-1])
-        return torch.cat([*([] if self.prefix is None else [self.prefix]), bare, patches], 1)
+    def add(self, x: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, T, D), on any grid."""
+        return x + self.table(grid)
+
+    def table(self, grid: Grid) -> Tensor:
+        """The positions of all tokens of a grid, (1, T, D)."""
+        down = along(self.down, grid[0], self.method)[:, :, None].expand(-1, -1, grid[1], -1)
+        across = along(self.across, grid[1], self.method)[:, None].expand(-1, grid[0], -1, -1)
+        table = torch.cat([across, down], -1).flatten(1, 2)  # (1, N, D) in raster order
+        if self.prefix is not None:
+            table = torch.cat([self.prefix, table], 1)
+        return with_bare_rows(table, self.rows, self.bare)
+
+    def within(self, grid: Grid) -> AttentionPositions | None:
+        """Nothing acts within attention."""
+        return None
+
+    def resampled(self, old: "LearnedPositions2D") -> dict[str, Tensor]:
+        """The tables of `old`, made for another grid, on this one's."""
+        return {
+            "down": along(old.down, self.down.shape[1], self.method),
+            "across": along(old.across, self.across.shape[1], self.method),
+        }
 
     def init_weights(self) -> None:
         for table in self.parameters():
             nn.init.normal_(table, std=0.02)
 
 
-class Offsets(nn.Module):
-    """Relative positions of a sequence (App. D.4): a query's affinity to the offset from a key is added to their logit.
+class SinCosPositions(nn.Module):
+    """Fixed sines and cosines of x and y (App. D.4 has learned positions only): no parameters."""
 
-    One vector of a head's width for each of 2L - 1 offsets, query minus key, shared by all heads and scaled as the content
-    is. Along an axis, other lengths stretch the offsets over the same extent.
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.form = config.positions
+        self.grid = config.grid
+        self.width = config.width
+        self.bare = config.prefix
+        self.prepared: Tensor | None = None  # by `prepare`: the table of the model's own grid
+
+    def add(self, x: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, T, D), on any grid; tokens before the patches have no position."""
+        if self.prepared is not None and grid == self.grid:
+            return x + self.prepared.to(x)
+        return x + self.table(grid, x.device).to(x.dtype)
+
+    def table(self, grid: Grid, device: torch.device) -> Tensor:
+        """The positions of all tokens of a grid, float32 (1, T, D)."""
+        patches = sincos(grid, self.width, self.form, device=device)
+        return with_bare_rows(patches, 0, self.bare)
+
+    def prepare(self, device: torch.device) -> None:
+        """For inference: compute the table of the model's own grid once and for all."""
+        self.prepared = self.table(self.grid, device)
+
+    def within(self, grid: Grid) -> AttentionPositions | None:
+        """Nothing acts within attention."""
+        return None
+
+
+def sincos(
+    grid: Grid,
+    width: int,
+    form: str = "sincos",
+    temperature: float = 10_000.0,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Fixed 2-D positions: (h, w) -> float32 (1, h·w, D), sines and cosines of one axis, then of the
+    other.
+
+    "sincos" is big_vision's: x first, frequencies from 1 down to 1 / temperature. "sincos-moco" is
+    MoCo v3's: y first, and the lowest frequency is left out.
+    """
+    quarter = width // 4
+    steps = quarter
+    if form == "sincos":
+        steps = max(quarter - 1, 1)
+    exact = exact_dtype(torch.device(device))
+    omega = temperature ** -(torch.arange(quarter, dtype=exact, device=device) / steps)
+
+    def waves(side: int) -> Tensor:
+        """Of one axis: (side, D/2)."""
+        angles = torch.arange(side, dtype=exact, device=device)[:, None] * omega
+        return torch.cat([angles.sin(), angles.cos()], 1)
+
+    height, across = grid
+    y = waves(height)[:, None].expand(-1, across, -1)  # (h, w, D/2)
+    x = waves(across)[None].expand(height, -1, -1)
+    axes = [x, y] if form == "sincos" else [y, x]
+    return torch.cat(axes, -1).flatten(0, 1).float()[None]
+
+
+class RotaryPositions(nn.Module):
+    """Queries and keys turned by angles that grow with x and with y, so that their products depend
+    on offsets (RoPE, in 2-D).
+
+    Half of a head's pairs turn with x, half with y, at frequencies from 1 down to 1 / 100
+    (RoPE-ViT's axial form). Tokens before the patches are not turned. Another grid is stretched
+    over the extent of the one that the model was trained on, corner to corner.
+    """
+
+    def __init__(self, config: ViTConfig, temperature: float = 100.0):
+        super().__init__()
+        self.trained_grid = config.position_grid or config.grid
+        self.prefix = config.prefix
+        self.temperature = temperature
+
+    def add(self, x: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D), as they are."""
+        return x
+
+    def within(self, grid: Grid) -> AttentionPositions | None:
+        """Turns queries and keys (B, H, T, E), and adds no bias."""
+
+        def turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, None]:
+            angles = self.angles(grid, q.shape[-1], q.device)
+            return self.turned(q, angles), self.turned(k, angles), None
+
+        return turn
+
+    def angles(self, grid: Grid, size: int, device: torch.device) -> Tensor:
+        """The angle of every pair of a head at every patch: (N, E / 2)."""
+        pairs = torch.arange(size // 4, device=device)
+        omega = self.temperature ** -(pairs / (size // 4))
+        y = stretched(grid[0], self.trained_grid[0], device)[:, None].expand(-1, grid[1])  # (h, w)
+        x = stretched(grid[1], self.trained_grid[1], device)[None].expand(grid[0], -1)
+        return torch.cat([x.flatten()[:, None] * omega, y.flatten()[:, None] * omega], 1)
+
+    def turned(self, x: Tensor, angles: Tensor) -> Tensor:
+        """(B, H, T, E) -> the same; the i-th pair is elements i and i + E / 2."""
+        if x.shape[-2] <= self.prefix:
+            return x
+        cos = angles.cos().to(x.dtype)
+        sin = angles.sin().to(x.dtype)
+        prefix = x[..., : self.prefix, :]
+        a, b = x[..., self.prefix :, :].chunk(2, -1)
+        patches = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+        return torch.cat([prefix, patches], -2)
+
+
+def stretched(side: int, trained: int, device: torch.device) -> Tensor:
+    """`side` coordinates, (side,), over the extent of `trained` patches: from 0 to trained - 1."""
+    return torch.arange(side, device=device) * ((trained - 1) / max(side - 1, 1))
+
+
+class Offsets(nn.Module):
+    """Relative positions of a sequence (App. D.4): a query's affinity to the offset from a key is
+    added to their logit.
+
+    One vector of a head's width for each of 2L - 1 offsets, query minus key, shared by all heads
+    and scaled as the content is. Other lengths stretch the offsets over the same extent.
     """
 
     def __init__(self, length: int, size: int):
@@ -177,75 +283,62 @@ class Offsets(nn.Module):
         self.table = nn.Parameter(torch.empty(1, 2 * length - 1, size))
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, H, Q, E), (B, H, T, E) -> both, and the bias (B, H, Q, T); the tokens that ask are the first Q of T."""
-        asking, tokens = q.shape[-2], k.shape[-2]
-        table = resample(self.table, (1, 2 * self.length - 1), (1, 2 * tokens - 1), "google")
-        place = torch.arange(tokens, device=q.device)
-        offsets = table[0].to(q.dtype)[place[:asking, None] - place + tokens - 1]  # (Q, T, E)
-        return q, k, torch.einsum("bhqe,qte->bhqt", q * q.shape[-1] ** -0.5, offsets)
+        """(B, H, T, E) twice -> both, and the bias of their logits, (B, H, T, T)."""
+        tokens = k.shape[-2]
+        table = along(self.table, 2 * tokens - 1, "google")[0].to(q.dtype)  # (2T - 1, E)
+        index = torch.arange(tokens, device=q.device)
+        offsets = table[index[:, None] - index + tokens - 1]  # (T, T, E)
+        scaled = q * q.shape[-1] ** -0.5
+        return q, k, torch.einsum("bhqe,qte->bhqt", scaled, offsets)
+
+    def resampled(self, old: "Offsets") -> dict[str, Tensor]:
+        """The table of `old`, made for another length, on this one's."""
+        return {"table": along(old.table, self.table.shape[1], "google")}
 
     def init_weights(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
 
 class RelativePositions(nn.Module):
-    """Offsets of the tokens' 1-D order, class token first, as the paper's 1-D relative attention (App. D.4)."""
+    """Offsets of the tokens' 1-D order, class token first: the paper's 1-D relative attention."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.grid = config.grid
-        self.offsets = Offsets(
-            config.prefix + config.grid[0] * config.grid[1], config.width // config.heads
-        )
+        tokens = config.prefix + config.grid[0] * config.grid[1]
+        self.offsets = Offsets(tokens, config.width // config.heads)
 
-    def forward(self, q: Tensor, k: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, H, Q, E), (B, H, T, E) -> both, and a bias (B, H, Q, T). Raises ValueError on another grid than its own."""
+    def add(self, x: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D), as they are."""
+        return x
+
+    def within(self, grid: Grid) -> AttentionPositions | None:
+        """The offsets' bias. Raises ValueError on another grid than its own."""
         if grid != self.grid:
             raise ValueError(
-                f"relative positions of {self.grid[0]} x {self.grid[1]} patches have no meaning on {grid[0]} x {grid[1]}: in "
-                "raster order an offset is another direction there; use images of the size that the model was made for"
+                f"relative positions of {self.grid[0]} x {self.grid[1]} patches have no meaning on "
+                f"{grid[0]} x {grid[1]}: in raster order an offset is another direction there; use "
+                "images of the size that the model was made for"
             )
-        return self.offsets(q, k)
+        return self.offsets
 
 
-class RotaryPositions(nn.Module):
-    """Queries and keys turned by angles that grow with x and with y, so that products depend on offsets (RoPE, in 2-D).
-
-    Half of a head's pairs turn with x, half with y, at frequencies from 1 down to 1 / 100 (RoPE-ViT's axial form). Tokens
-    before the patches are not turned. Another grid is stretched over the extent of the model's own, corner to corner.
-    """
-
-    def __init__(self, config: ViTConfig, temperature: float = 100.0):
-        super().__init__()
-        self.grid, self.prefix, self.temperature = config.grid, config.prefix, temperature
-
-    def forward(self, q: Tensor, k: Tensor, grid: Grid) -> tuple[Tensor, Tensor, None]:
-        """(B, H, Q, E), (B, H, T, E) -> both, turned, and no bias."""
-        angles = self.angles(grid, q.shape[-1], q.device)
-        return self.turned(q, angles), self.turned(k, angles), None
-
-    def angles(self, grid: Grid, size: int, device: torch.device) -> Tensor:
-        """-> (N, E / 2), the angle of every pair of a head at every patch."""
-        omega = self.temperature ** -(torch.arange(size // 4, device=device) / (size // 4))
-        places = [
-            torch.arange(new, device=device) * ((old - 1) / max(new - 1, 1))
-            for old, new in zip(self.grid, grid, strict=True)
-        ]
-        y, x = torch.meshgrid(*places, indexing="ij")
-        return torch.cat([place.flatten()[:, None] * omega for place in (x, y)], 1)
-
-    def turned(self, x: Tensor, angles: Tensor) -> Tensor:
-        """(B, H, T, E) -> the same; the i-th pair is elements i and i + E / 2."""
-        if x.shape[-2] <= self.prefix:
-            return x
-        a, b = x[..., self.prefix :, :].chunk(2, -1)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        return torch.cat(
-            [x[..., : self.prefix, :], torch.cat([a * cos - b * sin, a * sin + b * cos], -1)], -2
-        )
+def along(table: Tensor, length: int, method: str) -> Tensor:
+    """A table of one axis, (1, n, size), resampled to another length."""
+    return resample(table, (1, table.shape[1]), (1, length), method)
 
 
-POSITIONS = {
+def with_bare_rows(table: Tensor, rows: int, bare: int) -> Tensor:
+    """A table with rows of zeros for the `bare` tokens, without a position, after the first."""
+    if bare == 0:
+        return table
+    zeros = table.new_zeros(1, bare, table.shape[-1])
+    return torch.cat([table[:, :rows], zeros, table[:, rows:]], 1)
+
+
+NO_POSITIONS = NoPositions()  # has no state, so one is enough
+POSITIONS: dict[str, type[nn.Module]] = {
+    "none": NoPositions,
     "learned": LearnedPositions,
     "learned2d": LearnedPositions2D,
     "relative": RelativePositions,
@@ -255,13 +348,9 @@ POSITIONS = {
 }
 
 
-def positions(config: ViTConfig) -> nn.Module | None:
-    """The positions of a model: one module, or one for every block where each has a table of its own."""
-    if config.positions == "none":
-        return None
-    made = POSITIONS[config.positions]
-    return (
-        nn.ModuleList(made(config) for _ in range(config.depth))
-        if config.injected == "every"
-        else made(config)
-    )
+def build_positions(config: ViTConfig) -> nn.Module:
+    """The positions of a model: one module, or one for every block, each with its own table."""
+    kind = POSITIONS[config.positions]
+    if config.injected == "every":
+        return nn.ModuleList(kind(config) for _ in range(config.depth))
+    return kind(config)

@@ -1,21 +1,23 @@
-"""ResNets as BiT has them (Section 4.1): standardised kernels, GroupNorm, bottlenecks; alone, or as a hybrid's stem.
+"""ResNets as BiT has them (Section 4.1): standardised kernels, GroupNorm, bottlenecks; alone, or as a
+hybrid's stem.
 
-Legend: B batch, C channels, D channels of the last feature map, N its places, K classes, (h, w) its sides.
+Legend: B batch, C channels, D channels of the last feature map, N its positions, K classes, (h, w)
+its sides.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitkit.models.ancestors import AugmentedMixer, LocalMixer, split_channels
 from vitkit.models.axial import AxialMixer
 from vitkit.models.backbone import Backbone, Grid, ResNetConfig
-from vitkit.models.init import init_children, lecun_normal_
-from vitkit.models.mixers import AugmentedMixer, LocalMixer, split
+from vitkit.models.init import init_children, init_head, lecun_normal_
+from vitkit.models.stems import check_divisible, check_images
 
 
 def same(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -32,55 +34,52 @@ def padded(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
 
 
 def standardised(weight: Tensor, how: str, eps: float) -> Tensor:
-    """Every output channel's kernel with mean 0 and spread 1, in float32 at least: (out, in, k, k) as it came."""
+    """Every output channel's kernel with mean 0 and spread 1, in float32 at least.
+
+    (out, in, k, k) as it came. how: "std" divides by std + eps, "variance" by sqrt(variance + eps).
+    """
     exact = weight.to(torch.promote_types(weight.dtype, torch.float32))
     exact = exact - exact.mean((1, 2, 3), keepdim=True)
-    variance = exact.square().mean(
-        (1, 2, 3), keepdim=True
-    )  # of the population, as every origin has it
-    spread = variance.sqrt() + eps if how == "std" else (variance + eps).sqrt()
+    variance = exact.square().mean((1, 2, 3), keepdim=True)  # of the population, in every origin
+    if how == "std":
+        spread = variance.sqrt() + eps
+    else:
+        spread = (variance + eps).sqrt()
     return (exact / spread).to(weight.dtype)
 
 
 class Conv(nn.Module):
-    """A convolution without bias whose kernel is standardised in every pass: (B, C, h, w) -> (B, C', h', w').
-
-    Outside training the standardised kernel is kept, as long as the weight stays what it was.
-    """
+    """A convolution without bias whose kernel is standardised in every pass."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int, config: Backbone):
         super().__init__()
-        self.stride, self.same = stride, config.padding == "same"
-        self.how, self.eps = config.standardise, config.weight_eps
+        self.stride = stride
+        self.same = config.padding == "same"
+        self.how = config.standardise
+        self.eps = config.weight_eps
         self.weight = nn.Parameter(torch.empty(outputs, inputs, size, size))
-        self._kept: tuple[tuple, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        size, kernel = self.weight.shape[-1], self.kernel()
-        if not self.same:
-            return F.conv2d(x, kernel, stride=self.stride, padding=size // 2)
-        if self.stride == 1:  # odd kernels: the same on both sides
-            return F.conv2d(x, kernel, padding=size // 2)
-        return F.conv2d(padded(x, size, self.stride, 0.0), kernel, stride=self.stride)
+        """(B, C, h, w) -> (B, C', h', w')."""
+        size = self.weight.shape[-1]
+        kernel = self.weight
+        if self.how != "none":
+            kernel = standardised(kernel, self.how, self.eps)
+        if self.same and self.stride > 1:
+            return F.conv2d(padded(x, size, self.stride, 0.0), kernel, stride=self.stride)
+        # SAME with a stride of 1 pads odd kernels by as much on both sides
+        return F.conv2d(x, kernel, stride=self.stride, padding=size // 2)
 
-    def kernel(self) -> Tensor:
-        """What the image is convolved with."""
-        if self.how == "none":
-            return self.weight
-        if torch.is_grad_enabled() and self._kept is not None:
-            self._kept = None  # an update may follow; a fused one leaves no trace on the weight
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return standardised(self.weight, self.how, self.eps)
-        key = (self.weight.data_ptr(), self.weight._version, self.weight.dtype)
-        if self._kept is None or self._kept[0] != key:
-            self._kept = key, standardised(self.weight, self.how, self.eps)
-        return self._kept[1]
+    def prepare(self, device: torch.device) -> None:
+        """For inference: standardise the kernel once and for all. The weight is another then."""
+        if self.how != "none":
+            kernel = standardised(self.weight.detach(), self.how, self.eps)
+            self.weight = nn.Parameter(kernel, requires_grad=False)
+            self.how = "none"
 
     def init_weights(self) -> None:
-        if self.how == "none":
-            nn.init.kaiming_normal_(
-                self.weight, mode="fan_out", nonlinearity="relu"
-            )  # He et al., for BatchNorm
+        if self.how == "none":  # He et al., for BatchNorm
+            nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
         else:
             lecun_normal_(self.weight)
 
@@ -111,96 +110,133 @@ class Root(nn.Module):
         return F.max_pool2d(x, 3, 2)
 
 
-def augmented(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
+def conv_mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
+    """A 3 x 3 convolution."""
+    return Conv(channels, channels, 3, stride, config)
+
+
+def axial_mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
+    """Attention along rows, then along columns (App. D.6)."""
+    return AxialMixer(channels, stride, grid)
+
+
+def local_mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
+    """Attention to the 7 x 7 around."""
+    return LocalMixer(channels, stride)
+
+
+def augmented_mixer(channels: int, stride: int, grid: Grid, config: Backbone) -> nn.Module:
     """A convolution for most channels, attention for the rest."""
-    left = channels - split(channels)[1]
-    return AugmentedMixer(channels, stride, grid, Conv(channels, left, 3, stride, config))
+    _, values = split_channels(channels)
+    conv = Conv(channels, channels - values, 3, stride, config)
+    return AugmentedMixer(channels, stride, grid, conv)
 
 
 MIXERS: dict[str, Callable[[int, int, Grid, Backbone], nn.Module]] = {
-    "conv": lambda channels, stride, grid, config: Conv(channels, channels, 3, stride, config),
-    "axial": lambda channels, stride, grid, config: AxialMixer(channels, stride, grid),
-    "local": lambda channels, stride, grid, config: LocalMixer(channels, stride),
-    "augmented": augmented,
+    "conv": conv_mixer,
+    "axial": axial_mixer,
+    "local": local_mixer,
+    "augmented": augmented_mixer,
 }
 
 
 class Unit(nn.Module):
-    """A bottleneck: 1 x 1, 3 x 3 (with the stride), 1 x 1, around a shortcut: (B, C, h, w) -> (B, 4·inner, h', w').
+    """A bottleneck: 1 x 1, 3 x 3 (with the stride), 1 x 1, around a shortcut.
 
-    Normalised after each convolution ("post"), or before ("pre"), where the shortcut has no norm of its own.
+    Normalised after each convolution ("post"), or before ("pre"), where the shortcut has no norm of
+    its own.
     """
 
     def __init__(self, inputs: int, inner: int, stride: int, grid: Grid, config: Backbone):
         super().__init__()
-        self.pre, outputs = config.order == "pre", 4 * inner
+        outputs = 4 * inner
+        self.pre = config.order == "pre"
         self.conv1 = Conv(inputs, inner, 1, 1, config)
         self.conv2 = MIXERS[config.mixer](inner, stride, grid, config)
         self.conv3 = Conv(inner, outputs, 1, 1, config)
-        self.norm1, self.norm2, self.norm3 = (
-            normalise(c, config)
-            for c in ((inputs, inner, inner) if self.pre else (inner, inner, outputs))
-        )
-        changes = stride != 1 or inputs != outputs
-        self.shortcut = Conv(inputs, outputs, 1, stride, config) if changes else None
-        self.shortcut_norm = normalise(outputs, config) if changes and not self.pre else None
+        normed = [inner, inner, outputs]
+        if self.pre:
+            normed = [inputs, inner, inner]
+        self.norm1 = normalise(normed[0], config)
+        self.norm2 = normalise(normed[1], config)
+        self.norm3 = normalise(normed[2], config)
+        self.shortcut = None
+        self.shortcut_norm = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = Conv(inputs, outputs, 1, stride, config)
+            if not self.pre:
+                self.shortcut_norm = normalise(outputs, config)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, 4·inner, h', w')."""
         if self.pre:
-            y = F.relu(self.norm1(x), inplace=True)
-            x = x if self.shortcut is None else self.shortcut(y)
-            y = F.relu(self.norm2(self.conv1(y)), inplace=True)
-            return x + self.conv3(F.relu(self.norm3(self.conv2(y)), inplace=True))
+            return self.normalised_first(x)
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)
         y = F.relu(self.norm2(self.conv2(y)), inplace=True)
         y = self.norm3(self.conv3(y))
-        return F.relu(
-            y + (x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))), inplace=True
-        )
+        if self.shortcut is not None:
+            x = self.shortcut_norm(self.shortcut(x))
+        return F.relu(y + x, inplace=True)
+
+    def normalised_first(self, x: Tensor) -> Tensor:
+        """ResNet v2, as BiT has it."""
+        y = F.relu(self.norm1(x), inplace=True)
+        if self.shortcut is not None:
+            x = self.shortcut(y)
+        y = F.relu(self.norm2(self.conv1(y)), inplace=True)
+        y = F.relu(self.norm3(self.conv2(y)), inplace=True)
+        return x + self.conv3(y)
 
     def init_weights(self) -> None:
-        """Every unit starts as its shortcut where it normalises last (the official code); BiT's v2 units do not."""
+        """Every unit starts as its shortcut where it normalises last (the official code); BiT's v2
+        units do not."""
         if not self.pre:
             nn.init.zeros_(self.norm3.weight)
 
 
 def units(config: Backbone, image: Grid) -> nn.ModuleList:
-    """The residual units of every stage, one after the other. `image` is what attention's positions are made for."""
-    made, inputs = [], config.channels
+    """The residual units of every stage, one after the other.
+
+    `image` is the size that attention's positions are made for.
+    """
+    made = []
+    inputs = config.channels
     for stage, count in enumerate(config.units):
-        inner, sides = config.channels * 2**stage, config.sides(image)[stage + 1 :]
-        here = replace(config, mixer=config.mixes(stage))
+        inner = config.channels * 2**stage
+        before, after = config.sides(image)[stage + 1 : stage + 3]
+        of_stage = replace(config, mixer=config.mixes(stage))
         for unit in range(count):
-            first = unit == 0
-            stride = 2 if first and stage else 1
-            made.append(Unit(inputs, inner, stride, sides[0] if first else sides[1], here))
+            if unit == 0:
+                stride = 2 if stage else 1
+                made.append(Unit(inputs, inner, stride, before, of_stage))
+            else:
+                made.append(Unit(inputs, inner, 1, after, of_stage))
             inputs = 4 * inner
     return nn.ModuleList(made)
 
 
 class ResNetStem(nn.Module):
-    """A hybrid's stem: patches of a ResNet's feature map, projected: (B, C, H, W) -> (B, D, h, w)."""
+    """A hybrid's stem: patches of a ResNet's feature map, projected."""
 
     def __init__(self, channels: int, patch: int, width: int, config: Backbone, image: Grid):
         super().__init__()
         self.side = patch * config.stride
-        self.root, self.blocks = Root(channels, config), units(config, image)
-        self.norm = (
-            normalise(config.features, config) if config.order == "pre" and config.units else None
-        )
+        self.root = Root(channels, config)
+        self.blocks = units(config, image)
+        self.norm = None
+        if config.order == "pre" and config.units:
+            self.norm = normalise(config.features, config)
         self.project = nn.Conv2d(config.features, width, patch, stride=patch)
 
     def forward(self, images: Tensor) -> Tensor:
-        height, width = images.shape[-2:]
-        if height % self.side or width % self.side:
-            raise ValueError(
-                f"an image of {height} x {width} pixels cannot be cut into patches of {self.side} x {self.side}; "
-                f"resize it to multiples of {self.side} (its Preprocessing does)"
-            )
+        """(B, C, H, W) -> (B, D, h, w). Raises ValueError for sides that give no whole patches."""
+        check_divisible(images, self.side)
         x = self.root(images)
         for block in self.blocks:
             x = block(x)
-        return self.project(x if self.norm is None else F.relu(self.norm(x), inplace=True))
+        if self.norm is not None:
+            x = F.relu(self.norm(x), inplace=True)
+        return self.project(x)
 
     def init_weights(self) -> None:
         lecun_normal_(self.project.weight)
@@ -208,63 +244,73 @@ class ResNetStem(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images to class logits, by way of `embed`, `encode` or `features`, and `head`, as a VisionTransformer.
+    """Images to class logits, by way of `embed`, `encode` or `features`, and `head`, as a
+    VisionTransformer.
 
     Build one with `create()`: the constructor only gives the parameters their shapes.
     """
 
     def __init__(self, config: ResNetConfig):
         super().__init__()
-        self.config, backbone = config, config.backbone
+        self.config = config
+        backbone = config.backbone
         self.root = Root(config.channels, backbone)
         self.blocks = units(backbone, config.image)
-        self.norm = normalise(backbone.features, backbone) if backbone.order == "pre" else None
-        self.head = (
-            nn.Linear(backbone.features, config.classes) if config.classes else nn.Identity()
-        )
-        self.recompute = (
-            False  # activation checkpointing: keep only the units' inputs for the backward pass
-        )
+        self.norm = None
+        if backbone.order == "pre":
+            self.norm = normalise(backbone.features, backbone)
+        self.head = nn.Identity()
+        if config.classes:
+            self.head = nn.Linear(backbone.features, config.classes)
 
-    def embed(self, images: Tensor) -> Tensor:
-        """The root: (B, C, H, W) normalised images -> (B, D, H/4, W/4), rounded up."""
-        if (
-            images.ndim != 4
-            or images.shape[1] != self.config.channels
-            or not images.is_floating_point()
-        ):
-            raise ValueError(
-                f"images must be floating point, normalised, of shape (batch, {self.config.channels}, height, width); "
-                f"these are {images.dtype} of shape {tuple(images.shape)}"
-            )
-        return self.root(images)
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Every place of the last feature map, in raster order: (B, C, H, W) -> (B, N, D)."""
-        return self._map(images).flatten(2).mT
-
-    def features(self, images: Tensor) -> Tensor:
-        """What the head reads, the mean of those: (B, C, H, W) -> (B, D). `pool="none"` gives all, (B, N, D)."""
-        return self._map(images).mean((2, 3)) if self.config.pool == "gap" else self.encode(images)
+        # Activation checkpointing: keep only the units' inputs for the backward pass.
+        self.recompute = False
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, K) logits, or the features where there is no head."""
         return self.head(self.features(images))
 
-    def _map(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        """What the head reads, the mean of the last feature map: (B, C, H, W) -> (B, D).
+
+        `pool="none"` gives every position of it, (B, N, D).
+        """
+        if self.config.pool == "none":
+            return self.encode(images)
+        return self.feature_map(images).mean((2, 3))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The last feature map in raster order: (B, C, H, W) -> (B, N, D)."""
+        return self.feature_map(images).flatten(2).mT
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The root: (B, C, H, W) normalised images -> (B, D, H/4, W/4), rounded up."""
+        check_images(images, self.config.channels)
+        return self.root(images)
+
+    def feature_map(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, h, w)."""
         x = self.embed(images)
         for block in self.blocks:
-            x = (
-                partial(checkpoint, block, use_reentrant=False)(x)
-                if self.recompute and self.training
-                else block(x)
-            )
-        return x if self.norm is None else F.relu(self.norm(x), inplace=True)
+            if self.recompute and self.training:
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        if self.norm is not None:
+            x = F.relu(self.norm(x), inplace=True)
+        return x
+
+    def layer_of(self, name: str) -> int:
+        """The layer that a parameter belongs to, by its name: 0 is the root, then the units from 1,
+        their number + 1 is what follows them."""
+        part, _, rest = name.partition(".")
+        if part == "root":
+            return 0
+        if part == "blocks":
+            return int(rest.partition(".")[0]) + 1
+        return len(self.blocks) + 1
 
     def init_weights(self) -> None:
-        """The official initialisation: zero head, the rest by each module's own rule, which comes after its norms'."""
-        if self.config.classes:
-            nn.init.zeros_(self.head.weight)
-            nn.init.constant_(self.head.bias, self.config.head_bias)
+        """The official initialisation: zero head, the rest by each module's own rule."""
+        init_head(self.head, self.config.head_bias)
         init_children(self)

@@ -1,4 +1,5 @@
-"""Stems: images to a grid of patch embeddings. A hybrid is only another stem (Section 3.1): ResNetStem, beside its ResNet.
+"""Stems: images to a grid of patch embeddings. A hybrid is only another stem (Section 3.1):
+ResNetStem, beside its ResNet.
 
 Legend: B batch, C channels, P patch size, D width, (h, w) the grid of patches.
 """
@@ -9,7 +10,7 @@ from vitkit.models.init import lecun_normal_
 
 
 class Patches(nn.Module):
-    """x_p E of Eq. 1: cut the image into P x P patches and project each: (B, C, h·P, w·P) -> (B, D, h, w)."""
+    """x_p E of Eq. 1: cut the image into P x P patches and project each."""
 
     def __init__(self, channels: int, patch: int, width: int):
         super().__init__()
@@ -17,14 +18,29 @@ class Patches(nn.Module):
         self.project = nn.Conv2d(channels, width, patch, stride=patch)
 
     def forward(self, images: Tensor) -> Tensor:
-        height, width = images.shape[-2:]
-        if height % self.patch or width % self.patch:
-            raise ValueError(
-                f"an image of {height} x {width} pixels cannot be cut into patches of {self.patch} x {self.patch}; "
-                f"resize it to multiples of {self.patch} (its Preprocessing does)"
-            )
+        """(B, C, h·P, w·P) -> (B, D, h, w). Raises ValueError for sides that P does not divide."""
+        check_divisible(images, self.patch)
         return self.project(images)
 
     def init_weights(self) -> None:
         lecun_normal_(self.project.weight)
         nn.init.zeros_(self.project.bias)
+
+
+def check_images(images: Tensor, channels: int) -> None:
+    """Raise ValueError for what is no batch of normalised images of so many channels."""
+    if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
+        raise ValueError(
+            f"images must be floating point, normalised, of shape (batch, {channels}, height, width); "
+            f"these are {images.dtype} of shape {tuple(images.shape)}"
+        )
+
+
+def check_divisible(images: Tensor, side: int) -> None:
+    """Raise ValueError for images that cannot be cut into squares of so many pixels a side."""
+    height, width = images.shape[-2:]
+    if height % side or width % side:
+        raise ValueError(
+            f"an image of {height} x {width} pixels cannot be cut into patches of {side} x {side}; "
+            f"resize it to multiples of {side} (its Preprocessing does)"
+        )

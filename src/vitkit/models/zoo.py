@@ -4,9 +4,9 @@ import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
+from vitkit.models.ancestors import LeNetConfig
 from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.config import SIZES, ViTConfig
-from vitkit.models.lenet import LeNetConfig
 
 NAMES = [
     *(

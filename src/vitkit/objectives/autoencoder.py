@@ -120,16 +120,16 @@ class MaskedAutoencoderLearner(Learner):
         visible, hidden = order.tensor_split(
             [min(max(round((1 - self.objective.rate) * count), 1), count - 1)], 1
         )
-        tokens = self.model.place(self.model.patches(images), grid)  # (B, T, D)
+        tokens = self.model.add_positions(self.model.patch_embed(images), grid)  # (B, T, D)
         prefix, patches = tokens.tensor_split([tokens.shape[1] - count], 1)
         states = self.enter(
-            self.model.states(torch.cat([prefix, taken(patches, visible)], 1), grid)
+            self.model.encoder(torch.cat([prefix, taken(patches, visible)], 1), grid)
         )
         prefix, states = states.tensor_split([prefix.shape[1]], 1)
         x = put(
             self.mask.to(states.dtype).expand(len(images), count, -1), visible, states
         )  # (B, N, W)
-        x = self.decoder.states(torch.cat([prefix, self.decoder.place(x, grid)], 1), grid)[
+        x = self.decoder.encoder(torch.cat([prefix, self.decoder.add_positions(x, grid)], 1), grid)[
             :, -count:
         ]
         return self.predict(taken(x, hidden)).float(), hidden

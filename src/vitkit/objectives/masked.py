@@ -129,10 +129,10 @@ class MaskedPatchesLearner(Learner):
 
     def predictions(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Corruption]:
         """(B, C, H, W) -> (B, M, outputs) of each corrupted patch's own representation, and what was done to it."""
-        patches, grid = self.model.patches(images), self.model.grid(images)
+        patches, grid = self.model.patch_embed(images), self.model.grid(images)
         corruption = self.corruption(keys, patches.shape[1])
-        states = self.model.states(
-            self.model.place(corruption.of(patches, self.mask), grid), grid
+        states = self.model.encoder(
+            self.model.add_positions(corruption.of(patches, self.mask), grid), grid
         )  # (B, T, D)
         return self.predict(
             taken(states[:, -patches.shape[1] :], corruption.which)

@@ -1,13 +1,13 @@
 """Optimisers, parameter groups by rule, and schedules as pure functions of the step."""
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
 
+from vitkit.models import KERNEL_LAYERS
 from vitkit.system.ranks import world
 from vitkit.system.span import Span
 
@@ -104,56 +104,35 @@ def _cosine(start: float, end: float, progress: float) -> float:
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-# Every parameter of every model belongs to exactly one of these; one that does not is an error, not a default.
-KINDS = {
-    "kernel": r"(.*\.)?(project|qkv|out|expand|contract|representation|conv\d?|shortcut|head(\.(token|distilled))?|"
-    r"(qkv|out|expand|contract)\.(base_layer|lora_[AB]\.default))\.weight",
-    "other": r"(.*\.)?((\w+\.)?bias|(shortcut_)?norm\d?\.weight|cls|registers|probe|gamma|"
-    r"table|down|across|positions(\.\d+)?\.prefix)",
-}
-LAYERS = {
-    r"(stem|root|cls|registers|positions)\b(?!\.\d).*": lambda found, depth: 0,
-    r"(?:blocks|positions)\.(\d+)\..*": lambda found, depth: int(found[1]) + 1,
-    r"(norm|pool|representation|head)\..*": lambda found, depth: depth + 1,
-}
-
-
 def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
-    """Parameters by weight decay and learning-rate share; frozen ones are left out.
+    """Parameters by weight decay and share of the learning rate; frozen ones are left out.
 
-    Those beside `learner.model`, an objective's own, are treated as its last layer is; their matrices are kernels.
-    Raises ValueError for a parameter of the model that no rule, or more than one, speaks of.
+    Each group carries `scale`, its share of the learning rate, and `decays`. Parameters beside
+    `learner.model`, an objective's own, are treated as those of its last layer.
     """
-    depth, groups = len(learner.model.blocks), {}
-    for path, parameter in learner.named_parameters():
-        of, _, name = path.partition(".")
-        if of != "model":
-            name = "head.weight" if path.endswith(".weight") and parameter.ndim > 1 else "head.bias"
-        kinds = [kind for kind, rule in KINDS.items() if re.fullmatch(rule, name)]
-        if len(kinds) != 1:
-            raise ValueError(f"parameter {name!r} belongs to kinds {kinds}; it needs one")
-        layer = layer_of(name, depth)
+    model = learner.model
+    last = model.layer_of("head")
+    kernels = {id(layer.weight) for layer in learner.modules() if isinstance(layer, KERNEL_LAYERS)}
+    groups = {}
+    for name, parameter in learner.named_parameters():
         if not parameter.requires_grad:
             continue
-        decays = {"all": True, "kernels": kinds == ["kernel"], "matrices": parameter.ndim > 1}[
-            optim.decay_on
-        ]
-        scale = optim.layer_decay ** (depth + 1 - layer)
-        decay = optim.weight_decay * decays
-        new = {"params": [], "weight_decay": decay, "scale": scale, "decays": decays}
-        group = groups.setdefault((decays, scale), new)
-        group["params"].append(parameter)
+        decays = {
+            "all": True,
+            "kernels": id(parameter) in kernels,
+            "matrices": parameter.ndim > 1,
+        }[optim.decay_on]
+        part, _, path = name.partition(".")
+        layer = last
+        if part == "model":
+            layer = model.layer_of(path)
+        scale = optim.layer_decay ** (last - layer)
+        if (decays, scale) not in groups:
+            groups[decays, scale] = {
+                "params": [],
+                "weight_decay": optim.weight_decay * decays,
+                "scale": scale,
+                "decays": decays,
+            }
+        groups[decays, scale]["params"].append(parameter)
     return list(groups.values())
-
-
-def layer_of(name: str, depth: int) -> int:
-    """Where a model's parameter acts: 0 is the embedding, then the blocks from 1, `depth` + 1 is what follows them.
-
-    Raises ValueError for one that no rule, or more than one, speaks of.
-    """
-    layers = [
-        at(found, depth) for rule, at in LAYERS.items() if (found := re.fullmatch(rule, name))
-    ]
-    if len(layers) != 1:
-        raise ValueError(f"parameter {name!r} belongs to layers {layers}; it needs one")
-    return layers[0]

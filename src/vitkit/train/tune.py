@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vitkit.train.optim import layer_of
-
 
 @dataclass(frozen=True)
 class Tune:
@@ -54,7 +52,7 @@ def choose(model: nn.Module, tune: Tune, seed: int = 0) -> None:
         if tune.lora or tune.blocks == 0:
             parameter.requires_grad_(head)
         elif tune.blocks > 0:
-            parameter.requires_grad_(head or layer_of(name, depth) > depth - tune.blocks)
+            parameter.requires_grad_(head or model.layer_of(name) > depth - tune.blocks)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("tune.blocks 0 trains the head alone, and this model has none")
 
@@ -77,9 +75,6 @@ def _adapt(model: nn.Module, tune: Tune, seed: int) -> None:
         torch.manual_seed(seed)
         settings = LoraConfig(r=tune.lora, lora_alpha=tune.lora_alpha, target_modules=matrices)
         inject_adapter_in_model(settings, model)
-    model.tokens_read = (
-        None  # the last block's short way reads the rows of its matrix, past an adapter
-    )
 
 
 def merged(model: nn.Module) -> nn.Module:

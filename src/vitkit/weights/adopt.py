@@ -1,13 +1,12 @@
-"""The one place where a loaded model is made to fit another task: a new head, positions for another size of images."""
+"""The one place where a loaded model is made to fit another task: a new head, another image size."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from vitkit.models import RESAMPLE, LeNetConfig, ModelConfig, ViTConfig, build, resample
+from vitkit.data import Preprocessing
+from vitkit.models import Model, build, resized
 from vitkit.weights.classifier import Classifier
 
 
@@ -19,104 +18,94 @@ def adopt(
     method: str | None = None,
     new_head: bool = False,
 ) -> tuple[Classifier, list[str]]:
-    """The model for other classes, another image size, or both, and what was changed, one sentence each.
+    """The model for other classes, another image size, or both; and what changed, in sentences.
 
-    Other `labels` than the model's give it a new head of zeros and drop the hidden layer before it (Section 3.2, App.
-    B.1.1); `new_head` does that for the same labels too, and no labels leave it without a head. `image`
-    (height, width) resamples learned positions (`method`: google, timm, huggingface or torchvision; the origin's own
-    unless told), the rows of class token and registers as they are, and the preprocessing follows. All other weights are
-    the classifier's own, not copies. Raises ValueError for a size that the patch does not divide, or that the positions
-    have no meaning for.
+    Other `labels` than the model's give it a new head of zeros and drop the hidden layer before it
+    (Section 3.2, App. B.1.1); `new_head` does that for the same labels too, and no labels leave it
+    without a head. `image` (height, width) resamples positions (`method`: google, timm, huggingface
+    or torchvision; the origin's own unless told), and the preprocessing follows. All other weights
+    are the classifier's own, not copies.
+
+    Raises ValueError for a size that patches do not divide, or that positions have no meaning for.
     """
-    old, said = classifier.model.config, []
-    new, state, prepare = old, dict(classifier.model.state_dict()), classifier.preprocessing
-    fresh = labels is not None and (new_head or tuple(labels) != classifier.labels)
-    if fresh:
-        new = _new_head(new, len(labels), said)
-    if image is not None and tuple(image) != old.image:
-        new = _new_size(new, tuple(image), method)
-        share = max(image) / max(prepare.size)
-        prepare = replace(
-            prepare,
-            size=tuple(image),
-            resize=max(round(prepare.resize * share), max(image)) if prepare.resize else 0,
-        )
+    model = classifier.model
+    preprocessing = classifier.preprocessing
+    sentences = []
+    if labels is None:
+        labels = classifier.labels
+    elif new_head or tuple(labels) != classifier.labels:
+        sentences += head_sentences(model, len(labels))
+        model = with_new_head(model, len(labels))
+    if image is not None and tuple(image) != tuple(model.config.image):
+        smaller = model
+        model = resized(smaller, image, method)
+        sentences += size_sentences(smaller, model)
+        preprocessing = preprocessing_for(preprocessing, image)
+    adopted = replace(classifier, model=model, preprocessing=preprocessing, labels=tuple(labels))
+    return adopted, sentences
+
+
+def with_new_head(model: Model, classes: int) -> Model:
+    """The model with a head of zeros for so many classes, straight on the pooled state; 0 is none."""
     with torch.device("meta"):
-        model = build(new)
-    expected = model.state_dict()
-    if fresh:
-        gone = ("head", "representation") if isinstance(new, ViTConfig) else ("head",)
-        state = {name: t for name, t in state.items() if name.partition(".")[0] not in gone}
-        state |= {
-            name: torch.zeros(t.shape) for name, t in expected.items() if name.startswith("head.")
-        }
-    if new.image != old.image:
-        state |= _resampled(state, expected, old, new, said)
-    model.load_state_dict(state, assign=True)
-    model.train(classifier.model.training)
-    kept = classifier.labels if labels is None else tuple(labels)
-    return replace(classifier, model=model, preprocessing=prepare, labels=kept), said
+        new = build(model.config.with_head(classes))
+    weights = model.state_dict()
+    state = {}
+    for name, expected in new.state_dict().items():
+        if name.startswith("head."):
+            state[name] = torch.zeros(expected.shape)
+        else:
+            state[name] = weights[name]
+    new.load_state_dict(state, assign=True)
+    return new.train(model.training)
 
 
-def _new_head(config: ModelConfig, classes: int, said: list[str]) -> ModelConfig:
-    """Another head, straight on the pooled state."""
-    width = config.representation if isinstance(config, ViTConfig) else 0
-    hidden = f", and its hidden layer of {width}" if width else ""
-    said.append(
-        f"dropped: the head of {config.classes:,} classes{hidden}"
-        if config.classes
-        else "there was no head"
-    )
+def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> Preprocessing:
+    """The same preprocessing for images of another size: what a crop leaves out stays in proportion."""
+    resize = 0
+    if preprocessing.resize:
+        share = max(image) / max(preprocessing.size)
+        resize = max(round(preprocessing.resize * share), max(image))
+    return replace(preprocessing, size=tuple(image), resize=resize)
+
+
+def head_sentences(model: Model, classes: int) -> list[str]:
+    """What a new head means for a model."""
+    config = model.config
+    sentences = ["there was no head"]
+    if config.classes:
+        hidden = ""
+        dropped = getattr(config, "representation", 0)
+        if dropped and not getattr(config.with_head(classes), "representation", 0):
+            hidden = f", and its hidden layer of {dropped}"
+        sentences = [f"dropped: the head of {config.classes:,} classes{hidden}"]
     if classes:
-        said.append(f"newly made: a head of {classes:,} classes, all zeros")
-    new = replace(config, classes=classes, head_bias=0.0)
-    return replace(new, representation=0) if isinstance(new, ViTConfig) else new
+        sentences.append(f"newly made: a head of {classes:,} classes, all zeros")
+    return sentences
 
 
-def _new_size(config: ModelConfig, image: tuple[int, int], method: str | None) -> ModelConfig:
-    """For images of another size."""
-    if method is not None and method not in RESAMPLE:
-        raise ValueError(f"no resampling method {method!r}; there are {', '.join(RESAMPLE)}")
-    if isinstance(config, LeNetConfig):
-        raise ValueError(f"LeNet-5 takes images of 32 x 32 pixels, not {image[0]} x {image[1]}")
-    if not isinstance(config, ViTConfig):
-        return replace(config, image=image)
-    new = replace(config, image=image, resample=method or config.resample)
-    if new.positions == "relative" and new.grid != config.grid:
-        raise ValueError(
-            f"relative positions of {config.grid[0]} x {config.grid[1]} patches have no meaning on {new.grid[0]} x "
-            f"{new.grid[1]}: in raster order an offset is another direction there"
+def size_sentences(old: Model, new: Model) -> list[str]:
+    """What another size of images means for a model's positions."""
+    if not hasattr(old.config, "grid"):
+        return []
+    before, after = old.config.grid, new.config.grid
+    grids = f"from {before[0]} x {before[1]} to {after[0]} x {after[1]} patches"
+    tables = [name for name in new.state_dict() if name.startswith("positions")]
+    shapes = {name: tensor.shape for name, tensor in old.state_dict().items()}
+    offsets = [name for name, tensor in new.state_dict().items() if tensor.shape != shapes[name]]
+    offsets = [name for name in offsets if name not in tables]
+
+    sentences = []
+    if tables and before != after:
+        sentences.append(f"resampled: the position table {grids}, as {new.config.resample} does")
+    if offsets:
+        sentences.append(
+            f"stretched: {len(offsets)} tables of offsets along rows and columns, {grids}"
         )
-    return new
-
-
-def _resampled(
-    state: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-    old: ModelConfig,
-    new: ModelConfig,
-    said: list[str],
-) -> dict[str, Tensor]:
-    """Every table of positions for images of the new size."""
-    grids = f"from {old.grid[0]} x {old.grid[1]} to {new.grid[0]} x {new.grid[1]} patches"
-    added, within = {}, {}
-    for name, table in state.items():
-        if re.fullmatch(r"positions(\.\d+)?\.table", name):
-            added[name] = resample(table, old.grid, new.grid, new.resample)
-        elif (
-            table.shape != expected[name].shape
-        ):  # of columns or rows, or of the offsets along one axis
-            axes = (1, table.shape[1]), (1, expected[name].shape[1])
-            one = name.startswith("positions")
-            (added if one else within)[name] = resample(
-                table, *axes, new.resample if one else "google"
-            )
-    if added:
-        said.append(f"resampled: the position table {grids}, as {new.resample} does")
-    if within:
-        said.append(f"stretched: {len(within)} tables of offsets along rows and columns, {grids}")
-    if isinstance(new, ViTConfig) and new.positions == "rotary":
-        said.append(
-            f"rotary positions {grids}: they count the new patches, and are not stretched over the old extent"
+    if getattr(new.config, "position_grid", None):
+        extent = new.config.position_grid
+        sentences.append(
+            f"rotary positions {grids}, over the extent of the {extent[0]} x {extent[1]} that they "
+            "were trained on"
         )
-    return added | within
+    return sentences
