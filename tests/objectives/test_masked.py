@@ -149,7 +149,9 @@ class TestLearner:
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(2))
         images, keys = PREPARE.normalise(levels(3)), torch.arange(3)
         found = learner.corruption(keys, 12)
-        tokens = learner.model.add_positions(found.of(learner.model.patch_embed(images), learner.mask), (4, 3))
+        tokens = learner.model.add_positions(
+            found.of(learner.model.patch_embed(images), learner.mask), (4, 3)
+        )
         outputs = learner.predict(learner.model.encoder(tokens, (4, 3))[:, config.prefix :])
         targets, losses = learner.targets(images), []
         for b, m in np.ndindex(found.which.shape):
