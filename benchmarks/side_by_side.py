@@ -38,7 +38,8 @@ from vitkit.models import (
     named,
 )
 from vitkit.recipes import recipe
-from vitkit.weights.formats import table_of
+from vitkit.weights.formats import format_of
+from vitkit.weights.formats.timm import resnets, vit
 from vitkit.weights.rules import write as in_their_names
 
 PACKAGES = ("vitkit", "torch", "timm", "transformers", "torchvision")
@@ -73,10 +74,12 @@ def timm_resnet(c: ModelConfig, ours: nn.Module) -> nn.Module:
     """timm's hybrid, or its BiT, by the table that vitkit's converter has."""
     from timm import create_model
 
-    table = table_of("timm", c)
-    name, arguments = table.architecture(c)
+    format = format_of("timm", c)
+    architecture = (resnets if c.kind == "resnet" else vit).architecture
+    name, arguments = architecture(c)
     model = create_model(name, num_classes=c.classes, **arguments)
-    model.load_state_dict(table.spell(in_their_names(ours.state_dict(), table.rules(c)), c))
+    tensors = in_their_names(ours.state_dict(), format.rules(c))
+    model.load_state_dict(format.spell(tensors, c, ""))
     return model
 
 

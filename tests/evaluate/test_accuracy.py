@@ -10,7 +10,7 @@ from torch import nn
 from vitkit.data import Batch
 from vitkit.evaluate import accuracy, align
 from vitkit.evaluate.labels import imagenet_wordnet
-from vitkit.weights.description import imagenet_labels
+from vitkit.weights.labels import imagenet_labels
 
 
 class Fixed(nn.Module):

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
-from vitkit.weights.files import read_npz, read_pickle
+from vitkit.weights.files.npz import read_npz
+from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.formats.google import vit as google
 from vitkit.weights.formats.timm import vit as timm
-from vitkit.weights.store import tensors_in
+from vitkit.weights.writing import tensors_in
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3, depth=2, width=16, mlp=16, heads=2)
 
@@ -79,9 +80,9 @@ def files(random_classifier, tmp_path):
     classifier = random_classifier(CONFIG)
     save(classifier, tmp_path / "hf")
     convert(classifier, tmp_path / "m.npz", "google")
-    arrays = {name: t.numpy() for name, t in tensors_in(google, classifier).items()}
+    arrays = {name: t.numpy() for name, t in tensors_in(google.FORMAT, classifier).items()}
     np.savez(tmp_path / "plain.npz", **arrays)
-    torch.save(tensors_in(timm, classifier), tmp_path / "m.pth")
+    torch.save(tensors_in(timm.FORMAT, classifier), tmp_path / "m.pth")
     return tmp_path
 
 
@@ -175,7 +176,7 @@ def test_settings_in_a_training_checkpoint_are_no_danger(tmp_path):
 
 def test_the_format_before_pytorch_1_6(tmp_path, random_classifier):
     classifier = random_classifier(CONFIG)
-    state = {n: t.clone() for n, t in tensors_in(timm, classifier).items()}
+    state = {n: t.clone() for n, t in tensors_in(timm.FORMAT, classifier).items()}
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     found = load(tmp_path / "old.pth", heads=2, quiet=True)
     assert all(

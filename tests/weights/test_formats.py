@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, VisionTransformer, named, vit
-from vitkit.weights import FORMATS, convert, load
-from vitkit.weights.formats import cannot, table_of
-from vitkit.weights.store import tensors_in
+from vitkit.weights import convert, load
+from vitkit.weights.formats import cannot, format_of, names
+from vitkit.weights.writing import tensors_in
 
 SMALL = {"width": 48, "depth": 2, "mlp": 80, "heads": 4, "classes": 7}
 HEADS = SMALL["heads"]
@@ -73,7 +73,7 @@ WITH = [pytest.param(config, id=name) for name, config in CONFIGS.items()]
 
 
 @pytest.mark.parametrize("config", WITH)
-@pytest.mark.parametrize("to", list(FORMATS))
+@pytest.mark.parametrize("to", names())
 def test_there_and_back_with_the_proof(to, config, random_classifier, same_model, tmp_path):
     """Each format holds a model or says what it has no place for; what it holds comes back whole, and agrees elsewhere."""
     classifier = random_classifier(config, loss="sigmoid")
@@ -82,7 +82,7 @@ def test_there_and_back_with_the_proof(to, config, random_classifier, same_model
         with pytest.raises(ValueError, match=f"{to} has no place for"):
             convert(classifier, tmp_path / f"model{end}", to)
         return
-    differences = table_of(to, config).differs(config)
+    differences = format_of(to, config).differs(config)
     if differences:
         with pytest.raises(ValueError, match="would compute another function"):
             convert(classifier, tmp_path / f"model{end}", to)
@@ -415,7 +415,8 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
     from torchvision.models import VisionTransformer as TorchVision
     from transformers import ViTConfig, ViTForImageClassification
 
-    from vitkit.weights.formats.timm.vit import architecture
+    from vitkit.weights.formats.huggingface import config_json
+    from vitkit.weights.formats.timm.architecture import architecture
 
     config = vit(name, gelu="erf")
     with torch.device("meta"):
@@ -427,21 +428,19 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
                 224, config.patch, config.depth, config.heads, config.width, config.mlp
             ),
         }
-        said = table_of("huggingface", config).config_json(
-            config, tuple(map(str, range(1000))), "softmax"
-        )
+        said = config_json(config, tuple(map(str, range(1000))), "softmax")
         others["huggingface"] = ViTForImageClassification(
             ViTConfig(**{k: v for k, v in said.items() if k != "architectures"})
         )
     for to, theirs in others.items():
         made = {}
-        for r in table_of(to, config).rules(config):
+        for r in format_of(to, config).rules(config):
             made |= zip(
                 r.theirs,
                 (part.shape for part in r.way.write(model.state_dict()[r.ours])),
                 strict=True,
             )
-        made = table_of(to, config).spell(made, config)
+        made = format_of(to, config).spell(made, config, "")
         if (
             to == "huggingface"
         ):  # in memory Transformers 5 has other names; the sum of sizes says as much
@@ -494,7 +493,7 @@ def test_google_s_own_answers(shared, name, tmp_path):
 def test_google_s_other_spellings(random_classifier, same_model, tmp_path, capsys):
     """A whole training state, an image tower beside a text tower, an early MAP head, bfloat16 as raw bytes."""
     map_head, plain = random_classifier(CONFIGS["map"]), random_classifier(PLAIN)
-    arrays = {name: t.numpy() for name, t in tensors_in(table_of("google", PLAIN), plain).items()}
+    arrays = {name: t.numpy() for name, t in tensors_in(format_of("google", PLAIN), plain).items()}
     np.savez(
         tmp_path / "state.npz",
         **{f"opt/target/{n}": a for n, a in arrays.items()},
@@ -508,7 +507,7 @@ def test_google_s_other_spellings(random_classifier, same_model, tmp_path, capsy
 
     arrays = {
         n.removeprefix("params/"): t.numpy()
-        for n, t in tensors_in(table_of("google", PLAIN), map_head).items()
+        for n, t in tensors_in(format_of("google", PLAIN), map_head).items()
     }
     tower = {f"params/img/{n}": a for n, a in arrays.items()} | {
         "params/txt/head/bias": np.zeros(3),

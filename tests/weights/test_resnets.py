@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, build, named
 from vitkit.weights import Classifier, convert, load
-from vitkit.weights.formats import cannot, table_of
+from vitkit.weights.formats import cannot, format_of
+from vitkit.weights.formats.timm import resnets, vit
 
 timm = pytest.importorskip("timm")
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "num_classes": 7}
@@ -109,16 +110,19 @@ def test_what_timm_s_resnets_are_read_and_which_not(tmp_path):
 def test_named_models_have_timm_s_names_and_shapes(name):
     """On the meta device: every tensor of timm's model has a rule that gives it its shape, and no other."""
     config = named(name)
-    table = table_of("timm", config)
-    assert not table.cannot(config)
+    format = format_of("timm", config)
+    architecture = (resnets if config.kind == "resnet" else vit).architecture
+    assert not format.cannot(config)
     with torch.device("meta"):
-        architecture, arguments = table.architecture(config)
-        theirs = timm.create_model(architecture, num_classes=1000, **arguments)
+        name, arguments = architecture(config)
+        theirs = timm.create_model(name, num_classes=1000, **arguments)
         state = build(config).state_dict()
     made = {}
-    for r in table.rules(config):
+    for r in format.rules(config):
         made |= zip(r.theirs, (part.shape for part in r.way.write(state[r.ours])), strict=True)
-    assert table.spell(made, config) == {key: t.shape for key, t in theirs.state_dict().items()}
+    assert format.spell(made, config, "") == {
+        key: t.shape for key, t in theirs.state_dict().items()
+    }
 
 
 def test_the_published_names_of_bit(random_classifier, tmp_path):

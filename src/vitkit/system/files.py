@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,3 +52,25 @@ def write_whole(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: dict) -> None:
     """A JSON file that is there whole or not at all. Raises OSError."""
     write_whole(path, json.dumps(value, indent=1, ensure_ascii=False).encode())
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Another directory to write to, which takes the place of this one once it is complete.
+
+    Of one that fails nothing stays, and what was at `path` is there as before. Raises OSError.
+    """
+    new = path.with_name(path.name + ".new")
+    old = path.with_name(path.name + ".old")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        yield new
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise

@@ -35,7 +35,7 @@ from vitkit.train.run import Interrupted, RunData, Stop, claim, locked, open_dat
 from vitkit.train.state import State, start, trained
 from vitkit.train.tune import choose, merged
 from vitkit.weights import Classifier, adopt, load, save
-from vitkit.weights.store import write_safetensors
+from vitkit.weights.files import write_safetensors
 
 FREE = (
     "dropout",

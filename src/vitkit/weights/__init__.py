@@ -2,8 +2,7 @@
 
 from vitkit.weights.adopt import adopt
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.formats import FORMATS
 from vitkit.weights.proof import Proof, convert
 from vitkit.weights.store import load, save
 
-__all__ = ["Classifier", "FORMATS", "Proof", "adopt", "convert", "load", "save"]
+__all__ = ["Classifier", "Proof", "adopt", "convert", "load", "save"]

@@ -4,89 +4,101 @@ import json
 
 from vitkit.models import called, cost
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.formats import WHAT, cannot
+from vitkit.weights.formats import WHAT, formats_for
+from vitkit.weights.formats.format import Format
 
 
-def model_card(classifier: Classifier, form: str) -> str:
+def model_card(classifier: Classifier, format: Format) -> str:
     """Origin, data, metrics, licence and how to open it, as Markdown under a YAML header."""
-    config, prepare, origin = classifier.model.config, classifier.preprocessing, classifier.origin
-    metrics = origin.get("metrics") if isinstance(origin.get("metrics"), dict) else {}
-    header = {
-        "license": str(origin.get("license", "unknown")),
-        "library_name": {"native": "vitkit", "huggingface": "transformers"}.get(form, form),
-        "pipeline_tag": "image-classification" if config.classes else "image-feature-extraction",
-        "tags": [
-            *["vision-transformer"] * (config.kind == "vit"),
-            "image-classification",
-            "vitkit",
-        ],
-    }
-    found = cost(config)
-    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---", ""]
-    lines += [f"# {called(config)}", ""]
-    lines += [
-        f"A{WHAT[config.kind][1:]} for images of {config.image[0]} x {config.image[1]} pixels: "
-        f"{found.parameters:,} parameters, {found.macs / 1e9:.2f} GMACs, "
-        f"{f'{config.classes:,} classes' if config.classes else 'no classification head'}.",
+    origin = dict(classifier.origin)
+    license = str(origin.pop("license", "unknown"))
+    metrics = origin.pop("metrics", None)
+    origin.pop("layout", None)
+    provenance = _list(origin) or ["- not recorded"]
+    provenance.append(f"- license: {license}")
+    if license == "unknown":
+        provenance[-1] += " (nobody said; ask before you share it)"
+    lines = [
+        *_header(classifier, format, license),
+        "",
+        f"# {called(classifier.model.config)}",
+        "",
+        _sentence(classifier),
         "",
         "## Where it comes from",
         "",
-        *(
-            f"- {key}: {_plain(value)}"
-            for key, value in origin.items()
-            if key not in ("metrics", "license", "layout")
-        ),
-        *([] if origin else ["- not recorded"]),
-        f"- license: {header['license']}"
-        + (" (nobody said; ask before you share it)" if header["license"] == "unknown" else ""),
+        *provenance,
         "",
         "## Preprocessing",
         "",
-        *(f"- {key}: {_plain(value)}" for key, value in prepare.to_json().items()),
+        *_list(classifier.preprocessing.to_json()),
         "",
     ]
-    if metrics:
-        lines += [
-            "## Metrics",
-            "",
-            *(f"- {key}: {_plain(value)}" for key, value in metrics.items()),
-            "",
-        ]
-    lines += ["## How to open it", "", "    vitkit predict DIRECTORY IMAGE", ""]
-    lines += [
-        "```python",
-        "import vitkit",
-        "",
-        'classifier = vitkit.load("DIRECTORY")  # model, preprocessing, labels',
-        "```",
-        "",
-    ]
-    if form == "huggingface":
-        kind = "AutoModelForImageClassification" if config.classes else "AutoModel"
-        lines += ["```python", f"from transformers import AutoImageProcessor, {kind}", ""]
-        lines += [f'model = {kind}.from_pretrained("DIRECTORY")']
-        lines += ['processor = AutoImageProcessor.from_pretrained("DIRECTORY")', "```", ""]
-    if form == "timm":
-        lines += [
-            "```python",
-            "import timm",
-            "",
-            'model = timm.create_model("local-dir:DIRECTORY", pretrained=True)',
-            "```",
-            "",
-        ]
-    elif not cannot("timm", config):
-        lines += ["For timm:", "", "    vitkit convert DIRECTORY timm-DIRECTORY --to timm", ""]
-        lines += [
-            "```python",
-            "import timm",
-            "",
-            'model = timm.create_model("local-dir:timm-DIRECTORY", pretrained=True)',
-            "```",
-            "",
-        ]
+    if isinstance(metrics, dict) and metrics:
+        lines += ["## Metrics", "", *_list(metrics), ""]
+    lines += _how_to_open(classifier, format)
     return "\n".join(lines)
 
 
-def _plain(value) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _header(classifier: Classifier, format: Format, license: str) -> list[str]:
+    """The YAML that the hub reads."""
+    config = classifier.model.config
+    tags = ["image-classification", "vitkit"]
+    if config.kind == "vit":
+        tags.insert(0, "vision-transformer")
+    task = "image-classification" if config.classes else "image-feature-extraction"
+    header = {
+        "license": license,
+        "library_name": format.library,
+        "pipeline_tag": task,
+        "tags": tags,
+    }
+    return ["---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---"]
+
+
+def _sentence(classifier: Classifier) -> str:
+    """Kind, size and cost of the model."""
+    config = classifier.model.config
+    costs = cost(config)
+    kind = WHAT[config.kind].removeprefix("a ")
+    head = "no classification head"
+    if config.classes:
+        head = f"{config.classes:,} classes"
+    return (
+        f"A {kind} for images of {config.image[0]} x {config.image[1]} pixels: "
+        f"{costs.parameters:,} parameters, {costs.macs / 1e9:.2f} GMACs, {head}."
+    )
+
+
+def _how_to_open(classifier: Classifier, format: Format) -> list[str]:
+    """With vitkit, with the format's own library, and with others after a conversion."""
+    config = classifier.model.config
+    lines = [
+        "## How to open it",
+        "",
+        "    vitkit predict DIRECTORY IMAGE",
+        "",
+        *_python('import vitkit\n\nclassifier = vitkit.load("DIRECTORY")  # model, preprocessing, labels\n'),
+    ]  # fmt: skip
+    if format.example:
+        lines += _python(format.example(config))
+    for other in formats_for(config):
+        if other.example and other.name != format.name:
+            directory = f"{other.name}-DIRECTORY"
+            lines += [f"For {other.library}:", ""]
+            lines += [f"    vitkit convert DIRECTORY {directory} --to {other.name}", ""]
+            lines += _python(other.example(config).replace("DIRECTORY", directory))
+    return lines
+
+
+def _python(code: str) -> list[str]:
+    return ["```python", *code.splitlines(), "```", ""]
+
+
+def _list(values: dict) -> list[str]:
+    """One item a value."""
+    items = []
+    for key, value in values.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        items.append(f"- {key}: {text}")
+    return items

@@ -1,35 +1,52 @@
-"""The formats there are. A format has a table for each kind of model that it holds: a module, all with the same functions."""
-
-from types import ModuleType
+"""The formats there are."""
 
 from vitkit.models import ModelConfig, called
+from vitkit.weights.files import Tensors
 from vitkit.weights.formats import huggingface, native, torchvision
+from vitkit.weights.formats.format import Format
 from vitkit.weights.formats.google import resnets as google_resnets
-from vitkit.weights.formats.google import vit as google
+from vitkit.weights.formats.google import vit as google_vit
 from vitkit.weights.formats.timm import resnets as timm_resnets
-from vitkit.weights.formats.timm import vit as timm
+from vitkit.weights.formats.timm import vit as timm_vit
 
-TABLES: tuple[ModuleType, ...] = (
-    native,
-    huggingface,
-    google,
-    google_resnets,
-    timm,
-    timm_resnets,
-    torchvision,
+FORMATS: tuple[Format, ...] = (
+    native.FORMAT,
+    huggingface.FORMAT,
+    google_vit.FORMAT,  # before google's ResNets, whose names hybrids have too
+    google_resnets.FORMAT,
+    timm_vit.FORMAT,
+    timm_resnets.FORMAT,
+    torchvision.FORMAT,
 )
-FORMATS = tuple(dict.fromkeys(table.NAME for table in TABLES))
 WHAT = {"vit": "a Vision Transformer", "resnet": "a ResNet", "lenet": "a LeNet"}
 
 
-def table_of(name: str, config: ModelConfig) -> ModuleType | None:
-    """The table of a format for this kind of model; None where it holds no such models."""
-    return next(
-        (table for table in TABLES if name == table.NAME and config.kind in table.HOLDS), None
-    )
+def names() -> list[str]:
+    """The formats' names, each once."""
+    return list(dict.fromkeys(format.name for format in FORMATS))
+
+
+def recognise(tensors: Tensors) -> Format | None:
+    """The format that has these names; None if nobody's are like them."""
+    return next((format for format in FORMATS if format.recognises(tensors)), None)
+
+
+def format_of(name: str, config: ModelConfig) -> Format | None:
+    """The format of this name for this kind of model; None if it stores no such models."""
+    matching = (format for format in FORMATS if format.name == name)
+    return next((format for format in matching if config.kind in format.kinds), None)
+
+
+def formats_for(config: ModelConfig) -> list[Format]:
+    """The formats that have a place for all of a model."""
+    return [
+        format for format in FORMATS if config.kind in format.kinds and not format.cannot(config)
+    ]
 
 
 def cannot(name: str, config: ModelConfig) -> list[str]:
     """What of a model a format has no place for."""
-    table = table_of(name, config)
-    return table.cannot(config) if table else [f"{WHAT[config.kind]} ({called(config)})"]
+    format = format_of(name, config)
+    if format is None:
+        return [f"{WHAT[config.kind]} ({called(config)})"]
+    return format.cannot(config)

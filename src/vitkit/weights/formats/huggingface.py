@@ -1,20 +1,27 @@
-"""Hugging Face's Vision Transformers: ViT, DeiT (distilled too) and the encoder of ViT-MAE, with their image processors.
+"""Hugging Face's Vision Transformers: ViT, DeiT (distilled too) and the encoders of ViT-MAE and ViT-MSN.
 
-Written in the spelling of Transformers 4, which every later version reads; read in that of 5 too.
+Written in the spelling of Transformers 4, which every later version reads; read in that of 5 too. The image processors
+are in processors.py.
 """
 
 import re
-from math import isfinite, prod
+from math import prod
+from pathlib import Path
 
-from vitkit.data import Preprocessing
+from PIL import Image
+from torch import Tensor, nn
+
 from vitkit.models import ViTConfig
-from vitkit.weights.classifier import Activation
-from vitkit.weights.description import IMAGENET, Description, Hints, beyond, numbered, shape_of
+from vitkit.weights.classifier import Activation, Classifier
+from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.formats.format import Elsewhere, Format, Tidied
+from vitkit.weights.formats.limits import beyond_vit, those_of
+from vitkit.weights.formats.processors import preprocessing_of, processor_json
+from vitkit.weights.formats.shapes import shape_of
+from vitkit.weights.labels import numbered
 from vitkit.weights.rules import THREE, Rule, each, pairs, rows, rule
 
-NAME = "huggingface"
-HOLDS = ("vit",)  # kinds of configurations
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 TYPES = ("vit", "deit", "vit_mae", "vit_msn")
 GELU = {
@@ -24,6 +31,12 @@ GELU = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
 }
+PROBLEMS = {  # what its problem_type calls the three kinds of outputs
+    "softmax": "single_label_classification",
+    "sigmoid": "multi_label_classification",
+    "none": "regression",
+}
+HEADS = ("classifier", "cls_classifier", "distillation_classifier")
 NEWER = {  # Transformers 5 in memory -> 4 and every file that it writes
     r"^layers\.(\d+)\.": r"encoder.layer.\1.",
     r"\.attention\.q_proj\.": ".attention.attention.query.",
@@ -33,15 +46,7 @@ NEWER = {  # Transformers 5 in memory -> 4 and every file that it writes
     r"\.mlp\.fc1\.": ".intermediate.dense.",
     r"\.mlp\.fc2\.": ".output.dense.",
 }
-PROBLEMS = {  # what its problem_type calls the three kinds of outputs
-    "softmax": "single_label_classification",
-    "sigmoid": "multi_label_classification",
-    "none": "regression",
-}
-RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
-ASIDE = re.compile(
-    r"(decoder\..*|.*mask_token)"
-)  # of masked image modelling; no classifier reads them
+ASIDE = re.compile(r"(decoder\..*|.*mask_token)")  # of masked image modelling
 
 
 def recognises(tensors: Tensors) -> bool:
@@ -49,76 +54,151 @@ def recognises(tensors: Tensors) -> bool:
     return any(name.endswith(PATCHES) for name in tensors)
 
 
-def describe(opened: Opened, hints: Hints) -> Description:
-    """What config.json and preprocessor_config.json say, checked against the tensors later."""
-    said, kind = opened.config, opened.config.get("model_type")
-    if kind not in TYPES:
-        what = f"a model of type {kind!r}" if said else "no config.json beside it"
-        raise ValueError(
-            f"{opened.path} has Hugging Face's names and {what}; vitkit reads {', '.join(TYPES)}"
+def tidy(tensors: Tensors) -> Tidied:
+    """Transformers 4's names without the prefix of a classifier's encoder, and without what no classifier reads."""
+    prefix = next(name for name in tensors if name.endswith(PATCHES)).removesuffix(PATCHES)
+    aside = [name for name in tensors if ASIDE.fullmatch(name.removeprefix(prefix))]
+    tidied = {
+        _older(name.removeprefix(prefix)): lazy
+        for name, lazy in tensors.items()
+        if name not in aside
+    }
+    notes = []
+    if aside:
+        notes.append(
+            f"left out: {len(aside)} tensors of masked image modelling, such as {aside[0]}"
         )
-    tensors, notes, _ = tidy(opened.tensors)
-    act = said.get("hidden_act", "gelu")
+    if "pooler.dense.weight" in tidied and _heads(tidied):
+        tidied = {name: lazy for name, lazy in tidied.items() if not name.startswith("pooler.")}
+        notes.append("left out: the pooler, which the classifier does not read")
+    return Tidied(tidied, tuple(notes))
+
+
+def _older(name: str) -> str:
+    """A name of Transformers 5 as 4 has it."""
+    for newer, older in NEWER.items():
+        name = re.sub(newer, older, name)
+    return name
+
+
+def _heads(tensors: Tensors) -> list[str]:
+    """The heads that there are: one, or a distilled model's two."""
+    return [name for name in HEADS if f"{name}.weight" in tensors]
+
+
+def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
+    """What config.json and preprocessor_config.json say, checked against the tensors later."""
+    kind = opened.config.get("model_type")
+    if not opened.config:
+        raise ValueError(
+            f"{opened.path} has Hugging Face's names and no config.json beside it; vitkit reads {', '.join(TYPES)}"
+        )
+    if kind not in TYPES:
+        raise ValueError(
+            f"{opened.path} has Hugging Face's names and a model of type {kind!r}; vitkit reads {', '.join(TYPES)}"
+        )
+    config = _config(opened.config, tidied.tensors)
+    preprocessing, notes = preprocessing_of(opened.preprocessor, config.image, kind)
+    return Description(
+        config,
+        preprocessing,
+        labels=_labels(opened.config, config.classes),
+        notes=tuple(notes),
+        activation=_activation(opened.config),
+    )
+
+
+def _config(json: dict, tensors: Tensors) -> ViTConfig:
+    """The architecture of a config.json; heads, pooler and distillation token are where their tensors are."""
+    act = json.get("hidden_act", "gelu")
     if act not in GELU:
         raise ValueError(
             f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"
         )
-    if not said.get("qkv_bias", True):
+    if not json.get("qkv_bias", True):
         raise ValueError("its q, k and v have no biases (qkv_bias false), which vitkit's have")
-    patch = said.get("patch_size", 16)
-    if isinstance(patch, list):
-        if len(set(map(str, patch))) != 1:
-            raise ValueError(f"its patch_size is {patch}; vitkit's patches are square")
-        patch = patch[0]
-    image, width = said.get("image_size", 224), said.get("hidden_size", 768)
-    heads, prefix = _heads(tensors), 2 if "embeddings.distillation_token" in tensors else 1
-    if "pooler.dense.weight" in tensors and heads:
-        notes.append("left out: the pooler, which the classifier does not read")
-        tensors = {name: lazy for name, lazy in tensors.items() if not name.startswith("pooler.")}
-    pooler = "pooler.dense.weight" in tensors
-    if pooler and said.get("pooler_act", "tanh") != "tanh":
-        raise ValueError(
-            f"its pooler_act is {said['pooler_act']!r}; the hidden layer of the paper's head has tanh"
-        )
-    config = ViTConfig(
-        width=width, depth=said.get("num_hidden_layers", 12), mlp=said.get("intermediate_size", 3072),
-        heads=said.get("num_attention_heads", 12), patch=patch, image=image, channels=said.get("num_channels", 3),
-        classes=shape_of(tensors, f"{heads[0]}.weight", 2)[0] if heads else 0,
-        pool="distilled" if len(heads) == 2 else "token", registers=prefix - 1,
-        representation=shape_of(tensors, "pooler.dense.weight", 2)[0] if pooler else 0,
-        dropout=said.get("hidden_dropout_prob", 0.0), attention_dropout=said.get("attention_probs_dropout_prob", 0.0),
-        gelu=GELU[act], eps=said.get("layer_norm_eps", 1e-12), resample="huggingface",
-    )  # fmt: skip
-    preprocessing, note = _preprocessing(opened.preprocessor, config, kind)
-    return Description(
-        config,
-        preprocessing,
-        tensors,
-        _labels(said, config.classes),
-        (*notes, *note),
-        activation=_activation(said),
+    heads = _heads(tensors)
+    classes = shape_of(tensors, f"{heads[0]}.weight", 2)[0] if heads else 0
+    distilled = "embeddings.distillation_token" in tensors
+    return ViTConfig(
+        width=json.get("hidden_size", 768),
+        depth=json.get("num_hidden_layers", 12),
+        mlp=json.get("intermediate_size", 3072),
+        heads=json.get("num_attention_heads", 12),
+        patch=_patch(json),
+        image=json.get("image_size", 224),
+        channels=json.get("num_channels", 3),
+        classes=classes,
+        pool="distilled" if len(heads) == 2 else "token",
+        registers=int(distilled),
+        representation=_representation(json, tensors),
+        dropout=json.get("hidden_dropout_prob", 0.0),
+        attention_dropout=json.get("attention_probs_dropout_prob", 0.0),
+        gelu=GELU[act],
+        eps=json.get("layer_norm_eps", 1e-12),
+        resample="huggingface",
     )
+
+
+def _patch(json: dict) -> int:
+    """The side of a patch, which may be given twice."""
+    patch = json.get("patch_size", 16)
+    if not isinstance(patch, list):
+        return patch
+    if len(set(map(str, patch))) != 1:
+        raise ValueError(f"its patch_size is {patch}; vitkit's patches are square")
+    return patch[0]
+
+
+def _representation(json: dict, tensors: Tensors) -> int:
+    """The width of the pooler, which is the hidden layer of the paper's head; 0 without one."""
+    if "pooler.dense.weight" not in tensors:
+        return 0
+    if json.get("pooler_act", "tanh") != "tanh":
+        raise ValueError(
+            f"its pooler_act is {json['pooler_act']!r}; the hidden layer of the paper's head has tanh"
+        )
+    return shape_of(tensors, "pooler.dense.weight", 2)[0]
+
+
+def _labels(json: dict, classes: int) -> tuple[str, ...] | None:
+    """The names in id2label; numbers for the names that Transformers makes up; None if they are not one a class."""
+    names = json.get("id2label")
+    if not isinstance(names, dict) or not classes or len(names) < classes:
+        return None
+    made_up = tuple(f"LABEL_{i}" for i in range(classes))
+    labels = tuple(str(names.get(str(i), made_up[i])) for i in range(classes))
+    return numbered(classes) if labels == made_up else labels
+
+
+def _activation(json: dict) -> Activation:
+    """Of its problem_type; a file without one is a classifier of one class among K."""
+    problem = json.get("problem_type") or PROBLEMS["softmax"]
+    activations = {name: activation for activation, name in PROBLEMS.items()}
+    if problem not in activations:
+        raise ValueError(f"its problem_type is {problem!r}; vitkit knows {', '.join(activations)}")
+    return activations[problem]
 
 
 def rules(config: ViTConfig) -> list[Rule]:
     """The table, without the prefix that a classifier's encoder has."""
-    attention, block, bare = (
-        "encoder.layer.{i}.attention",
-        "encoder.layer.{i}",
-        config.prefix - config.position_rows,
-    )
-    found = [
+    block = "encoder.layer.{i}"
+    attention = f"{block}.attention"
+    bare = config.prefix - config.position_rows  # tokens without a position
+    positions = rows(config.position_rows, bare, prod(config.grid))
+
+    def qkv(kind: str) -> Rule:
+        parts = [f"{attention}.attention.{part}.{kind}" for part in ("query", "key", "value")]
+        return rule(f"blocks.{{i}}.attention.qkv.{kind}", *parts, way=THREE)
+
+    table = [
         *pairs("stem.project", "embeddings.patch_embeddings.projection"),
         rule("cls", "embeddings.cls_token"),
-        *([rule("registers", "embeddings.distillation_token")] if config.registers else []),
-        rule("positions.table", "embeddings.position_embeddings", way=rows(config.position_rows, bare, prod(config.grid))),
+        rule("positions.table", "embeddings.position_embeddings", way=positions),
         *each(config.depth, [
             *pairs("blocks.{i}.norm1", f"{block}.layernorm_before"),
-            *(
-                rule(f"blocks.{{i}}.attention.qkv.{kind}",
-                     *(f"{attention}.attention.{part}.{kind}" for part in ("query", "key", "value")), way=THREE)
-                for kind in ("weight", "bias")
-            ),
+            qkv("weight"),
+            qkv("bias"),
             *pairs("blocks.{i}.attention.out", f"{attention}.output.dense"),
             *pairs("blocks.{i}.norm2", f"{block}.layernorm_after"),
             *pairs("blocks.{i}.mlp.expand", f"{block}.intermediate.dense"),
@@ -126,55 +206,55 @@ def rules(config: ViTConfig) -> list[Rule]:
         ]),
         *pairs("norm", "layernorm"),
     ]  # fmt: skip
+    if config.registers:
+        table.append(rule("registers", "embeddings.distillation_token"))
     if config.representation:
-        found += pairs("representation", "pooler.dense")
-    heads = {"head": "classifier"}
-    if config.pool == "distilled":
-        heads = {"head.token": "cls_classifier", "head.distilled": "distillation_classifier"}
-    for ours, theirs in heads.items():
-        found += pairs(ours, theirs) if config.classes else []
-    return found
+        table += pairs("representation", "pooler.dense")
+    if config.classes and config.pool == "distilled":
+        table += pairs("head.token", "cls_classifier")
+        table += pairs("head.distilled", "distillation_classifier")
+    elif config.classes:
+        table += pairs("head", "classifier")
+    return table
+
+
+def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
+    """Tensors under the names that the architecture's class has: an encoder's have a prefix beside a head."""
+    if not config.classes:
+        return tensors
+    prefix = "deit." if config.registers else "vit."
+    return {
+        name if name.startswith(HEADS) else prefix + name: tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model Transformers' ViT and DeiT have no place for."""
-    return beyond(config) + [
-        what
-        for what, there in {
+    return beyond_vit(config) + those_of(
+        {
             f'pooling by "{config.pool}"': config.pool not in ("token", "distilled"),
             "more than one register": config.registers > 1,
             "LayerScale": config.layer_scale is not None,
             "a representation layer before the head": config.representation and config.classes,
-        }.items()
-        if there
-    ]
+        }
+    )
 
 
-def differs(config: ViTConfig) -> list[str]:
-    """What Transformers would compute a little differently: nothing, its configuration says it all."""
-    return []
-
-
-def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
-    """Tensors under the names that the architecture's class has."""
-    prefix = ("deit." if config.registers else "vit.") if config.classes else ""
+def directory(classifier: Classifier) -> dict[str, dict]:
+    """The JSON files of a model directory."""
+    config = config_json(classifier.model.config, classifier.labels, classifier.activation)
     return {
-        (name if "classifier" in name.split(".")[0] else prefix + name): tensor
-        for name, tensor in tensors.items()
+        "config.json": config,
+        "preprocessor_config.json": processor_json(classifier.preprocessing),
     }
 
 
 def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activation) -> dict:
     """config.json for Transformers."""
-    family = "DeiT" if config.registers else "ViT"
-    kind = (
-        "Model"
-        if not config.classes
-        else "ForImageClassification" + "WithTeacher" * (config.pool == "distilled")
-    )
-    found = {
-        "architectures": [family + kind],
-        "model_type": family.lower(),
+    values = {
+        "architectures": [architecture(config)],
+        "model_type": "deit" if config.registers else "vit",
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
@@ -183,155 +263,96 @@ def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activati
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "layer_norm_eps": config.eps,
-        "image_size": config.image[0] if len(set(config.image)) == 1 else list(config.image),
+        "image_size": list(config.image),
         "patch_size": config.patch,
         "num_channels": config.channels,
         "qkv_bias": True,
     }
+    if config.image[0] == config.image[1]:
+        values["image_size"] = config.image[0]
     if config.representation:
-        found["pooler_output_size"] = config.representation
+        values["pooler_output_size"] = config.representation
     if config.classes:
-        found["id2label"] = {str(i): name for i, name in enumerate(labels)}
-        found["label2id"] = {name: i for i, name in enumerate(labels)}
-        found["problem_type"] = PROBLEMS[activation]
-    return found
+        values["id2label"] = {str(i): name for i, name in enumerate(labels)}
+        values["label2id"] = {name: i for i, name in enumerate(labels)}
+        values["problem_type"] = PROBLEMS[activation]
+    return values
 
 
-def processor_json(preprocessing: Preprocessing) -> dict:
-    """preprocessor_config.json: the processor that does the same. What none does is antialias=False."""
-    height, width = preprocessing.size
-    cropped = preprocessing.resize or preprocessing.rule == "shorter"
-    side = preprocessing.resize or max(height, width)
-    kind = "ViT" if not cropped else "DeiT" if preprocessing.rule == "square" else "Bit"
-    size = {"height": height, "width": width} if not cropped else {"height": side, "width": side}
-    found = {
-        "image_processor_type": f"{kind}ImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": side} if preprocessing.rule == "shorter" else size,
-        "resample": 2 if preprocessing.interpolation == "bilinear" else 3,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(preprocessing.mean),
-        "image_std": list(preprocessing.std),
-        "do_convert_rgb": True,
-    }
-    return found | (
-        {"do_center_crop": True, "crop_size": {"height": height, "width": width}} if cropped else {}
-    )
+def architecture(config: ViTConfig) -> str:
+    """The class of Transformers that computes this model."""
+    family = "DeiT" if config.registers else "ViT"
+    if not config.classes:
+        return f"{family}Model"
+    if config.pool == "distilled":
+        return f"{family}ForImageClassificationWithTeacher"
+    return f"{family}ForImageClassification"
 
 
-def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
-    """Transformers 4's names without the prefix of a classifier's encoder; what was left out is said."""
-    prefix = next(name for name in tensors if name.endswith(PATCHES)).removesuffix(PATCHES)
-    if aside := [name for name in tensors if ASIDE.fullmatch(name.removeprefix(prefix))]:
-        notes = [f"left out: {len(aside)} tensors of masked image modelling, such as {aside[0]}"]
-    else:
-        notes = []
-    found = {}
-    for name, lazy in tensors.items():
-        if name in aside:
-            continue
-        short = name.removeprefix(prefix)
-        for newer, older in NEWER.items():
-            short = re.sub(newer, older, short)
-        found[short] = lazy
-    return found, notes, ""
+# the proof: the model as Transformers opens it
 
 
-def _heads(tensors: Tensors) -> list[str]:
-    names = ("classifier", "cls_classifier", "distillation_classifier")
-    return [name for name in names if f"{name}.weight" in tensors]
+class _Answer(nn.Module):
+    """Transformers' models answer with a record; vitkit's with a tensor."""
+
+    def __init__(self, model: nn.Module, config: ViTConfig):
+        super().__init__()
+        self.model = model
+        self.config = config
+
+    def forward(self, images: Tensor) -> Tensor:
+        record = self.model(images)
+        if self.config.classes:
+            return record.logits
+        if self.config.representation:
+            return record.pooler_output
+        return record.last_hidden_state[:, 0]
 
 
-def _labels(said: dict, classes: int) -> tuple[str, ...] | None:
-    names = said.get("id2label")
-    if not isinstance(names, dict) or not classes:
-        return None
-    found = [str(names.get(str(i), f"LABEL_{i}")) for i in range(min(classes, len(names)))]
-    if len(found) != classes:
-        return None
-    return numbered(classes) if found == [f"LABEL_{i}" for i in range(classes)] else tuple(found)
+def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
+    """The class that the directory's config.json names, opened by Transformers itself."""
+    import transformers
+
+    config = classifier.model.config
+    arguments = {}
+    if not config.classes:
+        arguments["add_pooling_layer"] = bool(config.representation)
+    kind = getattr(transformers, architecture(config))
+    model = kind.from_pretrained(path, local_files_only=True, **arguments)
+    return Elsewhere(f"Transformers {transformers.__version__}", _Answer(model, config))
 
 
-def _activation(said: dict) -> Activation:
-    """Of its problem_type; a file without one is a classifier of one class among K."""
-    problem = said.get("problem_type") or PROBLEMS["softmax"]
-    activations = {name: activation for activation, name in PROBLEMS.items()}
-    if problem not in activations:
-        raise ValueError(f"its problem_type is {problem!r}; vitkit knows {', '.join(activations)}")
-    return activations[problem]
+def pixels_elsewhere(path: Path, image: Image.Image) -> Tensor:
+    """What the image processor of a written directory makes of an image."""
+    from transformers import AutoImageProcessor
+
+    processor = AutoImageProcessor.from_pretrained(path, local_files_only=True)
+    return processor(image, return_tensors="pt")["pixel_values"]
 
 
-def _preprocessing(said: dict, config: ViTConfig, kind: str) -> tuple[Preprocessing, list[str]]:
-    """What an image processor does, as a Preprocessing. Raises ValueError for what no Preprocessing does."""
-    if not said:
-        found = {"size": config.image, **({} if kind == "vit" else IMAGENET)}
-        return Preprocessing(**found), [
-            f"preprocessing: no preprocessor_config.json, so {kind}'s usual one"
-        ]
-    name = str(said.get("image_processor_type") or said.get("feature_extractor_type") or "ViT")
-    resample = said.get(
-        "resample", 3 if name.startswith(("DeiT", "Bit", "CLIP", "ConvNext")) else 2
-    )
-    if resample not in RESAMPLE:
-        raise ValueError(
-            f"its preprocessor resizes by method {resample!r}; vitkit knows 2 (bilinear) and 3 (bicubic)"
-        )
-    size, crop, rule = said.get("size", list(config.image)), said.get("crop_size"), "square"
-    crop = (
-        _pair(crop)
-        if crop and said.get("do_center_crop", name.startswith(("DeiT", "Bit", "CLIP")))
-        else None
-    )
-    if isinstance(size, dict) and "shortest_edge" in size:
-        rule, size = "shorter", size["shortest_edge"]
-    elif isinstance(size, int) and name.startswith(("Bit", "CLIP", "ConvNext")):
-        rule = "shorter"
-    notes, wanted = [], crop or _pair(size)
-    if not said.get("do_resize", True):
-        notes.append(
-            f"preprocessing: the processor does not resize; images are made {wanted[0]} x {wanted[1]} here"
-        )
-    factor = said.get("rescale_factor", 1 / 255) if said.get("do_rescale", True) else 1.0
-    if not isinstance(factor, int | float) or not isfinite(factor) or factor <= 0:
-        raise ValueError(f"its preprocessor's rescale_factor is {factor!r}")
-    normal = said.get("do_normalize", True)
-    mean, std = (
-        (said.get("image_mean") or [0.5] * 3, said.get("image_std") or [0.5] * 3)
-        if normal
-        else ([0.0] * 3, [1.0] * 3)
-    )
-    scale = (
-        1.0 if abs(255 * factor - 1) < 1e-6 else 255 * factor
-    )  # (x f - m) / s = (x / 255 - m / 255 f) / (s / 255 f)
-    edges = _pair(size)
-    resize = max(edges) if (crop and edges != crop) or rule == "shorter" else 0
-    if crop and rule == "square" and len(set(edges)) != 1 and edges != crop:
-        raise ValueError(
-            f"its preprocessor resizes to {edges[0]} x {edges[1]} before a crop; vitkit resizes to a square"
-        )
-    made = Preprocessing(
-        size=wanted, rule=rule, resize=resize, interpolation=RESAMPLE[resample],
-        mean=tuple(value / scale for value in mean), std=tuple(value / scale for value in std),
-    )  # fmt: skip
-    return made, notes
+def example(config: ViTConfig) -> str:
+    """How to open a directory with Transformers."""
+    kind = "AutoModelForImageClassification" if config.classes else "AutoModel"
+    return f"""\
+from transformers import AutoImageProcessor, {kind}
+
+model = {kind}.from_pretrained("DIRECTORY")
+processor = AutoImageProcessor.from_pretrained("DIRECTORY")
+"""
 
 
-def _pair(size) -> tuple[int, int]:
-    if isinstance(size, dict):
-        size = (
-            [size.get("height"), size.get("width")]
-            if "height" in size
-            else [size.get("shortest_edge")] * 2
-        )
-    pair = (
-        (size, size)
-        if isinstance(size, int)
-        else tuple(size)
-        if isinstance(size, list | tuple)
-        else ()
-    )
-    if len(pair) != 2 or not all(isinstance(side, int) for side in pair):
-        raise ValueError(f"its preprocessor's size is {size!r}; expected pixels")
-    return pair
+FORMAT = Format(
+    name="huggingface",
+    kinds=("vit",),
+    recognises=recognises,
+    describe=describe,
+    rules=rules,
+    tidy=tidy,
+    spell=spell,
+    cannot=cannot,
+    directory=directory,
+    library="transformers",
+    example=example,
+    open_elsewhere=open_elsewhere,
+    pixels_elsewhere=pixels_elsewhere,
+)

@@ -1,30 +1,24 @@
-"""vitkit's own names: every architecture there is; what the numbers mean stands beside them."""
+"""vitkit's own names: every architecture there is; what the numbers mean is described beside them."""
 
 import torch
 
 from vitkit.models import ModelConfig, build
+from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.formats.format import Format, Tidied
+from vitkit.weights.formats.huggingface import processor_json
 from vitkit.weights.rules import Rule, rule
 
-NAME = "native"
-HOLDS = ("vit", "resnet", "lenet")  # kinds of configurations
+FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")  # of each kind
 
 
 def recognises(tensors: Tensors) -> bool:
     """Whether these are vitkit's names."""
-    return any(
-        name in tensors
-        for name in ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")
-    )
+    return any(name in tensors for name in FIRST)
 
 
-def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
-    """As they are."""
-    return tensors, [], ""
-
-
-def describe(opened: Opened, hints: Hints) -> Description:
+def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """Nothing: shapes alone do not tell what a vitkit model computes."""
     raise ValueError(
         f"{opened.path} has vitkit's names but lacks the description that vitkit writes into its config.json"
@@ -37,16 +31,20 @@ def rules(config: ModelConfig) -> list[Rule]:
         return [rule(name, name) for name in build(config).state_dict()]
 
 
-def cannot(config: ModelConfig) -> list[str]:
-    """Nothing."""
-    return []
+def directory(classifier: Classifier) -> dict[str, dict]:
+    """The JSON files of a model directory."""
+    return {
+        "config.json": {"model_type": "vitkit"},
+        "preprocessor_config.json": processor_json(classifier.preprocessing),
+    }
 
 
-def differs(config: ModelConfig) -> list[str]:
-    """Nothing."""
-    return []
-
-
-def spell(tensors: dict, config: ModelConfig, layout: str = "") -> dict:
-    """As they are."""
-    return tensors
+FORMAT = Format(
+    name="native",
+    kinds=("vit", "resnet", "lenet"),
+    recognises=recognises,
+    describe=describe,
+    rules=rules,
+    directory=directory,
+    library="vitkit",
+)

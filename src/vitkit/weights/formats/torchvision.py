@@ -2,25 +2,28 @@
 
 import re
 from math import prod
+from pathlib import Path
+
+from torch import nn
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
-from vitkit.weights.description import (
+from vitkit.weights.classifier import Classifier
+from vitkit.weights.description import Description, Hints
+from vitkit.weights.files import Opened, Tensors, load_state_dict
+from vitkit.weights.formats.format import Elsewhere, Format, Tidied
+from vitkit.weights.formats.limits import another_eps, another_gelu, beyond_vit, those_of
+from vitkit.weights.formats.shapes import (
     IMAGENET,
-    Description,
-    Hints,
-    beyond,
     count_blocks,
     grid_of,
     heads_of,
+    length_of,
     shape_of,
-    usual_labels,
 )
-from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.labels import usual_labels
 from vitkit.weights.rules import Rule, each, pairs, rows, rule
 
-NAME = "torchvision"
-HOLDS = ("vit",)  # kinds of configurations
 PATCHES = "conv_proj.weight"
 BLOCK = "encoder.layers.encoder_layer_{i}"
 OLD = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
@@ -31,45 +34,75 @@ def recognises(tensors: Tensors) -> bool:
     return any(name.endswith(PATCHES) for name in tensors)
 
 
-def describe(opened: Opened, hints: Hints) -> Description:
+def tidy(tensors: Tensors) -> Tidied:
+    """The newest names, without a prefix that training put before them."""
+    prefix = next(name for name in tensors if name.endswith(PATCHES)).removesuffix(PATCHES)
+    tidied = {}
+    for name, lazy in tensors.items():
+        name = name.removeprefix(prefix)
+        for old, new in OLD.items():
+            name = re.sub(old, new, name)
+        tidied[name] = lazy
+    return Tidied(tidied)
+
+
+def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What the shapes say; the file says nothing of the preprocessing."""
-    tensors, _, _ = tidy(opened.tensors)
+    tensors = tidied.tensors
     width, channels, patch, _ = shape_of(tensors, PATCHES, 4)
     mlp = shape_of(tensors, f"{BLOCK.format(i=0)}.mlp.0.weight", 2)[0]
-    heads, notes = heads_of(width, mlp, hints.heads)
-    grid = grid_of(shape_of(tensors, "encoder.pos_embedding", 3)[1] - 1, patch, hints.image)
-    classes = shape_of(tensors, "heads.head.bias", 1)[0] if "heads.head.bias" in tensors else 0
-    image = (grid[0] * patch, grid[1] * patch)
-    hidden = "heads.pre_logits.bias"
+    heads, heads_note = heads_of(width, mlp, hints.heads)
+    positions = shape_of(tensors, "encoder.pos_embedding", 3)[1]
+    grid = grid_of(positions - 1, patch, hints.image)
     config = ViTConfig(
-        width=width, depth=count_blocks(tensors, BLOCK.format(i=r"(\d+)") + r"\."), mlp=mlp, heads=heads, patch=patch,
-        image=image, channels=channels, classes=classes, gelu="erf", eps=1e-6, resample="torchvision",
-        representation=shape_of(tensors, hidden, 1)[0] if hidden in tensors else 0,
-    )  # fmt: skip
-    small = image == (224, 224)
+        width=width,
+        depth=count_blocks(tensors, BLOCK.format(i=r"(\d+)") + r"\."),
+        mlp=mlp,
+        heads=heads,
+        patch=patch,
+        image=(grid[0] * patch, grid[1] * patch),
+        channels=channels,
+        classes=length_of(tensors, "heads.head.bias"),
+        gelu="erf",
+        eps=1e-6,
+        resample="torchvision",
+        representation=length_of(tensors, "heads.pre_logits.bias"),
+    )
+    preprocessing, preprocessing_note = _usual_preprocessing(config.image)
+    labels, labels_note = usual_labels(config.classes)
+    notes = (*heads_note, preprocessing_note, *labels_note)
+    return Description(config, preprocessing, labels, notes)
+
+
+def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
+    """That of most of its models of this size, and the note about it."""
+    if image == (224, 224):
+        resize, interpolation = 256, "bilinear"
+        usual = "256 to 224, bilinear"
+    else:
+        resize, interpolation = max(image), "bicubic"
+        usual = f"{resize}, bicubic"
     preprocessing = Preprocessing(
-        size=image, rule="shorter", resize=256 if small else max(image), interpolation="bilinear" if small else "bicubic",
-        **IMAGENET,
-    )  # fmt: skip
-    said = "256 to 224, bilinear" if small else f"{max(image)}, bicubic"
-    notes.append(
-        f"preprocessing: not in the file, so torchvision's usual one ({said}); its L/16 has 242, its SWAG models bicubic: "
+        size=image, rule="shorter", resize=resize, interpolation=interpolation, **IMAGENET
+    )
+    return preprocessing, (
+        f"preprocessing: not in the file, so torchvision's usual one ({usual}); its L/16 has 242, its SWAG models bicubic: "
         "give load() a preprocessing for those"
     )
-    labels, assumed = usual_labels(classes)
-    return Description(config, preprocessing, tensors, labels, (*notes, *assumed))
 
 
 def rules(config: ViTConfig) -> list[Rule]:
     """The table."""
-    bare = config.prefix - config.position_rows
-    found = [
+    bare = config.prefix - config.position_rows  # tokens without a position
+    positions = rows(config.position_rows, bare, prod(config.grid))
+    in_proj = ("_weight", "_bias")
+    table = [
         *pairs("stem.project", "conv_proj"),
         rule("cls", "class_token"),
-        rule("positions.table", "encoder.pos_embedding", way=rows(config.position_rows, bare, prod(config.grid))),
+        rule("positions.table", "encoder.pos_embedding", way=positions),
         *each(config.depth, [
             *pairs("blocks.{i}.norm1", f"{BLOCK}.ln_1"),
-            *pairs("blocks.{i}.attention.qkv", f"{BLOCK}.self_attention.in_proj", names=("_weight", "_bias")),
+            *pairs("blocks.{i}.attention.qkv", f"{BLOCK}.self_attention.in_proj", names=in_proj),
             *pairs("blocks.{i}.attention.out", f"{BLOCK}.self_attention.out_proj"),
             *pairs("blocks.{i}.norm2", f"{BLOCK}.ln_2"),
             *pairs("blocks.{i}.mlp.expand", f"{BLOCK}.mlp.0"),
@@ -77,42 +110,64 @@ def rules(config: ViTConfig) -> list[Rule]:
         ]),
         *pairs("norm", "encoder.ln"),
     ]  # fmt: skip
-    found += pairs("representation", "heads.pre_logits") if config.representation else []
-    return found + (pairs("head", "heads.head") if config.classes else [])
+    if config.representation:
+        table += pairs("representation", "heads.pre_logits")
+    if config.classes:
+        table += pairs("head", "heads.head")
+    return table
 
 
 def cannot(config: ViTConfig) -> list[str]:
     """What of a model torchvision's code has no place for."""
-    return beyond(config) + [
-        what
-        for what, there in {
+    height, width = config.image
+    return beyond_vit(config) + those_of(
+        {
             f'pooling by "{config.pool}"': config.pool != "token",
             "registers": config.registers,
             "LayerScale": config.layer_scale is not None,
-            f"images of {config.image[0]} x {config.image[1]}, no square": config.image[0]
-            != config.image[1],
+            f"images of {height} x {width}, no square": height != width,
             f"images of {config.channels} channels": config.channels != 3,
             "a representation layer without a head": config.representation and not config.classes,
-        }.items()
-        if there
-    ]
+        }
+    )
 
 
 def differs(config: ViTConfig) -> list[str]:
     """What torchvision would compute a little differently."""
-    gelu = ["GELU: the tanh form here, the erf form there"] if config.gelu == "tanh" else []
-    return gelu + ([f"eps: {config.eps:g} here, 1e-06 there"] if config.eps != 1e-6 else [])
+    return another_gelu(config, "erf") + another_eps(config)
 
 
-def spell(tensors: dict, config: ViTConfig, layout: str = "") -> dict:
-    """The rules' names are torchvision's own."""
-    return tensors
+def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
+    """torchvision's model with the file's tensors, every one of them and no other."""
+    from torchvision import __version__
+    from torchvision.models import VisionTransformer
+
+    config = classifier.model.config
+    model = VisionTransformer(
+        image_size=config.image[0],
+        patch_size=config.patch,
+        num_layers=config.depth,
+        num_heads=config.heads,
+        hidden_dim=config.width,
+        mlp_dim=config.mlp,
+        num_classes=config.classes or 1,
+        representation_size=config.representation or None,
+    )
+    if not config.classes:
+        model.heads = nn.Identity()
+    model.load_state_dict(load_state_dict(path), strict=True)
+    return Elsewhere(f"torchvision {__version__}", model)
 
 
-def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
-    """The newest names, without a prefix that training put before them."""
-    prefix = next(name for name in tensors if name.endswith(PATCHES)).removesuffix(PATCHES)
-    found = {name.removeprefix(prefix): lazy for name, lazy in tensors.items()}
-    for old, new in OLD.items():
-        found = {re.sub(old, new, name): lazy for name, lazy in found.items()}
-    return found, [], ""
+FORMAT = Format(
+    name="torchvision",
+    kinds=("vit",),
+    recognises=recognises,
+    describe=describe,
+    rules=rules,
+    tidy=tidy,
+    cannot=cannot,
+    differs=differs,
+    endings=(".safetensors", ".pth", ".pt"),
+    open_elsewhere=open_elsewhere,
+)

@@ -5,38 +5,58 @@ Each has names of its own, and with them goes the dialect: how it pads and stand
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
-from vitkit.weights.description import (
-    Description,
-    Hints,
-    another_dialect,
-    beyond_bit,
-    shape_of,
-    usual_labels,
-)
+from vitkit.weights.classifier import Classifier
+from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Lazy, Opened, Tensors
+from vitkit.weights.formats.format import Elsewhere, Format, Tidied
+from vitkit.weights.formats.google.arithmetic import as_google_computes
 from vitkit.weights.formats.google.names import flat_norms, image_part, wide_norms
 from vitkit.weights.formats.google.vit import ROOT, V1
-from vitkit.weights.formats.resnets import Names, backbone_of, backbone_rules
+from vitkit.weights.formats.limits import another_dialect, beyond_bit
+from vitkit.weights.formats.resnets import Names, assumed_size, backbone_of, backbone_rules
+from vitkit.weights.formats.shapes import length_of
+from vitkit.weights.labels import usual_labels
 from vitkit.weights.rules import DENSE, Rule, pairs
 
-NAME = "google"
-HOLDS = ("resnet",)  # kinds of configurations
 V2 = V1._replace(root=f"root_block/{ROOT}", unit="block{b}/unit{u:02d}/", last="norm-pre-head")
 BIT = Names(
-    root="root_block/standardized_conv2d/kernel", unit="block{b}/unit{u:02d}/", conv="{x}/standardized_conv2d/kernel",
-    norm="{x}/group_norm", shortcut="a/proj/standardized_conv2d/kernel", ends=("/gamma", "/beta"), last="group_norm",
-)  # fmt: skip
+    root="root_block/standardized_conv2d/kernel",
+    unit="block{b}/unit{u:02d}/",
+    conv="{x}/standardized_conv2d/kernel",
+    norm="{x}/group_norm",
+    shortcut="a/proj/standardized_conv2d/kernel",
+    ends=("/gamma", "/beta"),
+    last="group_norm",
+)
 POINT = "head/conv2d/kernel"  # BiT's head is a 1 x 1 convolution
 
 
-def _spelling(config: Backbone) -> tuple[Names, str, str]:
-    """Names, dialect and head of the code that comes nearest to a model."""
-    if config.order == "post":
-        return V1, "google", "head"
-    return (V2, "big_vision", "head") if config.pool == "even" else (BIT, "bit", "head/conv2d")
+class Code(NamedTuple):
+    """One of Google's code bases for ResNets."""
+
+    names: Names
+    order: str
+    """Where it normalises: "post" or "pre"."""
+    dialect: dict
+    """How it pads and standardises."""
+    head: str
+    """What the names of its head begin with."""
+    prefix: str
+    """What its files put before every name."""
+    wide: bool
+    """Whether its files store GroupNorms as (1, 1, 1, C)."""
+
+
+PUBLISHED = Code(BIT, "pre", DIALECTS["bit"], "head/conv2d", "resnet/", wide=False)
+BIT_PAPER = Code(V2, "pre", DIALECTS["big_vision"], "head", "params/", wide=True)
+BIT_V1 = Code(V1, "post", DIALECTS["google"], "head", "params/", wide=False)
 
 
 def recognises(tensors: Tensors) -> bool:
@@ -44,33 +64,66 @@ def recognises(tensors: Tensors) -> bool:
     return any(name.endswith((ROOT, BIT.root)) for name in tensors)
 
 
-def describe(opened: Opened, hints: Hints) -> Description:
+def tidy(tensors: Tensors) -> Tidied:
+    """The model's tensors without a prefix, norms as vectors and the head as a matrix."""
+    root = next(name for name in tensors if name.endswith((ROOT, BIT.root)))
+    prefix = re.sub(rf"({BIT.root}|(root_block/)?{ROOT})$", "", root)
+    tensors, notes = image_part(tensors, prefix)
+    tensors, wide = flat_norms(tensors)
+    if POINT in tensors and tensors[POINT].shape[:2] == (1, 1):
+        kernel = tensors[POINT]
+        tensors[POINT] = Lazy(kernel.shape[2:], kernel.dtype, lambda: kernel.read()[0, 0])
+    layout = prefix or "-"
+    if wide:
+        layout += " wide"
+    return Tidied(tensors, tuple(notes), layout)
+
+
+def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What names and shapes say; values from -1 to 1 and square images, as in BiT's own evaluation."""
-    tensors, notes, layout = tidy(opened.tensors)
-    names, dialect = next(
-        (n, d) for n, d in ((BIT, "bit"), (V2, "big_vision"), (V1, "google")) if n.root in tensors
-    )
-    backbone, channels = backbone_of(
-        tensors, names, "post" if names is V1 else "pre", DIALECTS[dialect]
-    )
-    head = "head/conv2d/bias" if names is BIT else "head/bias"
-    classes = shape_of(tensors, head, 1)[0] if head in tensors else 0
-    config = ResNetConfig(backbone, hints.image or (224, 224), channels, classes)
-    if not hints.image:
-        notes.append(
-            "images: of 224 x 224 pixels; nothing in the file says so, and a ResNet takes any"
-        )
-    labels, note = usual_labels(classes)
+    tensors = tidied.tensors
+    code = next(code for code in (PUBLISHED, BIT_PAPER, BIT_V1) if code.names.root in tensors)
+    backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)
+    classes = length_of(tensors, f"{code.head}/bias")
+    image, notes = assumed_size(hints.image)
+    labels, labels_note = usual_labels(classes)
     return Description(
-        config, Preprocessing(size=config.image), tensors, labels, (*notes, *note), layout
+        ResNetConfig(backbone, image, channels, classes),
+        Preprocessing(size=image),
+        labels,
+        tuple(notes + labels_note),
     )
+
+
+def nearest(config: Backbone) -> Code:
+    """The code that comes nearest to a model."""
+    if config.order == "post":
+        return BIT_V1
+    return BIT_PAPER if config.pool == "even" else PUBLISHED
 
 
 def rules(config: ResNetConfig) -> list[Rule]:
     """The table, in the spelling of the code that comes nearest."""
-    names, _, head = _spelling(config.backbone)
-    found = backbone_rules(config.backbone, "", names)
-    return found + (pairs("head", head, DENSE, ("/kernel", "/bias")) if config.classes else [])
+    code = nearest(config.backbone)
+    table = backbone_rules(config.backbone, "", code.names)
+    if config.classes:
+        table += pairs("head", code.head, DENSE, ("/kernel", "/bias"))
+    return table
+
+
+def spell(tensors: dict[str, Tensor], config: ResNetConfig, layout: str) -> dict[str, Tensor]:
+    """Tensors as the layout has them: that of their origin, or of the published files."""
+    code = nearest(config.backbone)
+    prefix, wide = code.prefix, code.wide
+    if layout:
+        prefix = layout.removesuffix(" wide").removeprefix("-")
+        wide = layout.endswith(" wide")
+    if wide:
+        tensors = wide_norms(tensors)
+    spelled = {prefix + name: tensor for name, tensor in tensors.items()}
+    if POINT in tensors:
+        spelled[prefix + POINT] = tensors[POINT][None, None]
+    return spelled
 
 
 def cannot(config: ResNetConfig) -> list[str]:
@@ -80,33 +133,28 @@ def cannot(config: ResNetConfig) -> list[str]:
 
 def differs(config: ResNetConfig) -> list[str]:
     """What Google's code would compute a little differently."""
-    return another_dialect(config.backbone, DIALECTS[_spelling(config.backbone)[1]])
+    return another_dialect(config.backbone, nearest(config.backbone).dialect)
 
 
-def computed(config: ResNetConfig) -> ResNetConfig:
-    """The same model as Google's code computes it."""
-    return replace(
-        config, backbone=replace(config.backbone, **DIALECTS[_spelling(config.backbone)[1]])
-    )
+def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
+    """The same weights with the arithmetic of Google's code."""
+    config = classifier.model.config
+    if not differs(config):
+        return None
+    backbone = replace(config.backbone, **nearest(config.backbone).dialect)
+    return as_google_computes(classifier, replace(config, backbone=backbone))
 
 
-def spell(tensors: dict, config: ResNetConfig, layout: str = "") -> dict:
-    """Tensors as the layout has them: that of their origin, or of the published files."""
-    names = _spelling(config.backbone)[0]
-    prefix, *how = (
-        layout or f"{'resnet/' if names is BIT else 'params/'}{' wide' if names is V2 else ''}"
-    ).split(" ")
-    tensors = wide_norms(tensors) if "wide" in how else tensors
-    return {prefix + name: t[None, None] if name == POINT else t for name, t in tensors.items()}
-
-
-def tidy(tensors: Tensors) -> tuple[Tensors, list[str], str]:
-    """The model's tensors without a prefix, norms as vectors and the head as a matrix; how they were spelled."""
-    end = next(name for name in tensors if name.endswith((ROOT, BIT.root)))
-    prefix = re.sub(rf"({BIT.root}|(root_block/)?{ROOT})$", "", end)
-    found, notes = image_part(tensors, prefix)
-    found, wide = flat_norms(found)
-    if POINT in found and found[POINT].shape[:2] == (1, 1):
-        head = found[POINT]
-        found[POINT] = Lazy(head.shape[2:], head.dtype, lambda: head.read()[0, 0])
-    return found, notes, f"{prefix}{' wide' if wide else ''}"
+FORMAT = Format(
+    name="google",
+    kinds=("resnet",),
+    recognises=recognises,
+    describe=describe,
+    rules=rules,
+    tidy=tidy,
+    spell=spell,
+    cannot=cannot,
+    differs=differs,
+    endings=(".npz",),
+    open_elsewhere=open_elsewhere,
+)

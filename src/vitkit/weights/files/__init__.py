@@ -1,0 +1,20 @@
+"""Files of weights, not trusted: what they hold by name and shape, before any of it is read.
+
+safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files through its restricted unpickler.
+"""
+
+from vitkit.weights.files.lazy import FLOATS, Lazy, Tensors
+from vitkit.weights.files.opening import Opened, open_weights
+from vitkit.weights.files.safetensors import write_safetensors
+from vitkit.weights.files.writing import load_state_dict, write_tensors
+
+__all__ = [
+    "FLOATS",
+    "Lazy",
+    "Opened",
+    "Tensors",
+    "load_state_dict",
+    "open_weights",
+    "write_safetensors",
+    "write_tensors",
+]

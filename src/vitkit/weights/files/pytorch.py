@@ -1,0 +1,73 @@
+"""PyTorch's own files (.pth, .pt, .bin), read by its restricted unpickler: nothing in them runs."""
+
+import argparse
+import pickle
+import re
+import warnings
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors
+
+# The part of a training checkpoint that is the model: the first that is there.
+PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module", "net")
+
+
+def read_pickle(file: Path) -> tuple[Tensors, str]:
+    """The tensors of a file, and which part of a training checkpoint they were. Raises ValueError."""
+    checkpoint = _unpickle(file)
+    wrapper = ""
+    while isinstance(checkpoint, dict) and not _holds_tensors(checkpoint):
+        parts = (part for part in PARTS if isinstance(checkpoint.get(part), dict))
+        wrapper = next(parts, "")
+        if not wrapper:
+            break
+        checkpoint = checkpoint[wrapper]
+    if not _holds_tensors(checkpoint):
+        raise ValueError(f"{file} cannot be loaded: it holds no state dict of tensors")
+    tensors = {
+        str(name): _lazy(value) for name, value in checkpoint.items() if isinstance(value, Tensor)
+    }
+    return tensors, wrapper
+
+
+def _unpickle(file: Path) -> object:
+    try:
+        # settings that training checkpoints carry are harmless; a sentence follows whatever torch warns of
+        with (
+            torch.serialization.safe_globals([argparse.Namespace]),
+            warnings.catch_warnings(action="ignore"),
+        ):
+            return _load(file)
+    except pickle.UnpicklingError as error:
+        match = re.search(r"GLOBAL (\S+)", str(error))
+        content = f"the Python object {match[1]}" if match else "more than tensors"
+        raise ValueError(
+            f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; save its state dict as "
+            "safetensors"
+        ) from error
+    except (*DAMAGE, AssertionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        raise ValueError(f"{file} cannot be loaded: {reason}") from error
+
+
+def _load(file: Path) -> object:
+    """Mapped from the disk, except the format before PyTorch 1.6, which cannot be."""
+    try:
+        return torch.load(file, "cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        if "mmap" not in str(error):
+            raise
+        return torch.load(file, "cpu", weights_only=True)
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values())
+
+
+def _lazy(tensor: Tensor) -> Lazy:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Lazy(tuple(tensor.shape), dtype, partial(torch.Tensor.detach, tensor))

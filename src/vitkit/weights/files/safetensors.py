@@ -1,0 +1,65 @@
+"""safetensors: tensors mapped from the disk, with vitkit's description of the model in the header."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitkit.weights.files.lazy import KEY, Lazy, Tensors, fill, parse_object
+
+DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+
+
+def read_safetensors(file: Path) -> tuple[Tensors, dict]:
+    """The tensors, no second copy of them, and the description of the model in the header ({} without one).
+
+    Raises SafetensorError for a damaged file, ValueError for a description that is none.
+    """
+    # stays open for as long as a tensor may be asked for; it has checked the header
+    opened = safe_open(file, "pt")
+    with file.open("rb") as start:
+        length = int.from_bytes(start.read(8), "little")
+        header = json.loads(start.read(length))
+    tensors = {}
+    for name in opened.keys():  # noqa: SIM118 no dict
+        part = opened.get_slice(name)
+        dtype = part.get_dtype()
+        begin = 8 + length + header[name]["data_offsets"][0]
+        tensors[name] = Lazy(
+            shape=tuple(part.get_shape()),
+            dtype=DTYPES.get(dtype, dtype),
+            read=partial(opened.get_tensor, name),
+            into=partial(_read_into, file, begin),
+        )
+    description = (opened.metadata() or {}).get(KEY)
+    if not description:
+        return tensors, {}
+    try:
+        return tensors, parse_object(description)
+    except ValueError as error:
+        raise ValueError(
+            f"{file} cannot be loaded: its header's {KEY} is no JSON object: {error}"
+        ) from error
+
+
+def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
+    """Fill a contiguous tensor with the bytes of a file from there on."""
+    buffer = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    with file.open("rb", buffering=0) as opened:
+        opened.seek(begin)
+        if not fill(buffer, opened):
+            raise ValueError(f"{file} was cut short while it was read; load it again")
+
+
+def write_safetensors(
+    file: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """A safetensors file. Raises OSError, also where the library calls a full disk something else."""
+    try:
+        save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
+    except SafetensorError as error:
+        raise OSError(f"could not write {file}: {error}") from error

@@ -1,0 +1,39 @@
+"""Tensors as one file, in whichever of the three kinds its ending says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.system.files import whole
+from vitkit.weights.files.comment import write_comment
+from vitkit.weights.files.lazy import KEY
+from vitkit.weights.files.safetensors import write_safetensors
+
+
+def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> None:
+    """Write tensors, with vitkit's description of the model inside, to a .npz, .safetensors, .pth or .pt file.
+
+    The file is there whole or not at all. Raises OSError.
+    """
+    with whole(file) as new:
+        if file.suffix == ".safetensors":
+            write_safetensors(new, tensors, {KEY: json.dumps(description)})
+        elif file.suffix == ".npz":
+            with new.open("wb") as opened:
+                np.savez(opened, **{name: tensor.numpy() for name, tensor in tensors.items()})
+            write_comment(new, description)
+        else:
+            torch.save({name: tensor.clone() for name, tensor in tensors.items()}, new)
+            write_comment(new, description)
+
+
+def load_state_dict(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors, .pth or .pt file that vitkit wrote, as another library reads them."""
+    if file.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    return torch.load(file, weights_only=True)

@@ -1,0 +1,15 @@
+"""What Google's code would compute with weights that were trained with another arithmetic."""
+
+import torch
+
+from vitkit.models import ModelConfig, build
+from vitkit.weights.classifier import Classifier
+from vitkit.weights.formats.format import Elsewhere
+
+
+def as_google_computes(classifier: Classifier, config: ModelConfig) -> Elsewhere:
+    """The classifier's weights in a model of another configuration. Google's code itself is written in JAX."""
+    with torch.device("meta"):
+        model = build(config)
+    model.load_state_dict(classifier.model.state_dict(), assign=True)
+    return Elsewhere("the same weights with the arithmetic of Google's code", model)

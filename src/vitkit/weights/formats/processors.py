@@ -1,0 +1,145 @@
+"""Hugging Face's image processors (preprocessor_config.json) as a Preprocessing, and the way back."""
+
+from math import isfinite
+
+from vitkit.data import Preprocessing
+from vitkit.weights.formats.shapes import IMAGENET
+
+RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
+# What processors do that are asked for nothing, by how their class's name begins.
+BICUBIC = ("DeiT", "Bit", "CLIP", "ConvNext")
+CROPS = ("DeiT", "Bit", "CLIP")
+SHORTER = ("Bit", "CLIP", "ConvNext")  # a size that is one number is the shorter side's
+
+
+def processor_json(preprocessing: Preprocessing) -> dict:
+    """preprocessor_config.json: the processor that does the same. What none does is antialias=False."""
+    height, width = preprocessing.size
+    shorter = preprocessing.rule == "shorter"
+    crops = bool(preprocessing.resize) or shorter
+    side = preprocessing.resize or max(height, width)
+    if shorter:
+        kind = "Bit"
+        size = {"shortest_edge": side}
+    elif crops:
+        kind = "DeiT"
+        size = {"height": side, "width": side}
+    else:
+        kind = "ViT"
+        size = {"height": height, "width": width}
+    values = {
+        "image_processor_type": f"{kind}ImageProcessor",
+        "do_resize": True,
+        "size": size,
+        "resample": 2 if preprocessing.interpolation == "bilinear" else 3,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+        "do_convert_rgb": True,
+    }
+    if crops:
+        values["do_center_crop"] = True
+        values["crop_size"] = {"height": height, "width": width}
+    return values
+
+
+def preprocessing_of(
+    json: dict, image: tuple[int, int], model_type: str
+) -> tuple[Preprocessing, list[str]]:
+    """What an image processor does, and notes about what was assumed; without one what the type of model usually has.
+
+    Raises ValueError for what no Preprocessing does.
+    """
+    if not json:
+        statistics = {} if model_type == "vit" else IMAGENET
+        note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one"
+        return Preprocessing(size=image, **statistics), [note]
+    name = str(json.get("image_processor_type") or json.get("feature_extractor_type") or "ViT")
+    interpolation = _interpolation(json, name)
+    rule, resized, crop = _geometry(json, name, image)
+    size = crop or resized
+    notes = []
+    if not json.get("do_resize", True):
+        notes.append(
+            f"preprocessing: the processor does not resize; images are made {size[0]} x {size[1]} here"
+        )
+    cropped = crop is not None and crop != resized
+    if cropped and rule == "square" and resized[0] != resized[1]:
+        raise ValueError(
+            f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; vitkit resizes to a square"
+        )
+    mean, std = _statistics(json)
+    preprocessing = Preprocessing(
+        size=size,
+        rule=rule,
+        resize=max(resized) if cropped or rule == "shorter" else 0,
+        interpolation=interpolation,
+        mean=mean,
+        std=std,
+    )
+    return preprocessing, notes
+
+
+def _interpolation(json: dict, name: str) -> str:
+    """Of the resize: what is written, or what the processor does that is asked for nothing."""
+    usual = 3 if name.startswith(BICUBIC) else 2
+    resample = json.get("resample", usual)
+    if resample not in RESAMPLE:
+        raise ValueError(
+            f"its preprocessor resizes by method {resample!r}; vitkit knows 2 (bilinear) and 3 (bicubic)"
+        )
+    return RESAMPLE[resample]
+
+
+def _geometry(
+    json: dict, name: str, image: tuple[int, int]
+) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
+    """The rule, what it resizes to (height, width), and the crop after that, if there is one."""
+    size = json.get("size", list(image))
+    rule = "square"
+    if isinstance(size, dict) and "shortest_edge" in size:
+        rule = "shorter"
+        size = size["shortest_edge"]
+    elif isinstance(size, int) and name.startswith(SHORTER):
+        rule = "shorter"
+    crop = json.get("crop_size")
+    if not crop or not json.get("do_center_crop", name.startswith(CROPS)):
+        return rule, _pair(size), None
+    return rule, _pair(size), _pair(crop)
+
+
+def _pair(size) -> tuple[int, int]:
+    """(height, width), however it is written."""
+    pair = size
+    if isinstance(size, dict) and "height" in size:
+        pair = (size["height"], size.get("width"))
+    elif isinstance(size, dict):
+        pair = (size.get("shortest_edge"),) * 2
+    elif isinstance(size, int):
+        pair = (size, size)
+    numbers = isinstance(pair, list | tuple) and all(isinstance(side, int) for side in pair)
+    if not numbers or len(pair) != 2:
+        raise ValueError(f"its preprocessor's size is {size!r}; expected pixels")
+    return tuple(pair)
+
+
+def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation on the scale from 0 to 1, for a processor that multiplies by any factor f before:
+
+    (x f - mean) / std = (x / 255 - mean / 255 f) / (std / 255 f)
+    """
+    factor = 1.0
+    if json.get("do_rescale", True):
+        factor = json.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, int | float) or not isfinite(factor) or factor <= 0:
+        raise ValueError(f"its preprocessor's rescale_factor is {factor!r}")
+    mean, std = [0.0] * 3, [1.0] * 3
+    if json.get("do_normalize", True):
+        mean = json.get("image_mean") or [0.5] * 3
+        std = json.get("image_std") or [0.5] * 3
+    scale = 255 * factor
+    if abs(scale - 1) < 1e-6:  # 1 / 255, rounded: the published numbers stay as they are
+        scale = 1.0
+    return tuple(value / scale for value in mean), tuple(value / scale for value in std)

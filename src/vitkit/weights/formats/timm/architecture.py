@@ -1,0 +1,80 @@
+"""timm's names and arguments for Vision Transformers and hybrids."""
+
+from vitkit.models import ViTConfig
+
+# (width, depth, mlp, heads) -> timm's word, which says everything but the patch and the size of images.
+SIZES = {
+    (192, 12, 768, 3): "tiny",
+    (384, 12, 1536, 6): "small",
+    (768, 12, 3072, 12): "base",
+    (1024, 24, 4096, 16): "large",
+    (1280, 32, 5120, 16): "huge",
+    (1408, 40, 6144, 16): "giant",
+    (1664, 48, 8192, 16): "gigantic",
+}
+# The patches that each size has in timm's names.
+PATCHES = {
+    "tiny": (16,),
+    "small": (16, 32),
+    "base": (16, 32, 8),
+    "large": (16, 32, 14),
+    "huge": (14,),
+    "giant": (14,),
+    "gigantic": (14,),
+}
+# A hybrid's ResNet, by its units: timm's word for it, and the sizes of Transformers that it has above it.
+HYBRIDS = {
+    (): ("r_s16_p8", ("tiny",)),
+    (2, 2, 2, 2): ("r26_s32", ("small", "base")),
+    (3, 4, 9): ("r50_s16", ("base",)),
+    (3, 4, 6, 3): ("r50_s32", ("large",)),
+}
+POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}
+
+
+def architecture(config: ViTConfig) -> tuple[str, dict]:
+    """timm's name for a model, and the arguments of `timm.create_model` that make it this one."""
+    arguments = {
+        "img_size": list(config.image),
+        "patch_size": config.patch,
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": config.mlp / config.width,
+    }
+    if config.gelu == "tanh":
+        arguments["act_layer"] = "gelu_tanh"
+    if config.pool == "distilled":
+        return "deit_base_distilled_patch16_224", arguments
+    arguments["class_token"] = config.prefix > config.registers
+    arguments["global_pool"] = POOLS[config.pool]
+    arguments["fc_norm"] = config.norm == "pooled"
+    arguments["reg_tokens"] = config.registers
+    arguments["no_embed_class"] = config.prefix > 0 and config.position_rows == 0
+    if config.layer_scale is not None:
+        arguments["init_values"] = config.layer_scale
+    return _name(config), arguments
+
+
+def _name(config: ViTConfig) -> str:
+    """The name that comes nearest; the arguments say the rest."""
+    size = SIZES.get((config.width, config.depth, config.mlp, config.heads), "base")
+    if config.stem:
+        resnet, sizes = HYBRIDS[config.stem.units]
+        if size not in sizes:
+            size = sizes[0]
+        return f"vit_{size}_{resnet}_224"
+    patch = config.patch
+    if patch not in PATCHES[size]:
+        patch = PATCHES[size][0]
+    return f"vit_{size}_patch{patch}_224"
+
+
+def first_convolution(config: ViTConfig) -> str:
+    """timm's name of the layer that sees the image."""
+    if config.stem is None:
+        return "patch_embed.proj"
+    if config.stem.units:
+        return "patch_embed.backbone.stem.conv"
+    return "patch_embed.backbone.conv"

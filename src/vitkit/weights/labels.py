@@ -1,0 +1,23 @@
+"""Names of classes: a model's own, ImageNet's, or numbers."""
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """Names for classes that nobody named: "0", "1", ..."""
+    return tuple(map(str, range(classes)))
+
+
+def imagenet_labels() -> tuple[str, ...]:
+    """The names of ImageNet-1k's classes, in the order that every published model has; no name twice."""
+    from torchvision.models import ViT_B_16_Weights
+
+    names = list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])
+    for i, name in {134: "crane (bird)", 517: "crane (machine)", 639: "maillot, tank suit"}.items():
+        names[i] = name
+    return tuple(names)
+
+
+def usual_labels(classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
+    """ImageNet-1k's names for a head of 1000, with the note about it; else None."""
+    if classes != 1000:
+        return None, []
+    return imagenet_labels(), ["labels: ImageNet-1k's 1,000 classes; nothing in the file says so"]
