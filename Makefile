@@ -16,10 +16,11 @@ demo: $(VENV)/.vitkit-run
 
 test: $(VENV)/.vitkit-dev
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -n auto
 
 test-slow: $(VENV)/.vitkit-dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n auto -m slow
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

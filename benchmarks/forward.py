@@ -11,9 +11,13 @@ import torch
 from side_by_side import Run, autocast, compare
 from torch import Tensor, nn
 
+from vitkit.models import ResNet, VisionTransformer, for_inference
+
 
 def work(model: nn.Module, images: Tensor, precision: str) -> Run:
-    """One forward pass."""
+    """One forward pass. vitkit's model is prepared for inference, as predict and evaluate do."""
+    if isinstance(model, VisionTransformer | ResNet):
+        model = for_inference(model)
 
     @torch.inference_mode()
     def run() -> Tensor:

@@ -1,4 +1,5 @@
-"""What a ResNet is, as frozen values: alone as a classifier (BiT), or below a Transformer as a hybrid's stem (Section 3.1)."""
+"""What a ResNet is, as frozen values: alone as a classifier (BiT), or below a Transformer as a
+hybrid's stem (Section 3.1)."""
 
 from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
@@ -9,22 +10,29 @@ Grid = tuple[int, int]
 
 def check_choices(config: object) -> None:
     """Raise ValueError where a field typed as a Literal, or None, holds something else."""
-    for one in fields(config):
-        kinds = get_args(one.type) if get_origin(one.type) in (Union, UnionType) else (one.type,)
-        known = [
-            choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)
-        ]
-        value = getattr(config, one.name)
-        if known and value not in known and not (value is None and NoneType in kinds):
-            raise ValueError(f"{one.name} is {value!r}; it is one of {', '.join(known)}")
+    for field in fields(config):
+        types = (field.type,)
+        if get_origin(field.type) in (Union, UnionType):
+            types = get_args(field.type)
+        choices = []
+        for kind in types:
+            if get_origin(kind) is Literal:
+                choices += get_args(kind)
+        if NoneType in types:
+            choices.append(None)
+        value = getattr(config, field.name)
+        if any(isinstance(choice, str) for choice in choices) and value not in choices:
+            known = ", ".join(choice for choice in choices if choice is not None)
+            raise ValueError(f"{field.name} is {value!r}; it is one of {known}")
 
 
 def backbone_from(value: object) -> "Backbone":
-    """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for what is neither."""
+    """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for neither."""
     if isinstance(value, dict):
-        known = {one.name for one in fields(Backbone)}
-        if unknown := value.keys() - known:
-            raise ValueError(f"a Backbone has no setting {', '.join(sorted(map(repr, unknown)))}")
+        known = {field.name for field in fields(Backbone)}
+        unknown = sorted(map(repr, value.keys() - known))
+        if unknown:
+            raise ValueError(f"a Backbone has no setting {', '.join(unknown)}")
         value = Backbone(**value)
     if not isinstance(value, Backbone):
         raise ValueError(f"{value!r} is no Backbone, nor its settings")
@@ -102,8 +110,9 @@ class Backbone:
     pool: Literal["same", "zeros", "even"] = "same"
     """Border of the max-pooling: SAME, one zero on every side (BiT), or nothing, one on every side (torchvision)."""
     mixer: Literal["conv", "axial", "local", "augmented"] = "conv"
-    """What mixes places in a unit: a 3 x 3 convolution, attention along rows, then columns (App. D.6), attention to the 7 x 7
-    places around, or a convolution with attention to all places beside it, from the second stage on."""
+    """What mixes the feature map in a unit: a 3 x 3 convolution, attention along rows, then columns
+    (App. D.6), attention to the 7 x 7 around, or a convolution with attention to everything beside
+    it, from the second stage on."""
 
     def __post_init__(self):
         object.__setattr__(self, "units", tuple(self.units))
@@ -140,17 +149,27 @@ class Backbone:
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     def mixes(self, stage: int) -> str:
-        """What mixes places in a stage, from 0: attention to all places is too dear for the first (Bello et al.)."""
-        return "conv" if self.mixer == "augmented" and stage == 0 else self.mixer
+        """What mixes the feature map of a stage, from 0: attention to all of it is too dear for the
+        first (Bello et al.)."""
+        if self.mixer == "augmented" and stage == 0:
+            return "conv"
+        return self.mixer
 
     def sides(self, image: Grid) -> list[Grid]:
-        """(h, w) after the root's convolution, after its pooling, and after every stage: each half of the last, rounded up."""
-        half = lambda grid: tuple(-(-side // 2) for side in grid)  # noqa: E731
-        found = [half(image)]
-        found.append(half(found[0]))
+        """(h, w) after the root's convolution, after its pooling, and after every stage: each half
+        of the last, rounded up."""
+        convolved = halved(image)
+        pooled = halved(convolved)
+        sizes = [convolved, pooled]
         for stage in range(len(self.units)):
-            found.append(half(found[-1]) if stage else found[-1])
-        return found
+            before = sizes[-1]
+            sizes.append(halved(before) if stage else before)
+        return sizes
+
+
+def halved(grid: Grid) -> Grid:
+    """Half of both sides, rounded up."""
+    return -(-grid[0] // 2), -(-grid[1] // 2)
 
 
 @dataclass(frozen=True)
@@ -188,7 +207,7 @@ class ResNetConfig:
 
     @property
     def grid(self) -> Grid:
-        """(h, w), the places of the last feature map."""
+        """(h, w) of the last feature map."""
         return self.backbone.sides(self.image)[-1]
 
     @property

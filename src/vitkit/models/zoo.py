@@ -110,34 +110,57 @@ def named(name: str, **changes) -> ViTConfig | ResNetConfig | LeNetConfig:
 
 
 def called(config: ViTConfig | ResNetConfig | LeNetConfig) -> str:
-    """What people call an architecture, the way back from `named` as far as there is one: ViT-B/16, R50+ViT-B/16, BiT-R50x1."""
-    if isinstance(config, LeNetConfig):
-        return "LeNet-5"
-    if isinstance(config, ResNetConfig):
-        return _resnet(config.backbone)
+    """What people call an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
+
+    The way back from `named`, as far as there is one.
+    """
+    return NAME_OF[type(config)](config)
+
+
+def _vit_name(config: ViTConfig) -> str:
     shape = {key: getattr(config, key) for key in ("width", "depth", "mlp", "heads")}
-    size = next((name for name, size in SIZES.items() if size == shape), None)
     kind = "Axial-ViT" if config.mixer == "axial" else "ViT"
-    patch = (
-        config.stride // 2 if config.stem and not config.stem.units else config.stride
-    )  # as R+Ti/16 is named
-    listed = ", ".join(f"{key} {value}" for key, value in shape.items())
-    above = f"{kind}-{size}/{patch}" if size else f"{kind} of {listed}, patch {patch}"
-    return f"{_resnet(config.stem).removesuffix('x1')}+{above}" if config.stem else above
+    patch = config.stride
+    if config.stem and not config.stem.units:
+        patch //= 2  # as R+Ti/16 is named
+    name = f"{kind} of {', '.join(f'{key} {value}' for key, value in shape.items())}, patch {patch}"
+    for size, values in SIZES.items():
+        if values == shape:
+            name = f"{kind}-{size}/{patch}"
+            break
+    if config.stem:
+        name = f"{_backbone_name(config.stem).removesuffix('x1')}+{name}"
+    return name
 
 
-def _resnet(backbone: Backbone) -> str:
-    """R50x1 and its like, with the units of each stage where their number has no name: ResNet(1,2)x0.5."""
-    kind = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}[
-        backbone.mixer
-    ]
-    kind += "BN-" if backbone.norm == "batch" else "BiT-" if backbone.order == "pre" else ""
-    joined = {(*units[:2], units[2] + units[3]): layers for layers, units in UNITS.items()}
-    layers = {(): "", **joined, **{units: layers for layers, units in UNITS.items()}}.get(
-        backbone.units
-    )
-    units = f"R{layers}" if layers is not None else f"ResNet({','.join(map(str, backbone.units))})"
-    return f"{kind}{units}x{backbone.width:g}"
+def _backbone_name(backbone: Backbone) -> str:
+    """R50x1 and its like, or the units of each stage if that has no name: ResNet(1,2)x0.5."""
+    kind = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}
+    prefix = kind[backbone.mixer]
+    if backbone.norm == "batch":
+        prefix += "BN-"
+    elif backbone.order == "pre":
+        prefix += "BiT-"
+
+    layers = {(): ""}
+    for number, units in UNITS.items():
+        layers[*units[:2], units[2] + units[3]] = number  # a hybrid's, with three stages
+        layers[units] = number
+    name = f"ResNet({','.join(map(str, backbone.units))})"
+    if backbone.units in layers:
+        name = f"R{layers[backbone.units]}"
+    return f"{prefix}{name}x{backbone.width:g}"
+
+
+def _resnet_name(config: ResNetConfig) -> str:
+    return _backbone_name(config.backbone)
+
+
+def _lenet_name(config: LeNetConfig) -> str:
+    return "LeNet-5"
+
+
+NAME_OF = {ViTConfig: _vit_name, ResNetConfig: _resnet_name, LeNetConfig: _lenet_name}
 
 
 def _changed(
