@@ -65,7 +65,7 @@ def pack(command: Pack) -> int:
     from vitkit.data import open_parts
     from vitkit.system.machine import cpus
 
-    parts, _, notes = open_parts(command.source, command.columns)
+    parts, notes = open_parts(command.source, command.columns)
     for note in notes:
         print(note)
     workers = cpus() if command.workers < 0 else command.workers

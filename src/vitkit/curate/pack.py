@@ -215,7 +215,7 @@ class _Jobs:
 
     def __getitem__(self, job: _Job) -> Exception | None:
         source, rows, at = self.parts[job.part], self.rows(job), self.all.index(job)
-        rows = order(len(source), 0, 0, source.pieces())[rows] if self.how.shuffle else rows
+        rows = order(len(source), 0, 0, source.chunks())[rows] if self.how.shuffle else rows
         rows = _ticking(rows, self.done[at : at + 1])
         left, shrunk = [], []
         write = {"tar": _write_tar, "parquet": _write_parquet}[self.how.format]

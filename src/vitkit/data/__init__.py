@@ -6,13 +6,10 @@ from vitkit.data.engine.workers import WorkerDied
 from vitkit.data.images import BadImage, Picture, open_image
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
 from vitkit.data.mix import mix, uniforms
+from vitkit.data.opening import Parts, Splits, open_parts, open_source, open_splits
 from vitkit.data.sources import (
     Source,
-    Splits,
     fingerprint,
-    open_parts,
-    open_source,
-    open_splits,
     split_off,
     stratified,
     subset,
@@ -29,6 +26,7 @@ __all__ = [
     "BadImage",
     "Batch",
     "Columns",
+    "Parts",
     "Picture",
     "Preprocessing",
     "Source",

@@ -5,7 +5,7 @@ seam, every example comes once in each, and B may be larger than the data set. W
 decided by (seed, epoch, example). So a run is continued by its step number alone, with any number of workers.
 
 Where examples can only be read many together (row groups of large parquet files, remote shards), a permutation goes
-through windows of some of these pieces: which pieces meet in a window, and the order inside it, are random.
+through windows of some of these chunks: which chunks meet in a window, and the order inside it, are random.
 
 Legend: B batch, N examples, h w pixels.
 """
@@ -133,18 +133,18 @@ class EvalBatches:
 
 
 def order(
-    count: int, seed: int, epoch: int, pieces: tuple[np.ndarray, int] | None = None
+    count: int, seed: int, epoch: int, chunks: tuple[np.ndarray, int] | None = None
 ) -> np.ndarray:
     """The permutation of `count` examples in an epoch, counted from 0: int64 (count,).
 
-    pieces: which piece each example lies in, int64 (count,), and how many of them make a window; None is no matter.
+    chunks: which chunk each example lies in, int64 (count,), and how many of them make a window; None if each is read alone.
     """
     random = _Stream(seed, _ORDER).at(epoch, 0)
     plain = random.permutation(count)
-    if pieces is None:
+    if chunks is None:
         return plain
-    piece, together = pieces
-    window = random.permutation(int(piece.max()) + 1)[piece] // together
+    chunk, together = chunks
+    window = random.permutation(int(chunk.max()) + 1)[chunk] // together
     return plain[np.argsort(window[plain], kind="stable")]
 
 
@@ -159,7 +159,7 @@ class _Rows:
     after: int
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        count, pieces = len(self.source), self.source.pieces()
+        count, chunks = len(self.source), self.source.chunks()
         orders: dict[int, np.ndarray] = {}
         for step in itertools.count(self.after):
             epochs, places = np.divmod(
@@ -168,7 +168,7 @@ class _Rows:
             rows = np.stack([epochs, places], axis=1)
             for epoch in np.unique(epochs).tolist():
                 if epoch not in orders:
-                    orders = {epoch: order(count, self.seed, epoch, pieces)}
+                    orders = {epoch: order(count, self.seed, epoch, chunks)}
                 here = epochs == epoch
                 rows[here, 1] = orders[epoch][places[here]]
             yield rows

@@ -1,4 +1,4 @@
-"""Where the bytes of examples lie: files below a folder, arrays in memory; in pieces.py what is read many at a time.
+"""Where the bytes of examples lie: files below a folder, arrays in memory; other kinds beside their formats.
 
 A store travels to worker processes, so it keeps no list of a million Python strings (every reference count that a worker
 touches would copy a page of them) and opens files anew where it lands.
@@ -22,20 +22,20 @@ class Store(Protocol):
     """What every kind of store answers."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image, as a file's bytes or as an array. Raises BadImage, and OSError where reading may succeed later."""
+        """The image, as a file's bytes or as an array. Raises BadImage, and OSError if reading may succeed later."""
 
     def name(self, row: int) -> str:
         """What a user would call it."""
 
-    def mark(self, row: int) -> str:
-        """What tells it from others without being read: its name from the data set's own folder on, and the bytes that it, or
-        what it lies in, takes. The same on every machine, however the way to that folder is written."""
+    def identity(self, row: int) -> str:
+        """What tells it from others without being read: its name below the data set's own folder, and the bytes that it, or
+        what it lies in, has. It is the same on every machine, however the way to that folder is written."""
 
     def prepare(self, rows: np.ndarray) -> None:
         """Bring into memory what processes that are forked from this one are to share."""
 
-    def pieces(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """Where many rows are read at once: the piece each lies in, and how many pieces are kept; None where it is no matter."""
+    def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """If many rows are read at once: the chunk that each lies in, and how many chunks stay in memory. Else None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +43,13 @@ class Names:
     """Many strings in one block of bytes."""
 
     block: bytes
-    ends: np.ndarray  # where each ends
+    ends: np.ndarray
+    """Where each string ends."""
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Names":
-        block, ends = bytearray(), np.zeros(len(names), dtype=np.int64)
+        block = bytearray()
+        ends = np.zeros(len(names), dtype=np.int64)
         for row, name in enumerate(names):
             block += os.fsencode(name)
             ends[row] = len(block)
@@ -55,11 +57,9 @@ class Names:
 
     @classmethod
     def joined(cls, several: Sequence["Names"]) -> "Names":
-        before = np.cumsum([0, *(len(one.block) for one in several)])
-        ends = np.concatenate(
-            [one.ends + start for one, start in zip(several, before, strict=False)]
-        )
-        return cls(b"".join(one.block for one in several), ends)
+        starts = np.cumsum([0, *(len(names.block) for names in several)])[:-1]
+        ends = [names.ends + start for names, start in zip(several, starts, strict=True)]
+        return cls(b"".join(names.block for names in several), np.concatenate(ends))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -82,13 +82,13 @@ class Arrays:
     def name(self, row: int) -> str:
         return f"{self.title} image {row}"
 
-    def mark(self, row: int) -> str:
+    def identity(self, row: int) -> str:
         return self.name(row)
 
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""
 
-    def pieces(self, rows: np.ndarray) -> None:
+    def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
 
 
@@ -104,25 +104,13 @@ class Files:
         return cls(str(root), Names.of(names))
 
     def read(self, row: int) -> bytes:
-        """The file's bytes. Raises BadImage where there is no such file."""
-        path = self.name(row)
-        try:
-            found = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
-            if not S_ISREG(found.st_mode):  # a pipe would wait for ever
-                raise BadImage(f"{path} is no file")
-            if found.st_size > MAX_FILE:
-                raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-                return file.readall()
-        except FileNotFoundError:
-            raise BadImage(f"{path} is missing") from None
-        except OSError as error:
-            raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
+        """The file's bytes. Raises BadImage if there is no such file."""
+        return read_file(self.name(row))
 
     def name(self, row: int) -> str:
         return f"{self.root}{os.sep}{self.names[row]}"
 
-    def mark(self, row: int) -> str:
+    def identity(self, row: int) -> str:
         try:
             size = os.stat(self.name(row)).st_size  # noqa: PTH116
         except OSError:  # which reading it will say
@@ -132,5 +120,21 @@ class Files:
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""
 
-    def pieces(self, rows: np.ndarray) -> None:
+    def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
+
+
+def read_file(path: str) -> bytes:
+    """The bytes of an image file. Raises BadImage for what is missing, too large, or no file."""
+    try:
+        state = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
+        if not S_ISREG(state.st_mode):  # a pipe would wait for ever
+            raise BadImage(f"{path} is no file")
+        if state.st_size > MAX_FILE:
+            raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return file.readall()
+    except FileNotFoundError:
+        raise BadImage(f"{path} is missing") from None
+    except OSError as error:
+        raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error

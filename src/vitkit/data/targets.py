@@ -75,3 +75,8 @@ def joined(first: np.ndarray | Lists, second: np.ndarray | Lists) -> np.ndarray 
         values = np.concatenate([first.values, second.values])
         return Lists(values, np.concatenate([first.ends, second.ends + len(first.values)]))
     return np.concatenate([first, second])
+
+
+# Labels before they are targets: class numbers, int64 (N,); class names, objects (N,); numbers to predict, float64 (N,);
+# several classes, by number or by name, as Lists of N; None for images without labels.
+Labels = np.ndarray | Lists | None

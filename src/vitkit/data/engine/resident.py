@@ -44,13 +44,13 @@ class Pixels:
     def name(self, row: int) -> str:
         return self.origin.name(int(self.rows[row]))
 
-    def mark(self, row: int) -> str:
-        return self.origin.mark(int(self.rows[row]))
+    def identity(self, row: int) -> str:
+        return self.origin.identity(int(self.rows[row]))
 
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do."""
 
-    def pieces(self, rows: np.ndarray) -> None:
+    def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
 
 
@@ -63,7 +63,7 @@ def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> 
     if limit <= 0 or not len(source) or not forked():
         return source
     if (
-        isinstance(source.store, Arrays | Pixels) or source.pieces() is not None
+        isinstance(source.store, Arrays | Pixels) or source.chunks() is not None
     ):  # decoded; or more than memory holds
         return source
     sample = range(0, len(source), -(-len(source) // 50))
@@ -81,8 +81,8 @@ def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> 
                 return source
             block[end : end + image.size] = image.ravel()
             sizes[i], end = image.shape[:2], end + image.size
-    if kept := getattr(source.store, "kept", None):
-        kept.clear()  # the encoded ones are not needed any more
+    if cache := getattr(source.store, "cache", None):
+        cache.clear()  # the encoded ones are not needed any more
     starts = np.cumsum([0, *sizes.prod(axis=1, dtype=np.int64)[:-1] * 3])
     store = Pixels(source.store, source.rows, block[:end], starts, sizes)
     return replace(source, store=store, rows=np.arange(len(source)))

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
+from vitkit.data.labels import as_labels, concatenated
+from vitkit.data.parts import PARTS
 from vitkit.data.stores import MAX_FILE
-from vitkit.data.tables import IMAGE, LABEL, PARTS, Columns, Table, as_labels, pick
+from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 
 PREFIX = "hf:"
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
@@ -20,13 +23,15 @@ class HubRows:
     """Rows of memory-mapped tables, their images as they were stored."""
 
     title: str
-    tables: tuple[Any, ...]  # datasets.Dataset
+    tables: tuple[Any, ...]
+    """datasets.Dataset"""
     column: str
-    firsts: np.ndarray  # the first row of each
+    firsts: np.ndarray
+    """(tables,): the first row of each."""
 
     def read(self, row: int) -> bytes:
         """The image's bytes. Raises BadImage for a row that has none."""
-        table, at = self._place(row)
+        table, at = self._table_and_row(row)
         value = self.tables[table][at][self.column]
         data = value.get("bytes") if isinstance(value, dict) else value
         if not data and isinstance(value, dict) and value.get("path"):
@@ -36,11 +41,11 @@ class HubRows:
         return data
 
     def name(self, row: int) -> str:
-        table, at = self._place(row)
+        table, at = self._table_and_row(row)
         return f"{self.title} {self.tables[table].split or ''} row {at}"
 
-    def mark(self, row: int) -> str:
-        table, at = self._place(row)
+    def identity(self, row: int) -> str:
+        table, at = self._table_and_row(row)
         return f"{self.tables[table].split or ''} row {at} {self._sizes[table]}"
 
     @cached_property
@@ -51,22 +56,20 @@ class HubRows:
     def prepare(self, rows: np.ndarray) -> None:
         """Nothing to do: processes share the mapped memory."""
 
-    def pieces(self, rows: np.ndarray) -> None:
+    def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
 
-    def _place(self, row: int) -> tuple[int, int]:
+    def _table_and_row(self, row: int) -> tuple[int, int]:
         table = int(np.searchsorted(self.firsts, row, side="right")) - 1
         return table, row - int(self.firsts[table])
 
     def _file(self, path: str, row: int) -> bytes:
-        """A file that a row names; only where the hub's own downloads lie, as a table may name any file of this machine."""
+        """A file that a row names; only one of the hub's own downloads, as a table may name any file of this machine."""
         from datasets import config
 
         file = Path(path).resolve()
-        if not any(
-            file.is_relative_to(Path(home).resolve())
-            for home in (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE)
-        ):
+        homes = [Path(home).resolve() for home in (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE)]
+        if not any(file.is_relative_to(home) for home in homes):
             raise BadImage(
                 f"{self.name(row)} names the file {path}, outside of the hub's cache; it is not read"
             )
@@ -78,78 +81,76 @@ class HubRows:
             raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def read_hub(where: str, columns: Columns) -> Table:
+def read_hub(where: str, columns: Columns) -> Table | None:
     """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache; or a saved directory.
 
-    Raises ValueError where there is no such data set, the network is missing, or columns cannot be found.
+    Returns None for anything else. Raises ValueError if there is no such data set, the network is missing, or columns
+    cannot be found.
     """
+    if not where.startswith(PREFIX) and not any((Path(where) / name).is_file() for name in SAVED):
+        return None
     try:
         import datasets
     except ImportError:
         raise ValueError(f"to read {where}: pip install 'vitkit[hf]'") from None
-    found = _load(datasets, where)
-    splits = {name: part for name, part in found.items() if len(part)}
-    parts = [PARTS.get(name.lower(), "") for name in splits]
-    notes = ()
-    if any(parts) and "" in parts:
-        others = [name for name, part in zip(splits, parts, strict=True) if not part]
-        notes = (f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}",)
-        splits = {name: part for name, part in splits.items() if name not in others}
-        parts = list(filter(None, parts))
+
+    # The splits that are parts.
+    splits = {name: split for name, split in _load(datasets, where).items() if len(split)}
     if not splits:
         raise ValueError(f"{where} has no rows")
+    splits, parts, notes = _parts(splits)
+
+    # Which columns matter.
     first = next(iter(splits.values()))
-    features = first.features
+    features = first.features.to_dict()
+    described = {
+        kind: [name for name, feature in features.items() if holds(feature, kind)]
+        for kind in ("Image", "ClassLabel")
+    }
     try:
-        image = pick(
-            columns.image, IMAGE, list(features), "columns.image", _of(features, datasets.Image)
-        )
-        label = pick(
-            columns.label,
-            LABEL,
-            list(features),
-            "columns.label",
-            _of(features, datasets.ClassLabel),
-        )
+        image = image_column(columns, list(features), IMAGE, described["Image"])
+        label = label_column(columns, list(features), described["ClassLabel"])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    if isinstance(features[image], datasets.Image):
-        splits = {
-            name: part.cast_column(image, datasets.Image(decode=False))
-            for name, part in splits.items()
-        }
-    labels = [
-        value for part in splits.values() for value in part.with_format("arrow")[label].to_pylist()
-    ]
-    names = (
-        tuple(features[label].names) if isinstance(features[label], datasets.ClassLabel) else None
-    )
-    counts = [len(part) for part in splits.values()]
-    tables = tuple(part.select_columns([image]) for part in splits.values())
+
+    # Images as they were stored, and their labels.
+    if image in described["Image"]:
+        encoded = datasets.Image(decode=False)
+        splits = {name: split.cast_column(image, encoded) for name, split in splits.items()}
+    counts = [len(split) for split in splits.values()]
+    tables = tuple(split.select_columns([image]) for split in splits.values())
     store = HubRows(where, tables, image, np.cumsum([0, *counts[:-1]]))
-    return Table(
-        store,
-        as_labels(labels, where),
-        np.repeat(np.array(parts, dtype=object), counts),
-        names,
-        notes,
-    )
+    rows = np.repeat(np.array(parts, dtype=object), counts)
+    if label is None:
+        if columns.target != "none":
+            notes += (unlabelled(where, list(features)),)
+        return Table(store, None, rows, None, notes)
+    read = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
+    labels = as_labels(concatenated(read), where, columns.target)
+    return Table(store, labels, rows, class_names(features[label]), notes)
 
 
-def _of(features, kind: type) -> list[str]:
-    return [name for name, feature in features.items() if isinstance(feature, kind)]
+def _parts(splits: dict[str, Any]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
+    """The splits that are used, the part that each is, and a note on those that are left out."""
+    parts = [PARTS.get(name.lower(), "") for name in splits]
+    if not any(parts) or "" not in parts:
+        return splits, parts, ()
+    others = [name for name, part in zip(splits, parts, strict=True) if not part]
+    note = f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}"
+    used = {name: split for name, split in splits.items() if name not in others}
+    return used, list(filter(None, parts)), (note,)
 
 
 def _load(datasets, where: str) -> dict[str, Any]:
     """Split -> Dataset."""
     try:
         if not where.startswith(PREFIX):
-            found = datasets.load_from_disk(where)
+            loaded = datasets.load_from_disk(where)
         else:
             name, _, config = where.removeprefix(PREFIX).partition(":")
             name, _, revision = name.partition("@")
-            found = datasets.load_dataset(name, config or None, revision=revision or None)
+            loaded = datasets.load_dataset(name, config or None, revision=revision or None)
     except Exception as error:  # of the hub, the network, the disk, pyarrow
-        said = (str(error) or type(error).__name__).strip().splitlines()[0]
-        raise ValueError(f"{where} cannot be opened: {said}") from error
-    return dict(found) if isinstance(found, dict) else {"": found}
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        raise ValueError(f"{where} cannot be opened: {reason}") from error
+    return dict(loaded) if isinstance(loaded, dict) else {"": loaded}

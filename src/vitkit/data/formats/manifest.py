@@ -10,8 +10,10 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from vitkit.data.labels import as_labels
+from vitkit.data.parts import as_parts
 from vitkit.data.stores import Files
-from vitkit.data.tables import LABEL, PATH, Columns, Table, as_labels, as_parts, pick
+from vitkit.data.tables import PATH, Columns, Table, image_column, label_column, unlabelled
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _NAME = r"[^./\\:\0][^/\\:\0]*"
@@ -19,14 +21,18 @@ _NAME = r"[^./\\:\0][^/\\:\0]*"
 _PLAIN = re.compile(rf"{_NAME}(?:/{_NAME})*")
 
 
-def read_manifest(path: Path, columns: Columns) -> Table:
+def read_manifest(where: str, columns: Columns) -> Table | None:
     """The table of a manifest. Paths in it start from its own folder, and may not leave it: a manifest is a file that
     people pass on, and must not be able to name other files of the reader's.
 
-    Raises ValueError, with the row, for what is malformed.
+    Returns None if this is no manifest. Raises ValueError, with the row, for what is malformed.
     """
+    path = Path(where)
+    if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+        return None
     try:
-        rows = _json_rows(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(path)
+        json_lines = path.suffix.lower() in (".jsonl", ".ndjson")
+        rows = _json_rows(path) if json_lines else _csv_rows(path)
         return _table(path, rows, columns)
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -37,32 +43,43 @@ def read_manifest(path: Path, columns: Columns) -> Table:
 
 
 def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
-    """Of every row only the path, the label and the split are kept: a dictionary each would be gigabytes of millions."""
+    """Of every row only path, label and split stay in memory: a dictionary each would be gigabytes of millions."""
     first = next(rows, None)
     if first is None:
         raise ValueError(f"{path} has no rows")
+
+    # Which columns matter.
+    present = list(first)
     try:
-        image = pick(columns.image, PATH, list(first), "columns.image")
-        label = pick(columns.label, LABEL, list(first), "columns.label")
+        image = image_column(columns, present, PATH)
+        label = label_column(columns, present)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    split = next((name for name in first if name.lower() == "split"), None)
-    base, names, labels, parts = path.parent, [], [], []
+    split = next((name for name in present if name.lower() == "split"), None)
+
+    # What they hold.
+    names, labels, parts = [], [], []
     for number, row in enumerate(chain([first], rows)):
-        if image not in row or label not in row:
+        if image not in row or (label is not None and label not in row):
             raise ValueError(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
             )
-        names.append(_inside(row[image], base, f"{path} row {number}"))
-        labels.append(_once(row[label]))
-        if split:
+        names.append(_inside(row[image], path.parent, f"{path} row {number}"))
+        if label is not None:
+            labels.append(_once(row[label]))
+        if split is not None:
             parts.append(_once(row.get(split)))
-    if not Path(base, names[0]).exists():
+    if not Path(path.parent, names[0]).exists():
         raise ValueError(
-            f"{path} row 0 names {names[0]!r}, and there is no such file in {base or '.'}; paths start there"
+            f"{path} row 0 names {names[0]!r}, and there is no such file in {path.parent or '.'}; paths start there"
         )
+
     parts = as_parts(parts, str(path)) if split else np.full(len(names), "", dtype=object)
-    return Table(Files.of(base, names), as_labels(labels, str(path)), parts, None, ())
+    files = Files.of(path.parent, names)
+    if label is None:
+        notes = () if columns.target == "none" else (unlabelled(str(path), present),)
+        return Table(files, None, parts, None, notes)
+    return Table(files, as_labels(labels, str(path), columns.target), parts, None, ())
 
 
 def _once(value):

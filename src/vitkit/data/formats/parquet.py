@@ -1,26 +1,132 @@
 """Parquet files of images, as Hugging Face's `datasets` writes and names them."""
 
 import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.pieces import ParquetRows
-from vitkit.data.tables import IMAGE, LABEL, Columns, Table, as_labels, as_parts, pick
+from vitkit.data import chunks
+from vitkit.data.formats.arrow import class_names, column_labels, holds
+from vitkit.data.images import BadImage
+from vitkit.data.labels import as_labels, concatenated
+from vitkit.data.parts import as_parts
+from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.targets import Lists
 from vitkit.system import remote
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetRows:
+    """The image column of parquet files. Row groups that have been read stay in memory, within a bound.
+
+    Legend: G row groups of all files, F files.
+    """
+
+    files: tuple[str, ...]
+    column: str
+    groups: np.ndarray
+    """(G, 2): file and row group."""
+    starts: np.ndarray
+    """(G + 1,): the first row of each group, and the number of rows."""
+    firsts: np.ndarray
+    """(F,): the first row of each file."""
+    sizes: np.ndarray
+    """(G,): bytes of the column in each group."""
+    cache: OrderedDict = field(default_factory=OrderedDict)
+    """Group -> its arrow array, the last used at the end."""
+
+    def read(self, row: int) -> bytes:
+        """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged there."""
+        group = int(self._groups_of(row))
+        value = self._group(group)[row - int(self.starts[group])].as_py()
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if not data:
+            raise BadImage(f"{self.name(row)} has no image: column {self.column!r} is empty there")
+        return data
+
+    def name(self, row: int) -> str:
+        file = int(np.searchsorted(self.firsts, row, side="right")) - 1
+        return f"{self._titles[file]} row {row - int(self.firsts[file])}"
+
+    def identity(self, row: int) -> str:
+        return f"{self.name(row)} {self.sizes[self._groups_of(row)]}"
+
+    def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """Row groups, unless all of them stay in memory."""
+        if self._window is None:
+            return None
+        return self._groups_of(rows), self._window
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Read what these rows need, if all of it fits in memory: processes forked from this one then share it."""
+        if self._window is None:
+            for group in chunks.fetching(np.unique(self._groups_of(rows)), self.files):
+                self._group(int(group))
+
+    @property
+    def _window(self) -> int | None:
+        """How many row groups stay in memory; None if all do."""
+        if self._bytes <= chunks.KEEP:
+            return None
+        return chunks.window(self._bytes, len(self.groups))
+
+    @cached_property
+    def _bytes(self) -> int:
+        return int(self.sizes.sum())
+
+    @cached_property
+    def _titles(self) -> list[str]:
+        return chunks.titles(self.files)
+
+    def _groups_of(self, rows: np.ndarray | int) -> np.ndarray:
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
+    def _group(self, group: int):
+        return chunks.cached(self.cache, group, self._load, self._window)
+
+    def _load(self, group: int):
+        """The image column of a row group. Raises BadImage for a damaged file, OSError for an address that fails."""
+        import pyarrow as pa
+
+        file, index = self.groups[group]
+        path = self.files[file]
+        try:
+            with remote.parquet_file(path) as opened:
+                rows = opened.read_row_group(int(index), columns=[self.column], use_threads=False)
+                return rows.column(0)
+        except (pa.ArrowException, OSError) as error:
+            if remote.is_address(path) and isinstance(error, OSError):
+                raise  # not to be had now, which is no damage
+            raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "cache": OrderedDict()}
 
 
 class _File(NamedTuple):
     """What a parquet file says of itself, and its labels."""
 
     image: str
-    label: str
+    """The column with the images."""
+    label: str | None
+    """The column with the labels, if there is one."""
     names: tuple[str, ...] | None
-    labels: np.ndarray  # int64, or objects as they were found
-    split: list  # "" for every row where there is no such column
-    rows: list[int]  # of every row group
-    sizes: list[int]  # bytes of the image column in each
+    """Of the classes, if the header has them."""
+    labels: Sequence | np.ndarray | Lists
+    """One for every row, as `as_labels` takes them; empty without a label column."""
+    split: list[str]
+    """The part of every row; empty without such a column."""
+    rows: list[int]
+    """Of every row group."""
+    sizes: list[int]
+    """Bytes of the image column in each."""
+    present: list[str]
+    """All columns."""
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
@@ -29,108 +135,98 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     Class names come from the header that `datasets` leaves in the schema. Raises ValueError for what is missing,
     malformed, or differs between files.
     """
+    # What the files say, which must be the same of all.
     opened = {file: _open(file, columns) for file in files}
     first_file, first = next(iter(opened.items()))
-    for file, found in opened.items():
-        if found[:3] != first[:3]:
+    for file, other in opened.items():
+        if other[:3] != first[:3]:
             raise ValueError(
                 f"{file} has other columns or class names than {Path(first_file).name}; they are no one data set"
             )
-    rows = [rows for found in opened.values() for rows in found.rows]
+
+    # Where the images lie.
+    rows = [rows for file in opened.values() for rows in file.rows]
     if not sum(rows):
         raise ValueError(f"{', '.join(map(str, files))} has no rows")
-    groups = [(i, j) for i, found in enumerate(opened.values()) for j in range(len(found.rows))]
-    counts = [sum(found.rows) for found in opened.values()]
+    groups = [(i, j) for i, file in enumerate(opened.values()) for j in range(len(file.rows))]
+    counts = [sum(file.rows) for file in opened.values()]
     store = ParquetRows(
         files=tuple(files),
         column=first.image,
         groups=np.array(groups),
         starts=np.cumsum([0, *rows]),
         firsts=np.cumsum([0, *counts[:-1]]),
-        sizes=np.array([size for found in opened.values() for size in found.sizes]),
+        sizes=np.array([size for file in opened.values() for size in file.sizes]),
     )
-    labels = np.concatenate(
-        [found.labels for found in opened.values()]
-    )  # of objects, where one file has objects
-    if labels.dtype != np.int64:
-        labels = as_labels(labels.tolist(), ", ".join(Path(file).name for file in files))
-    parts = [
-        as_parts(found.split, Path(file).name)
-        if any(found.split)
-        else np.full(len(found.labels), files[file], dtype=object)
-        for file, found in opened.items()
-    ]
+
+    # What is known of them.
+    parts = []
+    for (file, contents), count in zip(opened.items(), counts, strict=True):
+        if contents.split:
+            parts.append(as_parts(contents.split, Path(file).name))
+        else:
+            parts.append(np.full(count, files[file], dtype=object))
+    title = ", ".join(Path(file).name for file in files)
+    if first.label is None:
+        notes = () if columns.target == "none" else (unlabelled(title, first.present),)
+        return Table(store, None, np.concatenate(parts), None, notes)
+    labels = concatenated([file.labels for file in opened.values()])
+    labels = as_labels(labels, title, columns.target)
     return Table(store, labels, np.concatenate(parts), first.names, ())
 
 
 def _open(file: str, columns: Columns) -> _File:
+    """Read all but the images. Raises ValueError for a file that is damaged or lacks columns, OSError for an address."""
     import pyarrow as pa
 
     try:
         with remote.parquet_file(file) as opened:
-            schema, meta = opened.schema_arrow, opened.metadata
+            schema = opened.schema_arrow
             features = _features(schema.metadata or {})
             image, label = _columns(schema, features, columns)
-            split = [name for name in schema.names if name.lower() == "split"][:1]
-            read = opened.read(columns=[label, *split])
-            labels, parts = (
-                _labels(read.column(label)),
-                [read.column(name).to_pylist() for name in split],
-            )
-            groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+            split = next((name for name in schema.names if name.lower() == "split"), None)
+            read = opened.read(columns=[name for name in (label, split) if name is not None])
+            labels = [] if label is None else column_labels(read.column(label))
+            parts = [] if split is None else read.column(split).to_pylist()
+            groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
             sizes = [_size(group, image) for group in groups]
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # which says all
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{file} is no readable parquet file: {said}") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{file} is no readable parquet file: {reason}") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    names = features.get(label, {}).get("names")
-    names = tuple(map(str, names)) if isinstance(names, list) else None
+    names = class_names(features.get(label))
     rows = [group.num_rows for group in groups]
-    return _File(
-        image, label, names, labels, parts[0] if parts else [""] * len(labels), rows, sizes
-    )
+    return _File(image, label, names, labels, parts, rows, sizes, schema.names)
 
 
 def _size(group, image: str) -> int:
-    """Bytes of the image column in a row group, whose parts are columns of their own."""
-    columns = (group.column(i) for i in range(group.num_columns))
-    return sum(
-        one.total_uncompressed_size for one in columns if one.path_in_schema.split(".")[0] == image
-    )
+    """Bytes of the image column in a row group, whose fields are columns of their own."""
+    fields = [group.column(i) for i in range(group.num_columns)]
+    inside = [part for part in fields if part.path_in_schema.split(".")[0] == image]
+    return sum(part.total_uncompressed_size for part in inside)
 
 
-def _labels(column) -> np.ndarray:
-    """An arrow column as int64 where it is whole numbers, none missing; else as objects."""
-    import pyarrow as pa
-
-    if pa.types.is_integer(column.type) and not column.null_count and column.type != pa.uint64():
-        return column.to_numpy().astype(np.int64)
-    labels = np.empty(len(column), dtype=object)
-    labels[:] = column.to_pylist()
-    return labels
-
-
-def _features(metadata: dict[bytes, bytes]) -> dict[str, dict]:
-    """The features that `datasets` describes in the schema: column -> description; {} where there are none to read."""
+def _features(metadata: dict[bytes, bytes]) -> dict:
+    """The features that `datasets` describes in the schema: column -> description; {} if there are none to read."""
     try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
+        return dict(json.loads(metadata[b"huggingface"])["info"]["features"])
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _columns(schema, features: dict[str, dict], columns: Columns) -> tuple[str, str]:
-    """The image and the label column. Raises ValueError where they cannot be found, or hold something else."""
+def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
+    """The image and the label column. Raises ValueError if they cannot be found, or hold something else."""
     import pyarrow.types as types
 
-    def declared(kind: str) -> list[str]:
-        return [name for name in schema.names if features.get(name, {}).get("_type") == kind]
-
-    image = pick(columns.image, IMAGE, schema.names, "columns.image", declared("Image"))
-    label = pick(columns.label, LABEL, schema.names, "columns.label", declared("ClassLabel"))
+    described = {
+        kind: [name for name in schema.names if holds(features.get(name), kind)]
+        for kind in ("Image", "ClassLabel")
+    }
+    image = image_column(columns, schema.names, IMAGE, described["Image"])
+    label = label_column(columns, schema.names, described["ClassLabel"])
     kind = schema.field(image).type
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type

@@ -1,0 +1,98 @@
+"""Files that are a data set alone or together, here or elsewhere: parquet files and tar shards."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vitkit.data.formats.folder import folder_of_images
+from vitkit.data.formats.parquet import read_parquet
+from vitkit.data.formats.tar import read_tars
+from vitkit.data.parts import complete, families
+from vitkit.data.tables import Columns, Table
+from vitkit.system import remote
+
+# By suffix: what reads {file: the part it belongs to, or ""} as one table.
+SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
+    ".parquet": read_parquet,
+    ".tar": read_tars,
+}
+
+
+def read_shards(where: str, columns: Columns) -> Table | None:
+    """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an address of any of these.
+
+    Returns None if it is none of them. Raises ValueError for files that are no one data set.
+    """
+    path = Path(where)
+    if path.is_dir():
+        return _read_folder(path, columns)
+    if path.is_file():
+        reader = SHARDED.get(path.suffix.lower())
+        return reader({where: ""}, columns) if reader else None
+    if remote.is_address(where) or remote.is_pattern(where):
+        return _read_files(where, remote.expand(where), columns)
+    siblings = _families_in(path.parent).get(path.name)
+    return _read_files(where, list(siblings), columns) if siblings else None
+
+
+def named_beside(where: str) -> list[str]:
+    """The data sets of several files that lie in the folder where one was looked for."""
+    return sorted(filter(None, _families_in(Path(where).parent)))
+
+
+def _families_in(folder: Path) -> dict[str, dict[str, str]]:
+    return families(map(str, _files_in(folder))) if folder.is_dir() else {}
+
+
+def _files_in(folder: Path) -> list[Path]:
+    files = [file for file in folder.glob("*") if file.suffix.lower() in SHARDED]
+    return sorted(file for file in files if not file.name.startswith("."))
+
+
+def _read_folder(path: Path, columns: Columns) -> Table | None:
+    """The files in a folder, or in "data" below it, as the hub has them; None if there are none."""
+    for folder in (path, path / "data"):
+        named = _families_in(folder)
+        if len(named) > 1:
+            names = ", ".join(str(folder / name) for name in sorted(named))
+            raise ValueError(f"{path} holds several data sets; name one: {names}")
+        if named:
+            return _read_beside(folder, list(next(iter(named.values()))), columns)
+    unnamed = [str(file) for file in _files_in(path)]
+    return _read_beside(path, unnamed, columns) if unnamed else None
+
+
+def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
+    """These files of a folder. Others of their kind are noted; class folders are refused, as they may be what is meant."""
+    inner = folder_of_images(folder)
+    if inner:
+        raise ValueError(
+            f"{folder} holds {Path(files[0]).name} and folders of images ({inner}); give the file, or move one of them"
+        )
+    table = _read_files(str(folder), files, columns)
+    others = [file.name for file in _files_in(folder) if str(file) not in files]
+    if not others:
+        return table
+    more = ", ..." if len(others) > 5 else ""
+    note = f"left out, as their names say no part: {', '.join(others[:5])}{more}"
+    return table._replace(notes=(*table.notes, note))
+
+
+def _read_files(where: str, files: list[str], columns: Columns) -> Table:
+    """Files of one kind, each of a part if all their names say so."""
+    files = [file for file in files if remote.suffix(file) in SHARDED]
+    kinds = {remote.suffix(file) for file in files}
+    if len(kinds) != 1:
+        known = f"no {' or '.join(SHARDED)}"
+        raise ValueError(
+            f"{where} holds {' and '.join(sorted(kinds)) or known} files; expected one kind"
+        )
+    named = families(files)
+    if len(named) > 1:
+        raise ValueError(f"{where} holds several data sets: {', '.join(sorted(named))}; name one")
+    parts = next(iter(named.values()), {})
+    alone = files == [where]  # a file that is asked for alone is all there is
+    if not alone:
+        complete(files)
+    if alone or len(parts) < len(files):
+        parts = dict.fromkeys(files, "")
+    return SHARDED[kinds.pop()](parts, columns)

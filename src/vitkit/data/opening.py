@@ -1,0 +1,96 @@
+"""A data set by its name: up to three Sources, the parts to train, select and test on.
+
+What `open_splits` and `open_source` take: a folder of class folders, with or without train, val and test above them; a
+CSV, TSV or JSON-lines manifest; a parquet file or a tar shard; several, by a pattern ("train-{000..146}.tar"), by NAME for
+NAME-train*.parquet and its siblings, or by the folder they lie in; such files elsewhere, by their address (https://,
+s3://, gs://); "hf:NAME" for a data set of the Hugging Face hub, or a directory that `datasets` saved; or "digits", which
+comes with scikit-learn.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data.formats import read_table
+from vitkit.data.labels import numbered, without_secret_parts
+from vitkit.data.sources import TEST_SHARE, Source, split_off, subset
+from vitkit.data.tables import Columns
+from vitkit.data.targets import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The parts of a data set, as far as they are there."""
+
+    train: Source | None
+    val: Source | None
+    test: Source | None
+    labels: tuple[str, ...]
+    """Names of the classes, the same for all parts; empty unless targets are classes."""
+    notes: tuple[str, ...]
+    """What was decided on the way, for the user to read."""
+    made: dict | None
+    """If a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the others are for training."""
+    target: Target = "class"
+    """What the target of an example is, the same for all parts."""
+
+
+class Parts(NamedTuple):
+    """The parts of a data set as it has them."""
+
+    sources: dict[str, Source]
+    """"train", "val" and "test", or "" if there are none."""
+    notes: tuple[str, ...]
+    """What was decided on the way, for the user to read."""
+
+
+def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Splits:
+    """A data set with its parts. Without a test or validation part, a fifth becomes one, chosen by seed.
+
+    It is a fifth of every class, or, if an example's target is not one class, a fifth of all. Raises ValueError, in one
+    sentence, for what is not there, malformed, or cannot be told apart.
+    """
+    sources, notes = open_parts(where, columns)
+    any_part = next(iter(sources.values()))
+    made = None
+    if set(sources) in ({""}, {"train"}):
+        train, test = split_off(any_part, TEST_SHARE, seed)
+        sources = {"train": subset(any_part, train)}
+        if len(test):
+            sources["test"] = subset(any_part, test)
+        made = {"seed": seed, "share": TEST_SHARE, "test": test.tolist()}
+        share = f"{TEST_SHARE:.0%} of every class"
+        if any_part.target != "class":
+            share = f"{TEST_SHARE:.0%}"
+        notes += (
+            f"{where} has no test part: {len(test):,} of {len(any_part):,} images, {share}, were set aside as one (seed {seed})",
+        )
+    parts = [sources.get(name) for name in ("train", "val", "test")]
+    return Splits(*parts, any_part.labels, notes, made, any_part.target)
+
+
+def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
+    """One part of a data set: the one named, else test, else val; all of it if it is not divided into parts.
+
+    Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a part that is not there.
+    """
+    sources = open_parts(where, columns).sources
+    for name in (split,) if split else ("test", "val", "", "train"):
+        if name in sources:
+            return sources[name]
+    present = ", ".join(filter(None, sources)) or "no parts"
+    raise ValueError(f"{where} has no part {split!r}; it has {present}")
+
+
+def open_parts(where: str, columns: Columns | None = None) -> Parts:
+    """The parts of a data set as it has them. Raises ValueError like open_splits."""
+    columns = columns or Columns()
+    table = without_secret_parts(read_table(where, columns))
+    target, targets, labels, notes = numbered(table)
+    sources = {}
+    for part in ("train", "val", "test", ""):
+        rows = np.flatnonzero(table.parts == part)
+        if len(rows):
+            sources[part] = Source(table.store, rows, targets[rows], labels, target)
+    return Parts(sources, table.notes + notes)
