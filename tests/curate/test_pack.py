@@ -54,7 +54,8 @@ def contents(where: str) -> dict[str, set]:
 @pytest.mark.parametrize("format", ["tar", "parquet"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_packed_images_keep_their_bytes_classes_and_parts(photos, tmp_path, format, workers):
-    parts, labels, _ = open_parts(photos)
+    parts, _ = open_parts(photos)
+    labels = parts["train"].labels
     total = pack(parts, tmp_path / "out", Packing(format, shard=4), workers)
     assert (total.written, total.shrunk) == (20, 0)
     (line,) = (tmp_path / "out/left-out.txt").read_text().splitlines()
@@ -71,7 +72,7 @@ def test_packed_images_keep_their_bytes_classes_and_parts(photos, tmp_path, form
 
 
 def test_a_maximal_side_makes_the_larger_ones_smaller_and_leaves_the_others(photos, tmp_path):
-    parts, _, _ = open_parts(photos)
+    parts, _ = open_parts(photos)
     kept = {bytes(parts["train"][i][0]) for i in range(len(parts["train"]))}
     total = pack(parts, tmp_path / "out", Packing(side=38, shuffle=False), 0)
     source = open_source(str(tmp_path / "out"), split="train")
@@ -86,7 +87,7 @@ def test_a_maximal_side_makes_the_larger_ones_smaller_and_leaves_the_others(phot
 
 
 def test_arrays_become_files_and_the_order_is_shuffled(tmp_path):
-    parts, _, _ = open_parts("digits")
+    parts, _ = open_parts("digits")
     pack(parts, tmp_path / "out", Packing("parquet", shard=700), 0)
     source = open_source(str(tmp_path / "out"), split="train")
     assert len({*source.targets[:30].tolist()}) > 5 and not np.array_equal(
@@ -100,7 +101,7 @@ def test_arrays_become_files_and_the_order_is_shuffled(tmp_path):
 
 
 def test_another_plan_in_the_same_directory_is_refused(photos, tmp_path):
-    parts, _, _ = open_parts(photos)
+    parts, _ = open_parts(photos)
     how = Packing(shard=4)
     pack(parts, tmp_path / "out", how, 0)
     with pytest.raises(ValueError, match="holds shards of other images or settings"):
@@ -155,7 +156,7 @@ def test_examples_that_cannot_be_had_are_left_out(folder, tmp_path, workers):
 
 
 def test_a_shard_that_was_lost_is_noticed_and_written_again(photos, tmp_path):
-    parts, _, _ = open_parts(f"{photos}/train")
+    parts, _ = open_parts(f"{photos}/train")
     out, how = tmp_path / "out", Packing(shard=4)
     pack(parts, out, how, 0)
     first, second, *_ = sorted(out.glob("*.tar"))
@@ -173,7 +174,7 @@ def test_a_shard_that_was_lost_is_noticed_and_written_again(photos, tmp_path):
 def test_class_names_that_no_list_can_hold_are_refused_before_anything_is_written(
     folder, tmp_path, name
 ):
-    parts, _, _ = open_parts(str(folder({f"{name}/1.png": 9, "b/1.png": 9})))
+    parts, _ = open_parts(str(folder({f"{name}/1.png": 9, "b/1.png": 9})))
     with pytest.raises(
         ValueError, match="^the class '.*' has a line break or no UTF-8 text in its name"
     ):
@@ -182,7 +183,7 @@ def test_class_names_that_no_list_can_hold_are_refused_before_anything_is_writte
 
 
 def test_what_a_full_disk_leaves_is_said_and_goes_on(photos, tmp_path):
-    parts, _, _ = open_parts(photos)
+    parts, _ = open_parts(photos)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="file is a file; choose a directory"):
         pack(parts, tmp_path / "file", Packing(), 0)
@@ -201,7 +202,7 @@ def test_what_a_full_disk_leaves_is_said_and_goes_on(photos, tmp_path):
 
 def test_two_may_not_pack_into_the_same_directory(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[pack.__module__], "PATIENCE", 0.3)
-    parts, _, _ = open_parts(photos)
+    parts, _ = open_parts(photos)
     (tmp_path / "out/.packed").mkdir(parents=True)
     with (tmp_path / "out/.packed/lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -333,7 +334,7 @@ def doubles(tmp_path) -> Path:
 
 
 def test_a_survey_counts_what_is_there(doubles):
-    parts, _, _ = open_parts(str(doubles))
+    parts, _ = open_parts(str(doubles))
     found = {name: survey(part, 2) for name, part in parts.items()}
     train, test = found["train"], found["test"]
     assert (len(train.bad), len(test.bad)) == (1, 1) and "broken.jpg" in next(

@@ -3,13 +3,14 @@
 import json
 import tracemalloc
 
+import datasets
 import numpy as np
 import pytest
 
 from vitkit.cli import main
 from vitkit.curate import survey, twins
 from vitkit.curate.duplicates import Looks, look, nearest
-from vitkit.data import open_parts, open_splits, subset, without
+from vitkit.data import Columns, open_parts, open_source, open_splits, subset, without
 
 
 def looks(pictures: list[np.ndarray], digests) -> Looks:
@@ -108,3 +109,38 @@ def test_stats_shows_names_as_they_are_and_json_alone(folder, tmp_path, capsys):
         and json.loads(out)["classes"] == ["[", "[red]x", "ok"]
         and "wrote 0 training images" in said
     )
+
+
+@pytest.mark.parametrize("labels", [["a|b", "b"], ["0.5", "2"], None])
+def test_stats_and_packing_of_every_kind_of_target(folder, tmp_path, capsys, labels):
+    """Several classes, numbers and no labels are counted, packed, and read again from both kinds of shards."""
+    root = folder({f"{i}.png": 20 for i in range(10)}, "labelled")
+    where, asked, target = root, [], "none"
+    if labels:
+        rows = [f"{i}.png,{labels[i % 2]}" for i in range(10)]
+        where = root / "list.csv"
+        where.write_text("\n".join(["image,label", *rows]))
+        several = "|" in labels[0]
+        asked = ["--data.columns.target", "classes"] if several else []
+        target = "classes" if several else "number"
+    code, out, _ = stats(str(where), "--json", *asked, capsys=capsys)
+    told = json.loads(out)
+    assert code == 0 and told["target"] == target
+    train = told["parts"]["train"]
+    assert train["numbers"][::2] == ([0.5, 2] if target == "number" else [])
+    assert len(train["classes"]) == {"classes": 2}.get(target, 0)
+    code, out, _ = stats(str(where), *asked, capsys=capsys)
+    assert code == 0 and ("number: least" in out) == (target == "number")
+    assert ("images a class" in out) == (target == "classes")
+    for kind in ("tar", "parquet"):
+        words = ["--format", kind, "--workers", "0", *asked]
+        assert main(["data", "pack", str(where), str(tmp_path / kind), *words]) == 0
+        again = open_source(str(tmp_path / kind))
+        before = open_source(str(where), Columns(target="classes") if target == "classes" else None)
+        assert again.target == before.target == target and again.labels == before.labels
+        answers = sorted(str(before.answer(i)) for i in range(10))
+        assert sorted(str(again.answer(i)) for i in range(10)) == answers
+    if target == "classes":
+        features = datasets.load_dataset("parquet", data_files=str(tmp_path / "parquet/*.parquet"),
+                                         split="train", cache_dir=tmp_path / "cache").features  # fmt: skip
+        assert features["label"].feature.names == ["a", "b"]

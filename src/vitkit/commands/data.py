@@ -85,7 +85,13 @@ def pack(command: Pack) -> int:
         print(
             f"{len(total.left_out):,} images were left out; all are listed in {command.dest / 'left-out.txt'}"
         )
-    print(f"next: vitkit train scratch --data.source {command.dest}")
+    target = next(iter(parts.values())).target
+    after = f"vitkit train scratch --data.source {command.dest}"
+    if target == "number":
+        after += " --data.columns.target number"
+    if target == "none":
+        after = f"vitkit train mae.B16 --data.source {command.dest}"
+    print(f"next: {after}")
     return 0
 
 
@@ -146,14 +152,16 @@ Pairs = dict[tuple[str, str], list[Pair]]
 
 
 def _as_json(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
-    from vitkit.curate import other_class, same_files
+    from vitkit.curate import class_counts, other_class, same_files
 
-    found = {"classes": list(labels), "parts": {}, "pairs": []}
+    target = next(iter(surveys.values())).source.target
+    found = {"target": target, "classes": list(labels), "parts": {}, "pairs": []}
     for name, one in surveys.items():
         sides = one.sizes[one.good]
         found["parts"][name] = {
             "images": len(one.source),
-            "classes": np.bincount(one.source.targets, minlength=len(one.source.labels)).tolist(),
+            "classes": class_counts(one.source),
+            "numbers": _three_numbers(one.source),
             "height": _three(sides[:, 0]),
             "width": _three(sides[:, 1]),
             "bytes": int(one.bytes.sum()),
@@ -185,11 +193,20 @@ def _three(values: np.ndarray) -> list[int]:
     )
 
 
+def _three_numbers(source: Source) -> list[float]:
+    """Smallest, median and largest of the numbers to predict; empty for other targets."""
+    if source.target != "number":
+        return []
+    values = source.targets
+    return [float(value) for value in (values.min(), np.median(values), values.max())]
+
+
 def _contradictions(one: Survey) -> int:
-    """Groups of the same file that are of several classes."""
+    """Groups of the same file that have several targets."""
     from vitkit.curate import same_files
 
-    return sum(len(set(one.source.targets[group])) > 1 for group in same_files(one))
+    answers = ({one.source.answer(int(i)) for i in group} for group in same_files(one))
+    return sum(len(several) > 1 for several in answers)
 
 
 def _print(found: dict, alike: list[str]) -> None:
@@ -207,12 +224,19 @@ def _print(found: dict, alike: list[str]) -> None:
         "images a class: least, most": lambda part: (
             f"{min(part['classes']):,}, {max(part['classes']):,}"
         ),
+        "number: least, median, most": lambda part: ", ".join(f"{x:g}" for x in part["numbers"]),
         "broken": lambda part: f"{len(part['broken']):,}",
         "more copies of the same file": lambda part: (
             f"{sum(len(group) - 1 for group in part['same files']):,}"
         ),
         "same file, other class": lambda part: f"{part['same file, other class']:,}",
     }
+    if not found["classes"]:
+        del rows["classes that occur"], rows["images a class: least, most"]
+    if found["target"] != "number":
+        del rows["number: least, median, most"]
+    if found["target"] in ("none", "number"):
+        del rows["same file, other class"]
     for name, text in rows.items():
         table.add_row(name, *(text(part) for part in found["parts"].values()))
     Console().print(table)
@@ -236,7 +260,10 @@ def _print(found: dict, alike: list[str]) -> None:
 
 
 def _print_classes(found: dict, alike: list[str]) -> None:
-    parts, labels = {name: found["parts"][name]["classes"] for name in alike}, found["classes"]
+    labels = found["classes"]
+    if not labels:
+        return
+    parts = {name: found["parts"][name]["classes"] for name in alike}
     first = next(iter(parts.values()))
     order = sorted(range(len(labels)), key=lambda k: -first[k])
     table = Table("class", *map(escape, parts))

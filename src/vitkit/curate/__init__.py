@@ -2,13 +2,14 @@
 
 from vitkit.curate.duplicates import Pair
 from vitkit.curate.pack import Packed, Packing, pack
-from vitkit.curate.stats import Survey, other_class, same_files, survey, twins
+from vitkit.curate.stats import Survey, class_counts, other_class, same_files, survey, twins
 
 __all__ = [
     "Packed",
     "Packing",
     "Pair",
     "Survey",
+    "class_counts",
     "other_class",
     "pack",
     "same_files",

@@ -8,9 +8,8 @@ cannot be are left out, counted, and listed in left-out.txt.
 
 import io
 import json
-import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitkit.curate.writers import WRITERS, Example
 from vitkit.data.engine.workers import in_order
 from vitkit.data.formats.tar import CLASSES
 from vitkit.data.images import BadImage, open_image
@@ -29,13 +29,11 @@ from vitkit.data.sources import Source, fingerprint
 from vitkit.system.files import on_this_machine, whole, write_whole
 from vitkit.system.progress import counted
 
-PLAN, KEPT = (
-    "pack.json",
-    ".packed",
-)  # in the directory: what was asked for, and what became of each shard
+PLAN = "pack.json"  # in the directory: what was asked for
+REPORTS = ".packed"  # in the directory: what became of each shard
 PATIENCE = 10.0  # seconds to wait for the workers of a run that was killed
-GROUP = 64  # rows of a parquet row group: what is read at once
 LOSSLESS = ("PNG", "BMP", "TIFF", "GIF", "PPM", "DIB", "QOI", "SGI", "PCX", "ICO", "array")
+USUAL_SUFFIXES = {"JPEG": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Packing:
 
 
 class Packed(NamedTuple):
-    """What became of a shard."""
+    """What became of a shard, or of all of them."""
 
     written: int
     shrunk: int
@@ -80,48 +78,60 @@ def pack(
     title: of a progress bar; without one there is none. Raises ValueError for a directory that holds something else, or that
     another process packs into, OSError when the disk is full.
     """
+    _refuse_others(dest)
+    labels = next(iter(parts.values())).labels
+    _check_names(labels)
+    (dest / REPORTS).mkdir(parents=True, exist_ok=True)
+    with _alone(dest):
+        _record_plan(parts, dest, how)
+        for unfinished in dest.rglob("*.new"):  # by a run that was killed
+            unfinished.unlink()
+        if labels:
+            write_whole(dest / CLASSES, "".join(f"{label}\n" for label in labels).encode())
+        return _packed(_Jobs.of(parts, dest, how), workers, title)
+
+
+def _refuse_others(dest: Path) -> None:
+    """Raises ValueError for a directory that holds something else than shards of this kind."""
     if on_this_machine(dest).is_file():
         raise ValueError(f"{dest} is a file; choose a directory")
-    if (
-        dest.is_dir()
-        and not (dest / PLAN).exists()
-        and any(there.name != KEPT for there in dest.iterdir())
-    ):
-        raise ValueError(f"{dest} is not empty; choose another directory")
-    labels = next(iter(parts.values())).labels
-    if broken := [
-        label
-        for label in labels
-        if label.encode("utf-8", "ignore").decode("utf-8").splitlines() != [label]
-    ]:
-        raise ValueError(
-            f"the class {broken[0]!r} has a line break or no UTF-8 text in its name; rename it"
-        )
-    (dest / KEPT).mkdir(parents=True, exist_ok=True)
-    with _alone(dest):
-        asked = {
-            "settings": asdict(how),
-            "fingerprint": {name: fingerprint(part) for name, part in parts.items()},
-        }
-        if not (dest / PLAN).exists():
-            write_whole(dest / PLAN, json.dumps(asked, indent=1).encode())
-        elif json.loads((dest / PLAN).read_text("utf-8")) != asked:
+    if dest.is_dir() and not (dest / PLAN).exists():
+        others = [path for path in dest.iterdir() if path.name != REPORTS]
+        if others:
+            raise ValueError(f"{dest} is not empty; choose another directory")
+
+
+def _check_names(labels: tuple[str, ...]) -> None:
+    """Raises ValueError for a class whose name is no line of classes.txt."""
+    for label in labels:
+        text = label.encode("utf-8", "ignore").decode("utf-8")
+        if text.splitlines() != [label]:
             raise ValueError(
-                f"{dest} holds shards of other images or settings; choose another directory, or remove it"
+                f"the class {label!r} has a line break or no UTF-8 text in its name; rename it"
             )
-        for left in dest.rglob("*.new"):  # by a run that was killed
-            left.unlink()
-        write_whole(dest / CLASSES, "".join(f"{label}\n" for label in labels).encode())
-        return _packed(_Jobs.of(parts, dest, how), workers, title)
+
+
+def _record_plan(parts: dict[str, Source], dest: Path, how: Packing) -> None:
+    """Write down what is packed, and how. Raises ValueError if the directory holds another plan."""
+    plan = {
+        "settings": asdict(how),
+        "fingerprint": {name: fingerprint(part) for name, part in parts.items()},
+    }
+    if not (dest / PLAN).exists():
+        write_whole(dest / PLAN, json.dumps(plan, indent=1).encode())
+    elif json.loads((dest / PLAN).read_text("utf-8")) != plan:
+        raise ValueError(
+            f"{dest} holds shards of other images or settings; choose another directory, or remove it"
+        )
 
 
 @contextmanager
 def _alone(dest: Path) -> Iterator[None]:
     """Hold the directory. Forked workers inherit the hold, so that those of a killed run are waited for.
 
-    Raises ValueError where another process has it.
+    Raises ValueError if another process has it.
     """
-    with (dest / KEPT / "lock").open("w") as file:
+    with (dest / REPORTS / "lock").open("w") as file:
         until = time.monotonic() + PATIENCE
         while _held_elsewhere(file):
             if time.monotonic() > until:
@@ -145,26 +155,32 @@ def _held_elsewhere(file) -> bool:
 
 
 def _packed(jobs: "_Jobs", workers: int, title: str) -> Packed:
-    """The sum over all shards, those that are missing being written."""
+    """Write the shards that are missing; the sum over all."""
     for part in jobs.parts.values():
         part.prepare()
     missing = [job for job in jobs.all if not jobs.written(job)]
     count = sum(len(jobs.rows(job)) for job in missing)
-    with counted(title, count, lambda: int(jobs.done.sum())) if title else nullcontext():
+    progress = nullcontext()
+    if title:
+        progress = counted(title, count, lambda: int(jobs.done.sum()))
+    with progress:
         for _ in in_order(jobs, missing, min(workers, len(missing))):
             pass
     reports = [jobs.written(job) for job in jobs.all]
-    total = Packed(*(sum((report[i] for report in reports), [] if i == 3 else 0) for i in range(4)))
-    if total.left_out:
-        write_whole(
-            jobs.dest / "left-out.txt",
-            "".join(f"{line}\n" for line in total.left_out).encode("utf-8", "replace"),
-        )
-    return total
+    left_out = [line for report in reports for line in report.left_out]
+    if left_out:
+        text = "".join(f"{line}\n" for line in left_out)
+        write_whole(jobs.dest / "left-out.txt", text.encode("utf-8", "replace"))
+    return Packed(
+        written=sum(report.written for report in reports),
+        shrunk=sum(report.shrunk for report in reports),
+        bytes=sum(report.bytes for report in reports),
+        left_out=left_out,
+    )
 
 
 class _Job(NamedTuple):
-    """A shard: its part, number, and how many the part has."""
+    """A shard: its part, its number, and how many the part has."""
 
     part: str
     number: int
@@ -177,23 +193,21 @@ class _Job(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Jobs:
-    """Job -> None, the shard being written; an OSError where it cannot be."""
+    """Job -> None, the shard being written; an OSError if it cannot be. Works in a worker."""
 
     parts: dict[str, Source]
     dest: Path
     how: Packing
     all: list[_Job]
-    done: Tensor  # images of each shard that have been looked at, in memory that processes share
+    done: Tensor
+    """int64 (jobs,): images of each shard that have been looked at, in memory that processes share."""
 
     @classmethod
     def of(cls, parts: dict[str, Source], dest: Path, how: Packing) -> "_Jobs":
         counts = {part: -(-len(source) // how.shard) for part, source in parts.items()}
-        jobs = [
-            _Job(part, number, count) for part, count in counts.items() for number in range(count)
-        ]
-        return cls(
-            parts, dest, how, jobs, torch.zeros(len(jobs), dtype=torch.int64).share_memory_()
-        )
+        jobs = [_Job(part, number, n) for part, n in counts.items() for number in range(n)]
+        done = torch.zeros(len(jobs), dtype=torch.int64).share_memory_()
+        return cls(parts, dest, how, jobs, done)
 
     def rows(self, job: _Job) -> range:
         return range(len(self.parts[job.part]))[job.number * self.how.shard :][: self.how.shard]
@@ -203,10 +217,10 @@ class _Jobs:
 
     def report(self, job: _Job) -> Path:
         """Where it is written what became of a shard: after the shard itself."""
-        return self.dest / KEPT / f"{job.name}.json"
+        return self.dest / REPORTS / f"{job.name}.json"
 
     def written(self, job: _Job) -> Packed | None:
-        """What became of a shard, where it still lies as it was written."""
+        """What became of a shard, if it still lies as it was written."""
         try:
             report = Packed(**json.loads(self.report(job).read_text("utf-8")))
             return report if self.shard(job).stat().st_size == report.bytes else None
@@ -214,44 +228,45 @@ class _Jobs:
             return None
 
     def __getitem__(self, job: _Job) -> Exception | None:
-        source, rows, at = self.parts[job.part], self.rows(job), self.all.index(job)
-        rows = order(len(source), 0, 0, source.chunks())[rows] if self.how.shuffle else rows
-        rows = _ticking(rows, self.done[at : at + 1])
-        left, shrunk = [], []
-        write = {"tar": _write_tar, "parquet": _write_parquet}[self.how.format]
+        source = self.parts[job.part]
+        rows = self.rows(job)
+        if self.how.shuffle:
+            rows = order(len(source), 0, 0, source.chunks())[rows]
+        number = self.all.index(job)
+        rows = _ticking(rows, self.done[number : number + 1])
+        left_out, shrunk = [], []
         try:
             with whole(self.shard(job)) as new:
-                written = write(new, _examples(source, rows, self.how, left, shrunk), source.labels)
+                examples = _examples(source, rows, self.how, left_out, shrunk)
+                written = WRITERS[self.how.format](new, examples, source)
                 size = new.stat().st_size
-            write_whole(
-                self.report(job),
-                json.dumps(Packed(written, len(shrunk), size, left)._asdict()).encode(),
-            )
+            report = Packed(written, len(shrunk), size, left_out)
+            write_whole(self.report(job), json.dumps(report._asdict()).encode())
         except OSError as error:
-            said = error.strerror or str(error)
+            reason = error.strerror or str(error)
             return OSError(
-                f"{self.shard(job)} could not be written: {said}; afterwards the same command goes on"
+                f"{self.shard(job)} could not be written: {reason}; afterwards the same command goes on"
             )
         return None
 
 
-def _ticking(rows, done: Tensor) -> Iterator[int]:
+def _ticking(rows: Iterable[int], done: Tensor) -> Iterator[int]:
     for row in rows:
         yield row
         done += 1
 
 
 def _examples(
-    source: Source, rows, how: Packing, left: list[str], shrunk: list[int]
-) -> Iterator[tuple[int, bytes, str, int]]:
-    """(number in the part, file, extension, class) of every image that can be read."""
+    source: Source, rows: Iterable[int], how: Packing, left_out: list[str], shrunk: list[int]
+) -> Iterator[Example]:
+    """Every image that can be read, as it is written; the others are added to `left_out`, smaller ones to `shrunk`."""
     for i in map(int, rows):
         try:
             data, target = source[i]
             picture = open_image(data, source.name(i))
             pixels = picture.pixels()
         except BadImage as error:
-            left.append(str(error))
+            left_out.append(str(error))
             continue
         kind = picture.kind
         if how.side and max(pixels.shape[:2]) > how.side:
@@ -259,12 +274,7 @@ def _examples(
             data, kind = _encoded(_smaller(pixels, how.side), kind, how.quality)
         elif isinstance(data, np.ndarray):
             data, kind = _encoded(pixels, kind, how.quality)
-        yield (
-            i,
-            data,
-            {"JPEG": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}.get(kind, kind.lower()),
-            target,
-        )
+        yield Example(i, data, USUAL_SUFFIXES.get(kind, kind.lower()), target)
 
 
 def _smaller(pixels: np.ndarray, side: int) -> np.ndarray:
@@ -275,51 +285,10 @@ def _smaller(pixels: np.ndarray, side: int) -> np.ndarray:
 
 
 def _encoded(pixels: np.ndarray, kind: str, quality: int) -> tuple[bytes, str]:
-    file, kind = io.BytesIO(), "PNG" if kind in LOSSLESS else "JPEG"
-    Image.fromarray(pixels).save(file, kind, **({"quality": quality} if kind == "JPEG" else {}))
-    return file.getvalue(), kind
-
-
-def _write_tar(path: Path, examples: Iterator, labels: tuple[str, ...]) -> int:
-    written = 0
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
-        for number, data, extension, target in examples:
-            for suffix, content in ((extension, data), ("cls", str(target).encode())):
-                member = tarfile.TarInfo(f"{number:09}.{suffix}")
-                member.size = len(content)
-                shard.addfile(member, io.BytesIO(content))
-            written += 1
-    return written
-
-
-def _write_parquet(path: Path, examples: Iterator, labels: tuple[str, ...]) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    features = {
-        "image": {"_type": "Image"},
-        "label": {"_type": "ClassLabel", "names": list(labels)},
-    }
-    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    schema = pa.schema([("image", image), ("label", pa.int64())], metadata)
-    written, rows = 0, []
-
-    def flush() -> None:
-        values = [
-            [{"bytes": data, "path": f"{number:09}.{suffix}"} for number, data, suffix, _ in rows]
-        ]
-        values.append([target for *_, target in rows])
-        writer.write_table(pa.table(values, schema=schema))
-        rows.clear()
-
-    # images are compressed already, and a dictionary of them would be all of them
-    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
-        for example in examples:
-            rows.append(example)
-            written += 1
-            if len(rows) == GROUP:
-                flush()
-        if rows or not written:
-            flush()
-    return written
+    """Pixels as a file, and its format: PNG for what was lossless, else JPEG."""
+    file = io.BytesIO()
+    if kind in LOSSLESS:
+        Image.fromarray(pixels).save(file, "PNG")
+        return file.getvalue(), "PNG"
+    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+    return file.getvalue(), "JPEG"

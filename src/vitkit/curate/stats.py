@@ -12,6 +12,7 @@ from vitkit.curate.duplicates import Looks, Pair, look, nearest
 from vitkit.data.engine.workers import in_order
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.sources import Source
+from vitkit.data.targets import Lists
 from vitkit.system.progress import Shown, silent
 
 CHUNK = 32  # images that a worker looks at before it reports
@@ -28,7 +29,7 @@ class Survey(NamedTuple):
     digests: np.ndarray
     """uint64 (N,): of the same."""
     hashes: np.ndarray
-    """uint64 (N,): see likeness.py."""
+    """uint64 (N,): see duplicates.py."""
     thumbnails: np.ndarray
     """uint8 (N, 8, 8, 3)"""
     formats: Counter
@@ -115,10 +116,19 @@ def twins(first: Survey, second: Survey) -> list[Pair]:
     ]
 
 
+def class_counts(source: Source) -> list[int]:
+    """How many images each class has; empty if targets are no classes."""
+    if not source.labels:
+        return []
+    values = source.targets
+    if isinstance(values, Lists):
+        values = values.values
+    return np.bincount(values, minlength=len(source.labels)).tolist()
+
+
 def other_class(first: Survey, second: Survey, pairs: Sequence[Pair]) -> int:
-    """How many of these pairs are of two classes; 0 where the parts have not the same classes."""
-    if first.source.labels != second.source.labels:
+    """How many of these pairs are of different classes; 0 if the parts do not have the same classes, or none at all."""
+    if first.source.labels != second.source.labels or not first.source.labels:
         return 0
-    return sum(
-        int(first.source.targets[one.first] != second.source.targets[one.second]) for one in pairs
-    )
+    answers = [(first.source.answer(p.first), second.source.answer(p.second)) for p in pairs]
+    return sum(one != other for one, other in answers)
