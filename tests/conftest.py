@@ -30,16 +30,21 @@ def shared():
     return find
 
 
-@pytest.fixture
-def photographs(tmp_path):
-    """Two classes of small photographs: reddish ones and bluish ones, and one file that is broken."""
+def make_photographs(folder: Path) -> Path:
+    """Two classes of small photographs, reddish ones and bluish ones, in folder/photos."""
     random = np.random.default_rng(0)
     for name, colour in (("red", (200, 60, 60)), ("blue", (60, 60, 200))):
-        (tmp_path / "photos" / name).mkdir(parents=True)
+        (folder / "photos" / name).mkdir(parents=True)
         for i in range(20):
             pixels = np.clip(random.normal(colour, 40, (40, 30 + i, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.jpg")
-    return tmp_path / "photos"
+            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.jpg")
+    return folder / "photos"
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """A folder of two classes of small photographs."""
+    return make_photographs(tmp_path)
 
 
 @pytest.fixture
