@@ -1,4 +1,5 @@
-"""Names to configurations to models. torch only: no loss, optimiser, file format or process group in this room."""
+"""Names to configurations to models. torch only: no loss, optimiser, file format or process group
+in this room."""
 
 from dataclasses import asdict, fields
 from itertools import chain
@@ -29,7 +30,8 @@ KINDS = {config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig
 
 
 def build(config: ModelConfig) -> Model:
-    """The model of a configuration, with memory for its weights and no values: under `torch.device("meta")` not even that."""
+    """The model of a configuration, with memory for its weights and no values: under
+    `torch.device("meta")` not even that."""
     return MODELS[type(config)](config)
 
 
@@ -39,7 +41,8 @@ def plain(config: ModelConfig) -> dict:
 
 
 def config_from(values: dict) -> ModelConfig:
-    """A configuration from the plain values that `plain` or JSON has of it; without a kind a ViTConfig.
+    """A configuration from the plain values that `plain` or JSON has of it; without a kind a
+    ViTConfig.
 
     Raises ValueError or TypeError for what is none.
     """
@@ -61,8 +64,9 @@ def create(
 ) -> Model:
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
-    Shapes are made without memory, the memory is filled with NaN, then every parameter is initialised; one that was
-    forgotten is an error. `seed` makes the weights repeatable and leaves torch's own generator as it was.
+    Shapes are made without memory, the memory is filled with NaN, then every parameter is
+    initialised; one that was forgotten is an error. `seed` makes the weights repeatable and leaves
+    torch's own generator as it was.
     """
     if isinstance(model, str):
         model = named(model, **changes)

@@ -3,8 +3,8 @@
 Nothing of the Vision Transformer is here. The two mixers take (B, C, h, w) to (B, C, h', w'), each
 side halved, rounded up, by a stride of 2.
 
-Legend: B batch, C channels, H heads, E width of a head, N = h·w positions of the feature map, W side
-of the window, K classes.
+Legend: B batch, C channels, H heads, E width of a head, N = h·w positions of the feature map, W
+side of the window, K classes.
 """
 
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ class LocalMixer(nn.Module):
     the 7 x 7 around it.
 
     An offset has a vector for its row and one for its column, each half of a head, which the query
-    meets as it does the key; nothing is scaled, as in their Eq. 3. What is outside of the image does
-    not exist. A 2 x 2 mean makes the stride.
+    meets as it does the key; nothing is scaled, as in their Eq. 3. What is outside of the image
+    does not exist. A 2 x 2 mean makes the stride.
     """
 
     def __init__(self, channels: int, stride: int):
@@ -81,8 +81,8 @@ class AugmentedMixer(nn.Module):
     others from attention.
 
     Of C channels C/8 come from 8 heads over the whole feature map, with keys of C/4 in all (they
-    advise a tenth and a fifth); offsets along rows and along columns are added to the logits. With a
-    stride the attention works on the 2 x 2 means.
+    advise a tenth and a fifth); offsets along rows and along columns are added to the logits. With
+    a stride the attention works on the 2 x 2 means.
     """
 
     def __init__(self, channels: int, stride: int, grid: Grid, conv: nn.Module):
@@ -181,7 +181,8 @@ class LeNetConfig:
         return self.image
 
     def resized(self, image: Grid, method: str | None = None) -> "LeNetConfig":
-        """The same model for images of this size. Raises ValueError for another size than its own."""
+        """The same model for images of this size. Raises ValueError for another size than its
+        own."""
         if tuple(image) != self.image:
             raise ValueError(f"LeNet-5 takes images of 32 x 32 pixels, not {image[0]} x {image[1]}")
         return self
@@ -192,7 +193,8 @@ class LeNetConfig:
 
 
 class LeNet(nn.Module):
-    """LeNet-5 (LeCun et al. 1998) in its usual modern reading: every map is joined with every other.
+    """LeNet-5 (LeCun et al. 1998) in its usual modern reading: every map is joined with every
+    other.
 
     Images to class logits, by way of `embed`, `encode` or `features`, and `head`, as a
     VisionTransformer. Build one with `create()`.

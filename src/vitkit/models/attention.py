@@ -1,6 +1,7 @@
 """Multi-head self-attention (Appendix A, Equations 5 to 8).
 
-Legend: B batch, T tokens, Q of them that ask (queries), D width, H heads, E = D / H width of a head.
+Legend: B batch, T tokens, Q of them that ask (queries), D width, H heads, E = D / H width of a
+head.
 """
 
 from collections.abc import Callable
@@ -136,7 +137,8 @@ def plain(
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Eq. 6: A = softmax(q kᵀ / √E), (B, H, Q, T). The query is scaled first, as in Google's code."""
+    """Eq. 6: A = softmax(q kᵀ / √E), (B, H, Q, T). The query is scaled first, as in Google's
+    code."""
     logits = (q * q.shape[-1] ** -0.5) @ k.mT
     if bias is not None and bias.dtype == torch.bool:
         logits = logits.masked_fill(~bias, -torch.inf)

@@ -39,8 +39,9 @@ def backbone_from(value: object) -> "Backbone":
     return value
 
 
-# How each origin of weights pads and standardises; they differ by more than rounding. The published BiT has two official
-# implementations: its own surrounds the max-pooling by zeros, which win where the rest is negative, big_vision's by nothing.
+# How each origin of weights pads and standardises; they differ by more than rounding. The published
+# BiT has two official implementations: its own surrounds the max-pooling by zeros, which win where
+# the rest is negative, big_vision's by nothing.
 DIALECTS = {
     "google": {
         "norm_eps": 1e-6,
@@ -89,26 +90,32 @@ UNITS = {  # residual units a stage, by the number of layers in the name
 
 @dataclass(frozen=True)
 class Backbone:
-    """The convolutions of a ResNet, alone or below a hybrid's Transformer. The defaults are R50x1 as in the official hybrids."""
+    """The convolutions of a ResNet, alone or below a hybrid's Transformer. The defaults are R50x1
+    as in the official hybrids."""
 
     units: tuple[int, ...] = (3, 4, 6, 3)
-    """Residual units of each stage; every stage but the first halves the sides, none at all leaves the root."""
+    """Residual units of each stage; every stage but the first halves the sides, none at all leaves
+    the root."""
     width: float = 1.0
     """Factor of every stage's channels, x1 to x4 in BiT's names; the root has 64 times this."""
     order: Literal["post", "pre"] = "post"
-    """Normalise after each convolution (the official hybrids, ResNet v1), or before (BiT, ResNet v2)."""
+    """Normalise after each convolution (the official hybrids, ResNet v1), or before (BiT, ResNet
+    v2)."""
     norm: Literal["group", "batch"] = "group"
     """GroupNorm with 32 groups (BiT), or BatchNorm (the plain ResNet)."""
     norm_eps: float = 1e-6
     """Of every one of them."""
     standardise: Literal["std", "variance", "none"] = "std"
-    """How a kernel is divided by its spread: by std + eps (Google), by sqrt(variance + eps) (BiT, timm), or not at all."""
+    """How a kernel is divided by its spread: by std + eps (Google), by sqrt(variance + eps) (BiT,
+    timm), or not at all."""
     weight_eps: float = 1e-5
     """That eps."""
     padding: Literal["same", "even"] = "same"
-    """Of convolutions: TensorFlow's SAME, which pads more at the end where the sides are even, or the same on both sides."""
+    """Of convolutions: TensorFlow's SAME, which pads more at the end where the sides are even, or
+    the same on both sides."""
     pool: Literal["same", "zeros", "even"] = "same"
-    """Border of the max-pooling: SAME, one zero on every side (BiT), or nothing, one on every side (torchvision)."""
+    """Border of the max-pooling: SAME, one zero on every side (BiT), or nothing, one on every side
+    (torchvision)."""
     mixer: Literal["conv", "axial", "local", "augmented"] = "conv"
     """What mixes the feature map in a unit: a 3 x 3 convolution, attention along rows, then columns
     (App. D.6), attention to the 7 x 7 around, or a convolution with attention to everything beside
@@ -184,7 +191,8 @@ class ResNetConfig:
     backbone: Backbone = Backbone()
     """The convolutions."""
     image: tuple[int, int] = (224, 224)
-    """Height and width that positions of an attention mixer are made for; any size from one last place on can be used."""
+    """Height and width that positions of an attention mixer are made for; any size from one last
+    place on can be used."""
     channels: int = 3
     """C, channels of the image."""
     classes: int = 1000

@@ -10,14 +10,10 @@ SIZES = {
     "Ti": {"width": 192, "depth": 12, "mlp": 768, "heads": 3},
     "S": {"width": 384, "depth": 12, "mlp": 1536, "heads": 6},
     "M": {"width": 512, "depth": 12, "mlp": 2048, "heads": 8},
-    "B": {"width": 768, "depth": 12, "mlp": 3072, "heads": 12},  # B, L, H: Table 1
+    "B": {"width": 768, "depth": 12, "mlp": 3072, "heads": 12},  # B, L and H are Table 1's
     "L": {"width": 1024, "depth": 24, "mlp": 4096, "heads": 16},
-    "b": {
-        "width": 384,
-        "depth": 12,
-        "mlp": 1536,
-        "heads": 6,
-    },  # Fig. 4: B with halved dimensions; heads are our choice
+    # Figure 4: B with all dimensions halved; the number of heads is our choice
+    "b": {"width": 384, "depth": 12, "mlp": 1536, "heads": 6},
     "So400m": {"width": 1152, "depth": 27, "mlp": 4304, "heads": 16},
     "H": {"width": 1280, "depth": 32, "mlp": 5120, "heads": 16},
     "g": {"width": 1408, "depth": 40, "mlp": 6144, "heads": 16},
@@ -63,7 +59,8 @@ POSITION_KINDS = {
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """Everything that decides a Vision Transformer's shape and arithmetic. The defaults are ViT-B/16 (Table 1)."""
+    """Everything that decides a Vision Transformer's shape and arithmetic. The defaults are
+    ViT-B/16 (Table 1)."""
 
     kind: ClassVar[str] = "vit"
     """What this configuration is called where only its values are kept."""
@@ -79,7 +76,8 @@ class ViTConfig:
     heads: int = 12
     """Attention heads; each is width / heads wide."""
     patch: int = 16
-    """P, the side of a square patch in pixels; of a hybrid, in places of the ResNet's last feature map."""
+    """P, the side of a square patch in pixels; of a hybrid, in positions of the ResNet's last
+    feature map."""
     image: tuple[int, int] = (224, 224)
     """Height and width that the position table is made for; other sizes resample it."""
     channels: int = 3
@@ -87,17 +85,21 @@ class ViTConfig:
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
     pool: Literal["token", "distilled", "gap", "map", "corner", "none"] = "token"
-    """What the head reads: the class token, that and the distillation token (DeiT: a head each, averaged), the mean of the
-    patches (which wants another learning rate: 3e-4 where the token has 8e-4, App. D.3), an attention pooling, the first patch
-    (the published Axial-ViT), or every token."""
+    """What the head reads: the class token, that and the distillation token (DeiT: a head each,
+    averaged), the mean of the patches (which wants another learning rate: 3e-4 where the token has
+    8e-4, App. D.3), an attention pooling, the first patch (the published Axial-ViT), or every
+    token."""
     class_token: bool | None = None
     """Whether there is one; left open: only where the head reads it, as in the official code."""
     registers: int = 0
-    """Learned tokens after the class token; DeiT's distillation token is one, DINOv2's registers are four."""
+    """Learned tokens after the class token; DeiT's distillation token is one, DINOv2's registers
+    are four."""
     norm: Literal["tokens", "pooled"] = "tokens"
-    """What the last LayerNorm sees: every token (Eq. 4), or the pooled vector (MAE and timm with mean pooling)."""
+    """What the last LayerNorm sees: every token (Eq. 4), or the pooled vector (MAE and timm with
+    mean pooling)."""
     representation: int = 0
-    """Width of the hidden tanh layer before the head, used in pre-training (Section 3.1); 0 is none."""
+    """Width of the hidden tanh layer before the head, used in pre-training (Section 3.1); 0 is
+    none."""
     head_bias: float = 0.0
     """First value of the head's bias; -10 goes with the sigmoid loss on ImageNet-21k."""
     dropout: float = 0.0
@@ -111,27 +113,32 @@ class ViTConfig:
     eps: float = 1e-6
     """Of every LayerNorm."""
     layer_scale: float | None = None
-    """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III); None is none."""
+    """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III);
+    None is none."""
     positions: Literal[
         "none", "learned", "learned2d", "relative", "sincos", "sincos-moco", "rotary"
     ] = "learned"
-    """Position embedding (App. D.4): a learned vector for every token (the paper), for every column and row, for every
-    offset between two tokens; fixed sines and cosines (big_vision's, MoCo v3's); rotated queries and keys; or none."""
+    """Position embedding (App. D.4): a learned vector for every token (the paper), for every column
+    and row, for every offset between two tokens; fixed sines and cosines (big_vision's, MoCo v3's);
+    rotated queries and keys; or none."""
     inject: Literal["stem", "every", "shared"] | None = None
-    """Where: added once before the first block, at every block from a table of its own, or at every block from a shared one;
-    left open: the first for what is added to tokens; relative and rotary act within attention, so at every block."""
+    """Where: added once before the first block, at every block from a table of its own, or at every
+    block from a shared one; left open: the first for what is added to tokens; relative and rotary
+    act within attention, so at every block."""
     prefix_positions: int | None = None
-    """How many of the tokens before the patches have a position of their own; left open: all of a learned table."""
+    """How many of the tokens before the patches have a position of their own; left open: all of a
+    learned table."""
     position_grid: tuple[int, int] | None = None
-    """(h, w), the grid that rotary positions were trained on, over whose extent others are stretched;
-    left open: that of `image`. A model that is made to fit another size keeps it."""
+    """(h, w), the grid that rotary positions were trained on, over whose extent others are
+    stretched; left open: that of `image`. A model that is made to fit another size keeps it."""
     resample: Literal["google", "timm", "huggingface", "torchvision"] = "google"
     """How positions are carried to another grid."""
     stem: Backbone | None = None
-    """The ResNet of a hybrid, whose last feature map is cut into patches; None cuts the image itself."""
+    """The ResNet of a hybrid, whose last feature map is cut into patches; None cuts the image
+    itself."""
     mixer: Literal["full", "axial"] = "full"
-    """Whom a token asks: every token, or in every layer its row, through a block, then its column, through another
-    (Axial-ViT, App. D.6)."""
+    """Whom a token asks: every token, or in every layer its row, through a block, then its column,
+    through another (Axial-ViT, App. D.6)."""
 
     def __post_init__(self):
         self._normalise_types()
@@ -143,7 +150,8 @@ class ViTConfig:
         self._check_axial()
 
     def _normalise_types(self) -> None:
-        """One number for a square image, lists for tuples, and a dict for a stem, as JSON has them."""
+        """One number for a square image, lists for tuples, and a dict for a stem, as JSON has
+        them."""
         image = self.image
         if isinstance(image, int):
             image = (image, image)

@@ -191,8 +191,8 @@ def sincos(
     temperature: float = 10_000.0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Fixed 2-D positions: (h, w) -> float32 (1, h·w, D), sines and cosines of one axis, then of the
-    other.
+    """Fixed 2-D positions: (h, w) -> float32 (1, h·w, D), sines and cosines of one axis, then of
+    the other.
 
     "sincos" is big_vision's: x first, frequencies from 1 down to 1 / temperature. "sincos-moco" is
     MoCo v3's: y first, and the lowest frequency is left out.

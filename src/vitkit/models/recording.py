@@ -30,8 +30,8 @@ class Recording:
 
     @property
     def attention(self) -> list[Tensor]:
-        """The weights of each attention layer before dropout, (B, H, T, T): rows sum to one, token 0
-        is the class token. A MAP head's (B, H, 1, T) comes last. Axial attention has two a layer,
+        """The weights of each attention layer before dropout, (B, H, T, T): rows sum to one, token
+        0 is the class token. A MAP head's (B, H, 1, T) comes last. Axial attention has two a layer,
         (B·h, H, w, w) for the rows, then (B·w, H, h, h) for the columns."""
         return [self.weights_of[i] for i in sorted(self.weights_of)]
 
@@ -45,11 +45,12 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
         record.attention[3]            # fourth block: (B, H, T, T)
         record.states[-1]              # last block, every token: (B, T, D)
 
-    The model computes what it computes otherwise, to the bit, and nothing of it is changed: there are
-    hooks while the context is open. Where the last block answers for the class token alone, it is run
-    once more to show all tokens. Compiled models run eagerly meanwhile.
+    The model computes what it computes otherwise, to the bit, and nothing of it is changed: there
+    are hooks while the context is open. Where the last block answers for the class token alone, it
+    is run once more to show all tokens. Compiled models run eagerly meanwhile.
 
-    Raises ValueError for what is no model of vitkit's, RuntimeError when no forward pass ran inside.
+    Raises ValueError for what is no model of vitkit's, RuntimeError when no forward pass ran
+    inside.
     """
     blocks = list(getattr(model, "blocks", []))
     if not blocks:
@@ -111,7 +112,8 @@ def reads_state(record: Recording, number: int) -> Callable:
 
 
 def reads_weights(record: Recording, number: int) -> Callable:
-    """A hook after softmax(q kᵀ / √E) v, which computes the weights of all queries from its inputs."""
+    """A hook after softmax(q kᵀ / √E) v, which computes the weights of all queries from its
+    inputs."""
 
     def hook(layer: nn.Module, inputs: tuple, output: Tensor) -> None:
         q, k, _, *rest = inputs

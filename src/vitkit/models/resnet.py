@@ -1,5 +1,5 @@
-"""ResNets as BiT has them (Section 4.1): standardised kernels, GroupNorm, bottlenecks; alone, or as a
-hybrid's stem.
+"""ResNets as BiT has them (Section 4.1): standardised kernels, GroupNorm, bottlenecks; alone, or as
+a hybrid's stem.
 
 Legend: B batch, C channels, D channels of the last feature map, N its positions, K classes, (h, w)
 its sides.
@@ -21,7 +21,8 @@ from vitkit.models.stems import check_divisible, check_images
 
 
 def same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """TensorFlow's SAME padding of one side, (before, after): so much that ceil(size / stride) places come out."""
+    """TensorFlow's SAME padding of one side, (before, after): so much that ceil(size / stride)
+    places come out."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
@@ -92,7 +93,8 @@ def normalise(channels: int, config: Backbone) -> nn.Module:
 
 
 class Root(nn.Module):
-    """A 7 x 7 convolution and a max-pooling, each of stride 2: (B, C, H, W) -> (B, D, H/4, W/4), rounded up."""
+    """A 7 x 7 convolution and a max-pooling, each of stride 2: (B, C, H, W) -> (B, D, H/4, W/4),
+    rounded up."""
 
     def __init__(self, channels: int, config: Backbone):
         super().__init__()

@@ -71,7 +71,8 @@ class VisionTransformer(nn.Module):
         self.recompute = False
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) normalised images -> (B, K) logits, or the features where there is no head."""
+        """(B, C, H, W) normalised images -> (B, K) logits, or the features where there is no
+        head."""
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
@@ -157,7 +158,8 @@ class VisionTransformer(nn.Module):
         return [NO_POSITIONS] * len(self.blocks)
 
     def run(self, block: nn.Module) -> Callable[..., Tensor]:
-        """The block itself, or in training, if asked for, the block with activation checkpointing."""
+        """The block itself, or in training, if asked for, the block with activation
+        checkpointing."""
         if self.recompute and self.training:
             return partial(checkpoint, block, use_reentrant=False)
         return block
@@ -177,7 +179,8 @@ class VisionTransformer(nn.Module):
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:
-        """The official initialisation: zero class token and head, the rest by each module's rule."""
+        """The official initialisation: zero class token and head, the rest by each module's
+        rule."""
         if self.cls is not None:
             nn.init.zeros_(self.cls)
         if self.registers is not None:

@@ -28,11 +28,13 @@ _RESNET = re.compile(
 
 
 def vit(name: str, **changes) -> ViTConfig:
-    """The configuration of a named Vision Transformer: `vit("B/16")`, `vit("L/14", image=(256, 192), classes=10)`.
+    """The configuration of a named Vision Transformer: `vit("B/16")`, `vit("L/14", image=(256,
+    192), classes=10)`.
 
-    A name is a size of Table 1 (or a later official one) and a patch size in pixels, as the paper writes it. "R50+B/16" puts
-    a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and columns (App. D.6). The image is 224 x 224 unless
-    told, and a patch that does not divide 224 takes the multiple just below.
+    A name is a size of Table 1 (or a later official one) and a patch size in pixels, as the paper
+    writes it. "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and
+    columns (App. D.6). The image is 224 x 224 unless told, and a patch that does not divide 224
+    takes the multiple just below.
     """
     found = _VIT.fullmatch(name)
     if not found or found["size"] not in SIZES or int(found["patch"]) < 1:
@@ -58,11 +60,12 @@ def vit(name: str, **changes) -> ViTConfig:
 
 
 def _hybrid(name: str, layers: str | None, factor: float, total: int) -> tuple[Backbone, int]:
-    """The ResNet of a hybrid and the patch size on its feature map, from the pixels to a patch that its name gives.
+    """The ResNet of a hybrid and the patch size on its feature map, from the pixels to a patch that
+    its name gives.
 
-    A multiple of 32 reads the last stage; another multiple of 16 a third stage that has the fourth's units too, so that no
-    layer is lost. "R" alone is the root, whose name counts its convolution's stride only: R+Ti/16 has patches of 8, and
-    32 pixels to a patch.
+    A multiple of 32 reads the last stage; another multiple of 16 a third stage that has the
+    fourth's units too, so that no layer is lost. "R" alone is the root, whose name counts its
+    convolution's stride only: R+Ti/16 has patches of 8, and 32 pixels to a patch.
     """
     if layers is None and total % 2 == 0:
         return Backbone(units=(), width=factor), total // 2
@@ -80,9 +83,10 @@ def _hybrid(name: str, layers: str | None, factor: float, total: int) -> tuple[B
 def named(name: str, **changes) -> ViTConfig | ResNetConfig | LeNetConfig:
     """The configuration of any named model: `vit`'s, and the ResNets.
 
-    "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published BiT (pre-activation),
-    "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention for 3 x 3 convolutions (App. D.6), "Local-R50"
-    local attention, "Augmented-R50" some attention beside them. "LeNet-5" is where it began.
+    "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published
+    BiT (pre-activation), "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention for
+    3 x 3 convolutions (App. D.6), "Local-R50" local attention, "Augmented-R50" some attention
+    beside them. "LeNet-5" is where it began.
     """
     if name == "LeNet-5":
         return _changed(LeNetConfig(), changes)

@@ -1,1 +1,2 @@
-"""The machine under a run: devices, the processes of a run, files, progress. Imports no other room."""
+"""The machine under a run: devices, the processes of a run, files, progress. Imports no other
+room."""

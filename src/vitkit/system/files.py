@@ -11,14 +11,16 @@ from secrets import token_hex
 
 
 def cache_dir() -> Path:
-    """Where downloads and indices are kept: $VITKIT_CACHE, or vitkit in the user's cache directory."""
+    """Where downloads and indices are kept: $VITKIT_CACHE, or vitkit in the user's cache
+    directory."""
     if chosen := os.environ.get("VITKIT_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitkit"
 
 
 def on_this_machine(path: Path) -> Path:
-    """The same path. Raises ValueError for an address, which Path has made a folder named "s3:" of: results are written here."""
+    """The same path. Raises ValueError for an address, which Path has made a folder named "s3:" of:
+    results are written here."""
     if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
         raise ValueError(
             f"{str(path).replace(':/', '://', 1)} is an address, and results are written to a folder of this machine or of a "
@@ -29,7 +31,8 @@ def on_this_machine(path: Path) -> Path:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Another path to write to, which becomes this one once all of it is on the disk; of one that fails nothing is left.
+    """Another path to write to, which becomes this one once all of it is on the disk; of one that
+    fails nothing is left.
 
     Its name is nobody else's, so that several may write the same file. Raises OSError.
     """

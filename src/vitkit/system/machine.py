@@ -11,8 +11,8 @@ Precision = Literal["float32", "bfloat16"]
 
 
 def cpus() -> int:
-    """CPUs that this process may use: the affinity mask and the container's quota, whichever is less, shared with the other
-    ranks of the machine; at least 1.
+    """CPUs that this process may use: the affinity mask and the container's quota, whichever is
+    less, shared with the other ranks of the machine; at least 1.
 
     A container on a 64-core host often owns two; as many workers as cores would fight over those.
     """
@@ -36,7 +36,8 @@ def _quota() -> int | None:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The named device, or the best there is: CUDA, then Apple's MPS, then the CPU. Each rank of a machine has a GPU of its own.
+    """The named device, or the best there is: CUDA, then Apple's MPS, then the CPU. Each rank of a
+    machine has a GPU of its own.
 
     Raises ValueError, with what there is, for a device that this machine does not have.
     """
@@ -71,7 +72,8 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 
 def slow(device: torch.device, precision: Precision) -> bool:
-    """Whether the processor has no bfloat16 instructions, so that it is many times slower there than float32."""
+    """Whether the processor has no bfloat16 instructions, so that it is many times slower there
+    than float32."""
     if precision == "float32" or device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()

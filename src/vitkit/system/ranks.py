@@ -1,8 +1,9 @@
 """The other processes of the same run.
 
-torchrun starts a run of several processes, its ranks, each with a device of its own. `process_group()` makes them one run:
-FSDP2 shards the learner, every batch is shared out, and counts are summed over ranks. In a run of one process all of this is
-the identity. With train/state.py and the watchdog this is the only file that names torch.distributed.
+torchrun starts a run of several processes, its ranks, each with a device of its own.
+`process_group()` makes them one run: FSDP2 shards the learner, every batch is shared out, and
+counts are summed over ranks. In a run of one process all of this is the identity. With
+train/state.py and the watchdog this is the only file that names torch.distributed.
 """
 
 import os
@@ -50,10 +51,12 @@ def on_rank_0() -> bool:
 
 @contextmanager
 def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.device]:
-    """The device of this process, within the process group of all that torchrun started; inside of another, that one.
+    """The device of this process, within the process group of all that torchrun started; inside of
+    another, that one.
 
-    An error of several ranks is raised by the first to fail, in the others it becomes an PeerFailed. RankLost is raised when
-    a rank dies; when one hangs for `patience` seconds, the process says which and ends with status 1.
+    An error of several ranks is raised by the first to fail, in the others it becomes an
+    PeerFailed. RankLost is raised when a rank dies; when one hangs for `patience` seconds, the
+    process says which and ends with status 1.
     """
     chosen = pick_device(device)
     if chosen.type == "cuda":
@@ -91,8 +94,9 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
 
 
 def _session(store: dist.Store, rank: int, ranks: int) -> str:
-    """A name that the ranks of this start share, and no other. torchrun keeps its store when it starts ranks again, and what
-    those before them left there, addresses above all, must not be taken for one's own."""
+    """A name that the ranks of this start share, and no other. torchrun keeps its store when it
+    starts ranks again, and what those before them left there, addresses above all, must not be
+    taken for one's own."""
     own = uuid.uuid4().hex
     store.set(f"vitkit/here/{rank}", own)
     if rank:
@@ -113,8 +117,9 @@ def _session(store: dist.Store, rank: int, ranks: int) -> str:
 
 
 def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
-    """The learner with its parameters shared out among the ranks (FSDP2): each of `blocks` is gathered when it runs, the
-    rest for the whole pass. Gradients are summed over ranks, in float32. The identity where no ranks were joined.
+    """The learner with its parameters shared out among the ranks (FSDP2): each of `blocks` is
+    gathered when it runs, the rest for the whole pass. Gradients are summed over ranks, in float32.
+    The identity where no ranks were joined.
 
     Raises ValueError for BatchNorm, whose statistics would differ between ranks.
     """
@@ -153,7 +158,8 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
 
 @contextmanager
 def gathered(learner: nn.Module) -> Iterator[nn.Module]:
-    """The learner with the parameters beside its blocks whole, so that any of its modules can be called alone."""
+    """The learner with the parameters beside its blocks whole, so that any of its modules can be
+    called alone."""
     if world().ranks == 1:
         yield learner
         return

@@ -1,4 +1,5 @@
-"""Time is data: a duration in the unit that its writer thinks in. It becomes steps once, in resolve()."""
+"""Time is data: a duration in the unit that its writer thinks in. It becomes steps once, in
+resolve()."""
 
 import re
 from typing import Literal, NamedTuple, get_args
@@ -13,7 +14,8 @@ class Span(NamedTuple):
     unit: Unit = "steps"
 
     def steps(self, batch: int, examples: int) -> int:
-        """Whole steps, when a step takes `batch` of `examples` images; at least one unless the span is zero."""
+        """Whole steps, when a step takes `batch` of `examples` images; at least one unless the span
+        is zero."""
         exact = self.n * {"steps": 1, "epochs": examples / batch, "images": 1 / batch}[self.unit]
         return max(round(exact), 1) if exact > 0 else 0
 
@@ -38,5 +40,6 @@ class Span(NamedTuple):
 
 
 def due(step: int, every: int, total: int) -> bool:
-    """Whether something that happens `every` steps happens at this one; the last step always counts, step 0 never."""
+    """Whether something that happens `every` steps happens at this one; the last step always
+    counts, step 0 never."""
     return step > 0 and ((every > 0 and step % every == 0) or step == total)

@@ -1,8 +1,9 @@
 """Ends a process of a run when its ranks make no progress, and says which of them is missing.
 
-A rank that hangs (a stalled disk, a lost network) leaves the others waiting inside a collective operation, where no Python
-code runs. So a thread of every process watches the time since its last heartbeat. When that is too long, it holds a roll
-call through the store that all ranks share: the threads of living processes answer, and those that do not are named.
+A rank that hangs (a stalled disk, a lost network) leaves the others waiting inside a collective
+operation, where no Python code runs. So a thread of every process watches the time since its last
+heartbeat. When that is too long, it holds a roll call through the store that all ranks share: the
+threads of living processes answer, and those that do not are named.
 """
 
 import os
@@ -20,7 +21,8 @@ PATIENCE = 600.0  # seconds that ranks wait for one that does not answer
 
 
 class Watchdog:
-    """The watch over one process. Outside of a run of several processes every method does nothing."""
+    """The watch over one process. Outside of a run of several processes every method does
+    nothing."""
 
     def __init__(self):
         self.store: Store | None = None
@@ -32,7 +34,8 @@ class Watchdog:
         self.stopped = threading.Event()
 
     def begin(self, store: "Store", rank: int, world_size: int, patience: float) -> None:
-        """Watch rank `rank` of `world_size`, which all share `store`, from its first heartbeat on."""
+        """Watch rank `rank` of `world_size`, which all share `store`, from its first heartbeat
+        on."""
         self.store = store
         self.rank = rank
         self.world_size = world_size
@@ -48,7 +51,8 @@ class Watchdog:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def pause(self) -> None:
-        """Expect no heartbeat until the next one: reading and writing may be slow, and report their own errors."""
+        """Expect no heartbeat until the next one: reading and writing may be slow, and report their
+        own errors."""
         self.last_heartbeat = float("inf")
 
     def end(self) -> None:
@@ -74,7 +78,8 @@ class Watchdog:
 
     def _report(self) -> None:
         """Print which ranks are missing, on one rank only."""
-        # The roll call may never return where the store cannot be reached, so it has a thread of its own.
+        # The roll call may never return where the store cannot be reached, so it has a thread of
+        # its own.
         sentences = [
             f"rank {self.rank} came no further for {self.patience:g} s and cannot reach the others; look at the network of "
             f"{socket.gethostname()}. The same command continues from the last checkpoint"
