@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 from vitkit.commands.use import spread
 
 if TYPE_CHECKING:  # --help imports no model
+    from vitkit.inspection import Comparison
     from vitkit.models import Cost
     from vitkit.weights import Classifier
 
@@ -58,8 +59,8 @@ class Convert:
     """A run, a model directory, a file of weights in any format, or the name of a published model."""
     dest: Annotated[Positional[Path], arg(metavar="DEST")]
     """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors, .pth)."""
-    to: Literal["huggingface", "timm", "google", "torchvision", "native"]
-    """The format."""
+    to: Annotated[str, arg(metavar="FORMAT")]
+    """The format: huggingface, timm, google, torchvision or native."""
     approximate: bool = False
     """Write it also where the other library computes a little differently, such as another form of the GELU."""
     image: tuple[int, int] | None = None
@@ -161,47 +162,51 @@ def _number(value: object) -> str:
 
 
 def compare(command: Compare) -> int:
-    """`vitkit compare`; 1 where the logits differ by more than the tolerance."""
+    """`vitkit compare`; returns 1 when the logits differ by more than the tolerance."""
     from rich.progress import track
 
-    from vitkit import deploy
+    from vitkit import deploy, inspection
     from vitkit.data import open_image
-    from vitkit.inspection import compare
     from vitkit.weights import load
 
-    one, two = load(command.one), load(command.two)
+    first, second = load(command.one), load(command.two)
     items = spread(list(deploy.pictures(command.images)), command.limit)
-    shown = track(items, "comparing", console=Console(stderr=True), transient=True)
-    found = compare(one, two, (open_image(item.read(), item.name) for item in shown))
-    logits = next((layer for layer in found.layers if layer.name == "logits"), None)
-    same = logits is not None and logits.largest <= command.tolerance
+    items = track(items, "comparing", console=Console(stderr=True), transient=True)
+    pictures = (open_image(item.read(), item.name) for item in items)
+    comparison = inspection.compare(first, second, pictures)
+    logits = [layer for layer in comparison.layers if layer.name == "logits"]
+    same = bool(logits) and logits[0].largest <= command.tolerance
     if command.json:
-        layers = {
-            layer.name: {"largest": layer.largest, "scale": layer.scale} for layer in found.layers
-        }
-        print(
-            json.dumps(
-                {
-                    "images": found.images,
-                    "same_top1": found.same_top,
-                    "same": same,
-                    "layers": layers,
-                }
-            )
-        )
+        print(_comparison_as_json(comparison, same))
         return 0 if same else 1
     table = Table("layer", "largest difference", "largest number")
-    for layer in found.layers:
+    for layer in comparison.layers:
         table.add_row(layer.name, f"{layer.largest:.2e}", f"{layer.scale:.3g}")
     Console().print(table)
-    if one.preprocessing != two.preprocessing:
-        print(f"their preprocessing differs: {one.preprocessing}; {two.preprocessing}")
-    print(f"the same likeliest class for {found.same_top} of {found.images} images")
-    if logits is None:
+    if first.preprocessing != second.preprocessing:
+        print(f"their preprocessing differs: {first.preprocessing}; {second.preprocessing}")
+    print(f"the same likeliest class for {comparison.same_top} of {comparison.images} images")
+    if not logits:
         print("their heads have not the same number of classes, so their logits cannot be compared")
+    elif same:
+        print(f"the logits are the same to {command.tolerance:g}")
     else:
-        print(f"the logits are {'the same' if same else 'not the same'} to {command.tolerance:g}")
+        print(f"the logits are not the same to {command.tolerance:g}")
     return 0 if same else 1
+
+
+def _comparison_as_json(comparison: "Comparison", same: bool) -> str:
+    """One line of JSON."""
+    layers = {}
+    for layer in comparison.layers:
+        layers[layer.name] = {"largest": layer.largest, "scale": layer.scale}
+    values = {
+        "images": comparison.images,
+        "same_top1": comparison.same_top,
+        "same": same,
+        "layers": layers,
+    }
+    return json.dumps(values)
 
 
 def convert(command: Convert) -> int:
@@ -232,11 +237,9 @@ def push(command: Push) -> int:
     from vitkit.weights import load
     from vitkit.weights.fetch import push
 
-    folder = (
-        command.folder / "model"
-        if (command.folder / "model" / "config.json").is_file()
-        else command.folder
-    )
+    folder = command.folder
+    if (folder / "model" / "config.json").is_file():  # a run
+        folder = folder / "model"
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"{command.folder} is no model directory; write one with vitkit convert MODEL DIR --to huggingface"

@@ -34,4 +34,4 @@ class Runtime(Protocol):
 
 def eager(classifier: Classifier, device: str = "auto") -> Runtime:
     """PyTorch, operation by operation, on a device: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
-    return classifier.to(pick_device(device))
+    return classifier.to(pick_device(device)).for_inference()

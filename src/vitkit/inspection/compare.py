@@ -1,13 +1,13 @@
 """Do two models compute the same? Layer by layer, on images: how users check a conversion, ours or their own."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitkit.data.images import Picture
+from vitkit.models import recording
 from vitkit.weights import Classifier
 
 
@@ -32,61 +32,57 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    one: Classifier, two: Classifier, pictures: Iterable[Picture], batch: int = 16
+    first: Classifier, second: Classifier, pictures: Iterable[Picture], batch: int = 16
 ) -> Comparison:
     """Both models on every picture, each through its own preprocessing; classes meet by name.
 
-    Raises ValueError where there is no picture, or a model has no head to compare.
+    Raises ValueError when there is no picture.
     """
-    pictures, found, images, same = iter(pictures), {}, 0, 0
-    while group := list(islice(pictures, batch)):
-        (logits, seen), (others, also) = _seen(one, group), _seen(two, group)
-        seen, also = {**seen, "logits": logits}, {**also, "logits": others}
-        for name in seen.keys() & also.keys():
-            if seen[name].shape == also[name].shape:
-                largest, scale = found.get(name, (0.0, 0.0))
-                largest = max(largest, float((seen[name] - also[name]).abs().max()))
-                found[name] = (largest, max(scale, float(seen[name].abs().max())))
-        order = list(seen)
-        images += len(group)
-        if one.labels and two.labels:
-            pairs = zip(logits.argmax(-1).tolist(), others.argmax(-1).tolist(), strict=True)
-            same += sum(one.labels[i] == two.labels[j] for i, j in pairs)
+    pictures = iter(pictures)
+    layers: dict[str, Layer] = {}
+    images = 0
+    same_top = 0
+    while chunk := list(islice(pictures, batch)):
+        states = states_of(first, chunk)
+        others = states_of(second, chunk)
+        for name, state in states.items():
+            if name in others and others[name].shape == state.shape:
+                layers[name] = _larger(layers.get(name), _difference(name, state, others[name]))
+        images += len(chunk)
+        if first.labels and second.labels:
+            same_top += _same_classes(first, states["logits"], second, others["logits"])
     if not images:
         raise ValueError("there is no image to compare the models on")
-    return Comparison(
-        images, tuple(Layer(name, *found[name]) for name in order if name in found), same
-    )
+    return Comparison(images, tuple(layers.values()), same_top)
 
 
-def _seen(classifier: Classifier, group: list[Picture]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits, and what every layer gave on the way, for every token."""
-    images = classifier.batch(group)
-    with _watched(classifier.model) as seen:
-        return classifier.logits(images), seen
+def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
+    """What a model computes for pictures on the CPU, in order: "embedding", "block 0", ..., "features", "logits"."""
+    images = classifier.batch(pictures)
+    with recording(classifier.model, attention=False) as record:
+        logits = classifier.logits(images)
+    states = {"embedding": record.embedding}
+    for i, state in enumerate(record.states):
+        states[f"block {i}"] = state
+    states["features"] = record.features
+    states["logits"] = logits
+    return {name: state.float().cpu() for name, state in states.items()}
 
 
-@contextmanager
-def _watched(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    seen: dict[str, Tensor] = {}
-    blocks, trimmed = list(getattr(model, "blocks", [])), getattr(model, "tokens_read", None)
-    with ExitStack() as undo:
-        if blocks:
-            first = blocks[0].register_forward_pre_hook(
-                lambda _, inputs: seen.update(embedding=inputs[0])
-            )
-            undo.callback(first.remove)
-        for i, block in enumerate(blocks):
-            hook = block.register_forward_hook(
-                lambda _, inputs, out, name=f"block {i}": seen.update({name: out})
-            )
-            undo.callback(hook.remove)
-        undo.callback(
-            model.head.register_forward_pre_hook(
-                lambda _, inputs: seen.update(features=inputs[0])
-            ).remove
-        )
-        if trimmed is not None:  # the last block for every token, not for the class token alone
-            model.tokens_read = None
-            undo.callback(setattr, model, "tokens_read", trimmed)
-        yield seen
+def _difference(name: str, state: Tensor, other: Tensor) -> Layer:
+    largest = float((state - other).abs().max())
+    return Layer(name, largest, float(state.abs().max()))
+
+
+def _larger(before: Layer | None, layer: Layer) -> Layer:
+    """The larger numbers of two measurements of a layer."""
+    if before is None:
+        return layer
+    return Layer(layer.name, max(before.largest, layer.largest), max(before.scale, layer.scale))
+
+
+def _same_classes(first: Classifier, logits: Tensor, second: Classifier, others: Tensor) -> int:
+    """For how many images (B, K) and (B, K') name the same class."""
+    names = [first.labels[k] for k in logits.argmax(-1).tolist()]
+    other_names = [second.labels[k] for k in others.argmax(-1).tolist()]
+    return sum(name == other for name, other in zip(names, other_names, strict=True))

@@ -34,12 +34,13 @@ def adopt(
     if labels is None:
         labels = classifier.labels
     elif new_head or tuple(labels) != classifier.labels:
-        sentences += head_sentences(model, len(labels))
-        model = with_new_head(model, len(labels))
+        old = model
+        model = with_new_head(old, len(labels))
+        sentences += head_sentences(old, model)
     if image is not None and tuple(image) != tuple(model.config.image):
-        smaller = model
-        model = resized(smaller, image, method)
-        sentences += size_sentences(smaller, model)
+        old = model
+        model = resized(old, image, method)
+        sentences += size_sentences(old, model)
         preprocessing = preprocessing_for(preprocessing, image)
     adopted = replace(classifier, model=model, preprocessing=preprocessing, labels=tuple(labels))
     return adopted, sentences
@@ -50,10 +51,11 @@ def with_new_head(model: Model, classes: int) -> Model:
     with torch.device("meta"):
         new = build(model.config.with_head(classes))
     weights = model.state_dict()
+    device = next(model.parameters()).device
     state = {}
     for name, expected in new.state_dict().items():
         if name.startswith("head."):
-            state[name] = torch.zeros(expected.shape)
+            state[name] = torch.zeros(expected.shape, device=device)
         else:
             state[name] = weights[name]
     new.load_state_dict(state, assign=True)
@@ -69,25 +71,23 @@ def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> P
     return replace(preprocessing, size=tuple(image), resize=resize)
 
 
-def head_sentences(model: Model, classes: int) -> list[str]:
+def head_sentences(old: Model, new: Model) -> list[str]:
     """What a new head means for a model."""
-    config = model.config
     sentences = ["there was no head"]
-    if config.classes:
-        hidden = ""
-        dropped = getattr(config, "representation", 0)
-        if dropped and not getattr(config.with_head(classes), "representation", 0):
-            hidden = f", and its hidden layer of {dropped}"
-        sentences = [f"dropped: the head of {config.classes:,} classes{hidden}"]
-    if classes:
-        sentences.append(f"newly made: a head of {classes:,} classes, all zeros")
+    if old.config.classes:
+        sentence = f"dropped: the head of {old.config.classes:,} classes"
+        weights = old.state_dict()
+        dropped = weights.keys() - new.state_dict().keys()
+        if "representation.bias" in dropped:
+            sentence += f", and its hidden layer of {len(weights['representation.bias'])}"
+        sentences = [sentence]
+    if new.config.classes:
+        sentences.append(f"newly made: a head of {new.config.classes:,} classes, all zeros")
     return sentences
 
 
 def size_sentences(old: Model, new: Model) -> list[str]:
     """What another size of images means for a model's positions."""
-    if not hasattr(old.config, "grid"):
-        return []
     before, after = old.config.grid, new.config.grid
     grids = f"from {before[0]} x {before[1]} to {after[0]} x {after[1]} patches"
     tables = [name for name in new.state_dict() if name.startswith("positions")]

@@ -4,7 +4,7 @@ import json
 
 from vitkit.models import called, cost
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.formats import WHAT, formats_for
+from vitkit.weights.formats import formats_for
 from vitkit.weights.formats.format import Format
 
 
@@ -60,12 +60,11 @@ def _sentence(classifier: Classifier) -> str:
     """Kind, size and cost of the model."""
     config = classifier.model.config
     costs = cost(config)
-    kind = WHAT[config.kind].removeprefix("a ")
     head = "no classification head"
     if config.classes:
         head = f"{config.classes:,} classes"
     return (
-        f"A {kind} for images of {config.image[0]} x {config.image[1]} pixels: "
+        f"A {config.title} for images of {config.image[0]} x {config.image[1]} pixels: "
         f"{costs.parameters:,} parameters, {costs.macs / 1e9:.2f} GMACs, {head}."
     )
 

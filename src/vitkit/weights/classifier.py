@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.data.images import Picture
-from vitkit.models import Model
+from vitkit.models import Model, for_inference
 
 Activation = Literal["softmax", "sigmoid", "none"]
 
@@ -48,6 +48,14 @@ class Classifier:
     def to(self, device: torch.device | str) -> "Classifier":
         """The same classifier with its model on a device. As nn.Module.to does, it moves the model itself."""
         return replace(self, model=self.model.to(device))
+
+    def for_inference(self) -> "Classifier":
+        """The same classifier to deploy, with what can be computed once for the size of its preprocessing.
+
+        Its model is for inference alone: it is not trained on, and not saved.
+        """
+        model = for_inference(self.model, self.preprocessing.size)
+        return replace(self, model=model)
 
     def batch(self, pictures: Iterable[Picture]) -> Tensor:
         """Prepare pictures: -> uint8 (B, 3, h, w) on the model's device. Raises BadImage for one that cannot be decoded."""

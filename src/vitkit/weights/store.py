@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from vitkit.data import Preprocessing
-from vitkit.models import LeNetConfig, Model, ModelConfig, ResNetConfig, build, called, cost
+from vitkit.models import Model, ModelConfig, build, called, cost
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints, from_json
 from vitkit.weights.fetch import fetch
@@ -120,25 +120,14 @@ def _origin(opened: Opened, description: Description, format: Format, layout: st
 
 def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
     """A model with a format's tensors as its own, mapped from the disk where the numbers are the same."""
-    blocks = _blocks(config)
-    if blocks > len(
-        tensors
-    ):  # before anything is built for a configuration that nobody should trust
-        raise ValueError(f"it has {len(tensors)} tensors, too few for {blocks} blocks")
+    # before anything is built for a configuration that nobody should trust
+    if config.blocks > len(tensors):
+        raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks} blocks")
     with torch.device("meta"):
         model = build(config)
     state = read(tensors, format.rules(config), model.state_dict())
     model.load_state_dict(state, assign=True)
     return model.eval()
-
-
-def _blocks(config: ModelConfig) -> int:
-    """Blocks and residual units."""
-    if isinstance(config, LeNetConfig):
-        return 0
-    if isinstance(config, ResNetConfig):
-        return sum(config.backbone.units)
-    return config.depth + (sum(config.stem.units) if config.stem else 0)
 
 
 def summary(classifier: Classifier, format: Format) -> str:

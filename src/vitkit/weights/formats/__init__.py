@@ -18,7 +18,6 @@ FORMATS: tuple[Format, ...] = (
     timm_resnets.FORMAT,
     torchvision.FORMAT,
 )
-WHAT = {"vit": "a Vision Transformer", "resnet": "a ResNet", "lenet": "a LeNet"}
 
 
 def names() -> list[str]:
@@ -48,5 +47,5 @@ def cannot(name: str, config: ModelConfig) -> list[str]:
     """What of a model a format has no place for."""
     format = format_of(name, config)
     if format is None:
-        return [f"{WHAT[config.kind]} ({called(config)})"]
+        return [f"a {config.title} ({called(config)})"]
     return format.cannot(config)
