@@ -41,7 +41,7 @@ RANKS = {
 }  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 PUBLIC_ROOMS = [room for room in RANKS if room not in ("system", "cli", "__main__", "__init__")]
-PUBLIC_ROOMS += ["system.files", "system.machine", "system.ranks"]
+PUBLIC_ROOMS += ["system.download", "system.files", "system.machine", "system.ranks"]
 PUBLIC_ROOMS += ["system.span", "system.watchdog"]
 
 
