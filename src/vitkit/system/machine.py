@@ -11,17 +11,24 @@ Precision = Literal["float32", "bfloat16"]
 
 
 def cpus() -> int:
-    """CPUs that this process may use: the affinity mask and the container's quota, whichever is
-    less, shared with the other ranks of the machine; at least 1.
+    """CPUs that this process may use, at least 1.
 
-    A container on a 64-core host often owns two; as many workers as cores would fight over those.
+    That is the affinity mask or the container's quota, whichever is less, shared with the other ranks
+    of the machine. A container on a 64-core host often owns two; as many workers as cores would fight
+    over those.
     """
-    mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(mask, _quota() or mask) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    quota = _quota()
+    if quota is not None:
+        count = min(count, quota)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return max(1, count // processes)
 
 
 def _quota() -> int | None:
-    """CPUs that the control group grants, rounded down; None where nothing limits them."""
+    """CPUs that the control group grants, rounded down; None if nothing limits them."""
     try:  # version 2: "max 100000" or "200000 100000"
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -36,31 +43,35 @@ def _quota() -> int | None:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The named device, or the best there is: CUDA, then Apple's MPS, then the CPU. Each rank of a
-    machine has a GPU of its own.
+    """The named device, or for "auto" the best there is: CUDA, then Apple's MPS, then the CPU.
 
-    Raises ValueError, with what there is, for a device that this machine does not have.
+    Each rank of a machine has a GPU of its own. Raises ValueError, with what there is, for a device
+    that this machine does not have.
     """
-    have = ["cpu"]
+    devices = ["cpu"]
     if torch.backends.mps.is_available():
-        have.insert(0, "mps")
+        devices.insert(0, "mps")
     if torch.cuda.is_available():
-        have.insert(0, "cuda")
-    kind = name.split(":")[0]
-    if name in ("auto", "cuda") and have[0] == "cuda" and "LOCAL_RANK" in os.environ:
-        kind, name = "cuda", f"cuda:{os.environ['LOCAL_RANK']}"
+        devices.insert(0, "cuda")
+    best = devices[0]
+    if name in ("auto", "cuda") and best == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     if name == "auto":
-        return torch.device(have[0])
-    index = name[len(kind) + 1 :] or "0"
-    count = torch.cuda.device_count() if kind == "cuda" else 1
-    if kind not in have or not index.isdecimal() or int(index) >= count:
-        raise ValueError(
-            f"no device {name!r} on this machine; there is {', '.join(have)}{f' (0 to {count - 1})' * (count > 1)}"
-        )
+        return torch.device(best)
+
+    kind, _, index = name.partition(":")
+    count = 1
     if kind == "cuda":
-        torch.backends.cudnn.allow_tf32 = (
-            False  # float32 is float32 in convolutions too, as it is in matrix products
-        )
+        count = torch.cuda.device_count()
+    index = index or "0"
+    if kind not in devices or not index.isdecimal() or int(index) >= count:
+        known = ", ".join(devices)
+        if count > 1:
+            known += f" (0 to {count - 1})"
+        raise ValueError(f"no device {name!r} on this machine; there is {known}")
+    if kind == "cuda":
+        # float32 is float32 in convolutions too, as it is in matrix products
+        torch.backends.cudnn.allow_tf32 = False
     return torch.device(name)
 
 

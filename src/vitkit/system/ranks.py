@@ -51,12 +51,11 @@ def on_rank_0() -> bool:
 
 @contextmanager
 def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.device]:
-    """The device of this process, within the process group of all that torchrun started; inside of
-    another, that one.
+    """The device of this process, within the process group of all that torchrun started.
 
-    An error of several ranks is raised by the first to fail, in the others it becomes an
-    PeerFailed. RankLost is raised when a rank dies; when one hangs for `patience` seconds, the
-    process says which and ends with status 1.
+    Alone, or inside of another process group, it is the device only. An error of several ranks is
+    raised by the first to fail, in the others it becomes a PeerFailed. RankLost is raised when a rank
+    dies; when one hangs for `patience` seconds, the process says which and ends with status 1.
     """
     chosen = pick_device(device)
     if chosen.type == "cuda":
@@ -68,23 +67,27 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
         raise ValueError(
             f"{device} is one GPU, and every process of torchrun needs its own; say --device cuda"
         )
-    waiting = timedelta(
-        seconds=2 * patience + 30
-    )  # the watchdog is to come first: it knows who is missing
-    store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=waiting)))
-    backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+
+    # All ranks meet in a store. The watchdog is to come before the timeout of a collective
+    # operation: it knows who is missing.
+    timeout = timedelta(seconds=2 * patience + 30)
+    store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=timeout)))
     store = dist.PrefixStore(_session(store, rank, ranks), store)
     watchdog.begin(store, rank, ranks, patience)
+    backend = "gloo"
+    if chosen.type == "cuda":
+        backend = "cpu:gloo,cuda:nccl"
     try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=waiting)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
         yield chosen
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if not watchdog.first_to_fail():
             raise PeerFailed(str(error)) from error
         if any(word in str(error) for word in ("gloo", "NCCL", "Connection closed")):
             raise RankLost(
-                f"rank {rank} lost contact with another one, which died or cannot be reached; torchrun's own report says "
-                f"which. The same command continues from the last checkpoint ({str(error).splitlines()[0]})"
+                f"rank {rank} lost contact with another one, which died or cannot be reached; "
+                "torchrun's own report says which. The same command continues from the last "
+                f"checkpoint ({str(error).splitlines()[0]})"
             ) from error
         raise
     finally:
@@ -94,32 +97,38 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
 
 
 def _session(store: dist.Store, rank: int, ranks: int) -> str:
-    """A name that the ranks of this start share, and no other. torchrun keeps its store when it
-    starts ranks again, and what those before them left there, addresses above all, must not be
-    taken for one's own."""
+    """A name that the ranks of this start share, and no other.
+
+    torchrun keeps its store when it starts ranks again, and what those before them left there,
+    addresses above all, must not be taken for one's own. So rank 0 makes the name, and hands it to
+    everyone who is there until everyone has answered: those of an earlier start never will.
+    """
     own = uuid.uuid4().hex
     store.set(f"vitkit/here/{rank}", own)
-    if rank:
-        session = store.get(f"vitkit/session/{own}").decode()  # waits for the answer
+    if rank > 0:
+        session = store.get(f"vitkit/session/{own}").decode()  # waits until rank 0 has set it
         store.set(f"vitkit/there/{session}/{rank}", "")
         return session
-    missing, limit = set(range(1, ranks)), time.monotonic() + store.timeout.total_seconds()
-    while missing := {one for one in missing if not store.check([f"vitkit/there/{own}/{one}"])}:
-        for one in missing:
-            if store.check(
-                [f"vitkit/here/{one}"]
-            ):  # perhaps of an earlier start: then nobody hears
-                store.set(f"vitkit/session/{store.get(f'vitkit/here/{one}').decode()}", own)
+
+    missing = set(range(1, ranks))
+    limit = time.monotonic() + store.timeout.total_seconds()
+    while missing:
+        for other in missing:
+            if store.check([f"vitkit/here/{other}"]):
+                name = store.get(f"vitkit/here/{other}").decode()
+                store.set(f"vitkit/session/{name}", own)
         if time.monotonic() > limit:
             raise RankLost(f"rank {min(missing)} never came; look at its machine's log")
         time.sleep(0.02)
+        missing = {other for other in missing if not store.check([f"vitkit/there/{own}/{other}"])}
     return own
 
 
 def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
-    """The learner with its parameters shared out among the ranks (FSDP2): each of `blocks` is
-    gathered when it runs, the rest for the whole pass. Gradients are summed over ranks, in float32.
-    The identity where no ranks were joined.
+    """The learner with its parameters shared out among the ranks (FSDP2).
+
+    Each of `blocks` is gathered when it runs, the rest for the whole pass. Gradients are summed over
+    ranks, in float32. In a run of one process it is the learner as it was.
 
     Raises ValueError for BatchNorm, whose statistics would differ between ranks.
     """
@@ -137,21 +146,24 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
         register_fsdp_forward_method,
     )
 
-    place = next(learner.parameters()).device
-    mesh = init_device_mesh(place.type, (world().ranks,))
-    low = (
-        torch.bfloat16 if precision == "bfloat16" else None
-    )  # gathered so; the shards stay float32, as do activations
+    # Parameters are gathered in this precision; the shards stay float32, as do activations.
+    gathered_dtype = None
+    if precision == "bfloat16":
+        gathered_dtype = torch.bfloat16
     policy = MixedPrecisionPolicy(
-        param_dtype=low, reduce_dtype=torch.float32, cast_forward_inputs=False
+        param_dtype=gathered_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
+    device = next(learner.parameters()).device
+    mesh = init_device_mesh(device.type, (world().ranks,))
     for module in [*blocks, learner]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
+
+    # Losses are weighted by examples already, so gradients are summed, not averaged.
     for module in learner.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    learner.gather = lambda: None  # with FSDP's hooks around it
+    learner.gather = lambda: None  # FSDP's hooks around it gather what is beside the blocks
     register_fsdp_forward_method(learner, "gather")
     return learner
 
@@ -172,12 +184,16 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """A sharded tensor in one piece, on every rank, which must all ask; any other as it is."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    if hasattr(tensor, "full_tensor"):
+        return tensor.full_tensor()
+    return tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """This rank's part of a sharded tensor; any other as it is."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if hasattr(tensor, "to_local"):
+        return tensor.to_local()
+    return tensor
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
@@ -196,22 +212,24 @@ def from_every_rank(value: T) -> list[T]:
     """What each rank has, in their order. Values are small and plain."""
     if world().ranks == 1:
         return [value]
-    found: list = [None] * world().ranks
-    dist.all_gather_object(found, value)
-    return found
+    values: list = [None] * world().ranks
+    dist.all_gather_object(values, value)
+    return values
 
 
 def from_rank_0(make: Callable[[], T]) -> T:
     """What `make` returns on rank 0, which alone calls it; its error is raised on every rank."""
     if world().ranks == 1:
         return make()
-    found = [None, None]
+    result, failure = None, None
     if on_rank_0():
         try:
-            found[0] = make()
+            result = make()
         except (ValueError, OSError) as error:
-            found[1] = error
-    dist.broadcast_object_list(found)
-    if found[1] is not None:
-        raise found[1]
-    return found[0]
+            failure = error
+    shared = [result, failure]
+    dist.broadcast_object_list(shared)
+    result, failure = shared
+    if failure is not None:
+        raise failure
+    return result
