@@ -1,4 +1,4 @@
-"""Memory, speed and energy of a pre-training by model and number of GPUs, from the formulas of `vitkit plan`, as a table.
+"""Memory, speed and energy of a pre-training by model and number of GPUs, as `vitkit plan` computes them, as a table.
 
     python benchmarks/scaling.py --machine.memory 80
 
@@ -13,6 +13,7 @@ import tyro
 from vitkit.models import vit
 from vitkit.system.span import Span
 from vitkit.train import Data, Facts, Recipe, resolve
+from vitkit.train.memory import Count, count
 from vitkit.train.plan import GIB, Machine, Memory, memory, spent
 
 
@@ -26,12 +27,12 @@ class Table:
     batch: int = 4096
 
 
-def fitting(recipe: Recipe, machine: Machine) -> tuple[Recipe, Memory] | None:
+def fitting(recipe: Recipe, machine: Machine, counted: Count) -> tuple[Recipe, Memory] | None:
     """The recipe with the largest micro-batch that fits, recomputing if it must."""
     for recompute in (False, True):
         for rows in (2**i for i in range(12, -1, -1)):
             one = replace(recipe, micro_batch=rows, recompute=recompute)
-            needs = memory(one, machine.gpus)
+            needs = memory(one, machine.gpus, counted)
             if rows <= recipe.batch // machine.gpus and needs.total <= machine.memory * GIB:
                 return one, needs
     return None
@@ -52,9 +53,11 @@ def main(table: Table) -> None:
             precision="bfloat16",
             length=Span(1, "epochs"),
         )
+        recipe = resolve(recipe, facts)
+        counted = count(recipe)
         for gpus in table.gpus:
             machine = replace(table.machine, gpus=gpus)
-            found = fitting(resolve(recipe, facts), machine)
+            found = fitting(recipe, machine, counted)
             if found is None:
                 print(f"| {name} | {gpus} | | none fits | | | |")
                 continue

@@ -8,6 +8,7 @@ from vitkit.models import create, vit
 from vitkit.objectives import MaskedAutoencoder, SelfDistillation
 from vitkit.system.span import Span
 from vitkit.train import Data, Facts, Optim, Recipe, resolve
+from vitkit.train.memory import count
 from vitkit.train.plan import GIB, Machine, advice, memory, spent
 from vitkit.train.state import State, trained
 from vitkit.train.tune import Tune
@@ -34,7 +35,7 @@ def test_weights_gradients_and_optimiser_to_the_byte(tiny, optim):
     for parameter in learner.parameters():
         parameter.grad = parameter.detach().clone()
     state.optimizer.step()
-    needs = memory(recipe, 1)
+    needs = memory(recipe, 1, count(recipe))
     held = {"learner": 0, "average": 0, "optimizer": 0}
     for name, tensor in state.tensors().items():
         held[name.split(".")[0]] += tensor.nbytes if not name.startswith("optimizer.step") else 0
@@ -47,12 +48,13 @@ def test_weights_gradients_and_optimiser_to_the_byte(tiny, optim):
 
 
 def test_what_is_sharded_and_what_is_not(large):
-    one, eight = memory(large, 1), memory(large, 8)
+    counted = count(large)
+    one, eight = memory(large, 1, counted), memory(large, 8, counted)
     for name in ("weights", "gradients", "optimizer"):
         assert getattr(eight, name) == getattr(one, name) / 8
     assert eight.activations == one.activations / 8  # of an eighth of the batch
-    assert memory(replace(large, micro_batch=128), 8).activations == eight.activations
-    assert memory(replace(large, micro_batch=64), 8).activations == eight.activations / 2
+    assert memory(replace(large, micro_batch=128), 8, counted).activations == eight.activations
+    assert memory(replace(large, micro_batch=64), 8, counted).activations == eight.activations / 2
     assert eight.gathered < one.gathered
 
 
@@ -72,30 +74,44 @@ def test_time_and_energy(large):
 
 def test_advice_is_true(large):
     machine = Machine(gpus=1, memory=24)
-    said = advice(large, machine)
+    counted = count(large)
+    said = advice(large, machine, counted)
     assert said.startswith("It does not fit. Change one: --micro-batch ")
     most = int(said.split("--micro-batch ")[1].split(";")[0])
     assert (
-        memory(replace(large, micro_batch=most), 1).total
+        memory(replace(large, micro_batch=most), 1, counted).total
         <= 24 * GIB
-        < memory(replace(large, micro_batch=2 * most), 1).total
+        < memory(replace(large, micro_batch=2 * most), 1, counted).total
     )
     gpus = int(said.split("--gpus ")[1].rstrip("."))
-    assert memory(large, gpus).total <= 24 * GIB < memory(large, gpus // 2).total
-    assert advice(replace(large, micro_batch=most), machine) == "It fits."
-    assert "Nothing short of a smaller model" in advice(large, Machine(gpus=1, memory=2.1))
+    assert memory(large, gpus, counted).total <= 24 * GIB < memory(large, gpus // 2, counted).total
+    assert advice(replace(large, micro_batch=most), machine, counted) == "It fits."
+    assert "Nothing short of a smaller model" in advice(large, Machine(gpus=1, memory=2.1), counted)
     with pytest.raises(ValueError, match="mfu is 40; it is a share"):
         Machine(mfu=40)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"objective": SelfDistillation()}, "no formula here for SelfDistillation"),
-        ({"objective": MaskedAutoencoder()}, "no formula here for MaskedAutoencoder"),
-        ({"tune": Tune(blocks=0)}, "no formula here for a run that trains a part"),
-    ],
+    "objective",
+    [SelfDistillation(outputs=16, local_views=0), MaskedAutoencoder(width=8, heads=1, depth=1)],
+    ids=lambda objective: type(objective).__name__,
 )
-def test_what_has_no_formula_is_said(large, change, message):
-    with pytest.raises(ValueError, match=message):
-        memory(replace(large, **change), 8)
+def test_objectives_that_see_more_or_less_than_an_image_have_a_time_of_their_own(tiny, objective):
+    facts = Facts(100, tuple("0123456789"))
+    plain = spent(resolve(tiny, facts), Machine())
+    other = spent(resolve(replace(tiny, objective=objective), facts), Machine())
+    assert other.exaflops != pytest.approx(plain.exaflops, rel=0.1)
+    assert other.images_per_second * other.exaflops == pytest.approx(
+        plain.images_per_second * plain.exaflops
+    )
+
+
+def test_a_linear_probe_keeps_almost_nothing(tiny):
+    whole = resolve(tiny, Facts(100, tuple("0123456789")))
+    probe = replace(whole, tune=Tune(blocks=0))
+    needs, all_needs = memory(probe, 1, count(probe)), memory(whole, 1, count(whole))
+    assert needs.weights == all_needs.weights
+    assert needs.gradients == 4 * (24 + 1) * 10
+    assert needs.optimizer == 2 * needs.gradients
+    assert needs.activations < all_needs.activations / 20
+    assert spent(probe, Machine()).exaflops < spent(whole, Machine()).exaflops / 2

@@ -62,7 +62,7 @@ COMMANDS = (
             "train.train", defaults="train.defaults"),
     Command("finetune", "MODEL DATA", "published weights on images of one's own, as the paper does",
             "finetune.finetune", defaults="finetune.defaults"),
-    Command("plan", "RECIPE --gpus N", "memory, time and energy that a recipe needs, by formula",
+    Command("plan", "RECIPE --gpus N", "memory, time and energy that a recipe needs; nothing is run",
             "plan.plan", defaults="plan.defaults"),
     Command("evaluate", "MODEL DATA", "accuracy of a model on images with labels", "use.evaluate"),
     Command("predict", "MODEL IMAGE...", "the likeliest classes of images", "use.predict"),

@@ -3,17 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from rich.console import Console
+from rich.table import Table
 from tyro.conf import arg
 
 from vitkit.commands import Defaults
 from vitkit.commands.recipe import first_recipe
-from vitkit.train import Recipe
-from vitkit.train.plan import Machine
+from vitkit.train import Facts, Recipe
+from vitkit.train.plan import GIB, Machine, Memory, Spent
 
 
 @dataclass
 class Plan:
-    """What a recipe needs on so many GPUs: memory of each, exaFLOPs, time and energy; by formula, nothing is run."""
+    """What a recipe needs on so many GPUs: memory of each, exaFLOPs, time and energy; counted, nothing is run."""
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
@@ -32,45 +34,63 @@ def defaults(words: list[str]) -> Defaults:
 
 def plan(command: Plan) -> int:
     """`vitkit plan`."""
-    from rich.console import Console
-    from rich.table import Table
+    from vitkit.train import resolve
+    from vitkit.train.memory import count
+    from vitkit.train.plan import advice, memory, spent
 
-    from vitkit.data import open_splits
-    from vitkit.train import Facts, resolve
-    from vitkit.train.plan import GIB, advice, memory, spent
-    from vitkit.train.run import divide
-
-    machine, data = command.machine, command.recipe.data
-    if command.examples:
-        facts = Facts(command.examples, tuple(map(str, range(command.classes))))
-    elif data.source:
-        splits = open_splits(data.source, data.columns, data.split_seed)
-        facts = Facts(len(divide(splits, data)["train"]), tuple(splits.labels), splits.target)
-    else:
-        raise ValueError("how many images? say --examples 1281167, or which with --data.source")
-    recipe = resolve(command.recipe, facts)
+    # The run, with every span in steps
+    machine = command.machine
+    recipe = resolve(command.recipe, _facts(command))
     if recipe.batch % machine.gpus:
         raise ValueError(
             f"a batch of {recipe.batch} cannot be shared equally by {machine.gpus} GPUs; choose a multiple"
         )
-    needs, takes = memory(recipe, machine.gpus), spent(recipe, machine)
-    rows = min(recipe.micro_batch, recipe.batch // machine.gpus)
+
+    # What it needs
+    with Console(stderr=True).status("counting what a step needs"):
+        counted = count(recipe)
+        time = spent(recipe, machine)
+    _print_memory(memory(recipe, machine.gpus, counted), recipe, machine)
+    _print_time(time, recipe, machine)
+    print(advice(recipe, machine, counted))
+    processes = min(machine.gpus, 8)
+    print(f"next: torchrun --nproc-per-node {processes} -m vitkit train RECIPE (docs/scaling.md)")
+    return 0
+
+
+def _facts(command: Plan) -> Facts:
+    """How many images there are, as told or counted, and their classes. Raises ValueError if neither can be done."""
+    from vitkit.data import open_splits
+    from vitkit.train.run import divide
+
+    if command.examples:
+        return Facts(command.examples, tuple(map(str, range(command.classes))))
+    data = command.recipe.data
+    if not data.source:
+        raise ValueError("how many images? say --examples 1281167, or which with --data.source")
+    splits = open_splits(data.source, data.columns, data.split_seed)
+    training = divide(splits, data)["train"]
+    return Facts(len(training), tuple(splits.labels))
+
+
+def _print_memory(needs: Memory, recipe: Recipe, machine: Machine) -> None:
+    """A line for each kind of memory, and their sum."""
+    images = min(recipe.micro_batch, recipe.batch // machine.gpus)
+    titles = {"activations": f"activations of {images:,} images"}
     table = Table("on each GPU", "GiB")
     table.columns[1].justify = "right"
     for name, value in needs._asdict().items():
-        table.add_row(
-            f"{name} of {rows:,} images" if name == "activations" else name, f"{value / GIB:,.2f}"
-        )
+        table.add_row(titles.get(name, name), f"{value / GIB:,.2f}")
     table.add_section()
     table.add_row("together", f"{needs.total / GIB:,.2f}")
     Console().print(table)
+
+
+def _print_time(takes: Spent, recipe: Recipe, machine: Machine) -> None:
+    """What the whole run takes, in a sentence or two."""
+    gpus = "1 GPU" if machine.gpus == 1 else f"{machine.gpus:,} GPUs"
     print(
         f"{recipe.name}: {recipe.length} of {recipe.batch:,} in {recipe.precision}, {takes.exaflops:,.3g} exaFLOPs. On "
-        f"{machine.gpus:,} GPU{'s' * (machine.gpus > 1)} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
+        f"{gpus} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
         f"{takes.hours:,.3g} hours, {takes.images_per_second:,.0f} images/s, {takes.kwh:,.3g} kWh."
     )
-    print(advice(recipe, machine))
-    print(
-        f"next: torchrun --nproc-per-node {min(machine.gpus, 8)} -m vitkit train RECIPE (docs/scaling.md)"
-    )
-    return 0

@@ -95,16 +95,15 @@ def _cut(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
 
 def _beta(uniform: Tensor, alpha: float) -> Tensor:
     """Uniform numbers -> as many of the Beta(alpha, alpha) distribution, in the same order."""
-    table = _quantiles(alpha, uniform.device)
+    table = torch.from_numpy(_quantiles(alpha)).to(uniform.device, non_blocking=True)
     place = uniform * _TABLE
     low = place.long().clamp(max=_TABLE - 1)
     return torch.lerp(table[low], table[low + 1], place - low)
 
 
 @lru_cache(maxsize=8)
-def _quantiles(alpha: float, device: torch.device) -> Tensor:
+def _quantiles(alpha: float) -> np.ndarray:
+    """The quantile function of Beta(alpha, alpha) at even steps from 0 to 1: float32 (_TABLE + 1,)."""
     from scipy.special import betaincinv
 
-    return (
-        torch.from_numpy(betaincinv(alpha, alpha, np.linspace(0, 1, _TABLE + 1))).float().to(device)
-    )
+    return betaincinv(alpha, alpha, np.linspace(0, 1, _TABLE + 1)).astype(np.float32)

@@ -1,15 +1,15 @@
-"""What a run will need, by formula: memory of each GPU, floating-point operations, time and energy. Nothing is run.
+"""What a run will need: memory of each GPU, floating-point operations, time and energy. Nothing is run.
 
-The formulas are a page long so that they can be read: P parameters, R ranks (GPUs), 4 bytes for a float32 number.
+The parts of a learner are counted (memory.py); how they lie on GPUs is a page of formulas, to be read. A float32 number has 4
+bytes.
 """
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from vitkit.models import cost, exaflops
-from vitkit.models.memory import activations
-from vitkit.objectives.masked import MaskedPatches
+from vitkit.models import exaflops
 from vitkit.objectives.supervised import Supervised
+from vitkit.train.memory import Count, relative_flops
 from vitkit.train.recipe import Recipe
 from vitkit.train.tune import Tune
 
@@ -70,43 +70,29 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory(recipe: Recipe, gpus: int) -> Memory:
-    """Memory of a resolved recipe on each of so many GPUs.
+def memory(recipe: Recipe, gpus: int, counted: Count) -> Memory:
+    """Memory of a resolved recipe on each of so many GPUs, from what `count` says of its learner."""
+    low = 2 if recipe.precision == "bfloat16" else 4  # bytes of what a matrix product reads
 
-    Raises ValueError for what no formula is here for: some models, objectives that show a model something else than whole
-    images, and training a part of a model.
-    """
-    if not isinstance(recipe.objective, Supervised | MaskedPatches) or recipe.tune != Tune():
-        what = (
-            type(recipe.objective).__name__
-            if recipe.tune == Tune()
-            else "a run that trains a part of the model"
-        )
-        raise ValueError(
-            f"there is no formula here for {what}; start it, and look at what it takes"
-        )
-    config, low = recipe.model, 2 if recipe.precision == "bfloat16" else 4
-    kept = activations(config, recipe.precision, recipe.recompute)
-    parameters = cost(config).parameters
-    share = 4 * parameters / gpus
-    block = (parameters - cost(replace(config, depth=1)).parameters) / max(config.depth - 1, 1)
-    rest = parameters - config.depth * block
+    # Weights in the products' precision
     if gpus > 1:
-        reduced = (low + 4) * max(block, rest)  # a gradient, and its float32 copy
-        gathered = low * (2 * block + rest) + reduced
+        reduced = (low + 4) * max(counted.block, counted.rest)  # a gradient, and its float32 copy
+        gathered = low * (2 * counted.block + counted.rest) + reduced
     else:
-        gathered = low * parameters if low < 4 else 0
-    rows, tokens = min(recipe.micro_batch, recipe.batch // gpus), cost(config).tokens
-    passing = (
-        2 * low * tokens * config.mlp
-    )  # at the MLP: the gradient after the GELU, and before it
+        gathered = low * counted.parameters if low < 4 else 0
+
+    # What a micro-batch keeps, and two gradients of its widest tensor on their way back
+    images = min(recipe.micro_batch, recipe.batch // gpus)
+    kept = counted.image_recomputed if recipe.recompute else counted.image
+    moments = 2 if recipe.optim.name == "adam" else 1
+    trained = 4 * counted.trained / gpus
     return Memory(
-        weights=share,
-        gradients=share,
-        optimizer=share * (2 if recipe.optim.name == "adam" else 1),
-        average=share if recipe.average else 0,
+        weights=4 * counted.parameters / gpus,
+        gradients=trained,
+        optimizer=moments * trained,
+        average=trained if recipe.average else 0,
         gathered=gathered,
-        activations=rows * (kept + passing),
+        activations=images * (kept + 2 * counted.widest),
     )
 
 
@@ -127,37 +113,47 @@ def spent(recipe: Recipe, machine: Machine) -> Spent:
     """Operations, time and energy of a resolved recipe."""
     images = recipe.length.n * recipe.batch
     operations = exaflops(recipe.model, images)
-    speed = machine.gpus * machine.tflops * machine.mfu * 1e12 * (3 / 4 if recipe.recompute else 1)
+    if not isinstance(recipe.objective, Supervised) or recipe.tune != Tune():
+        operations *= relative_flops(recipe)
+    speed = machine.gpus * machine.tflops * machine.mfu * 1e12
+    if recipe.recompute:
+        speed *= 3 / 4
     seconds = operations * 1e18 / speed
-    return Spent(
-        operations,
-        seconds / 3600,
-        images / seconds,
-        seconds / 3600 * machine.gpus * machine.watts / 1000,
-    )
+    hours = seconds / 3600
+    return Spent(operations, hours, images / seconds, hours * machine.gpus * machine.watts / 1000)
 
 
-def advice(recipe: Recipe, machine: Machine) -> str:
+def advice(recipe: Recipe, machine: Machine, counted: Count) -> str:
     """Whether it fits, and what to change where it does not, the cheapest first: the micro-batch, recomputing, more GPUs."""
-    room, rows = machine.memory * GIB, min(recipe.micro_batch, recipe.batch // machine.gpus)
 
-    def largest(changed: Recipe, gpus: int) -> int:
-        """Images of the largest power-of-two micro-batch that fits; 0 where not one does."""
-        fits = [n for n in (2**i for i in range(20)) if n <= changed.batch // gpus]
-        fits = [n for n in fits if memory(replace(changed, micro_batch=n), gpus).total <= room]
-        return max(fits, default=0)
+    def fits(changed: Recipe, gpus: int) -> bool:
+        return memory(changed, gpus, counted).total <= machine.memory * GIB
 
-    if memory(recipe, machine.gpus).total <= room:
-        most = largest(recipe, machine.gpus)
-        return "It fits." + (f" Micro-batches of {most} would, too." if most > rows else "")
-    found = []
-    if most := largest(recipe, machine.gpus):
-        found.append(f"--micro-batch {most}")
-    recomputed = replace(recipe, recompute=True)
-    if not recipe.recompute and (most := largest(recomputed, machine.gpus)):
-        found.append(f"--recompute with --micro-batch {min(most, rows)}")
-    for gpus in (machine.gpus * 2**i for i in range(1, 12)):
-        if recipe.batch % gpus == 0 and memory(recipe, gpus).total <= room:
-            found.append(f"--gpus {gpus}")
-            break
-    return f"It does not fit. {'Change one: ' + '; '.join(found) if found else 'Nothing short of a smaller model helps'}."
+    def largest(changed: Recipe) -> int:
+        """Images of the largest power-of-two micro-batch that fits; 0 if not one does."""
+        for images in (2**i for i in range(19, -1, -1)):
+            micro = replace(changed, micro_batch=images)
+            if images <= changed.batch // machine.gpus and fits(micro, machine.gpus):
+                return images
+        return 0
+
+    # It fits
+    images = min(recipe.micro_batch, recipe.batch // machine.gpus)
+    most = largest(recipe)
+    if fits(recipe, machine.gpus):
+        return f"It fits. Micro-batches of {most} would, too." if most > images else "It fits."
+
+    # It does not
+    changes = []
+    if most:
+        changes.append(f"--micro-batch {most}")
+    most_recomputed = largest(replace(recipe, recompute=True))
+    if not recipe.recompute and most_recomputed:
+        changes.append(f"--recompute with --micro-batch {min(most_recomputed, images)}")
+    more = [machine.gpus * 2**i for i in range(1, 12)]
+    enough = [gpus for gpus in more if recipe.batch % gpus == 0 and fits(recipe, gpus)]
+    if enough:
+        changes.append(f"--gpus {enough[0]}")
+    if not changes:
+        return "It does not fit. Nothing short of a smaller model helps."
+    return f"It does not fit. Change one: {'; '.join(changes)}."

@@ -1,0 +1,200 @@
+"""What a training step keeps, counted without running it, held to what autograd holds in a real one: to the byte."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from vitkit.data import Preprocessing
+from vitkit.models import Backbone, ResNetConfig, attention, create, named, vit
+from vitkit.objectives import (
+    MaskedAutoencoder,
+    MaskedPatches,
+    SelfDistillation,
+    Supervised,
+)
+from vitkit.train import Data, Facts, Recipe, Tune, resolve
+from vitkit.train.memory import count, relative_flops
+from vitkit.train.tune import choose
+
+
+def recipe_of(model, **settings):
+    data = Data("x", preprocessing=Preprocessing(size=model.image))
+    return resolve(Recipe(model, data, **settings), Facts(1024, tuple("abcde")))
+
+
+def small(**changes):
+    settings = {"image": (48, 64), "width": 96, "mlp": 384, "depth": 3, "classes": 0}
+    return vit("Ti/16", **(settings | changes))
+
+
+def held(recipe, images):
+    """Bytes of every tensor that a real pass saves for the backward pass, each memory once, parameters not counted."""
+    model = create(recipe.model, seed=0)
+    choose(model, recipe.tune)
+    learner = recipe.objective.learner(model, recipe.data.preprocessing).train()
+    for part in learner.modules():
+        if hasattr(part, "recompute"):
+            part.recompute = recipe.recompute
+    parameters = {p.untyped_storage().data_ptr() for p in learner.parameters()}
+    saved = {}
+
+    def save(tensor):
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in parameters:
+            saved[memory.data_ptr()] = tensor  # alive, so that its place is not taken by another
+        return tensor
+
+    pixels = torch.rand(images, recipe.model.channels, *recipe.model.image)
+    targets = torch.zeros(images, dtype=torch.long)
+    low = recipe.precision == "bfloat16"
+    with (
+        torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=low),
+    ):
+        loss = learner(pixels, targets, torch.arange(images))
+    total = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    del loss
+    return total
+
+
+def measured(recipe):
+    """What an image adds: without the weights that autocast has cast."""
+    return (held(recipe, 4) - held(recipe, 2)) / 2
+
+
+@pytest.fixture(autouse=True)
+def fused_attention(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(attention, "two_products_are_faster", lambda *_: False)
+
+
+CHANGES = [
+    {},
+    {"pool": "gap"},
+    {"pool": "gap", "norm": "pooled"},
+    {"pool": "map"},
+    {"registers": 4},
+    {"layer_scale": 0.1},
+    {"representation": 64},
+    {"pool": "distilled", "registers": 1},
+    {"positions": "rotary", "pool": "gap"},
+    {"positions": "learned2d"},
+    {"inject": "every"},
+    {"stochastic_depth": 0.1},
+]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_vision_transformers_to_the_byte(changes, precision):
+    recipe = recipe_of(small(**changes), precision=precision)
+    # autocast casts a MAP head's probe, a row an image, on GPUs only
+    probe = 2 * 96 if changes.get("pool") == "map" and precision == "bfloat16" else 0
+    assert count(recipe).image == measured(recipe) + probe
+
+
+STAGES = {
+    "post": Backbone(units=(1, 1)),
+    "pre": Backbone(units=(1, 1), order="pre"),
+    "batch": Backbone(units=(1, 1), norm="batch", standardise="none"),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_resnets_and_hybrids_to_the_byte(name):
+    resnet = ResNetConfig(STAGES[name], image=(32, 32), classes=0)
+    assert count(recipe_of(resnet)).image == measured(recipe_of(resnet))
+    hybrid = small(stem=STAGES[name], patch=1, image=(32, 32))
+    assert count(recipe_of(hybrid)).image == measured(recipe_of(hybrid))
+
+
+@pytest.mark.parametrize("mixer", ["axial", "local", "augmented"])
+def test_attention_with_a_bias_nearly(mixer):
+    """A CPU has no fused kernel for that."""
+    backbone = Backbone(units=(1, 1), mixer=mixer, standardise="none")
+    recipe = recipe_of(ResNetConfig(backbone, image=(32, 32), classes=0))
+    assert count(recipe).image == pytest.approx(measured(recipe), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Supervised(mixup=0.2, cutmix=1.0),
+        MaskedPatches(),
+        MaskedPatches("pixels"),
+        MaskedAutoencoder(width=64, depth=2, heads=2),
+        SelfDistillation(outputs=64, hidden=32, local_size=32),
+    ],
+    ids=lambda objective: type(objective).__name__,
+)
+def test_objectives_to_the_byte(objective):
+    recipe = recipe_of(small(pool="gap", image=(64, 64)), objective=objective)
+    assert count(recipe).image == measured(recipe)
+
+
+@pytest.mark.parametrize("tune", [Tune(blocks=0), Tune(blocks=1), Tune(lora=4)], ids=repr)
+def test_a_part_of_the_model_keeps_less(tune):
+    recipe = recipe_of(small(), tune=tune)
+    counted = count(recipe)
+    assert counted.image == measured(recipe)
+    whole = count(replace(recipe, tune=Tune()))
+    assert counted.image < whole.image and counted.trained < whole.trained
+    assert 1 / 3 < relative_flops(recipe) < 1
+
+
+def test_dropout_keeps_masks_of_a_byte():
+    """On a GPU; on a CPU they are numbers."""
+    plain, dropping = recipe_of(small()), recipe_of(small(dropout=0.1))
+    masks = count(dropping).image - count(plain).image
+    assert 4 * masks == measured(dropping) - measured(plain)
+
+
+@pytest.mark.parametrize("pool", ["token", "gap"])
+def test_recomputing_keeps_the_inputs_of_blocks(pool):
+    """Before the backward pass; then one block after the other computes all that it keeps."""
+    recipe = recipe_of(small(pool=pool), recompute=True)
+    deeper = replace(recipe, model=replace(recipe.model, depth=4))
+    block = count(deeper).image - count(recipe).image
+    assert count(recipe).image_recomputed == measured(recipe) + block
+    assert count(recipe).image_recomputed < count(recipe).image
+
+
+def test_large_ones_are_only_counted():
+    """H/14, whose weights alone would be 2.5 GB. Its formula, before it was counted, gave 660,544,056 and 372,045,880."""
+    targets = 4 * 5  # soft ones, of five classes, in the place of a label
+    model = named("H/14", classes=0)
+    head = 4 * (10 - 5)  # logits of the ten classes that the formula was asked about
+    assert count(recipe_of(model)).image == 660_544_056 - 8 - head + targets
+    assert count(recipe_of(model, precision="bfloat16")).image == 372_045_880 - 8 - head + targets
+
+
+def test_operations_of_objectives_that_see_more_or_less():
+    model = small(pool="gap", image=(64, 64))
+    assert relative_flops(recipe_of(model)) == pytest.approx(1, abs=0.01)
+    drawing = MaskedAutoencoder(width=32, depth=1, heads=2)
+    assert relative_flops(recipe_of(model, objective=drawing)) < 0.6
+    views = SelfDistillation(outputs=64, hidden=32, local_views=0)
+    assert relative_flops(recipe_of(model, objective=views)) == pytest.approx(2 + 2 / 3, abs=0.2)
+
+
+def test_counting_leaves_no_trace():
+    before = torch.get_rng_state()
+    assert count(recipe_of(small(), objective=Supervised(mixup=0.2))).image > 0
+    assert torch.equal(before, torch.get_rng_state())
+    assert not torch.is_autocast_enabled("cuda")
+    gc.collect()
+    for value in gc.get_objects():  # such as in a cache
+        assert type(value) is not FakeTensor
+
+
+def test_an_objective_that_needs_values_is_said(monkeypatch):
+    def forward(self, images, targets, keys):
+        return images.mean() * images.sum().item()
+
+    recipe = recipe_of(small())
+    monkeypatch.setattr("vitkit.objectives.supervised.SupervisedLearner.forward", forward)
+    with pytest.raises(ValueError, match="what Supervised needs cannot be counted without running"):
+        count(recipe)
