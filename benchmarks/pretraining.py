@@ -23,6 +23,7 @@ import torch
 from loader import machine
 
 from vitkit.data import Augmentation, Preprocessing
+from vitkit.evaluate import Metric
 from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes import recipe as named
@@ -110,7 +111,7 @@ def main() -> None:
             init = "" if way == "scratch" else str(args.workdir / way)
             recipe = replace(on(base, args.target), name=f"{way}-{seed}", init=init, seed=seed)
             seconds = run(recipe, args)
-            metrics = last_metrics(args.workdir / recipe.name)
+            metrics = values(last_metrics(args.workdir / recipe.name))
             found["fine-tuning"].append({"from": way, "seed": seed, "seconds": seconds, **metrics})
             args.output.write_text(json.dumps(found, indent=1) + "\n")
     print(table(found["fine-tuning"]))
@@ -141,9 +142,17 @@ def sized(recipe: Recipe, side: int | None) -> Recipe:
 
 def curve(workdir: Path) -> list[dict]:
     """Every evaluation of a run."""
+    lines = read_metrics(workdir / "metrics.jsonl")
     return [
-        line for line in read_metrics(workdir / "metrics.jsonl") if line["event"] == "evaluation"
+        {"step": line["step"], **values(line["metrics"])}
+        for line in lines
+        if line["event"] == "evaluation"
     ]
+
+
+def values(metrics: dict[str, Metric]) -> dict[str, float]:
+    """The numbers alone."""
+    return {name: metric.value for name, metric in metrics.items()}
 
 
 def hidden(words: list[str]) -> list[str]:

@@ -47,9 +47,9 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
     status, out, _ = say(capsys, "evaluate", run, photographs, "--json", "--device", "cpu")
     assert status == 0
     metrics = json.loads(out)
-    assert metrics["seen"] == 8  # not the 32 that it was trained on
+    assert metrics["seen"]["value"] == 8  # not the 32 that it was trained on
     recorded = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
-    assert metrics["top1"] == recorded["test/top1"]
+    assert metrics["top1"] == recorded["metrics"]["test/top1"]
 
     other = f"{photographs.parent}/./{photographs.name}/"  # the same folder, spelt otherwise
     assert (
@@ -114,7 +114,7 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     )
     assert say(capsys, *words)[0] == 0
     status, out, _ = say(capsys, "evaluate", second, photographs, "--json", "--device", "cpu")
-    assert status == 0 and json.loads(out)["seen"] == 8
+    assert status == 0 and json.loads(out)["seen"]["value"] == 8
 
 
 def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, tmp_path, capsys):
@@ -154,7 +154,7 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
         "--on-bad-image",
         "skip",
     )
-    assert (status, json.loads(out)["seen"]) == (0, 31)
+    assert (status, json.loads(out)["seen"]["value"]) == (0, 31)
     assert "left out: " in err
 
     status, _, err = say(capsys, "predict", tmp_path / "run", broken, photographs / "red" / "4.jpg")

@@ -166,6 +166,6 @@ def test_the_real_model_at_another_size(shared, tmp_path, capsys):
     )
     assert status == 0, err
     assert "resampled: the position table from 14 x 14 to 4 x 4 patches" in out
-    assert "test/top1 100.00%" in out
+    assert "test/top1 100.00 %" in out
     found = load(tmp_path / "run", quiet=True)
     assert found.model.config.image == (64, 64) and found.preprocessing.size == (64, 64)

@@ -74,7 +74,7 @@ def test_two_steps_saved_and_used(name, photographs, tmp_path, capsys):
     status, out, err = say(capsys, "show", run)
     assert status == 0 and called(found.model.config)[:9] in out
     status, out, _ = say(capsys, "evaluate", run, photographs, "--json", "--device", "cpu")
-    assert status == 0 and json.loads(out)["seen"] == 6
+    assert status == 0 and json.loads(out)["seen"]["value"] == 6
     status, out, _ = say(capsys, "predict", run, photographs / "cat", "--json", "--device", "cpu")
     assert status == 0 and len(out.splitlines()) == 16
     status, out, _ = say(capsys, "convert", run, tmp_path / "again", "--to", "native")

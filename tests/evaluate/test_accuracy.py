@@ -2,48 +2,69 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitkit.data import Batch
-from vitkit.evaluate import accuracy, align
+from vitkit.data import Batch, Preprocessing, Source
+from vitkit.data.stores import Arrays
+from vitkit.evaluate import Accuracy, Part, Subject, align
 from vitkit.evaluate.labels import imagenet_wordnet
+from vitkit.weights import Classifier
 from vitkit.weights.labels import imagenet_labels
 
 
 class Fixed(nn.Module):
-    """Gives each image the logits that its first pixels name."""
+    """Gives each image the logits of the row that its first pixel names."""
 
     def __init__(self, table):
         super().__init__()
-        self.table = table
+        self.table = nn.Parameter(table)
 
     def forward(self, images):
-        return self.table[images[:, 0, 0, 0].long()]
+        return self.table[((images[:, 0, 0, 0] + 1) * 127.5).round().long()]
+
+
+def labels_of(count, classes):
+    return torch.randint(0, classes, (count,), generator=torch.Generator().manual_seed(0))
 
 
 def batches(count, size, classes):
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, classes, (count,), generator=generator)
+    labels = labels_of(count, classes)
     for start in range(0, count, size):
         index = torch.arange(start, start + size)
+        rows = index.clamp(max=count - 1)
         images = torch.zeros(size, 3, 1, 1, dtype=torch.uint8)
-        images[:, 0, 0, 0] = index.clamp(max=count - 1).to(torch.uint8)
-        yield Batch(images, labels[index.clamp(max=count - 1)], index < count, index)
+        images[:, 0, 0, 0] = rows.to(torch.uint8)
+        yield Batch(images, labels[rows], index < count, index)
+
+
+def measured(table, batches, names=None):
+    """Metrics by name, of a model with these logits for its images; `names` are the data's classes."""
+    known = tuple(f"class {i}" for i in range(table.shape[1]))
+    none = np.zeros(0, np.int64)
+    source = Source(Arrays("x", np.zeros((0, 1, 1), np.uint8)), none, none, names or known)
+    classifier = Classifier(Fixed(table), Preprocessing(size=(1, 1)), known)
+    return {
+        metric.name: metric
+        for metric in Accuracy().measure(Subject(classifier), Part(source, batches))
+    }
 
 
 @pytest.mark.parametrize("size", [1, 7, 10, 64])
 def test_every_example_counts_once(size):
     table = torch.randn(23, 10, generator=torch.Generator().manual_seed(1))
-    labels = torch.cat([b.targets[b.real] for b in batches(23, size, 10)])
-    found = dict(accuracy(batches(23, size, 10), lambda x: x)(Fixed(table)))
-    assert found["seen"] == 23
-    assert found["top1"] == (table.argmax(-1) == labels).double().mean().item()
+    labels = labels_of(23, 10)
+    metrics = measured(table, batches(23, size, 10))
+    assert metrics["seen"].value == 23
+    assert metrics["top1"].value == (table.argmax(-1) == labels).double().mean().item()
+    low, high = metrics["top1"].interval
+    assert 0 < low < metrics["top1"].value < high < 1
     ranks = (table > table[torch.arange(23), labels][:, None]).sum(-1)
-    assert found["top5"] == pytest.approx((ranks < 5).float().mean().item())
-    assert found["loss"] == pytest.approx(F.cross_entropy(table, labels).item(), rel=1e-6)
+    assert metrics["top5"].value == pytest.approx((ranks < 5).float().mean().item())
+    assert metrics["loss"].value == pytest.approx(F.cross_entropy(table, labels).item(), rel=1e-6)
 
 
 def test_padding_may_be_anything():
@@ -54,17 +75,24 @@ def test_padding_may_be_anything():
         images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1).expand(5, 3, 1, 1)
         yield Batch(images, torch.zeros(5, dtype=torch.long), torch.arange(5) < 4, torch.arange(5))
 
-    found = dict(accuracy(padded(), lambda x: x)(Fixed(table)))
-    assert (found["seen"], found["loss"]) == (4, pytest.approx(math.log(3)))
-    assert "top5" not in found
+    metrics = measured(table, padded())
+    assert (metrics["seen"].value, metrics["loss"].value) == (4, pytest.approx(math.log(3)))
+    assert "top5" not in metrics
 
 
-def test_the_model_comes_back_as_it_was():
-    model = Fixed(torch.zeros(9, 3)).train()
-    dict(accuracy(batches(9, 3, 3), lambda x: x)(model))
-    assert model.training
+def test_classes_of_the_data_in_another_order_meet_those_of_the_model():
+    table = torch.randn(23, 3, generator=torch.Generator().manual_seed(1))
+    names = ("class 2", "class 0", "class 1")
+    expected = table.argmax(-1) == torch.tensor([2, 0, 1])[labels_of(23, 3)]
+    metrics = measured(table, batches(23, 5, 3), names)
+    assert metrics["top1"].value == expected.double().mean().item()
+
+
+def test_nothing_to_count_is_a_sentence():
     with pytest.raises(ValueError, match="no image to evaluate on"):
-        dict(accuracy([], lambda x: x)(model))
+        measured(torch.zeros(9, 3), [])
+    with pytest.raises(ValueError, match="no classification head"):
+        measured(torch.zeros(9, 0), [])
 
 
 def test_classes_meet_by_name():

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
+from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric
 from vitkit.inspection import contact_sheet
 from vitkit.inspection.sheet import Tile
+from vitkit.train.log import to_line
 from vitkit.train.report import report
 
 
@@ -29,28 +32,25 @@ def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):
         contact_sheet([], tmp_path / "none.png")
 
 
+def evaluation(step, metrics):
+    """A line of metrics.jsonl."""
+    by_name = {metric.name: metric for metric in metrics}
+    return {"event": "evaluation", "step": step, "evaluator": "Accuracy", "metrics": by_name}
+
+
 def written(folder, lines):
     """A run directory of these records."""
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "metrics.jsonl").write_text("".join(map(to_line, lines)))
     (folder / "recipe.json").write_text(json.dumps({"name": "masked"}))
-    data = {"source": "photos", "labels": [], "counts": {"train": 5000}, "notes": [], "skipped": {}}
+    data = {"source": "photos", "labels": [], "counts": {"train": 5000}, "others": {}, "notes": []}
+    data["skipped"] = {}
     (folder / "data.json").write_text(json.dumps(data))
 
 
 def test_a_report_shows_what_an_objective_predicts(tmp_path):
     """Each picture in its row and column: the colours are where they should be."""
-    written(
-        tmp_path,
-        [
-            {
-                "event": "evaluation",
-                "step": 10,
-                "test/loss": 2.5,
-                "test/baseline": 4.2,
-                "test/accuracy": 0.3,
-            }
-        ],
-    )
+    metrics = [Metric("test/loss", 2.5, NATS), Metric("test/accuracy", 0.3, SHARE)]
+    written(tmp_path, [evaluation(10, metrics)])
     colours = {"image": (250, 10, 10), "predicted": (10, 250, 10)}
     tensors = {
         name: np.zeros((3, 3, 16, 16), np.uint8) + np.array(c, np.uint8)[:, None, None]
@@ -62,7 +62,7 @@ def test_a_report_shows_what_an_objective_predicts(tmp_path):
         {"order": "image,predicted"},
     )
     page = report(tmp_path).read_text()
-    assert "What it sees, and makes of it" in page and "30.00%" in page
+    assert "What it sees, and makes of it" in page and "30.00 %" in page
     _, shown = re.findall(r"data:image/png;base64,([^\"]+)", page)
     with Image.open(io.BytesIO(base64.b64decode(shown))) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
@@ -85,26 +85,30 @@ def test_report(tmp_path):
             "images_per_second": 9.0,
             "data_wait": 0.0,
         },
-        {"event": "skipped", "step": 7, "loss": "nan", "norm": "nan", "indices": [3, 1]},
-        {
-            "event": "evaluation",
-            "step": 10,
-            "test/top1": 0.875,
-            "test/loss": 0.5,
-            "test/seen": 1200,
-        },
+        {"event": "skipped", "step": 7, "loss": math.nan, "norm": math.nan, "indices": [3, 1]},
+        evaluation(
+            10,
+            [
+                Metric("test/top1", 0.875, SHARE, (0.85, 0.9)),
+                Metric("test/loss", math.nan, NATS),
+                Metric("test/seen", 1200, COUNT),
+            ],
+        ),
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "metrics.jsonl").write_text("".join(map(to_line, lines)))
     (tmp_path / "recipe.json").write_text(
         json.dumps({"name": "<script>alert(1)</script>", "batch": 4})
     )
     data = {"source": "photos", "labels": ["a", "b"], "counts": {"train": 5000}, "notes": ["a < b"]}
+    data["others"] = {"sketches": [77, "a fingerprint"]}
     (tmp_path / "data.json").write_text(
         json.dumps(data | {"skipped": {"train": [[3, "x.jpg is cut <short>"]]}})
     )
     page = report(tmp_path).read_text()
     for text in (
-        "87.50%",
+        "87.50 %",
+        "85.00 % to 90.00 %",
+        "77 images",
         "1,200",
         "5,000 images",
         "x.jpg is cut &lt;short&gt;",

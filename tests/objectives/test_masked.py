@@ -9,13 +9,16 @@ import torch
 from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
+from vitkit.evaluate import Part, Subject
 from vitkit.models import ViTConfig, create
 from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
+from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.patches import colour_levels, cut, joined, mean_colours
-from vitkit.train import train
+from vitkit.train import last_metrics, train
 from vitkit.train.loop import gradient
 from vitkit.train.state import State
+from vitkit.weights import Classifier
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
 PREPARE = Preprocessing(size=(32, 24))
@@ -242,6 +245,12 @@ class TestLearner:
                 MaskedPatches(**wrong)
 
 
+def measured(learner, batches):
+    """What the evaluator says, by name."""
+    subject = Subject(Classifier(learner.model, PREPARE, ()), learner)
+    return {m.name: m.value for m in Reconstruction().measure(subject, Part(None, batches))}
+
+
 class TestEvaluator:
     @pytest.mark.parametrize("target", TARGETS)
     def test_counts_by_hand_and_padding_counts_nowhere(self, target):
@@ -260,9 +269,7 @@ class TestEvaluator:
                 images[last], last, torch.zeros(4, dtype=torch.bool), last
             ),  # a rank's share of a last batch
         ]
-        one, two = (
-            dict(objective.evaluator(b, PREPARE.normalise, "cpu")(learner)) for b in (whole, parts)
-        )
+        one, two = (measured(learner, batches) for batches in (whole, parts))
         assert one == pytest.approx(two, rel=1e-6) and learner.training
         keys, normal = rows, PREPARE.normalise(images)
         assert one["loss"] == pytest.approx(learner(normal, None, keys).item(), rel=1e-5)
@@ -283,7 +290,12 @@ class TestEvaluator:
 
     def test_nothing_to_evaluate_on(self):
         with pytest.raises(ValueError, match="no image"):
-            dict(MaskedPatches().evaluator([], PREPARE.normalise, "cpu")(made()))
+            measured(made(), [])
+
+    def test_a_finished_model_has_nothing_to_predict_with(self):
+        subject = Subject(Classifier(create(CONFIG, seed=0), PREPARE, ()))
+        with pytest.raises(ValueError, match="while it trains"):
+            list(Reconstruction().measure(subject, Part(None, [])))
 
 
 @pytest.fixture
@@ -297,7 +309,7 @@ class TestRun:
     def test_a_run_learns_and_a_label_can_follow(self, masked, tiny, quiet, tmp_path):
         first = train(masked, tmp_path / "first", "cpu", quiet)
         assert first.model.config.classes == 0 and first.labels == ()
-        metrics = first.origin["metrics"]
+        metrics = {name: metric.value for name, metric in last_metrics(tmp_path / "first").items()}
         assert metrics["test/loss"] < 0.85 * math.log(512) and metrics["test/seen"] == 359
         pictures = load_file(tmp_path / "first" / "pictures.safetensors")
         assert pictures["predicted"].shape == (8, 3, 8, 8)
@@ -309,14 +321,13 @@ class TestRun:
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
     def test_compiled_blocks_are_used_and_change_little(self, masked, quiet, tmp_path, monkeypatch):
-        plain = train(masked, tmp_path / "plain", "cpu", quiet)
+        train(masked, tmp_path / "plain", "cpu", quiet)
         compiled = []
         original = Block.compile
         monkeypatch.setattr(
             Block, "compile", lambda block: (compiled.append(block), original(block))
         )
-        fast = train(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
+        train(replace(masked, compile=True), tmp_path / "fast", "cpu", quiet)
         assert len(compiled) == masked.model.depth
-        assert fast.origin["metrics"]["test/loss"] == pytest.approx(
-            plain.origin["metrics"]["test/loss"], rel=1e-3
-        )
+        plain, fast = (last_metrics(tmp_path / name)["test/loss"] for name in ("plain", "fast"))
+        assert fast.value == pytest.approx(plain.value, rel=1e-3)

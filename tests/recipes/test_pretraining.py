@@ -65,9 +65,9 @@ def toy(found):
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "vitkit.train.run.check_images", lambda *_: []
+        "vitkit.train.data.check_images", lambda *_: []
     )  # the digits were looked at often enough
-    monkeypatch.setattr("vitkit.train.loop._evaluate", lambda *_: {})
+    monkeypatch.setattr("vitkit.train.loop.evaluate", lambda *_: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     found = RECIPES[name]()

@@ -49,7 +49,7 @@ def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(cells, tmp_p
     accuracy = next(row for row in rows if row.metric == "test/top1" and row.cell == "seed-1")
     assert (accuracy.settings, accuracy.step) == ({"seed": 1}, 4)
     recorded = [json.loads(x) for x in (tmp_path / "seed-1/metrics.jsonl").read_text().splitlines()]
-    assert accuracy.value == recorded[-1]["test/top1"]
+    assert accuracy.value == recorded[-1]["metrics"]["test/top1"]["value"]
 
     lines = table(tmp_path)
     assert list(lines[0]) == ["cell", "seed", "metric", "value", "unit", "step", "error"]

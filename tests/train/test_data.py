@@ -13,7 +13,7 @@ from vitkit.data import BadImage
 from vitkit.data.engine.resident import Pixels
 from vitkit.system.span import Span
 from vitkit.train import train
-from vitkit.train.run import open_data
+from vitkit.train.data import open_data
 
 
 @pytest.fixture
@@ -53,35 +53,36 @@ def test_images_kept_decoded_change_no_weight_and_a_run_goes_on_without_them(
     assert all(torch.equal(one[name], other[name]) for name in one)
     train(encoded, tmp_path / "kept", "cpu", quiet)  # the same run, finished: not another recipe
     kinds = [
-        type(open_data(one.data, tmp_path, lambda _: None).train.store) for one in (photos, encoded)
+        type(open_data(one.data, (), tmp_path, lambda _: None).train.store)
+        for one in (photos, encoded)
     ]
     assert kinds[0] is Pixels and kinds[1] is not Pixels
     reduced = replace(
         photos.data, augmentation=replace(photos.data.augmentation, reduced_decode=True)
     )
-    assert not isinstance(open_data(reduced, tmp_path, lambda _: None).train.store, Pixels)
+    assert not isinstance(open_data(reduced, (), tmp_path, lambda _: None).train.store, Pixels)
 
 
 def test_unchecked_a_broken_image_stops_the_run_when_its_turn_comes(photos, quiet, tmp_path):
-    first = open_data(photos.data, tmp_path / "none", lambda _: None).train.name(0)
+    first = open_data(photos.data, (), tmp_path / "none", lambda _: None).train.name(0)
     with open(first, "r+b") as file:  # noqa: PTH123
         file.truncate(40)
     data = replace(photos.data, keep_decoded=0.0)
     with pytest.raises(BadImage, match="1 broken image in"):
-        open_data(data, tmp_path / "none", lambda _: None)
+        open_data(data, (), tmp_path / "none", lambda _: None)
     unchecked = replace(photos, data=replace(data, check=False))
-    assert open_data(unchecked.data, tmp_path / "none", lambda _: None).record["skipped"] == {}
+    assert open_data(unchecked.data, (), tmp_path / "none", lambda _: None).record["skipped"] == {}
     with pytest.raises(BadImage, match="00.png is no image"):
         train(unchecked, tmp_path / "run", "cpu", quiet)
 
 
 def test_listed_images_are_left_out_and_a_changed_list_is_another_run(photos, quiet, tmp_path):
-    whole = open_data(photos.data, tmp_path / "none", lambda _: None).train
+    whole = open_data(photos.data, (), tmp_path / "none", lambda _: None).train
     drop = tmp_path / "drop.txt"
     drop.write_text("".join(f"{whole.name(i)}\tlike something\n" for i in (3, 7)), "utf-8")
     said = []
     data = replace(photos.data, exclude=str(drop))
-    left = open_data(data, tmp_path / "none", said.append)
+    left = open_data(data, (), tmp_path / "none", said.append)
     assert {whole.name(i) for i in range(50)} - {left.train.name(i) for i in range(48)} == {
         whole.name(3),
         whole.name(7),

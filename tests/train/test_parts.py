@@ -7,7 +7,7 @@ import pytest
 
 from vitkit.data import Splits, open_splits, subset
 from vitkit.train import Data
-from vitkit.train.run import divide
+from vitkit.train.data import divide
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from vitkit.models import create
 from vitkit.objectives import SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.system.span import Span
-from vitkit.train import Interrupted, Optim, train
-from vitkit.train.log import read_metrics
+from vitkit.train import Interrupted, Optim, last_metrics, primary_metric, train
 from vitkit.train.loop import clipped, gradient, keys_of
 from vitkit.train.recipe import Facts, resolve
 from vitkit.train.state import State, checkpoints, trained
@@ -36,8 +35,8 @@ def same(one, other):
 
 
 def curve(workdir):
-    """metrics.jsonl without what a clock says."""
-    lines = read_metrics(workdir / "metrics.jsonl")
+    """metrics.jsonl as it is written, without what a clock says."""
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return [
         {k: v for k, v in line.items() if k not in ("images_per_second", "data_wait")}
         for line in lines
@@ -65,9 +64,14 @@ def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
     lines = curve(tmp_path)
     assert [x["step"] for x in lines if x["event"] == "training"] == [5, 10, 15, 20, 25, 30]
     assert [x["step"] for x in lines if x["event"] == "evaluation"] == [10, 20, 30]
-    assert all(x["test/seen"] == 359 for x in lines if x["event"] == "evaluation")
+    metrics = [x["metrics"] for x in lines if x["event"] == "evaluation"]
+    assert all(of_step["test/seen"]["value"] == 359 for of_step in metrics)
     assert classifier.labels == tuple("0123456789")
-    assert classifier.origin["metrics"]["test/top1"] == lines[-1]["test/top1"] > 0.1
+    top1 = last_metrics(tmp_path)["test/top1"]
+    assert classifier.origin["metrics"]["test/top1"] == top1.text()
+    assert (
+        primary_metric(tmp_path) == top1 and top1.value == metrics[-1]["test/top1"]["value"] > 0.1
+    )
     assert not classifier.model.training
 
 
@@ -228,7 +232,7 @@ class TestNotFinite:
             train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
         lines = [line for line in curve(tmp_path) if line["event"] == "skipped"]
         assert [line["step"] for line in lines] == [4, 9]
-        assert all(len(line["indices"]) == 50 and line["loss"] == "nan" for line in lines)
+        assert all(len(line["indices"]) == 50 and line["notes"]["loss"] == "nan" for line in lines)
         state = json.loads((checkpoints(tmp_path)[0] / "state.json").read_text())
         assert (state["skipped"], state["rollbacks"]) == (2, 0)
         assert all(t.isfinite().all() for t in weights(tmp_path).values())

@@ -61,7 +61,7 @@ def test_imagenet_accuracy_as_recorded(to, real, shared, tmp_path, capsys):
         )
         == 0
     )
-    assert json.loads(capsys.readouterr().out)["top1"] == 0.724
+    assert json.loads(capsys.readouterr().out)["top1"]["value"] == 0.724
 
 
 @pytest.mark.parametrize(

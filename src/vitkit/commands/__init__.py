@@ -64,7 +64,7 @@ COMMANDS = (
             "finetune.finetune", defaults="finetune.defaults"),
     Command("plan", "RECIPE --gpus N", "memory, time and energy that a recipe needs; nothing is run",
             "plan.plan", defaults="plan.defaults"),
-    Command("evaluate", "MODEL DATA", "accuracy of a model on images with labels", "use.evaluate"),
+    Command("evaluate", "MODEL DATA", "accuracy of a model on images with labels", "evaluate.evaluate"),
     Command("predict", "MODEL IMAGE...", "the likeliest classes of images", "use.predict"),
     Command("show", "MODEL", "what a model is and where it came from", "weights.show"),
     Command("compare", "ONE TWO IMAGE...", "whether two models compute the same, layer by layer",

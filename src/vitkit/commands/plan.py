@@ -61,7 +61,7 @@ def plan(command: Plan) -> int:
 def _facts(command: Plan) -> Facts:
     """How many images there are, as told or counted, and their classes. Raises ValueError if neither can be done."""
     from vitkit.data import open_splits
-    from vitkit.train.run import divide
+    from vitkit.train.data import divide
 
     if command.examples:
         return Facts(command.examples, tuple(map(str, range(command.classes))))

@@ -1,59 +1,56 @@
-"""Accuracy: counts over batches, one division at the end; every example counts exactly once.
+"""Accuracy: how often the likeliest class is the right one.
 
 Legend: B batch, K classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitkit.data import Batch
-from vitkit.system.ranks import sum_over_ranks
+from vitkit.data import Batch, Target
+from vitkit.evaluate.collect import collect, summed
+from vitkit.evaluate.evaluator import Part, Subject
+from vitkit.evaluate.labels import align
+from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric, wilson
 
-Metrics = Iterator[tuple[str, float]]
 
+@dataclass(frozen=True)
+class Accuracy:
+    """How often the likeliest class is the right one (top1), or one of the five likeliest (top5, of more than five)."""
 
-def accuracy(
-    batches: Iterable[Batch],
-    normalise: Callable[[Tensor], Tensor],
-    device: torch.device | str = "cpu",
-) -> Callable[[nn.Module], Metrics]:
-    """An evaluator: called with a model of K outputs it yields top1, top5 (where K > 5), the softmax loss and `seen`.
+    def judges(self, target: Target) -> bool:
+        """Whether every image has one class."""
+        return target == "class"
 
-    `normalise` is the model's Preprocessing's; rows whose `real` is False are padding and count nowhere. The model is
-    put into evaluation mode and back. Where several ranks have a share of the batches each, their counts are summed.
-    Raises ValueError when there is nothing to evaluate on.
-    """
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields top1, top5, the softmax loss, and `seen`, the number of images. Classes meet by name.
 
-    @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
-    def run(model: nn.Module) -> Metrics:
-        total, top5 = torch.zeros(4, dtype=torch.float64), False
-        training = model.training
-        model.eval()
-        try:
-            for batch in batches:
-                targets, real = batch.targets.to(device), batch.real.to(device)
-                logits = model(
-                    normalise(batch.images.to(device, non_blocking=True))
-                ).float()  # (B, K)
-                top5 = logits.shape[-1] > 5
-                best = logits.topk(5 if top5 else 1).indices == targets[:, None]
-                loss = F.cross_entropy(logits, targets, reduction="none")
-                rows = torch.stack([best[:, 0], best.any(1), loss, torch.ones_like(loss)])
-                total += (
-                    torch.where(real, rows, 0).cpu().double().sum(-1)
-                )  # where, not times: padding may be NaN
-        finally:
-            model.train(training)
-        right, right5, loss, seen = sum_over_ranks(total).tolist()
-        if not seen:
-            raise ValueError("there is no image to evaluate on")
-        yield "top1", right / seen
-        if top5:
-            yield "top5", right5 / seen
-        yield "loss", loss / seen
-        yield "seen", int(seen)
+        Raises ValueError for a model without a head, for classes that it does not know, and when there is no image.
+        """
+        classifier = subject.classifier
+        if not classifier.labels:
+            raise ValueError(
+                "the model has no classification head, so it names no classes; give it one with "
+                "vitkit finetune, or measure what its features are worth with --evals neighbours"
+            )
+        numbers = align(part.source.labels, classifier.labels).to(classifier.device)
 
-    return run
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            targets = numbers[batch.targets]
+            images = classifier.preprocessing.normalise(batch.images)
+            logits = classifier.model(images).float()  # (B, K)
+            likeliest = logits.topk(min(5, logits.shape[-1])).indices
+            right = likeliest == targets[:, None]
+            loss = F.cross_entropy(logits, targets, reduction="none")
+            return right[:, 0], right.any(1), loss
+
+        passed = collect(classifier.model, part.batches, read, classifier.device)
+        sums, seen = summed(passed)
+        top1, top5, loss = (value.item() for value in sums)
+        yield Metric("top1", top1 / seen, SHARE, wilson(top1, seen))
+        if len(classifier.labels) > 5:
+            yield Metric("top5", top5 / seen, SHARE, wilson(top5, seen))
+        yield Metric("loss", loss / seen, NATS)
+        yield Metric("seen", seen, COUNT)

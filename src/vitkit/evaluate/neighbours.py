@@ -1,70 +1,69 @@
 """Nearest neighbours: what features are worth before any head is trained on them.
 
-Legend: B batch, N images, D width.
+Legend: B batch, N images, D width, K classes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitkit.data import Batch
-from vitkit.evaluate.accuracy import Metrics
-from vitkit.system.ranks import from_every_rank
+from vitkit.data import Batch, Target
+from vitkit.evaluate.collect import collect, concatenated
+from vitkit.evaluate.evaluator import Part, Subject
+from vitkit.evaluate.metric import COUNT, SHARE, Metric, wilson
 
-NEIGHBOURS = 20
 ROWS = 1024  # images that are compared with all others at once
 
 
-def leave_one_out(
-    batches: Iterable[Batch],
-    normalise: Callable[[Tensor], Tensor],
-    device: torch.device | str = "cpu",
-) -> Callable[[nn.Module], Metrics]:
-    """An evaluator: every image takes the label that most of its 20 nearest others have, by the cosine of their features.
+@dataclass(frozen=True)
+class Neighbours:
+    """Every image takes the class that most of its nearest others have, by the cosine of their features."""
 
-    It yields neighbours/top1 and `seen`; votes are weighted by similarity, of equal ones the smallest label wins. The model
-    gives one vector an image. Images that have no class are only counted.
-    Raises ValueError where there are fewer than two images.
-    """
+    k: int = 20
+    """Neighbours that vote, each by its similarity."""
 
-    @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
-    def run(model: nn.Module) -> Metrics:
-        features, targets, training = [], [], model.training
-        model.eval()
-        try:
-            for batch in batches:
-                found = model.features(
-                    normalise(batch.images.to(device, non_blocking=True))
-                ).float()
-                features.append(F.normalize(found, dim=-1)[batch.real.to(device)])
-                targets.append(batch.targets[batch.real].to(device))
-        finally:
-            model.train(training)
-        shares = [from_every_rank(torch.cat(part).cpu()) for part in (features, targets)]
-        x, y = (torch.cat(share).to(device) for share in shares)  # (N, D), (N,)
+    def __post_init__(self):
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}; it is a number of neighbours, at least 1")
+
+    def judges(self, target: Target) -> bool:
+        """Whether every image has one class."""
+        return target == "class"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields neighbours/top1, how often that is the image's own class, and `seen`, the number of images.
+
+        The model gives one vector an image. Of classes with equal votes the smallest wins. Raises ValueError when there
+        are fewer than two images.
+        """
+        classifier = subject.classifier
+
+        def read(batch: Batch) -> tuple[Tensor, Tensor]:
+            images = classifier.preprocessing.normalise(batch.images)
+            features = classifier.model.features(images).float()
+            return F.normalize(features, dim=-1), batch.targets
+
+        passed = collect(classifier.model, part.batches, read, classifier.device)
+        rows = concatenated(passed)
+        x, y = (values.to(classifier.device) for values in rows)  # (N, D), (N,)
         if len(y) < 2:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
-        if y.dtype != torch.int64 or int(y.min()) < 0:  # no class to vote for
-            yield "seen", len(x)
-            return
-        with torch.autocast(
-            x.device.type, enabled=False
-        ):  # near 1, cosines in bfloat16 are 0.004 apart
-            right = sum(int(_right(x, y, start)) for start in range(0, len(x), ROWS))
-        yield "neighbours/top1", right / len(x)
-        yield "seen", len(x)
-
-    return run
+        right = 0
+        with torch.autocast(x.device.type, enabled=False):  # cosines near 1 need more than bfloat16
+            for start in range(0, len(x), ROWS):
+                right += int(count_right(x, y, start, self.k))
+        yield Metric("neighbours/top1", right / len(x), SHARE, wilson(right, len(x)))
+        yield Metric("neighbours/seen", len(x), COUNT)
 
 
-def _right(x: Tensor, y: Tensor, start: int) -> Tensor:
-    """How many of the images from `start` on have the label that their nearest of all (N, D), (N,) vote for."""
-    alike = x[start : start + ROWS] @ x.mT
-    alike[:, start:].fill_diagonal_(-2)  # no image is its own neighbour
-    near, which = alike.topk(min(NEIGHBOURS, len(x) - 1))
-    votes = torch.zeros(len(near), int(y.max()) + 1, device=x.device).scatter_add_(
-        1, y[which], near + 1
-    )
+def count_right(x: Tensor, y: Tensor, start: int, k: int) -> Tensor:
+    """How many of the ROWS images from `start` on have the class that their k nearest of all, (N, D) and (N,), vote for."""
+    similarity = x[start : start + ROWS] @ x.mT
+    similarity[:, start:].fill_diagonal_(-2)  # no image is its own neighbour
+    near, which = similarity.topk(min(k, len(x) - 1))
+    votes = torch.zeros(len(near), int(y.max()) + 1, device=x.device)  # (B, K)
+    votes.scatter_add_(1, y[which], near + 1)
     return (votes.argmax(-1) == y[start : start + ROWS]).sum()

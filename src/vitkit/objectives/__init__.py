@@ -3,6 +3,14 @@
 from vitkit.objectives.autoencoder import MaskedAutoencoder
 from vitkit.objectives.distillation import SelfDistillation
 from vitkit.objectives.masked import MaskedPatches
-from vitkit.objectives.supervised import Learner, Supervised
+from vitkit.objectives.objective import Learner, Objective
+from vitkit.objectives.supervised import Supervised
 
-__all__ = ["Learner", "MaskedAutoencoder", "MaskedPatches", "SelfDistillation", "Supervised"]
+__all__ = [
+    "Learner",
+    "MaskedAutoencoder",
+    "MaskedPatches",
+    "Objective",
+    "SelfDistillation",
+    "Supervised",
+]

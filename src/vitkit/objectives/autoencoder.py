@@ -6,18 +6,18 @@ cosine positions, gets their states and a learned embedding in the place of ever
 Legend: B batch, C channels, N patches, M hidden ones, D width, W the decoder's, T tokens, P pixels along a patch's side.
 """
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Preprocessing, uniforms
+from vitkit.data import Preprocessing, Target, uniforms
+from vitkit.evaluate import Evaluator
 from vitkit.models import ViTConfig, create
-from vitkit.objectives.guesses import measured
+from vitkit.objectives.guesses import Reconstruction
+from vitkit.objectives.objective import Learner
 from vitkit.objectives.patches import cut, joined, put, taken, with_patches
-from vitkit.objectives.supervised import Learner
+from vitkit.weights.classifier import Activation
 
 HIDDEN = 0  # what is drawn of an example's key
 
@@ -37,24 +37,27 @@ class MaskedAutoencoder:
     normalised: bool = True
     """Whether a patch's pixels are compared after subtracting their mean and dividing by their standard deviation."""
 
-    labelled: ClassVar[bool] = False
-    """It needs no labels, and a model without a head."""
-
     def __post_init__(self):
         if not 0 < self.rate < 1:
             raise ValueError(
                 f"rate is {self.rate}; it is a share of the patches above 0 and below 1"
             )
 
+    def head(self, target: Target, classes: int) -> int:
+        """None: it looks at the images alone."""
+        return 0
+
+    def activation(self) -> Activation:
+        """What a head that the model gets later is usually trained for."""
+        return "softmax"
+
+    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+        """Loss on hidden patches, beside that of always drawing the same patch."""
+        return (Reconstruction(),)
+
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedAutoencoderLearner":
         """The model as encoder, with a decoder. Raises ValueError for a model that needs all of its patches."""
         return MaskedAutoencoderLearner(model, self, preprocessing)
-
-    def evaluator(
-        self, batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], place: torch.device
-    ) -> Callable[[nn.Module], Iterator[tuple[str, float]]]:
-        """Loss, and that of always drawing the same patch, on batches with the same patches hidden each time."""
-        return measured(batches, normalise, place)
 
 
 class MaskedAutoencoderLearner(Learner):

@@ -10,20 +10,19 @@ Legend: B batch, V views, D width, K outputs.
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Preprocessing
-from vitkit.evaluate.neighbours import leave_one_out
-from vitkit.objectives.supervised import Learner
+from vitkit.data import Preprocessing, Target
+from vitkit.evaluate import Evaluator, Neighbours
+from vitkit.objectives.objective import Learner
 from vitkit.objectives.views import View, view
 from vitkit.system.ranks import sum_over_ranks
 from vitkit.system.span import Span
+from vitkit.weights.classifier import Activation
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,6 @@ class SelfDistillation:
     centre_momentum: float = 0.9
     """Of the teacher's mean output, which is subtracted from it."""
 
-    labelled: ClassVar[bool] = False
-    """It needs no labels, and a model without a head."""
-
     def __post_init__(self):
         for name in ("global_area", "local_area"):
             low, high = getattr(self, name)
@@ -78,16 +74,23 @@ class SelfDistillation:
         if self.local_views < 0:
             raise ValueError(f"local_views is {self.local_views}; it is 0 or more")
 
+    def head(self, target: Target, classes: int) -> int:
+        """None: it looks at the images alone."""
+        return 0
+
+    def activation(self) -> Activation:
+        """What a head that the model gets later is usually trained for."""
+        return "softmax"
+
+    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+        """Where images have one class, how often the nearest others have it: labels only judge, nothing learns them."""
+        if target == "class":
+            return (Neighbours(),)
+        return ()
+
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "SelfDistillationLearner":
         """The model as student, a projection, and a teacher of both. Raises ValueError for small crops of no whole patches."""
         return SelfDistillationLearner(model, self, preprocessing)
-
-    def evaluator(
-        self, batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], place: torch.device
-    ) -> Callable[[nn.Module], Iterator[tuple[str, float]]]:
-        """How often the nearest other images of a held-out part have an image's label: labels only judge, nothing learns them."""
-        measure = leave_one_out(batches, normalise, place)
-        return lambda learner: measure(learner.model)
 
 
 class Projection(nn.Module):

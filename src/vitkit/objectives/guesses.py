@@ -1,16 +1,19 @@
 """How well a learner guesses the hidden parts of held-out images, beside the best answer that does not look.
 
-Legend: B batch, C channels, M hidden patches of an image, V values of each: one or more classes, or numbers.
+Legend: B batch, C channels, M hidden patches of an image, V values of each: one or more classes, or numbers; K classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitkit.data import Batch
-from vitkit.system.ranks import sum_over_ranks
+from vitkit.data import Batch, Target
+from vitkit.evaluate.collect import collect, summed
+from vitkit.evaluate.evaluator import Part, Subject
+from vitkit.evaluate.metric import COUNT, NATS, SHARE, SQUARED_ERROR, Metric
 
 
 def cross_entropies(predicted: Tensor, targets: Tensor) -> Tensor:
@@ -29,72 +32,77 @@ def answers(predicted: Tensor, targets: Tensor) -> Tensor:
     return predicted.unflatten(-1, (*targets.shape[2:], -1))
 
 
-def measured(
-    batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], place: torch.device | str
-) -> Callable[[nn.Module], Iterator[tuple[str, float]]]:
-    """An evaluator of learners with `asked` and `losses`: loss, `baseline`, accuracy (of classes) and `seen`.
+@dataclass(frozen=True)
+class Reconstruction:
+    """How well the hidden parts of images are guessed, the same parts every time. It measures learners while they train."""
 
-    Every time the same parts are hidden. The baseline is the loss of the best answer that is always the same: the entropy of
-    the classes that were to be guessed, or the variance of the numbers; where V are guessed at once, their mean. Raises
-    ValueError when there is nothing to evaluate on.
-    """
+    def judges(self, target: Target) -> bool:
+        """Whatever is known of the images: it looks at them alone."""
+        return True
 
-    @torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
-    def run(learner: nn.Module) -> Iterator[tuple[str, float]]:
-        total, marginal, training = torch.zeros(3, dtype=torch.float64), 0, learner.training
-        learner.eval()
-        try:
-            for batch in batches:
-                real = batch.real.to(place)
-                images = normalise(batch.images.to(place, non_blocking=True))[real]
-                predicted, targets = learner.asked(images, batch.indices.to(place)[real])
-                losses, numbers = learner.losses(predicted, targets), targets.is_floating_point()
-                right = (
-                    torch.zeros_like(losses) if numbers else guesses(predicted, targets) == targets
-                )
-                # sums in float64 are the CPU's: not every device has it
-                rows = [
-                    values.float().flatten(1).mean(1).cpu().double().sum()
-                    for values in (losses, right)
-                ]
-                total += torch.stack([*rows, real.sum().cpu()])
-                marginal = marginal + (
-                    _moments(targets) if numbers else _counts(targets, predicted)
-                )
-        finally:
-            learner.train(training)
-        loss, right, seen = sum_over_ranks(total).tolist()
-        if not seen:
-            raise ValueError("there is no image to evaluate on")
-        yield "loss", loss / seen
-        marginal = sum_over_ranks(marginal)
-        if numbers:
-            first, second = marginal[1:] / marginal[0]
-            yield "baseline", (second - first**2).mean().item()
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields the loss, its `baseline`, the accuracy (of classes), and `seen`, the number of images.
+
+        The learner has `asked` and `losses`. The baseline is the loss of the best answer that is always the same: the
+        entropy of the classes that were to be guessed, or the variance of the numbers; where V are guessed at once, their
+        mean. Raises ValueError for a finished model, whose predictions are gone, and when there is no image.
+        """
+        learner = subject.learner
+        if learner is None:
+            raise ValueError("what a model makes of hidden patches can be measured while it trains")
+        normalise = subject.classifier.preprocessing.normalise
+        of_classes = False
+
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            nonlocal of_classes
+            predicted, targets = learner.asked(normalise(batch.images), batch.indices)
+            losses = learner.losses(predicted, targets)
+            of_classes = not targets.is_floating_point()
+            if of_classes:
+                right = guesses(predicted, targets) == targets
+                marginal = class_counts(targets, predicted)
+            else:
+                right = torch.zeros_like(losses)
+                marginal = moments(targets)
+            return mean_of(losses), mean_of(right), marginal
+
+        passed = collect(learner, part.batches, read, subject.classifier.device)
+        (loss, right, marginal), seen = summed(passed)
+        if of_classes:
+            yield Metric("loss", loss.item() / seen, NATS)
+            yield Metric("baseline", entropy(marginal), NATS)
+            yield Metric("accuracy", right.item() / seen, SHARE)
         else:
-            yield (
-                "baseline",
-                torch.special.entr(marginal / marginal.sum(-1, keepdim=True)).sum(-1).mean().item(),
-            )
-            yield "accuracy", right / seen
-        yield "seen", int(seen)
-
-    return run
+            yield Metric("loss", loss.item() / seen, SQUARED_ERROR)
+            yield Metric("baseline", variance(marginal), SQUARED_ERROR)
+        yield Metric("seen", seen, COUNT)
 
 
-def _moments(targets: Tensor) -> Tensor:
-    """(B, M, V) -> float64 (3, V): count, sum, sum of squares."""
-    x = targets.flatten(0, 1)
-    return torch.stack([torch.ones_like(x).sum(0), x.sum(0), (x * x).sum(0)]).cpu().double()
+def mean_of(values: Tensor) -> Tensor:
+    """(B, ...) -> float32 (B,), over all of an image's values."""
+    return values.float().flatten(1).mean(1)
 
 
-def _counts(targets: Tensor, predicted: Tensor) -> Tensor:
-    """(B, M) or (B, M, V) -> float64 (V, classes): how often each class was to be guessed at each place."""
-    x = targets.flatten(0, 1).view(
-        targets.shape[0] * targets.shape[1], *targets.shape[2:] or (1,)
-    )  # (B M, V)
-    classes = predicted.shape[-1] // x.shape[1]
-    places = x + torch.arange(x.shape[1], device=x.device) * classes
-    return (
-        places.flatten().bincount(minlength=x.shape[1] * classes).view(-1, classes).cpu().double()
-    )
+def moments(targets: Tensor) -> Tensor:
+    """(B, M, V) -> (B, 3, V): count, sum and sum of squares over an image's patches."""
+    return torch.stack([torch.ones_like(targets), targets, targets * targets], 1).sum(2)
+
+
+def variance(marginal: Tensor) -> float:
+    """Sums of `moments`, (3, V) -> the variance of the targets, mean over V."""
+    first, second = marginal[1:] / marginal[0]
+    return (second - first**2).mean().item()
+
+
+def class_counts(targets: Tensor, predicted: Tensor) -> Tensor:
+    """(B, M) or (B, M, V) -> float32 (B, V, K): how often an image has each class at each place."""
+    x = targets.flatten(2) if targets.ndim > 2 else targets[..., None]  # (B, M, V)
+    classes = predicted.shape[-1] // x.shape[2]
+    counts = torch.zeros(len(x), x.shape[2], classes, device=x.device)
+    return counts.scatter_add_(2, x.mT, torch.ones(x.mT.shape, device=x.device))
+
+
+def entropy(marginal: Tensor) -> float:
+    """Sums of `class_counts`, (V, K) -> the entropy of the classes in nats, mean over V."""
+    shares = marginal / marginal.sum(-1, keepdim=True)
+    return torch.special.entr(shares).sum(-1).mean().item()

@@ -8,16 +8,17 @@ token, where the model has one, takes part in attention and has no loss of its o
 Legend: B batch, C channels, N patches, M corrupted ones, D width, T tokens, (h, w) grid, P pixels along a patch's side.
 """
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Preprocessing, uniforms
-from vitkit.objectives.guesses import cross_entropies, guesses, measured
+from vitkit.data import Preprocessing, Target, uniforms
+from vitkit.evaluate import Evaluator
+from vitkit.objectives.guesses import Reconstruction, cross_entropies, guesses
+from vitkit.objectives.objective import Learner
 from vitkit.objectives.patches import (
     colour_levels,
     cut,
@@ -27,7 +28,7 @@ from vitkit.objectives.patches import (
     taken,
     with_patches,
 )
-from vitkit.objectives.supervised import Learner
+from vitkit.weights.classifier import Activation
 
 WHICH, FATE, OTHER = range(3)  # what is drawn of an example's key
 BINS = 8  # of a channel: three bits
@@ -48,9 +49,6 @@ class MaskedPatches:
     swapped: float = 0.1
     """Share that become the embedding of another patch; the rest stay what they are, and are predicted all the same."""
 
-    labelled: ClassVar[bool] = False
-    """It needs no labels, and a model without a head."""
-
     def __post_init__(self):
         if self.target not in ("colour", "colours", "pixels"):
             raise ValueError(f"target is {self.target!r}; it is one of colour, colours, pixels")
@@ -63,15 +61,21 @@ class MaskedPatches:
                 f"masked is {self.masked} and swapped {self.swapped}; they are shares, together at most 1"
             )
 
+    def head(self, target: Target, classes: int) -> int:
+        """None: it looks at the images alone."""
+        return 0
+
+    def activation(self) -> Activation:
+        """What a head that the model gets later is usually trained for."""
+        return "softmax"
+
+    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+        """Loss and accuracy on hidden patches, beside the baseline of always giving the same answer."""
+        return (Reconstruction(),)
+
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedPatchesLearner":
         """The model with a mask embedding and a linear layer that predicts. Raises ValueError where it has no patches."""
         return MaskedPatchesLearner(model, self, preprocessing)
-
-    def evaluator(
-        self, batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], place: torch.device
-    ) -> Callable[[nn.Module], Iterator[tuple[str, float]]]:
-        """Loss, accuracy, and the baseline of always giving the same answer, on batches with the same corruption each time."""
-        return measured(batches, normalise, place)
 
 
 class Corruption(NamedTuple):

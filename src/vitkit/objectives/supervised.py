@@ -1,26 +1,24 @@
-"""Objectives: what a step minimises. The loop cannot tell which one it runs.
-
-An objective is settings. Its `learner(model, preprocessing)` is the module that a run trains: the model under the name
-`model`, parameters of its own where it needs some, and a forward pass (images, targets, keys) -> loss. It hears `before` every
-update how far the run is, and when it is `updated`, and may have `pictures` that show what it does. The objective's
-`evaluator` measures a learner on held-out images, and `labelled` says whether it wants labels, and so a head.
-
-What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
-the batch): micro-batches and ranks then change nothing.
+"""The supervised objective: the loss of a model's logits against labels.
 
 Legend: B batch, C channels, K classes.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Preprocessing, mix
-from vitkit.evaluate import accuracy
+from vitkit.data import Preprocessing, Target, mix
+from vitkit.evaluate import USUAL, Evaluator
+from vitkit.objectives.objective import Learner
+from vitkit.weights.classifier import Activation
+
+LEARNED = {
+    "none": "no labels",
+    "classes": "several classes an image",
+    "number": "numbers as targets",
+}
 
 
 @dataclass(frozen=True)
@@ -40,14 +38,6 @@ class Supervised:
     cutmix: float = 0.0
     """Put a box of its neighbour into every image, and as much of its target; an alpha like mixup's, often 1; 0 is off."""
 
-    labelled: ClassVar[bool] = True
-    """It wants labels, and a model with a head."""
-
-    @property
-    def activation(self) -> Literal["softmax", "sigmoid"]:
-        """How logits that this loss trained become probabilities."""
-        return self.loss
-
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
@@ -65,34 +55,29 @@ class Supervised:
                     f"{name} is {getattr(self, name)}; it is the alpha of a Beta distribution, or 0 for off"
                 )
 
+    def head(self, target: Target, classes: int) -> int:
+        """An output a class. Raises ValueError for images that have not one class each."""
+        if target != "class":
+            raise ValueError(
+                f"the images have {LEARNED[target]}, and a supervised objective learns one class an "
+                f"image; say which column holds it with --data.columns.label, or choose an objective "
+                f"that needs no labels"
+            )
+        return classes
+
+    def activation(self) -> Activation:
+        """That of the loss."""
+        return self.loss
+
+    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+        """Accuracy."""
+        return USUAL[target]
+
     def learner(
         self, model: nn.Module, preprocessing: Preprocessing | None = None
     ) -> "SupervisedLearner":
         """The model, with this loss on its logits; how images were normalised plays no part."""
         return SupervisedLearner(model, self)
-
-    def evaluator(
-        self, batches: Iterable[Batch], normalise: Callable[[Tensor], Tensor], place: torch.device
-    ) -> Callable[[nn.Module], Iterable[tuple[str, float]]]:
-        """Accuracy of a learner's model on batches with labels."""
-        measure = accuracy(batches, normalise, place)
-        return lambda learner: measure(learner.model)
-
-
-class Learner(nn.Module):
-    """What a run trains: the model, by this name, and what its objective adds. Its forward pass gives a loss."""
-
-    model: nn.Module
-
-    def before(self, step: int, total: int) -> None:
-        """Called before the update that follows `step` finished ones, of `total`."""
-
-    def updated(self, step: int, total: int) -> None:
-        """Called after update `step` of `total`."""
-
-    def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by what they show, for the report."""
-        return {}
 
 
 class SupervisedLearner(Learner):

@@ -8,6 +8,7 @@ one and tries failed ones anew. The table, `results.parquet`, is made from what 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from vitkit.system.files import whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.train import Recipe, train
 from vitkit.train.log import read_metrics
-from vitkit.train.recipe import differences, to_json
+from vitkit.train.record import differences, to_json
 
 RECORD = "cell.json"  # in a cell's directory, once it has ended: what it was, and why it failed
 RESULTS = "results.parquet"  # in the grid's directory
@@ -220,5 +221,10 @@ def _last_evaluation(run_dir: Path) -> list[tuple[str, float | None, str | None,
     if not lines:
         return []
     step = lines[-1]["step"]
-    names = [name for name in lines[-1] if name not in ("event", "step")]
-    return [(name, lines[-1][name], None, step) for name in names]
+    at_step = [line["metrics"] for line in lines if line["step"] == step]
+    metrics = [metric for of_evaluator in at_step for metric in of_evaluator.values()]
+    rows = []
+    for metric in metrics:
+        value = metric.value if isfinite(metric.value) else None
+        rows.append((metric.name, value, metric.unit.name, step))
+    return rows

@@ -89,7 +89,7 @@ def select(
     The test part is not looked at. Raises ValueError for an objective without accuracy, FloatingPointError when all rates
     diverge.
     """
-    if not recipe.objective.labelled:
+    if not recipe.objective.head("class", classes=2):
         raise ValueError(
             f"a learning rate is selected by accuracy, which {type(recipe.objective).__name__} does not learn"
         )

@@ -1,10 +1,10 @@
 """Recipe -> resolve -> train: one loop, whatever the objective."""
 
-from vitkit.train.log import last_metrics
+from vitkit.train.log import last_metrics, primary_metric
 from vitkit.train.loop import train
 from vitkit.train.optim import Optim
 from vitkit.train.recipe import Data, Facts, Recipe, resolve
-from vitkit.train.run import Interrupted
+from vitkit.train.stop import Interrupted
 from vitkit.train.tune import Tune
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Recipe",
     "Tune",
     "last_metrics",
+    "primary_metric",
     "resolve",
     "train",
 ]

@@ -3,13 +3,14 @@
 import json
 import os
 import time
-from collections.abc import Iterator
-from math import isfinite
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from vitkit.evaluate import Metric
+from vitkit.evaluate.metric import number_of, plain_number
 from vitkit.system.ranks import on_rank_0
 
 
@@ -32,9 +33,12 @@ class Log:
         past = [line for line in read_metrics(self.path) if line["step"] <= step]
         if on_rank_0():
             new = self.path.with_suffix(".new")
-            new.write_text("".join(json.dumps(line) + "\n" for line in past), "utf-8")
+            new.write_text("".join(map(to_line, past)), "utf-8")
             new.replace(self.path)
-        self.evaluated = {line["step"] for line in past if line["event"] == "evaluation"}
+        self.evaluated = {
+            (line["step"], line["evaluator"]) for line in past if line["event"] == "evaluation"
+        }
+        """Which evaluators have measured at which steps, by their titles."""
         self.file = (self.path if on_rank_0() else Path(os.devnull)).open("a", buffering=1)
         self.board = _tensorboard(workdir, step) if tensorboard and on_rank_0() else None
         self.bar = Progress(
@@ -56,16 +60,33 @@ class Log:
 
     def __call__(self, event: str, step: int, **values: float | int | str | list) -> None:
         """Keep `values` under this event and step."""
-        self.file.write(json.dumps({"event": event, "step": step, **values}) + "\n")
-        if event == "evaluation":
-            self.evaluated.add(step)
-        for name, value in values.items() if self.board else ():
-            if isinstance(value, int | float):
+        self._write({"event": event, "step": step, **values})
+        self._draw(step, {name: x for name, x in values.items() if isinstance(x, int | float)})
+
+    def evaluation(
+        self, step: int, evaluator: str, metrics: Sequence[Metric], primary: str = ""
+    ) -> None:
+        """Keep what an evaluator, of this title, measured; `primary` is the metric by which runs are compared, if it is one."""
+        line = {"event": "evaluation", "step": step, "evaluator": evaluator}
+        if primary:
+            line["primary"] = primary
+        line["metrics"] = {metric.name: metric for metric in metrics}
+        self._write(line)
+        self.evaluated.add((step, evaluator))
+        self._draw(step, {metric.name: metric.value for metric in metrics})
+
+    def _write(self, line: dict) -> None:
+        self.file.write(to_line(line))
+
+    def _draw(self, step: int, numbers: dict[str, float]) -> None:
+        """Numbers for TensorBoard, where it is asked for."""
+        if self.board:
+            for name, value in numbers.items():
                 self.board.add_scalar(name, value, step)
 
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
         """A line of the training curve, with speed, the share of time spent waiting for data, and the time left."""
-        speed, waiting, left = self.meter.read(step, images, self.total)
+        speed, waiting, seconds = self.meter.read(step, images, self.total)
         values = {
             "loss": loss,
             "norm": norm,
@@ -73,19 +94,20 @@ class Log:
             "images_per_second": speed,
             "data_wait": waiting,
         }
-        shown = {name: float(f"{value:.6g}") for name, value in values.items()}
-        self(
-            "training",
-            step,
-            **{name: value if isfinite(value) else str(value) for name, value in shown.items()},
-        )
+        rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
+        self("training", step, **rounded)
         text = (
             f"{step:>7,}/{self.total:,}  loss {loss:.4f}  lr {lr:.2e}  {speed:,.0f} images/s  "
-            f"data wait {waiting:.0%}  {clock(left)} left"
+            f"data wait {waiting:.0%}  {clock(seconds)} left"
         )
         self.bar.update(self.task, completed=step, text=text)
         if not self.console.is_terminal:
             self.say(text)
+
+    def metrics(self, step: int, metrics: Sequence[Metric]) -> None:
+        """Say what was measured, but for what is neither good nor bad, such as counts."""
+        shown = [metric for metric in metrics if metric.unit.better != "neither"]
+        self.say(f"step {step:,}: {', '.join(f'{each.name} {each.text()}' for each in shown)}")
 
     def at(self, step: int) -> None:
         """Move the bar; its text waits for the next line of the log."""
@@ -126,26 +148,63 @@ class Meter:
         return reading
 
 
+def to_line(line: dict) -> str:
+    """A line of metrics.jsonl, always valid JSON: a number that is not finite is null, and "notes" say what it was."""
+    values = {}
+    notes = {}
+    for name, value in line.items():
+        if name == "metrics":
+            value = {key: metric.to_json() for key, metric in value.items()}
+        elif isinstance(value, float):
+            value, note = plain_number(value)
+            if note:
+                notes[name] = note
+        values[name] = value
+    if notes:
+        values["notes"] = notes
+    return json.dumps(values, allow_nan=False) + "\n"
+
+
 def read_metrics(path: Path) -> list[dict]:
-    """Every whole line of a metrics.jsonl; a last one that was cut off by a kill is left out."""
+    """Every whole line of a metrics.jsonl; a last one that was cut off by a kill is left out.
+
+    The "metrics" of an evaluation are a dict of Metric by name; numbers that were not finite are NaN or infinite again.
+    """
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         return []
-    lines = text.split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    whole_lines = text.split("\n")[:-1]
+    return [_from_json(json.loads(line)) for line in whole_lines if line]
 
 
-def last_metrics(workdir: Path) -> dict[str, float]:
-    """The latest evaluation of a run, empty before the first."""
-    lines = [
-        line for line in read_metrics(workdir / "metrics.jsonl") if line["event"] == "evaluation"
-    ]
-    return (
-        {name: value for name, value in lines[-1].items() if name not in ("event", "step")}
-        if lines
-        else {}
-    )
+def _from_json(values: dict) -> dict:
+    """The line that `to_line` wrote."""
+    for name, note in values.pop("notes", {}).items():
+        values[name] = number_of(values[name], note)
+    if "metrics" in values:
+        metrics = values["metrics"]
+        values["metrics"] = {name: Metric.from_json(name, of) for name, of in metrics.items()}
+    return values
+
+
+def last_metrics(run_dir: Path) -> dict[str, Metric]:
+    """Every metric of a run at its latest evaluation, by name; empty before the first."""
+    metrics = {}
+    for line in read_metrics(run_dir / "metrics.jsonl"):
+        metrics |= line.get("metrics", {})
+    return metrics
+
+
+def primary_metric(run_dir: Path) -> Metric | None:
+    """The metric by which a run is compared with others, at its latest evaluation; None where nothing is measured.
+
+    It is the first metric of the recipe's first evaluator, on the last part that it measures: the test part where there is one.
+    """
+    for line in reversed(read_metrics(run_dir / "metrics.jsonl")):
+        if "primary" in line:
+            return line["metrics"][line["primary"]]
+    return None
 
 
 def clock(seconds: float) -> str:

@@ -9,15 +9,15 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from vitkit.data import Batch, Source, default_workers, eval_batches, subset, train_batches
-from vitkit.models import create
+from vitkit.data import Batch, default_workers, train_batches
+from vitkit.models import ModelConfig, create
+from vitkit.objectives.objective import Objective
 from vitkit.system.machine import autocast, slow
 from vitkit.system.ranks import (
     any_rank,
     from_every_rank,
     from_rank_0,
     full_tensor,
-    gathered,
     local_tensor,
     on_rank_0,
     process_group,
@@ -28,14 +28,17 @@ from vitkit.system.ranks import (
 from vitkit.system.span import due
 from vitkit.system.watchdog import watchdog
 from vitkit.train.checkpoints import checkpoints, on_schedule
+from vitkit.train.data import RunData, open_data
+from vitkit.train.evaluation import evaluate
 from vitkit.train.log import Log, last_metrics
 from vitkit.train.optim import Optim
-from vitkit.train.recipe import Recipe, differences, resolve, to_json
-from vitkit.train.run import Interrupted, RunData, Stop, claim, locked, open_data, stoppable
+from vitkit.train.recipe import Recipe, resolve
+from vitkit.train.record import differences, to_json
+from vitkit.train.run import claim, locked
 from vitkit.train.state import State, start, trained
+from vitkit.train.stop import Interrupted, Stop, stoppable
 from vitkit.train.tune import choose, merged
 from vitkit.weights import Classifier, adopt, load, save
-from vitkit.weights.files import write_safetensors
 
 FREE = (
     "dropout",
@@ -43,7 +46,6 @@ FREE = (
     "stochastic_depth",
     "head_bias",
 )  # settings that are no part of an architecture
-SHOWN = 8  # images that an objective's pictures are made of
 BAD_STEPS = 3  # non-finite ones in a row, before the run goes back to the last good checkpoint
 
 
@@ -69,7 +71,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    data = open_data(recipe.data, workdir, say)
+    data = open_data(recipe.data, recipe.evals, workdir, say)
     recipe = resolve(recipe, data.facts)
     if recipe.batch % world().ranks:
         raise ValueError(
@@ -77,7 +79,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
             f"{-(-recipe.batch // world().ranks) * world().ranks}, or another number of them"
         )
     claim(workdir, recipe, data)
-    labels = data.facts.labels if recipe.objective.labelled else ()
+    labels = data.facts.labels if recipe.model.classes else ()
     model = create(recipe.model, place, recipe.seed)
     if not from_rank_0(lambda: checkpoints(workdir)):
         take_weights(model, recipe.init, labels, say)
@@ -102,6 +104,10 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         return load(workdir, quiet=True)
     log = Log(workdir, state.step, recipe.length.n, recipe.tensorboard, console)
     log.say(_opening(recipe, data, state, place))
+    if not data.held_out:
+        log.say("nothing is held out to evaluate on")
+    elif not recipe.evals:
+        log.say("nothing measures this run: its images have no classes to judge by")
     if slow(place, recipe.precision):
         log.say(
             "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"
@@ -135,7 +141,8 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         "seed": recipe.seed,
         "steps": state.step,
     }
-    origin |= {"objective": to_json(recipe.objective), "metrics": last_metrics(workdir)}
+    origin["objective"] = to_json(recipe.objective, Objective)
+    origin["metrics"] = {name: metric.text() for name, metric in last_metrics(workdir).items()}
     origin |= {"init": recipe.init} if recipe.init else {}
     origin |= {"split_seed": recipe.data.split_seed}
 
@@ -148,7 +155,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
                 merged(finished),
                 recipe.data.preprocessing,
                 labels,
-                getattr(recipe.objective, "activation", "softmax"),
+                recipe.objective.activation(),
                 origin,
             ),
             workdir / "model",
@@ -164,9 +171,7 @@ def sharded(recipe: Recipe, learner: nn.Module) -> nn.Module:
     for such objectives read the model's states, not its answer."""
     blocks = [block for part in learner.modules() for block in getattr(part, "blocks", ())]
     if recipe.compile:
-        for module in (
-            [learner.model] if world().ranks == 1 and recipe.objective.labelled else blocks
-        ):
+        for module in [learner.model] if world().ranks == 1 and recipe.model.classes else blocks:
             module.compile()
     return shard(learner, blocks, recipe.precision)
 
@@ -183,7 +188,8 @@ def take_weights(
     found, said = adopt(
         load(source, quiet=True), labels=labels, image=model.config.image, new_head=True
     )
-    other = differences(to_json(found.model.config), to_json(model.config))
+    configs = [to_json(each.config, ModelConfig) for each in (found.model, model)]
+    other = differences(*configs)
     if other := [text for text in other if text.partition(":")[0] not in FREE]:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(other)})")
     taken = {
@@ -220,8 +226,7 @@ def _steps(
         )  # a disk that cannot hold a checkpoint says so before the first step
     try:
         while True:
-            if due(state.step, recipe.evaluate_every.n, total) and state.step not in log.evaluated:
-                log("evaluation", state.step, **_evaluate(recipe, workdir, state, data, log, stop))
+            evaluate(recipe, workdir, state, data, log, stop)
             if state.step == total:
                 return
             began = time.perf_counter()
@@ -329,7 +334,7 @@ def _skip(
     state.bad_in_row += 1
     loss, norm = (value.item() for value in found)
     indices = [one for share in from_every_rank(batch.indices.tolist()) for one in share]
-    log("skipped", state.step, loss=str(loss), norm=str(norm), indices=indices)
+    log("skipped", state.step, loss=loss, norm=norm, indices=indices)
     log.say(
         f"step {state.step}: loss {loss}, gradient norm {norm}: skipped; its batch is listed in {log.path}"
     )
@@ -365,53 +370,6 @@ def _skip(
     state.bad_in_row, state.rollbacks = 0, 1
     log("rollback", state.step, checkpoint=checkpoint.name)
     state.save(workdir, recipe.keep)
-
-
-def _evaluate(
-    recipe: Recipe, workdir: Path, state: State, data: RunData, log: Log, stop: Stop
-) -> dict[str, float]:
-    """Metrics on every held-out part, of the averaged weights where there is an average."""
-    began, found = time.perf_counter(), {}
-    place = next(state.learner.parameters()).device
-    workers = default_workers(data.train) if recipe.data.workers < 0 else recipe.data.workers
-    for name, part in data.held_out.items():
-        rows = min(recipe.micro_batch, recipe.batch // world().ranks) * world().ranks
-        batches = eval_batches(
-            part, recipe.data.preprocessing, rows, workers, world(), pin=place.type == "cuda"
-        )
-        shown = stop.watch(log.evaluating(name, batches))
-        evaluator = recipe.objective.evaluator(shown, recipe.data.preprocessing.normalise, place)
-        with (
-            state.averaged(),
-            gathered(state.learner) as learner,
-            autocast(place, recipe.precision),
-        ):
-            found |= {f"{name}/{key}": value for key, value in evaluator(learner)}
-    show(recipe, state, next(iter(data.held_out.values()), data.train), workdir)
-    log.bar.update(log.task, text="")
-    shown = [
-        f"{key} {value:.2%}" if "/top" in key or "/accuracy" in key else f"{key} {value:.4f}"
-        for key, value in found.items()
-        if not key.endswith("/seen")
-    ]
-    log.say(f"step {state.step:,}: {', '.join(shown) or 'nothing is held out to evaluate on'}")
-    log.meter.paused += time.perf_counter() - began
-    return found
-
-
-@torch.no_grad()
-def show(recipe: Recipe, state: State, part: Source, workdir: Path) -> None:
-    """Keep an objective's pictures of a few images, from all over `part`, in pictures.safetensors, for the report."""
-    count = min(SHOWN, len(part))
-    some = subset(part, [i * len(part) // count for i in range(count)])
-    batch = next(iter(eval_batches(some, recipe.data.preprocessing, count, 0)))
-    place = next(state.learner.parameters()).device
-    with state.averaged(), gathered(state.learner) as learner, autocast(place, recipe.precision):
-        images = recipe.data.preprocessing.normalise(batch.images.to(place))
-        found = learner.eval().pictures(images, batch.indices.to(place))
-    if found and on_rank_0():
-        tensors = {name: x.cpu().contiguous() for name, x in found.items()}
-        write_safetensors(workdir / "pictures.safetensors", tensors, {"order": ",".join(found)})
 
 
 def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -> str:

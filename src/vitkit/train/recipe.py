@@ -1,20 +1,17 @@
 """A Recipe is everything that decides a run, as one frozen value; resolve() returns the one that runs, and is saved."""
 
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing, Target
+from vitkit.evaluate import Eval
 from vitkit.models import ModelConfig
-from vitkit.objectives.autoencoder import MaskedAutoencoder
-from vitkit.objectives.distillation import SelfDistillation
-from vitkit.objectives.masked import MaskedPatches
+from vitkit.objectives.objective import Objective
 from vitkit.objectives.supervised import Supervised
 from vitkit.system.machine import Precision
 from vitkit.system.span import Span
 from vitkit.train.optim import Optim
 from vitkit.train.tune import Tune
-
-Objective = Supervised | MaskedPatches | MaskedAutoencoder | SelfDistillation
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,11 @@ class Recipe:
     """Activation checkpointing: recompute blocks in the backward pass, for less memory."""
     seed: int = 0
     """Decides initial weights, order, augmentation and dropout."""
+    evals: tuple[Eval, ...] = ()
+    """What measures the run, when and on which images; unless told what the objective is usually measured by, on held-out
+    images. Runs are compared by the first."""
     evaluate_every: Span = Span(1, "epochs")
-    """Time between evaluations; one always ends the run."""
+    """Time between evaluations of those `evals` that do not say their own; one always ends the run."""
     save_every: Span = Span(1, "epochs")
     """Time between checkpoints."""
     keep: int = 2
@@ -104,52 +104,63 @@ class Facts(NamedTuple):
     target: Target = "class"
 
 
-WITHOUT_CLASS = {
-    "none": "no labels",
-    "classes": "several classes an image",
-    "number": "numbers as targets",
-}
-FREE_ON_RESUME = (
-    "data.workers",
-    "data.keep_decoded",
-    "data.check",
-    "keep",
-    "log_every",
-    "tensorboard",
-)  # they do not change the weights
-
-
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     """The recipe with every span in steps and every open setting filled in. Raises ValueError for what cannot run."""
+    _check_data(recipe, facts)
+    _check_numbers(recipe)
+
+    # The head
+    outputs = recipe.objective.head(facts.target, len(facts.labels))
+    if recipe.model.classes not in (0, outputs):
+        raise ValueError(
+            f"the model has {recipe.model.classes} classes, the data {outputs}; leave model.classes at 0"
+        )
+    if outputs and getattr(recipe.model, "pool", "") == "none":
+        raise ValueError(
+            'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
+        )
+
+    # Spans in steps
+    resolved = _in_steps(recipe, recipe.batch, facts.examples)
+    optim = _in_steps(recipe.optim, recipe.batch, facts.examples)
+    if resolved.length.n < 1:
+        raise ValueError(
+            f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a longer one"
+        )
+    if optim.schedule != "constant" and optim.warmup.n >= resolved.length.n:
+        raise ValueError(
+            f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {resolved.length}; choose a shorter one"
+        )
+
+    return replace(
+        resolved,
+        model=replace(recipe.model, classes=outputs),
+        optim=optim,
+        objective=_in_steps(recipe.objective, recipe.batch, facts.examples),
+        evals=_resolve_evals(recipe, facts),
+        micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
+    )
+
+
+def _check_data(recipe: Recipe, facts: Facts) -> None:
+    """Raises ValueError where the model and the images do not fit together."""
     if facts.examples < 1:
         raise ValueError(f"{recipe.data.source!r} has no training images")
-    if recipe.objective.labelled and facts.target != "class":
-        raise ValueError(
-            f"{recipe.data.source!r} has {WITHOUT_CLASS[facts.target]}, and a supervised objective learns one class an image; "
-            f"say which column holds it with --data.columns.label, or choose an objective that needs no labels"
-        )
-    classes = len(facts.labels) if recipe.objective.labelled else 0
-    if recipe.model.classes not in (0, classes):
-        raise ValueError(
-            f"the model has {recipe.model.classes} classes, the data {classes}; leave model.classes at 0"
-        )
     if recipe.model.channels != 3:
         raise ValueError(
             f"the model's images have {recipe.model.channels} channels, the data's 3: --model.channels 3"
         )
-    if recipe.objective.labelled and getattr(recipe.model, "pool", "") == "none":
-        raise ValueError(
-            'the model\'s pool is "none", so it has an answer for every patch; a label needs one: use another pool'
-        )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
-        sizes = [
-            " ".join(map(str, size))
-            for size in (recipe.model.image, recipe.data.preprocessing.size)
-        ]
+        model_size = " ".join(map(str, recipe.model.image))
+        data_size = " ".join(map(str, recipe.data.preprocessing.size))
         raise ValueError(
-            f"the model's images are {sizes[0]} but the data's are {sizes[1]} (height width); set both: "
-            f"--model.image {sizes[1]} --data.preprocessing.size {sizes[1]}"
+            f"the model's images are {model_size} but the data's are {data_size} (height width); set both: "
+            f"--model.image {data_size} --data.preprocessing.size {data_size}"
         )
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    """Raises ValueError for a number out of its range."""
     if recipe.batch < 1 or recipe.micro_batch < 0:
         raise ValueError(
             f"batch is {recipe.batch} and micro_batch {recipe.micro_batch}; a batch has at least one example"
@@ -166,55 +177,35 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
 
-    def in_steps(node):
-        spans = {
-            one.name: span
-            for one in fields(node)
-            if isinstance(span := getattr(node, one.name), Span)
-        }
-        return replace(
-            node,
-            **{
-                name: Span(span.steps(recipe.batch, facts.examples)) for name, span in spans.items()
-            },
-        )
 
-    found, optim = in_steps(recipe), in_steps(recipe.optim)
-    if found.length.n < 1:
-        raise ValueError(
-            f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a longer one"
-        )
-    if optim.schedule != "constant" and optim.warmup.n >= found.length.n:
-        raise ValueError(
-            f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {found.length}; choose a shorter one"
-        )
-    return replace(
-        found,
-        model=replace(recipe.model, classes=classes),
-        optim=optim,
-        objective=in_steps(recipe.objective),
-        micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
-    )
+def _in_steps(node, batch: int, examples: int):
+    """The same settings, those that are spans in steps."""
+    spans = {}
+    for setting in fields(node):
+        value = getattr(node, setting.name)
+        if isinstance(value, Span):
+            spans[setting.name] = Span(value.steps(batch, examples))
+    return replace(node, **spans)
 
 
-def to_json(node) -> dict:
-    """A recipe as plain values, spans as text."""
-    if isinstance(node, Span):
-        return str(node)
-    if is_dataclass(node):
-        which = getattr(node, "kind", type(node).__name__ if isinstance(node, Objective) else "")
-        kind = {"kind": which} if which else {}
-        return kind | {one.name: to_json(getattr(node, one.name)) for one in fields(node)}
-    return list(node) if isinstance(node, tuple) else node
-
-
-def differences(ran: dict, asked: dict, prefix: str = "") -> list[str]:
-    """ "name: value that ran -> value asked for" of every setting in which two saved recipes differ and that counts."""
-    found = []
-    for name in sorted(ran.keys() | asked.keys()):
-        path, left, right = prefix + name, ran.get(name), asked.get(name)
-        if isinstance(left, dict) and isinstance(right, dict):
-            found += differences(left, right, path + ".")
-        elif left != right and path not in FREE_ON_RESUME:
-            found.append(f"{path}: {left} -> {right}")
-    return found
+def _resolve_evals(recipe: Recipe, facts: Facts) -> tuple[Eval, ...]:
+    """The evaluators of a run, each with its span. Raises ValueError for two of one name, or one without anything to judge by."""
+    evals = recipe.evals
+    if not evals:
+        evals = tuple(map(Eval, recipe.objective.evaluators(facts.target)))
+    titles = [each.title for each in evals]
+    for title in titles:
+        if titles.count(title) > 1:
+            raise ValueError(
+                f"two of the recipe's evals are called {title}, and so would be their metrics; leave one, "
+                f"or give them data of different names"
+            )
+    for each in evals:
+        if not each.data and not each.evaluator.judges(facts.target):
+            raise ValueError(
+                f"{each.title} cannot measure on {recipe.data.source!r}, whose targets are of the kind "
+                f"{facts.target!r}; leave it out of the evals, or give it other data"
+            )
+    spans = [each.every or recipe.evaluate_every for each in evals]
+    steps = [Span(span.steps(recipe.batch, facts.examples)) for span in spans]
+    return tuple(replace(each, every=span) for each, span in zip(evals, steps, strict=True))

@@ -50,6 +50,11 @@ class State:
     group: dist.ProcessGroup | None = None
     """Where such threads of all ranks meet, apart from the training's own exchange."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where the learner's parameters are."""
+        return next(self.learner.parameters()).device
+
     def update_average(self, factor: float) -> None:
         """average <- factor * average + (1 - factor) * weights. The factor grows to its value over the first steps as
         (1 + step) / (10 + step), so that the initial weights do not linger; the paper gives the factor only."""

@@ -1,0 +1,142 @@
+"""`vitkit evaluate`: the evaluators of a run, on a model and images of one's own choice."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from vitkit.data import Columns, Source
+from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
+
+
+@dataclass
+class Evaluate:
+    """What a model is worth on images: accuracy where each has a label. Every example counts exactly once."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """A run, a model directory, a file of weights in any format, or the name of a published model."""
+    data: Annotated[Positional[str], arg(metavar="DATA")]
+    """Folder, manifest, parquet file, or digits."""
+    evals: tuple[EvaluatorName, ...] = ()
+    """What measures; unless told what suits the images' targets. Neighbours need a model's features alone, no head."""
+    split: Literal["train", "val", "test"] | None = None
+    """Which part of the data; unless told its test part, else its val part, else what the run set aside, else all."""
+    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
+    """Which columns of a table hold the image and its label; found by their names unless told."""
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    """What a broken image does: stop, or be left out and said."""
+    batch: int = 64
+    """Images a forward pass."""
+    workers: int = -1
+    """Processes that decode images; -1 follows the CPU quota."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the matrix products."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    json: bool = False
+    """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""
+
+
+def evaluate(command: Evaluate) -> int:
+    """`vitkit evaluate`."""
+    from rich.progress import track
+
+    from vitkit.data import default_workers, eval_batches
+    from vitkit.system.machine import autocast, pick_device
+    from vitkit.weights import load
+
+    device = pick_device(command.device)
+    classifier = load(command.model).to(device)
+    source, title = _images(command, classifier.origin)
+    if command.on_bad_image == "skip":
+        source = _without_broken(source)
+    evaluators = _evaluators(command, source)
+
+    # One pass over the images for each evaluator
+    workers = command.workers
+    if workers < 0:
+        workers = default_workers(source)
+    batches = eval_batches(source, classifier.preprocessing, command.batch, workers)
+    metrics = []
+    for evaluator in evaluators:
+        text = f"evaluating {type(evaluator).__name__}"
+        shown = track(batches, text, console=Console(stderr=True), transient=True)
+        with autocast(device, command.precision):
+            metrics += evaluator.measure(Subject(classifier), Part(source, shown))
+
+    if command.json:
+        values = {metric.name: metric.to_json() for metric in metrics}
+        print(json.dumps(values, allow_nan=False))
+        return 0
+    print(f"{command.model} on {title}")
+    _print(metrics)
+    print(f"next: vitkit predict {command.model} IMAGE...")
+    return 0
+
+
+def _images(command: Evaluate, origin: dict) -> tuple[Source, str]:
+    """The images to evaluate on, and what to call them: never those that the model was trained on, where that is known."""
+    from vitkit.data import open_source, open_splits
+
+    if _is_own_data(command.data, origin.get("data", "")):
+        splits = open_splits(command.data, command.columns, origin.get("split_seed", 0))
+        name = command.split or "test"
+        part = getattr(splits, name)
+        if splits.made and part:
+            return part, (
+                f"{len(part):,} images of {command.data}, the {name} part of its own training"
+            )
+    source = open_source(command.data, command.columns, command.split)
+    return source, f"{len(source):,} images of {command.data}"
+
+
+def _is_own_data(data: str, trained_on: str) -> bool:
+    """Whether a model was trained on these images, also where their folder is spelled otherwise."""
+    if not trained_on or data == trained_on:
+        return data == trained_on
+    return Path(data).exists() and Path(data).resolve() == Path(trained_on).resolve()
+
+
+def _without_broken(source: Source) -> Source:
+    """The images that can be decoded; the others are said."""
+    from vitkit.data import check_images, subset
+    from vitkit.system.machine import cpus
+
+    broken = dict(check_images(source, cpus()))
+    for sentence in broken.values():
+        print(f"left out: {sentence}", file=sys.stderr)
+    return subset(source, [i for i in range(len(source)) if i not in broken])
+
+
+def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
+    """Those that are asked for, or the usual ones. Raises ValueError for images that they cannot measure on."""
+    if not command.evals:
+        if not USUAL[source.target]:
+            raise ValueError(
+                f"{command.data} has no labels, so there is nothing to judge a model by"
+            )
+        return USUAL[source.target]
+    for name in command.evals:
+        if not EVALUATORS[name].judges(source.target):
+            raise ValueError(
+                f"{name} cannot be measured on {command.data}, whose targets are of the kind "
+                f"{source.target!r}; leave out --evals to measure what can be"
+            )
+    return [EVALUATORS[name] for name in command.evals]
+
+
+def _print(metrics: Sequence[Metric]) -> None:
+    """A table of metrics, with their intervals where they have one."""
+    table = Table("metric", "value", "95 % interval")
+    for metric in metrics:
+        interval = ""
+        if metric.interval is not None:
+            interval = " to ".join(map(metric.unit.text, metric.interval))
+        table.add_row(metric.name, metric.unit.text(metric.value), interval)
+    Console().print(table)
