@@ -52,7 +52,7 @@ def evaluate(command: Evaluate) -> int:
     from vitkit.weights import load
 
     device = pick_device(command.device)
-    classifier = load(command.model).to(device)
+    classifier = load(command.model).to(device).for_inference()
     source, title = _images(command, classifier.origin)
     if command.on_bad_image == "skip":
         source = _without_broken(source)
