@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitkit.models import NAMES, VisionTransformer, ViTConfig, build, cost, exaflops, named, vit
+from vitkit.models import VisionTransformer, build, cost, exaflops, named, parameters, vit
 
 # model: without head, 1000 classes, 1000 + hidden layer, 21843 + hidden layer, all at 224; then (side, 1000 classes at it)
 COUNTS = {
@@ -64,11 +64,6 @@ TABLE_6 = [  # model, epochs of JFT-300M, exaFLOPs; 859 of the shorter R50+L/16 
 ]  # fmt: skip
 
 
-def parameters(config) -> int:
-    with torch.device("meta"):
-        return sum(p.numel() for p in build(config).parameters())
-
-
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_published_hybrids(name):
     low, high, at_224, at_384, large = HYBRIDS[name]
@@ -77,18 +72,15 @@ def test_published_hybrids(name):
     assert cost(replace(config, image=384)).macs / 1e9 == pytest.approx(high, rel=0.005)
     assert (parameters(config), parameters(replace(config, image=384))) == (at_224, at_384)
     if large:
-        assert (
-            cost(replace(config, representation=config.width, classes=21_843)).parameters == large
-        )
+        assert parameters(replace(config, representation=config.width, classes=21_843)) == large
 
 
 @pytest.mark.parametrize("name", BIT)
 def test_published_resnets(name):
     *counts, all_taps, real_taps = BIT[name]
     for classes, expected in zip((0, 1000, 21_843), counts, strict=True):
-        assert cost(named(f"BiT-{name}", classes=classes)).parameters == expected
+        assert parameters(named(f"BiT-{name}", classes=classes)) == expected
     config = named(f"BiT-{name}")
-    assert parameters(config) == counts[1]
     assert cost(config).macs / 1e9 == pytest.approx(all_taps, rel=0.002)
     if real_taps:
         assert cost(config, padded_taps=False).macs / 1e9 == pytest.approx(real_taps, rel=0.002)
@@ -96,7 +88,7 @@ def test_published_resnets(name):
 
 def test_post_activation_has_a_few_norms_more():
     assert parameters(named("R50x1")) == parameters(named("BN-R50")) == 25_557_032
-    assert cost(named("R152x2")).parameters == 236_350_568
+    assert parameters(named("R152x2")) == 236_350_568
 
 
 @pytest.mark.parametrize(("name", "epochs", "paper"), TABLE_6)
@@ -116,16 +108,6 @@ def test_published_parameter_counts(name):
     assert parameters(replace(config, representation=config.width, classes=21_843)) == large
     if higher:
         assert parameters(replace(config, image=higher[0])) == higher[1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("pool", ["token", "gap", "map", "none"])
-def test_the_formula_counts_what_is_built(name, pool):
-    config = named(name)
-    if isinstance(config, ViTConfig):
-        whole = config.mixer == "axial" and pool == "token"  # which has no class token
-        config = replace(config, pool="gap" if whole else pool, representation=64)
-    assert cost(config).parameters == parameters(config)
 
 
 @pytest.mark.parametrize("name", GMACS)
@@ -161,7 +143,6 @@ POSITIONS = ["learned2d", "relative", "rotary", "none"]
     ],
 )
 def test_macs_of_the_family(config):
-    assert cost(config).parameters == parameters(config)
     check_macs(config)
 
 

@@ -1,11 +1,14 @@
 """`vitkit models`."""
 
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from vitkit.models import ModelConfig
 
 
 @dataclass
@@ -26,38 +29,58 @@ class Models:
 
 def models(command: Models) -> int:
     """`vitkit models`."""
-    from dataclasses import replace
-
-    from vitkit.models import NAMES, ViTConfig, cost, exaflops, named
-
-    def number(value: float) -> str:
-        return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
+    from vitkit.models import NAMES
 
     if not command.image or min(command.image) < 1:
         raise ValueError(
             f"image is {command.image}; give one or more sides in pixels, such as --image 224 384"
         )
-    sizes = [column for side in command.image for column in (f"tokens\n{side}", f"GMACs\n{side}")]
-    table = Table("model", "parameters", *sizes, "exaFLOPs")
+    table = Table("model", "parameters")
+    for side in command.image:
+        table.add_column(f"tokens\n{side}")
+        table.add_column(f"GMACs\n{side}")
+    table.add_column("exaFLOPs")
     for column in table.columns[1:]:
         column.justify = "right"
     for name in command.names or NAMES:
-        config = named(name, classes=command.classes)
-        stride = config.stride if isinstance(config, ViTConfig) else 1
-        sides = [max(side // stride, 1) * stride for side in command.image]
-        made = [
-            config if name == "LeNet-5" else replace(config, image=(side, side)) for side in sides
-        ]
-        found = [cost(one) for one in made]
-        columns = [text for one in found for text in (f"{one.tokens:,}", number(one.macs / 1e9))]
-        training = exaflops(made[0], command.epochs * command.examples)
-        table.add_row(name, f"{found[0].parameters:,}", *columns, number(training))
+        table.add_row(name, *_columns(name, command))
     Console().print(table)
+    side = command.image[0]
     print(
-        f"exaFLOPs: {command.epochs:g} epochs of {command.examples:,.0f} images at {command.image[0]} x {command.image[0]}."
+        f"exaFLOPs: {command.epochs:g} epochs of {command.examples:,.0f} images at {side} x {side}."
     )
     print(
         "LeNet-5 knows 32 x 32 only. Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4."
     )
     print("next: vitkit train digits")
     return 0
+
+
+def _columns(name: str, command: Models) -> list[str]:
+    """A model's line of the table, after its name."""
+    from vitkit.models import cost, exaflops, parameters
+
+    sizes = [_at_side(name, side, command.classes) for side in command.image]
+    columns = [f"{parameters(sizes[0]):,}"]
+    for config in sizes:
+        tokens, macs = cost(config)
+        columns += [f"{tokens:,}", _number(macs / 1e9)]
+    columns.append(_number(exaflops(sizes[0], command.epochs * command.examples)))
+    return columns
+
+
+def _at_side(name: str, side: int, classes: int) -> "ModelConfig":
+    """A named model for square images; a patch that does not divide the side takes the multiple just below."""
+    from vitkit.models import ViTConfig, named
+
+    config = named(name, classes=classes)
+    if name == "LeNet-5":
+        return config
+    stride = config.stride if isinstance(config, ViTConfig) else 1
+    side = max(side // stride, 1) * stride
+    return replace(config, image=(side, side))
+
+
+def _number(value: float) -> str:
+    """Two decimals, or none where there is enough before them."""
+    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"

@@ -15,7 +15,6 @@ from vitkit.commands.use import spread
 
 if TYPE_CHECKING:  # --help imports no model
     from vitkit.inspection import Comparison
-    from vitkit.models import Cost
     from vitkit.weights import Classifier
 
 
@@ -83,7 +82,7 @@ class Push:
 
 def show(command: Show) -> int:
     """`vitkit show`."""
-    from vitkit.models import cost, plain
+    from vitkit.models import cost, parameters, plain
     from vitkit.weights import load
 
     classifier = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
@@ -92,7 +91,7 @@ def show(command: Show) -> int:
     if command.json:
         description = {
             "model": plain(config),
-            "parameters": costs.parameters,
+            "parameters": parameters(config),
             "tokens": costs.tokens,
             "macs": costs.macs,
             "preprocessing": classifier.preprocessing.to_json(),
@@ -102,7 +101,7 @@ def show(command: Show) -> int:
         }
         print(json.dumps(description))
         return 0
-    Console().print(_description(classifier, costs))
+    Console().print(_description(classifier))
     following = f"finetune {command.model} DATA"
     if classifier.labels:
         following = f"predict {command.model} IMAGE..."
@@ -110,16 +109,17 @@ def show(command: Show) -> int:
     return 0
 
 
-def _description(classifier: "Classifier", costs: "Cost") -> Table:
+def _description(classifier: "Classifier") -> Table:
     """A model as a table: a line for every setting, and for everything that is known of its origin."""
-    from vitkit.models import called, plain
+    from vitkit.models import called, cost, parameters, plain
 
     config = classifier.model.config
+    costs = cost(config)
     table = Table(show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
     table.add_row("model", called(config))
-    table.add_row("parameters", f"{costs.parameters:,}")
+    table.add_row("parameters", f"{parameters(config):,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
     for name, value in _settings(plain(config)):

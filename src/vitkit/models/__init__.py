@@ -5,34 +5,20 @@ from dataclasses import asdict, fields
 from itertools import chain
 
 import torch
-from torch import nn
 
 from vitkit.models.ancestors import LeNet, LeNetConfig
 from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
+from vitkit.models.build import KERNEL_LAYERS, Model, ModelConfig, build, parameters
 from vitkit.models.config import SIZES, ViTConfig
 from vitkit.models.cost import Cost, cost, exaflops
 from vitkit.models.positions import RESAMPLE, resample
 from vitkit.models.recording import Recording, recording
 from vitkit.models.resize import for_inference, resized
-from vitkit.models.resnet import Conv, ResNet
+from vitkit.models.resnet import ResNet
 from vitkit.models.vit import VisionTransformer
 from vitkit.models.zoo import NAMES, called, named, vit
 
-ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
-Model = VisionTransformer | ResNet | LeNet
-KERNEL_LAYERS = (
-    nn.Linear,
-    nn.Conv2d,
-    Conv,
-)  # whose weight is a kernel, in the sense of weight decay
-MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
 KINDS = {config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)}
-
-
-def build(config: ModelConfig) -> Model:
-    """The model of a configuration, with memory for its weights and no values: under
-    `torch.device("meta")` not even that."""
-    return MODELS[type(config)](config)
 
 
 def plain(config: ModelConfig) -> dict:
@@ -116,6 +102,7 @@ __all__ = [
     "exaflops",
     "for_inference",
     "named",
+    "parameters",
     "plain",
     "recording",
     "resample",

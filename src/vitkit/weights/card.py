@@ -2,7 +2,7 @@
 
 import json
 
-from vitkit.models import called, cost
+from vitkit.models import called, cost, parameters
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats import formats_for
 from vitkit.weights.formats.format import Format
@@ -59,13 +59,12 @@ def _header(classifier: Classifier, format: Format, license: str) -> list[str]:
 def _sentence(classifier: Classifier) -> str:
     """Kind, size and cost of the model."""
     config = classifier.model.config
-    costs = cost(config)
     head = "no classification head"
     if config.classes:
         head = f"{config.classes:,} classes"
     return (
         f"A {config.title} for images of {config.image[0]} x {config.image[1]} pixels: "
-        f"{costs.parameters:,} parameters, {costs.macs / 1e9:.2f} GMACs, {head}."
+        f"{parameters(config):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from vitkit.data import Preprocessing
-from vitkit.models import Model, ModelConfig, build, called, cost
+from vitkit.models import Model, ModelConfig, build, called, parameters
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints, from_json
 from vitkit.weights.fetch import fetch
@@ -137,7 +137,7 @@ def summary(classifier: Classifier, format: Format) -> str:
     if config.classes:
         head = f"{config.classes:,} classes"
     return (
-        f"{called(config)} for {config.image[0]} x {config.image[1]} pixels, {cost(config).parameters:,} parameters, "
+        f"{called(config)} for {config.image[0]} x {config.image[1]} pixels, {parameters(config):,} parameters, "
         f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
     )
 
