@@ -1,6 +1,7 @@
 """From images on disk to batches on their way to a model."""
 
 from vitkit.data.check import check_images
+from vitkit.data.dataset import from_dataset
 from vitkit.data.engine.resident import decoded
 from vitkit.data.engine.workers import WorkerDied
 from vitkit.data.images import BadImage, Picture, open_image
@@ -39,6 +40,7 @@ __all__ = [
     "default_workers",
     "eval_batches",
     "fingerprint",
+    "from_dataset",
     "mix",
     "open_image",
     "open_parts",

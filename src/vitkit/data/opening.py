@@ -4,19 +4,22 @@ What `open_splits` and `open_source` take: a folder of class folders, with or wi
 CSV, TSV or JSON-lines manifest; a parquet file or a tar shard; several, by a pattern ("train-{000..146}.tar"), by NAME for
 NAME-train*.parquet and its siblings, or by the folder they lie in; such files elsewhere, by their address (https://,
 s3://, gs://); "hf:NAME" for a data set of the Hugging Face hub, or a directory that `datasets` saved; or "digits", which
-comes with scikit-learn.
+comes with scikit-learn; or "file.py:function" for a function of one's own that returns a Source, Splits, a data set as
+`from_dataset` takes it, or a dictionary of such by part.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitkit.data.dataset import dataset_table
 from vitkit.data.formats import read_table
 from vitkit.data.labels import numbered, without_secret_parts
 from vitkit.data.sources import TEST_SHARE, Source, split_off, subset
-from vitkit.data.tables import Columns
+from vitkit.data.tables import Columns, Table
 from vitkit.data.targets import Target
+from vitkit.system.scripts import function_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +89,15 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
 def open_parts(where: str, columns: Columns | None = None) -> Parts:
     """The parts of a data set as it has them. Raises ValueError like open_splits."""
     columns = columns or Columns()
-    table = without_secret_parts(read_table(where, columns))
+    function = function_in(where)
+    made = None if function is None else function()
+    if isinstance(made, Source | Splits):
+        return _own_parts(made, where, columns)
+    if function is None:
+        table = read_table(where, columns)
+    else:
+        table = _own_table(made, where, columns)
+    table = without_secret_parts(table)
     target, targets, labels, notes = numbered(table)
     sources = {}
     for part in ("train", "val", "test", ""):
@@ -94,3 +105,25 @@ def open_parts(where: str, columns: Columns | None = None) -> Parts:
         if len(rows):
             sources[part] = Source(table.store, rows, targets[rows], labels, target)
     return Parts(sources, table.notes + notes)
+
+
+def _own_parts(made: Source | Splits, where: str, columns: Columns) -> Parts:
+    """The parts of what a function of one's own returned."""
+    if columns != Columns():
+        raise ValueError(
+            f"{where} returns a {type(made).__name__}, whose targets are what they are: leave out --data.columns"
+        )
+    if isinstance(made, Source):
+        return Parts({"": made}, ())
+    parts = {name: getattr(made, name) for name in ("train", "val", "test")}
+    return Parts({name: part for name, part in parts.items() if part is not None}, made.notes)
+
+
+def _own_table(made: Any, where: str, columns: Columns) -> Table:
+    """The table of a data set, or of a dictionary of them, that a function of one's own returned."""
+    parts = made if isinstance(made, dict) else {"": made}
+    if not parts or not set(parts) <= {"", "train", "val", "test"}:
+        raise ValueError(
+            f"{where} returns parts called {', '.join(map(str, parts))}; expected train, val and test"
+        )
+    return dataset_table(parts, (), columns.target, where)

@@ -1,10 +1,8 @@
 """Recipes: data about training, as functions that return a Recipe. A docstring says the command, its cost, what it reached."""
 
-import runpy
 from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
 from textwrap import wrap
 
 from vitkit.models import LeNetConfig, ViTConfig, named
@@ -18,6 +16,7 @@ from vitkit.recipes.small import (
     scratch,
     tiny_imagenet,
 )
+from vitkit.system.scripts import function_in
 from vitkit.train import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -86,16 +85,11 @@ def recipe(name: str) -> Recipe:
 
     Raises ValueError, with the nearest name, when there is none.
     """
-    file, colon, function = name.rpartition(":")
-    if colon and file.endswith(".py"):
-        if not Path(file).is_file():
-            raise ValueError(f"no file {file!r} to take the recipe {function!r} from")
-        found = runpy.run_path(file).get(function)
-        made = found() if callable(found) else None
+    function = function_in(name)
+    if function is not None:
+        made = function()
         if not isinstance(made, Recipe):
-            raise ValueError(
-                f"{function!r} in {file} is not a function that returns a vitkit Recipe"
-            )
+            raise ValueError(f"{name} returns a {type(made).__name__}, and not a vitkit Recipe")
         return made
     if name not in RECIPES:
         near = ", ".join(get_close_matches(name, RECIPES, 2))

@@ -1,0 +1,211 @@
+"""Data sets in other people's code: a map-style PyTorch Dataset, or a list of pairs, as a Source.
+
+An item is (image, target), or an image alone. An image is a Pillow image, a uint8 array or tensor (h, w), (h, w, 3) or
+(3, h, w), the bytes of a file, or the path of one. Augmentation and normalisation are not the data set's: an item must be
+the same image whenever it is asked for.
+"""
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from vitkit.data.images import BadImage
+from vitkit.data.labels import as_labels, concatenated, numbered
+from vitkit.data.sources import Source
+from vitkit.data.stores import read_file
+from vitkit.data.tables import Table
+from vitkit.system.progress import bar
+
+SAMPLE = 64  # images, spread evenly, by which a data set is known again
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetItems:
+    """The images of data sets that have len and [i], one after the other."""
+
+    titles: tuple[str, ...]
+    datasets: tuple[Any, ...]
+    firsts: np.ndarray
+    """(datasets,): the first row of each."""
+
+    def read(self, row: int) -> bytes | np.ndarray:
+        """The image. Raises BadImage for whatever the data set raises, and for an item that is no image."""
+        which, at = self._dataset_and_item(row)
+        name = self.name(row)
+        try:
+            return as_image(image_and_target(self.datasets[which][at])[0], name)
+        except BadImage:
+            raise
+        except Exception as error:  # other people's code raises anything
+            raise BadImage(f"{name} cannot be read: {type(error).__name__}: {error}") from error
+
+    def name(self, row: int) -> str:
+        which, at = self._dataset_and_item(row)
+        return f"{self.titles[which]} item {at}"
+
+    def identity(self, row: int) -> str:
+        return f"{self.name(row)} {self._digest}"
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of a few images: nothing else tells one data set from another of the same length."""
+        digest = hashlib.sha256()
+        count = int(self.firsts[-1]) + len(self.datasets[-1])
+        for row in range(0, count, -(-count // SAMPLE)):
+            image = self.read(row)
+            digest.update(image if isinstance(image, bytes) else image.tobytes())
+        return digest.hexdigest()
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Nothing to do."""
+
+    def chunks(self, rows: np.ndarray) -> None:
+        """One is read as quickly as another, as far as is known."""
+
+    def _dataset_and_item(self, row: int) -> tuple[int, int]:
+        which = int(np.searchsorted(self.firsts, row, side="right")) - 1
+        return which, row - int(self.firsts[which])
+
+
+def from_dataset(
+    dataset: Any, labels: Sequence[str] = (), target: str = "auto", title: str = ""
+) -> Source:
+    """A map-style PyTorch Dataset, or a list of (image, target), as a Source: see the top of this file.
+
+    labels: names of the classes; without them those of `dataset.classes`, else their numbers. target: "class", "classes"
+    (a list of numbers or names, or a vector of zeros and ones as floats or booleans), "number" or "none"; auto takes lists
+    and vectors for several classes and fractions for numbers. title: what errors call the data set.
+
+    Targets are needed before the images: they are taken from `dataset.targets` if these are what the items have, else
+    every item is read once. Raises ValueError for an item that is none, or that is another image when asked for again.
+    """
+    table = dataset_table({"": dataset}, labels, target, title)
+    kind, targets, names, _ = numbered(table)
+    return Source(table.store, np.arange(len(targets)), targets, names, kind)
+
+
+def dataset_table(
+    parts: dict[str, Any], labels: Sequence[str] = (), target: str = "auto", title: str = ""
+) -> Table:
+    """The table of one data set or of several that are its parts ("train", "val", "test"). Raises ValueError."""
+    datasets = tuple(parts.values())
+    counts = []
+    titles = []
+    for part, dataset in parts.items():
+        titles.append(f"{title or type(dataset).__name__} {part}".strip())
+        counts.append(_length(dataset, titles[-1]))
+    store = DatasetItems(tuple(titles), datasets, np.cumsum([0, *counts[:-1]]))
+    for first in store.firsts:
+        _check_twice(store, int(first))
+
+    values = [_targets(*pair, target) for pair in zip(datasets, titles, strict=True)]
+    missing = [of_part is None for of_part in values]
+    if any(missing) and not all(missing):
+        raise ValueError(f"{titles[missing.index(True)]} has no targets, and other parts have them")
+    known = None
+    if not any(missing):
+        known = as_labels(concatenated(values), title or titles[0], target)
+    names = tuple(map(str, labels or getattr(datasets[0], "classes", ()) or ())) or None
+    rows = np.repeat(np.array(list(parts), dtype=object), counts)
+    return Table(store, known, rows, names, ())
+
+
+def _length(dataset: Any, title: str) -> int:
+    """How many items there are. Raises ValueError for what is no map-style data set, or has no item."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise ValueError(
+            f"{title} is no map-style data set: it has no length, or no item by number; a list of (image, target) is one"
+        )
+    if not len(dataset):
+        raise ValueError(f"{title} has no items")
+    return len(dataset)
+
+
+def _check_twice(store: DatasetItems, row: int) -> None:
+    """Raises ValueError unless an item is an image, and the same one again."""
+    first, again = store.read(row), store.read(row)
+    if not np.array_equal(np.frombuffer(first, np.uint8), np.frombuffer(again, np.uint8)):
+        raise ValueError(
+            f"{store.name(row)} is another image each time it is asked for: leave random transforms to --data.augmentation, "
+            f"which draws the same again when a run goes on"
+        )
+
+
+def _targets(dataset: Any, title: str, target: str) -> list | None:
+    """What the items have as targets; None if they are images alone."""
+    item = dataset[0]
+    if target == "none" or image_and_target(item)[1] is None:
+        return None
+    known = getattr(dataset, "targets", None)
+    if known is not None and len(known) == len(dataset):
+        values = [_plain(value) for value in known]
+        some = range(0, len(dataset), -(-len(dataset) // 32))
+        if all(_plain(image_and_target(dataset[i])[1]) == values[i] for i in some):
+            return values
+    items = bar(f"reading the targets of {title}")(range(len(dataset)), len(dataset))
+    return [_plain(image_and_target(dataset[i])[1]) for i in items]
+
+
+def _plain(value: Any) -> Any:
+    """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of its classes."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    ones = value.ndim == 1 and value.dtype.kind in "bf" and np.isin(value, (0, 1)).all()
+    return (np.flatnonzero(value) if ones else value).tolist()
+
+
+def image_and_target(item: Any) -> tuple[Any, Any]:
+    """The two halves of an item; the target of an image alone is None. Raises ValueError for anything else."""
+    if isinstance(item, tuple | list):
+        if len(item) != 2:
+            raise ValueError(f"an item has {len(item)} values; expected an image and its target")
+        return item[0], item[1]
+    if isinstance(item, dict):
+        raise ValueError(
+            f"an item is a dictionary of {', '.join(map(str, item))}; expected an image and its target"
+        )
+    return item, None
+
+
+def as_image(value: Any, name: str) -> bytes | np.ndarray:
+    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3). Raises BadImage for what is none."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, str | PurePath):
+        return read_file(str(value))
+    if isinstance(value, Image.Image):
+        return _from_pillow(value)
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+        channels_first = value.ndim == 3 and value.shape[0] in (1, 3)
+    else:
+        channels_first = getattr(value, "ndim", 0) == 3 and value.shape[2] not in (1, 3)
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        kind = getattr(value, "dtype", type(value).__name__)
+        raise BadImage(
+            f"{name} is {kind}; expected a Pillow image, a uint8 array or tensor, the bytes of a file, or its path (leave out "
+            f"ToTensor and Normalize: vitkit normalises)"
+        )
+    if channels_first:
+        value = value.transpose(1, 2, 0)
+    return np.ascontiguousarray(value)
+
+
+def _from_pillow(image: Image.Image) -> bytes | np.ndarray:
+    """Upright pixels; modes other than RGB and 8-bit grey as a file, which is then read as all files are."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("RGB", "L") and not image.has_transparency_data:
+        return np.array(image)
+    file = io.BytesIO()
+    image.save(file, "PNG" if image.mode in ("1", "P", "LA", "RGBA") else "TIFF")
+    return file.getvalue()
