@@ -287,7 +287,7 @@ def test_it_trains_goes_on_evaluates_and_predicts(mine, tmp_path):
     assert "this run is finished" in vitkit(*run, "--workdir", "whole")
     words = ("evaluate", "whole", "mine.py:squares", "--json", "--device", "cpu")
     metrics = json.loads(vitkit(*words).splitlines()[-1])
-    assert metrics["seen"] == 16  # its own test part
+    assert metrics["seen"]["value"] == 16  # its own test part
     answers = vitkit("predict", "whole", "mine.py:parts", "--json", "--device", "cpu").splitlines()
     answers = [json.loads(line) for line in answers]
     assert len(answers) == 20 and answers[3]["truth"] == "bottom right"
