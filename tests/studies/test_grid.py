@@ -1,6 +1,5 @@
 """A grid of runs on the digits: what is skipped, continued and reported, and the table of it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from vitkit.studies import Cell, read_rows, run_grid
+from vitkit.studies.grid import COLUMNS
 from vitkit.system.span import Span
 from vitkit.train import Optim
+from vitkit.train.log import last_metrics
 
 
 def table(grid_dir):
@@ -39,21 +40,25 @@ def cells(quick):
 
 def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(cells, tmp_path, capsys):
     rows = run_grid(cells, tmp_path, "cpu")
-    assert {row.cell for row in rows if row.value is not None} == {"seed-0", "seed-1"}
+    assert {row.cell for row in rows if row.metric is not None} == {"seed-0", "seed-1"}
     errors = {row.cell: row.error for row in rows if row.error is not None}
     assert "3 steps in a row were not finite" in errors["wild"]
     assert "keep is 0; it must be at least 1" in errors["wrong"]
-    assert all(row.value is row.metric is None for row in rows if row.error is not None)
+    assert all(row.metric is None for row in rows if row.error is not None)
     assert "wrong failed, and has no value: keep is 0" in " ".join(capsys.readouterr().out.split())
 
-    accuracy = next(row for row in rows if row.metric == "test/top1" and row.cell == "seed-1")
+    accuracy = next(row for row in rows if row.primary and row.cell == "seed-1")
+    assert accuracy.metric == last_metrics(tmp_path / "seed-1")["test/top1"]
     assert (accuracy.settings, accuracy.step) == ({"seed": 1}, 4)
-    recorded = [json.loads(x) for x in (tmp_path / "seed-1/metrics.jsonl").read_text().splitlines()]
-    assert accuracy.value == recorded[-1]["metrics"]["test/top1"]["value"]
 
     lines = table(tmp_path)
-    assert list(lines[0]) == ["cell", "seed", "metric", "value", "unit", "step", "error"]
     assert len(lines) == len(rows) == len(read_rows(tmp_path))
+    row = next(line for line in lines if line["cell"] == "seed-1" and line["primary"])
+    assert list(row) == ["cell", "seed", *COLUMNS[1:]]
+    assert (row["metric"], row["unit"], row["step"]) == ("test/top1", "share", 4)
+    assert row["low"] < row["value"] < row["high"]
+    failed = [line for line in lines if line["error"] is not None]
+    assert [line["value"] for line in failed] == [None, None]
 
 
 def test_finished_cells_are_skipped_and_failed_ones_tried_again(cells, tmp_path):

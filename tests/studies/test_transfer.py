@@ -1,14 +1,17 @@
 """The transfer protocol on the digits: what is chosen, what is kept, and that nothing runs twice."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 
 import pytest
 
+from vitkit.evaluate import Metric
+from vitkit.evaluate.metric import NATS, SHARE
 from vitkit.objectives import MaskedPatches
 from vitkit.studies import transfer
-from vitkit.studies.transfer import Transfer, best, select
+from vitkit.studies.transfer import best, select
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe
 from vitkit.train.log import read_metrics
@@ -36,18 +39,19 @@ def recipe():
 
 
 def test_the_better_rate_is_chosen_and_every_seed_runs_with_it(recipe, tmp_path):
-    found = transfer(recipe, tmp_path, rates=(3e-3, 1e-6), seeds=2, device="cpu")
-    assert found.lr == 3e-3 == max(found.selection, key=found.selection.get)
-    assert found.metric() == "test/top1" and list(found.runs) == [0, 1]
-    values = [metrics["test/top1"] for metrics in found.runs.values()]
-    assert found.mean() == (
+    outcome = transfer(recipe, tmp_path, rates=(3e-3, 1e-6), seeds=2, device="cpu")
+    assert outcome.lr == 3e-3 and outcome.selection[3e-3].beats(outcome.selection[1e-6])
+    assert [metric.name for metric in outcome.runs.values()] == ["test/top1"] * 2
+    assert list(outcome.runs) == [0, 1]
+    values = [metric.value for metric in outcome.runs.values()]
+    assert outcome.mean() == (
         pytest.approx(sum(values) / 2),
         pytest.approx(abs(values[0] - values[1]) / 2**0.5),
     )
     assert all(value > 0.25 for value in values)
-    kept = json.loads((tmp_path / "transfer.json").read_text())
-    assert (kept["lr"], kept["mean"]) == (3e-3, found.mean()[0])
-    assert set(kept["selection"]) == {"0.003", "1e-06"}
+    written = json.loads((tmp_path / "transfer.json").read_text())
+    assert (written["lr"], written["mean"]) == (3e-3, outcome.mean()[0])
+    assert set(written["selection"]) == {"0.003", "1e-06"}
     counts = {
         name: json.loads((tmp_path / name / "data.json").read_text())["counts"]
         for name in ("select/lr-0.003", "select/lr-1e-06", ".", "seed-1")
@@ -56,17 +60,18 @@ def test_the_better_rate_is_chosen_and_every_seed_runs_with_it(recipe, tmp_path)
     assert counts["."] == counts["seed-1"] == {"train": 1438, "test": 359}
     for run in ("select/lr-0.003", "select/lr-1e-06"):  # choosing never looked at the test part
         lines = read_metrics(tmp_path / run / "metrics.jsonl")
-        assert not [name for line in lines for name in line if name.startswith("test")]
+        names = [name for line in lines for name in line.get("metrics", ())]
+        assert names and not [name for name in names if name.startswith("test")]
 
-    written = (tmp_path / "select/lr-0.003/metrics.jsonl").stat().st_mtime_ns
+    changed = (tmp_path / "select/lr-0.003/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(tmp_path / "seed-1" / "model")  # as if it had been killed before it ended
-    assert transfer(recipe, tmp_path, rates=(3e-3, 1e-6), seeds=2, device="cpu") == found
-    assert (tmp_path / "select/lr-0.003/metrics.jsonl").stat().st_mtime_ns == written
+    assert transfer(recipe, tmp_path, rates=(3e-3, 1e-6), seeds=2, device="cpu") == outcome
+    assert (tmp_path / "select/lr-0.003/metrics.jsonl").stat().st_mtime_ns == changed
 
 
 def test_one_run_is_a_run_like_any_other(recipe, tmp_path):
-    found = transfer(replace(recipe, length=Span(2), seed=5), tmp_path, device="cpu")
-    assert (list(found.runs), found.selection, found.mean()[1]) == ([5], {}, 0.0)
+    outcome = transfer(replace(recipe, length=Span(2), seed=5), tmp_path, device="cpu")
+    assert (list(outcome.runs), outcome.selection, outcome.mean()[1]) == ([5], {}, 0.0)
     assert (tmp_path / "model").is_dir() and not (tmp_path / "select").exists()
     with pytest.raises(ValueError, match="seeds is 0"):
         transfer(recipe, tmp_path, seeds=0)
@@ -74,27 +79,34 @@ def test_one_run_is_a_run_like_any_other(recipe, tmp_path):
 
 def test_a_rate_that_diverges_is_not_chosen_and_ends_nothing(recipe, tmp_path, capsys):
     wild = replace(recipe, optim=Optim("sgd", clip=0.0), length=Span(30), evaluate_every=Span(30))
-    found = transfer(wild, tmp_path, rates=(0.1, 1e20), device="cpu")
-    assert (found.lr, found.selection[1e20]) == (0.1, None) and found.selection[0.1] > 0
+    outcome = transfer(wild, tmp_path, rates=(0.1, 1e20), device="cpu")
+    assert (outcome.lr, outcome.selection[1e20]) == (0.1, None)
+    assert outcome.selection[0.1].value > 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "learning rate 1e+20 on held-out images failed, and has no value: 3 steps in a" in shown
     with pytest.raises(FloatingPointError, match="no learning rate of 1e[+]20 works"):
         transfer(wild, tmp_path, rates=(1e20,), device="cpu")
 
 
-def test_only_what_learns_labels_is_selected_by_them(recipe, tmp_path):
-    with pytest.raises(
-        ValueError, match="selected by accuracy, which MaskedPatches does not learn"
-    ):
-        transfer(replace(recipe, objective=MaskedPatches()), tmp_path, rates=(0.1,), device="cpu")
+def test_what_learns_without_labels_is_selected_by_its_loss(recipe, tmp_path):
+    masked = replace(recipe, objective=MaskedPatches())
+    outcome = transfer(masked, tmp_path, rates=(1e-9, 3e-3), device="cpu")
+    losses = outcome.selection
+    assert losses[3e-3].unit.better == "lower"
+    assert outcome.lr == 3e-3 and losses[3e-3].value < losses[1e-9].value
 
 
-def test_of_equal_rates_the_lowest_is_chosen_and_none_that_failed():
-    assert best({0.03: 0.9, 0.003: 0.9, 0.01: 0.8, 0.1: None}) == 0.003
+def test_the_best_rate_by_the_metrics_own_direction():
+    def measured(*values, unit):
+        rates = (0.003, 0.01, 0.03)
+        return {rate: Metric("x", value, unit) for rate, value in zip(rates, values, strict=True)}
 
-
-def test_without_a_held_out_part_there_is_no_mean():
-    assert Transfer(0.1, {}, {0: {}}).metric() == ""
+    assert best(measured(0.9, 0.8, 0.9, unit=SHARE)) == 0.003  # of equal ones the lowest
+    assert best(measured(0.9, 0.8, 0.8, unit=NATS)) == 0.01
+    assert best(measured(0.1, math.nan, 0.2, unit=SHARE)) == 0.03
+    assert best(measured(0.1, 0.2, 0.2, unit=SHARE) | {0.1: None}) == 0.01  # which failed
+    with pytest.raises(ValueError, match="measures nothing on held-out images"):
+        best({0.1: None})
 
 
 def test_rates_that_learn_nothing_are_not_said_to_diverge(recipe, tmp_path):

@@ -103,14 +103,15 @@ def _rates(command: Finetune) -> tuple[float, ...]:
 
 
 def _print_selection(outcome: Transfer) -> None:
-    """The accuracy of every learning rate that was tried, and which one was chosen."""
+    """What every learning rate that was tried reached, and which one was chosen."""
     if not outcome.selection:
         return
-    table = Table("learning rate", "held-out top-1", "")
-    for rate, value in outcome.selection.items():
-        accuracy = "failed" if value is None else f"{value:.2%}"
+    name = outcome.selection[outcome.lr].name
+    table = Table("learning rate", name, "")
+    for rate, metric in outcome.selection.items():
+        value = "failed" if metric is None else metric.unit.text(metric.value)
         mark = "chosen" if rate == outcome.lr else ""
-        table.add_row(f"{rate:g}", accuracy, mark)
+        table.add_row(f"{rate:g}", value, mark)
     Console().print(table)
     ends = min(outcome.selection), max(outcome.selection)
     if len(outcome.selection) > 1 and outcome.lr in ends:
@@ -121,13 +122,13 @@ def _print_selection(outcome: Transfer) -> None:
 
 def _print_seeds(outcome: Transfer) -> None:
     """What the final runs reached, where there are several."""
-    name = outcome.metric()
-    if not name or len(outcome.runs) == 1:
+    if len(outcome.runs) == 1 or None in outcome.runs.values():
         return
-    table = Table("seed", name)
-    for seed, metrics in outcome.runs.items():
-        table.add_row(str(seed), f"{metrics[name]:.2%}")
+    first = next(iter(outcome.runs.values()))
+    table = Table("seed", first.name)
+    for seed, metric in outcome.runs.items():
+        table.add_row(str(seed), metric.unit.text(metric.value))
     Console().print(table)
-    mean, deviation = outcome.mean()
+    mean, deviation = (first.unit.text(value) for value in outcome.mean())
     count = len(outcome.runs)
-    print(f"{name}: {mean:.2%} ± {deviation:.2%} (mean and standard deviation of {count} seeds)")
+    print(f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")

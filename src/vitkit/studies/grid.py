@@ -8,13 +8,14 @@ one and tries failed ones anew. The table, `results.parquet`, is made from what 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from rich.console import Console
 
+from vitkit.evaluate import Metric
+from vitkit.evaluate.metric import plain_number
 from vitkit.system.files import whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.train import Recipe, train
@@ -22,6 +23,7 @@ from vitkit.train.log import read_metrics
 from vitkit.train.record import differences, to_json
 
 RECORD = "cell.json"  # in a cell's directory, once it has ended: what it was, and why it failed
+METRICS = "metrics.jsonl"  # there, what was measured on the way
 RESULTS = "results.parquet"  # in the grid's directory
 Setting = str | int | float | bool
 
@@ -41,22 +43,23 @@ class Cell:
 
 
 class Row(NamedTuple):
-    """One metric of a finished cell at its last evaluation; or a failed cell, which has no value."""
+    """One metric of a finished cell at its last evaluation; or a failed cell, which has none."""
 
     cell: str
     """Name of the cell."""
     settings: dict[str, Setting]
     """Its settings."""
-    metric: str | None
-    """Such as "test/top1"; None for a failed cell."""
-    value: float | None
-    """None for a failed cell, and for what was not a number."""
-    unit: str | None
-    """What the value counts."""
-    step: int | None
+    metric: Metric | None = None
+    """What was measured, with its unit and interval; None for a failed cell."""
+    primary: bool = False
+    """Whether runs are compared by this metric: the first of the recipe's first evaluator, on the last part."""
+    step: int | None = None
     """Training steps before the evaluation."""
     error: str | None = None
     """Why the cell failed; None for a finished one."""
+
+
+COLUMNS = ("cell", "metric", "value", "low", "high", "unit", "primary", "step", "error")
 
 
 def run_grid(
@@ -114,32 +117,57 @@ def read_rows(grid_dir: Path) -> list[Row]:
     """The rows of every cell that has ended, by name, from what the cells wrote down; nothing is run."""
     rows = []
     for path in sorted(grid_dir.rglob(RECORD)):
-        record = json.loads(path.read_text("utf-8"))
         name = str(path.parent.relative_to(grid_dir))
-        if record["error"] is not None:
-            rows.append(Row(name, record["settings"], None, None, None, None, record["error"]))
+        record = json.loads(path.read_text("utf-8"))
+        failed = Row(name, record["settings"], error=record["error"])
+        if failed.error is not None:
+            rows.append(failed)
             continue
-        for metric, value, unit, step in _last_evaluation(path.parent):
-            rows.append(Row(name, record["settings"], metric, value, unit, step))
+        evaluations = [line for line in read_metrics(path.parent / METRICS) if "metrics" in line]
+        for line in evaluations:
+            if line["step"] != evaluations[-1]["step"]:
+                continue
+            for metric in line["metrics"].values():
+                primary = metric.name == line.get("primary")
+                rows.append(Row(name, record["settings"], metric, primary, line["step"]))
     return rows
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
-    """Rows as a parquet file, with a column for every setting. Raises OSError."""
+    """Rows as a parquet file with the columns cell, one for every setting, metric, value, low and high (the interval of 95 %
+    confidence), unit, primary, step, error; what is not there, or no number, is null. Raises OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = list(dict.fromkeys(name for row in rows for name in row.settings))
+    settings = list(dict.fromkeys(name for row in rows for name in row.settings))
     columns = {"cell": pa.array([row.cell for row in rows], pa.string())}
-    for name in names:
+    for name in settings:
         columns[name] = _column([row.settings.get(name) for row in rows])
-    columns["metric"] = pa.array([row.metric for row in rows], pa.string())
-    columns["value"] = pa.array([row.value for row in rows], pa.float64())
-    columns["unit"] = pa.array([row.unit for row in rows], pa.string())
+    metrics = [_plain(row.metric) for row in rows]
+    columns["metric"] = pa.array([metric["name"] for metric in metrics], pa.string())
+    for name in ("value", "low", "high"):
+        columns[name] = pa.array([metric[name] for metric in metrics], pa.float64())
+    columns["unit"] = pa.array([metric["unit"] for metric in metrics], pa.string())
+    columns["primary"] = pa.array([row.primary for row in rows], pa.bool_())
     columns["step"] = pa.array([row.step for row in rows], pa.int64())
     columns["error"] = pa.array([row.error for row in rows], pa.string())
     with whole(path) as new:
         pq.write_table(pa.table(columns), new)
+
+
+def _plain(metric: Metric | None) -> dict:
+    """A metric as a table holds it."""
+    if metric is None:
+        return dict.fromkeys(("name", "value", "low", "high", "unit"))
+    value, _ = plain_number(metric.value)
+    low, high = metric.interval or (None, None)
+    return {
+        "name": metric.name,
+        "value": value,
+        "low": low,
+        "high": high,
+        "unit": metric.unit.name,
+    }
 
 
 def _column(values: list):
@@ -165,7 +193,7 @@ def _share(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
             f"two cells of a grid have one name, so they would share a directory: {names}"
         )
     for cell in cells:
-        clashes = sorted(cell.settings.keys() & set(Row._fields))
+        clashes = sorted(cell.settings.keys() & set(COLUMNS))
         if clashes:
             raise ValueError(
                 f"the table has a column {clashes[0]!r} of its own; call that setting something else"
@@ -211,20 +239,3 @@ def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
     if run_dir.is_dir():  # else not even that could be made
         from_rank_0(lambda: write_json(run_dir / RECORD, record))
     return error
-
-
-def _last_evaluation(run_dir: Path) -> list[tuple[str, float | None, str | None, int]]:
-    """(name, value, unit, step) of every metric of a run's last evaluation."""
-    lines = [
-        line for line in read_metrics(run_dir / "metrics.jsonl") if line["event"] == "evaluation"
-    ]
-    if not lines:
-        return []
-    step = lines[-1]["step"]
-    at_step = [line["metrics"] for line in lines if line["step"] == step]
-    metrics = [metric for of_evaluator in at_step for metric in of_evaluator.values()]
-    rows = []
-    for metric in metrics:
-        value = metric.value if isfinite(metric.value) else None
-        rows.append((metric.name, value, metric.unit.name, step))
-    return rows

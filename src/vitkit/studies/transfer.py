@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from vitkit.evaluate import Metric
 from vitkit.studies.grid import Cell, run_grid
 from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
@@ -15,26 +16,18 @@ from vitkit.train import Recipe
 
 
 class Transfer(NamedTuple):
-    """What a protocol reached."""
+    """What a protocol reached. Runs are compared by the first metric of their recipe's first evaluator."""
 
     lr: float
     """The learning rate of the final runs."""
-    selection: dict[float, float | None]
-    """The first held-out metric of every rate that was tried, None for one that failed; empty if none was."""
-    runs: dict[int, dict[str, float]]
-    """Metrics of the final runs by seed."""
-
-    def metric(self) -> str:
-        """What the final runs are compared by: the first metric of the last part that they evaluate; empty without one."""
-        names = list(next(iter(self.runs.values())))
-        if not names:
-            return ""
-        part = names[-1].partition("/")[0]
-        return next(name for name in names if name.startswith(f"{part}/"))
+    selection: dict[float, Metric | None]
+    """What every rate that was tried reached on held-out images, None for one that failed; empty if none was."""
+    runs: dict[int, Metric | None]
+    """What the final runs reached, by seed; None if they measure nothing."""
 
     def mean(self) -> tuple[float, float]:
-        """Mean of that metric over the seeds, and the sample standard deviation (0 for one seed)."""
-        values = [metrics[self.metric()] for metrics in self.runs.values()]
+        """Mean over the seeds, and the sample standard deviation (0 for one seed)."""
+        values = [metric.value for metric in self.runs.values()]
         if len(values) == 1:
             return values[0], 0.0
         return statistics.fmean(values), statistics.stdev(values)
@@ -73,9 +66,10 @@ def transfer(
             raise FloatingPointError(f"seed {row.settings['seed']} failed: {row.error}")
 
     # What they reached
-    runs = {cell.recipe.seed: {} for cell in cells}
+    runs = dict.fromkeys(cell.recipe.seed for cell in cells)
     for row in rows:
-        runs[row.settings["seed"]][row.metric] = row.value
+        if row.primary:
+            runs[row.settings["seed"]] = row.metric
     outcome = Transfer(recipe.optim.lr, selection, runs)
     from_rank_0(lambda: write_json(run_dir / "transfer.json", _to_json(outcome)))
     return outcome
@@ -83,16 +77,12 @@ def transfer(
 
 def select(
     recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
-) -> dict[float, float | None]:
-    """Held-out accuracy of a recipe at every learning rate, each a run in `run_dir`/select; None for one that fails.
+) -> dict[float, Metric | None]:
+    """What a recipe reaches on held-out images at every learning rate, each a run in `run_dir`/select; None for one that fails.
 
-    The test part is not looked at. Raises ValueError for an objective without accuracy, FloatingPointError when all rates
-    diverge.
+    The test part is not looked at. Raises FloatingPointError when all rates diverge, ValueError for a recipe whose evaluator
+    measures nothing that is better or worse.
     """
-    if not recipe.objective.head("class", classes=2):
-        raise ValueError(
-            f"a learning rate is selected by accuracy, which {type(recipe.objective).__name__} does not learn"
-        )
     recipe = replace(recipe, data=replace(recipe.data, parts="select"))
     rates = sorted(set(rates))
     try:
@@ -103,15 +93,24 @@ def select(
             f"no learning rate of {tried} works; try lower --rates ({error})"
         ) from error
     selection = dict.fromkeys(rates)
-    for row in reversed(rows):  # so that the first metric of a run, its accuracy, is what stays
-        selection[row.settings["lr"]] = row.value
+    for row in rows:
+        if row.primary:
+            selection[row.settings["lr"]] = row.metric
     return selection
 
 
-def best(selection: dict[float, float | None]) -> float:
-    """The rate with the highest accuracy of those that have one; of equal ones the lowest."""
-    measured = {rate: value for rate, value in selection.items() if value is not None}
-    return max(sorted(measured), key=measured.get)
+def best(selection: dict[float, Metric | None]) -> float:
+    """The best rate of those that were measured; of equal ones the lowest. Raises ValueError if none was."""
+    chosen = None
+    for rate in sorted(selection):
+        metric = selection[rate]
+        if metric is None:
+            continue
+        if chosen is None or metric.beats(selection[chosen]):
+            chosen = rate
+    if chosen is None:
+        raise ValueError("the recipe measures nothing on held-out images, so no rate can be chosen")
+    return chosen
 
 
 def _candidate(recipe: Recipe, rate: float) -> Cell:
@@ -136,9 +135,18 @@ def _final(recipe: Recipe, seed: int) -> Cell:
 
 def _to_json(outcome: Transfer) -> dict:
     """What transfer.json holds."""
-    selection = {f"{rate:g}": value for rate, value in outcome.selection.items()}
-    values = {"lr": outcome.lr, "selection": selection, "runs": outcome.runs}
-    values["metric"] = outcome.metric()
-    if values["metric"]:
+    values = {"lr": outcome.lr, "selection": {}, "runs": {}}
+    for rate, metric in outcome.selection.items():
+        values["selection"][f"{rate:g}"] = _named(metric)
+    for seed, metric in outcome.runs.items():
+        values["runs"][seed] = _named(metric)
+    if None not in outcome.runs.values():
         values["mean"], values["std"] = outcome.mean()
     return values
+
+
+def _named(metric: Metric | None) -> dict | None:
+    """A metric as plain values, its name among them."""
+    if metric is None:
+        return None
+    return {"metric": metric.name, **metric.to_json()}
