@@ -219,7 +219,7 @@ def convert(command: Convert) -> int:
     for difference in proof.differences:
         print(f"computed differently there: {difference}")
     if proof.largest is None:
-        print(f"no library is here to open {command.to} with, so its logits were not compared")
+        print(f"logits were not compared: no other library here opens {command.to}")
     else:
         print(
             f"{proof.library}: logits differ by {proof.largest:.1e} at most (the largest logit is {proof.scale:.3g})"

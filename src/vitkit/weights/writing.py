@@ -26,7 +26,10 @@ def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
         write_tensors(path, tensors_in(format, classifier), to_json(classifier))
     else:
         endings = " or ".join(format.endings)
-        raise ValueError(f"{path} should end in {endings} for {format.name}")
+        message = f"{path} should end in {endings} for {format.name}"
+        if format.directory:
+            message += "; a name without an ending becomes a directory"
+        raise ValueError(message)
     return path
 
 
