@@ -52,6 +52,13 @@ def test_logits_are_those_of_evaluation_and_need_no_gradient(classifier, images)
     assert torch.equal(logits, expected)
 
 
+def test_features_are_what_the_head_reads(classifier, images):
+    features = classifier.features(images)
+    assert features.shape == (3, 32)
+    logits = classifier.model.head(features)
+    torch.testing.assert_close(logits, classifier.logits(images))
+
+
 def test_logits_are_float32_whatever_computes_them(classifier, images):
     with torch.autocast("cpu", torch.bfloat16):
         assert classifier.logits(images).dtype == torch.float32

@@ -119,7 +119,8 @@ def _likeliest(
     runtime: Runtime, images: Tensor, top: int
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
     """uint8 (B, 3, h, w) -> for each image its likeliest classes and their probabilities."""
-    probabilities = activate(runtime.logits(images), runtime.activation)  # (B, K)
+    with torch.inference_mode():
+        probabilities = activate(runtime.logits(images), runtime.activation)  # (B, K)
     best = probabilities.topk(min(top, probabilities.shape[-1]))
     for classes, values in zip(best.indices.tolist(), best.values.tolist(), strict=True):
         yield tuple(runtime.labels[k] for k in classes), tuple(values)

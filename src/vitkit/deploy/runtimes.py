@@ -14,7 +14,7 @@ from vitkit.weights.classifier import Activation
 
 
 class Runtime(Protocol):
-    """A classifier as something runs it. A Classifier itself is one: PyTorch, on the device where its model is."""
+    """A classifier as something runs it. A Classifier itself is one: PyTorch runs it, on the device of its model."""
 
     @property
     def preprocessing(self) -> Preprocessing:

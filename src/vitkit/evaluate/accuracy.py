@@ -39,8 +39,7 @@ class Accuracy:
 
         def read(batch: Batch) -> tuple[Tensor, ...]:
             targets = numbers[batch.targets]
-            images = classifier.preprocessing.normalise(batch.images)
-            logits = classifier.model(images).float()  # (B, K)
+            logits = classifier.logits(batch.images)  # (B, K)
             likeliest = logits.topk(min(5, logits.shape[-1])).indices
             right = likeliest == targets[:, None]
             loss = F.cross_entropy(logits, targets, reduction="none")

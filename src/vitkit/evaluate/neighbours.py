@@ -42,8 +42,7 @@ class Neighbours:
         classifier = subject.classifier
 
         def read(batch: Batch) -> tuple[Tensor, Tensor]:
-            images = classifier.preprocessing.normalise(batch.images)
-            features = classifier.model.features(images).float()
+            features = classifier.features(batch.images)  # (B, D)
             return F.normalize(features, dim=-1), batch.targets
 
         passed = collect(classifier.model, part.batches, read, classifier.device)

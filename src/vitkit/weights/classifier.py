@@ -3,7 +3,7 @@
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -62,17 +62,24 @@ class Classifier:
         images = [self.preprocessing(picture) for picture in pictures]
         return torch.stack(images).to(self.device)
 
-    @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
-        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, K), in evaluation mode.
+        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, K), without a gradient, in evaluation mode.
 
         A model without a head gives its representation, (B, D).
         """
+        return self._compute(self.model, images)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, D): what the head reads."""
+        return self._compute(self.model.features, images)
+
+    @torch.no_grad()  # not inference_mode: what trains on evaluates too, and FSDP keeps memory that it takes here
+    def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         images = self.preprocessing.normalise(images.to(self.device, non_blocking=True))
         training = self.model.training
         self.model.eval()
         try:
-            return self.model(images).float()
+            return function(images).float()
         finally:
             self.model.train(training)
 
