@@ -63,12 +63,9 @@ def test_two_steps_saved_and_used(name, photographs, tmp_path, capsys):
     )
     status, out, err = say(capsys, *train, run)
     assert status == 0, out + err
-    said = json.loads((run / "model" / "config.json").read_text())
-    assert (
-        said["vitkit"]["model"]["kind"]
-        == json.loads((run / "recipe.json").read_text())["model"]["kind"]
-    )
     found = load(run, quiet=True)
+    ran = json.loads((run / "recipe.json").read_text())
+    assert ran["model"]["class"] == type(found.model.config).__name__
     assert found.labels == ("cat", "ship") and found.model.head.weight.any()
 
     status, out, err = say(capsys, "show", run)
@@ -143,7 +140,7 @@ def test_a_run_of_another_family_is_not_continued_nor_begun_from(photographs, tm
     assert (
         status == 1
         and "holds a run of another recipe" in err
-        and "model.kind: resnet -> lenet" in err
+        and "model.class: ResNetConfig -> LeNetConfig" in err
     )
     status, _, err = say(
         capsys,
@@ -163,7 +160,7 @@ def test_a_run_of_another_family_is_not_continued_nor_begun_from(photographs, tm
     status, _, err = say(
         capsys, *train, "--model", "S/8", "--workdir", tmp_path / "c", "--init", tmp_path / "run"
     )
-    assert status == 1 and "kind: resnet -> vit" in err
+    assert status == 1 and "class: ResNetConfig -> ViTConfig" in err
 
 
 def test_a_model_that_is_none_and_images_that_it_cannot_take(photographs, tmp_path, capsys):

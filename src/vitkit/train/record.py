@@ -21,7 +21,7 @@ FREE_ON_RESUME = (
 def to_json(node: Any, declared: Any = None) -> Any:
     """A recipe, or a part of it, as plain values; spans as text.
 
-    A dataclass that is not of its `declared` type says its class under "kind": two objectives with the same settings are
+    A dataclass that is not of its `declared` type says its "class": two objectives with the same settings are
     two recipes. A node whose type is not declared is its own.
     """
     if isinstance(node, Span):
@@ -33,7 +33,7 @@ def to_json(node: Any, declared: Any = None) -> Any:
         return node
     values = {}
     if declared is not None and type(node) is not _without_none(declared):
-        values["kind"] = getattr(node, "kind", None) or class_name(type(node))
+        values["class"] = class_name(type(node))  # no field can be called so
     types = get_type_hints(type(node))
     for setting in fields(node):
         values[setting.name] = to_json(getattr(node, setting.name), types[setting.name])
@@ -49,22 +49,16 @@ def _without_none(declared: Any) -> Any:
 
 
 def class_name(kind: type) -> str:
-    """A class as a file names it: by its name alone for vitkit's own, else as "module:Class" or "path/of/file.py:Class"."""
+    """A class as a file names it: by its name alone for vitkit's own, else as "module:Class" or "file.py:Class".
+
+    A file is named without its folder, so that a run goes on from wherever it is started and on whichever machine.
+    """
     module = kind.__module__
     if module.partition(".")[0] == "vitkit":
         return kind.__name__
     if module == "__main__" and hasattr(sys.modules[module], "__file__"):
-        module = file_name(sys.modules[module].__file__)
+        module = Path(sys.modules[module].__file__).name
     return f"{module}:{kind.__qualname__}"
-
-
-def file_name(path: Path | str) -> str:
-    """A file's path in the form that recipes name it by, however it was spelled: from here, where it lies below."""
-    path = Path(path).resolve()
-    here = Path.cwd().resolve()
-    if path.is_relative_to(here):
-        path = path.relative_to(here)
-    return path.as_posix()
 
 
 def differences(ran: dict, asked: dict, prefix: str = "") -> list[str]:

@@ -1,0 +1,126 @@
+"""Evaluators of a run: each when it is due, on the images it is meant for, once."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from vitkit.evaluate import Accuracy, Eval, Metric, Neighbours
+from vitkit.evaluate.metric import NATS
+from vitkit.objectives import SelfDistillation
+from vitkit.system.span import Span
+from vitkit.train import Interrupted, last_metrics, primary_metric, train
+from vitkit.train.log import Log, read_metrics
+from vitkit.train.recipe import Facts, resolve
+
+
+@pytest.fixture
+def sketches(tmp_path):
+    """Thirty digits as files, in folders of other names than their classes' order."""
+    found = load_digits()
+    for i in range(30):
+        path = tmp_path / "sketches" / str(found.target[i]) / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((found.images[i] * 15).astype("uint8")).convert("RGB").save(path)
+    return str(tmp_path / "sketches")
+
+
+def evaluations(run_dir):
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    return [(line["step"], line["evaluator"]) for line in lines if line["event"] == "evaluation"]
+
+
+def test_each_has_its_own_span_and_images(tiny, quiet, tmp_path, sketches):
+    evals = (Eval(Accuracy()), Eval(Neighbours(k=3), Span(15)), Eval(Accuracy(), data=sketches))
+    train(replace(tiny, evals=evals), tmp_path / "run", "cpu", quiet)
+    steps = {}
+    for step, title in evaluations(tmp_path / "run"):
+        steps.setdefault(title, []).append(step)
+    every = [10, 20, 30]
+    assert steps == {"Accuracy": every, "Neighbours": [15, 30], "Accuracy on sketches": every}
+    metrics = last_metrics(tmp_path / "run")
+    assert metrics["sketches/seen"].value == 30 and metrics["test/neighbours/seen"].value == 359
+    assert primary_metric(tmp_path / "run") == metrics["test/top1"]
+    ran = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert [each["every"] for each in ran["evals"]] == ["10 steps", "15 steps", "10 steps"]
+    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert data["others"]["sketches"][0] == 30 and "sketches" not in data["counts"]
+
+
+@dataclass(frozen=True)
+class Nosy:
+    """An evaluator of one's own, that interrupts the run the first time."""
+
+    flag: str
+
+    def judges(self, target):
+        return True
+
+    def measure(self, subject, part):
+        from pathlib import Path
+
+        if not Path(self.flag).exists():
+            Path(self.flag).touch()
+            raise Interrupted
+        yield Metric("nosy", math.inf, NATS)
+
+
+def test_what_was_measured_before_an_interruption_is_not_measured_again(tiny, quiet, tmp_path):
+    evals = (Eval(Accuracy()), Eval(Nosy(str(tmp_path / "flag"))))
+    recipe = replace(tiny, evals=evals, length=Span(10))
+    with pytest.raises(Interrupted):
+        train(recipe, tmp_path / "run", "cpu", quiet)
+    assert evaluations(tmp_path / "run") == [(10, "Accuracy")]
+    train(recipe, tmp_path / "run", "cpu", quiet)
+    assert evaluations(tmp_path / "run") == [(10, "Accuracy"), (10, "Nosy")]
+    assert last_metrics(tmp_path / "run")["test/nosy"].value == math.inf
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_what_is_not_finite_is_null_with_a_note(quiet, tmp_path):
+    log = Log(tmp_path, 0, 10, console=quiet)
+    log.training(3, 8, math.nan, math.inf, 0.1)
+    log.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert line["loss"] is line["norm"] is None and line["lr"] == 0.1
+    assert line["notes"] == {"loss": "nan", "norm": "inf"}
+    (again,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert math.isnan(again["loss"]) and again["norm"] == math.inf and "notes" not in again
+
+
+FACTS = Facts(100, tuple("0123456789"))
+
+
+def test_unless_told_they_are_the_objectives(tiny):
+    assert resolve(tiny, FACTS).evals == (Eval(Accuracy(), Span(10)),)
+    distilled = replace(tiny, objective=SelfDistillation(local_size=4))
+    assert resolve(distilled, FACTS).evals == (Eval(Neighbours(), Span(10)),)
+    assert resolve(distilled, Facts(100, (), "none")).evals == ()
+
+
+@pytest.mark.parametrize(
+    ("evals", "message"),
+    [
+        ((Eval(Accuracy()), Eval(Accuracy(), Span(3))), "two of the recipe's evals are called Acc"),
+        ((Eval(Neighbours(3)), Eval(Neighbours(5))), "are called Neighbours"),
+    ],
+)
+def test_two_of_one_name_are_refused(tiny, evals, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(replace(tiny, evals=evals), FACTS)
+
+
+def test_images_that_cannot_be_judged_by_are_refused(tiny, quiet, tmp_path, sketches):
+    distilled = replace(tiny, objective=SelfDistillation(), evals=(Eval(Neighbours()),))
+    with pytest.raises(ValueError, match="Neighbours cannot measure on 'digits', whose targets"):
+        resolve(distilled, Facts(100, (), "none"))
+    (tmp_path / "more" / "sketches").mkdir(parents=True)
+    both = [Eval(Accuracy(), data=sketches), Eval(Neighbours(), data=f"{tmp_path}/more/sketches")]
+    with pytest.raises(ValueError, match="would both be called sketches"):
+        train(replace(tiny, evals=tuple(both)), tmp_path / "run", "cpu", quiet)
+    with pytest.raises(ValueError, match="there is no folder"):
+        train(replace(tiny, evals=(Eval(Accuracy(), data="x"),)), tmp_path / "run", "cpu", quiet)
