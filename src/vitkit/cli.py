@@ -132,7 +132,7 @@ def _run(command: Command, words: list[str]) -> int:
 
 
 def _spans():
-    """Durations on the command line are one word: --length 10epochs."""
+    """Durations on the command line are one word: --length 10epochs, or none where there may be none."""
     import tyro
 
     from vitkit.system.span import Span
@@ -143,14 +143,21 @@ def _spans():
     def rule(
         info: tyro.constructors.PrimitiveTypeInfo,
     ) -> tyro.constructors.PrimitiveConstructorSpec | None:
-        if info.type is not Span:
+        if info.type not in (Span, Span | None):
             return None
+        optional = info.type is not Span
+
+        def parse(words: list[str]) -> Span | None:
+            if optional and words == ["none"]:
+                return None
+            return Span.parse(words[0])
+
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs=1,
             metavar="DURATION",
-            instance_from_str=lambda words: Span.parse(words[0]),
-            is_instance=lambda value: isinstance(value, Span),
-            str_from_instance=lambda span: [str(span).replace(" ", "")],
+            instance_from_str=parse,
+            is_instance=lambda value: isinstance(value, Span) or (optional and value is None),
+            str_from_instance=lambda span: [str(span).replace(" ", "").lower()],
         )
 
     return registry

@@ -1,9 +1,11 @@
 """An objective is one file, wherever it lies: trained by a recipe, named in what is saved, set on the command line."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -15,55 +17,12 @@ from vitkit.system.span import Span
 from vitkit.train import train
 from vitkit.train.record import class_name, differences, to_json
 
-FOCAL = '''"""Focal loss (Lin et al. 2017): easy examples count less."""
-
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-
-import torch.nn.functional as F
-
-from vitkit.evaluate import Accuracy
-from vitkit.objectives import Learner
-from vitkit.recipes import digits
-
-
-@dataclass(frozen=True)
-class Focal:
-    gamma: float = 2.0
-    """How much less an easy example counts."""
-
-    def head(self, target, classes):
-        return classes
-
-    def activation(self):
-        return "softmax"
-
-    def evaluators(self, target):
-        return (Accuracy(),)
-
-    def learner(self, model, preprocessing):
-        return FocalLearner(model, self.gamma)
-
+PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
+OTHER = '''
 
 @dataclass(frozen=True)
 class Other(Focal):
-    pass
-
-
-class FocalLearner(Learner):
-    def __init__(self, model, gamma):
-        super().__init__()
-        self.model = model
-        self.gamma = gamma
-
-    def forward(self, images, targets, keys):
-        loss = F.cross_entropy(self.model(images).float(), targets, reduction="none")
-        return ((1 - (-loss).exp()) ** self.gamma * loss).mean()
-
-
-def focal():
-    return replace(digits(), objective=Focal())
+    """Another class, with the same settings."""
 
 
 def other():
@@ -74,7 +33,9 @@ QUICK = "--length 2steps --optim.warmup 0 --batch 16 --data.no-check --device cp
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(FOCAL)
+    """The objective that the documentation shows, and another one."""
+    (focal,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "mine.py").write_text(focal + OTHER)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "mine.py"
 
@@ -82,27 +43,27 @@ def file(tmp_path, monkeypatch):
 def test_one_of_ones_own_is_trained_from_a_file(file, capsys):
     """And another class with the same settings is another recipe: its run is not taken for this one's."""
     words = ["--objective.gamma", "3", "--workdir", "run", *QUICK]
-    assert main(["train", "mine.py:focal", *words]) == 0
+    assert main(["train", "mine.py:recipe", *words]) == 0
     ran = json.loads((file.parent / "run" / "recipe.json").read_text())
     assert ran["objective"] == {"class": "mine.py:Focal", "gamma": 3.0}
     assert main(["train", str(file), *words]) == 1  # no function is named
     capsys.readouterr()
     assert main(["train", "mine.py:other", *words]) == 1
     assert "objective.class: mine.py:Focal -> mine.py:Other" in capsys.readouterr().err
-    assert main(["train", f"{file}:focal", *words]) == 0
+    assert main(["train", f"{file}:recipe", *words]) == 0
     assert "this run is finished" in capsys.readouterr().out
 
 
 def test_its_settings_are_on_the_command_line(file):
     """Without a word of the library that reads it, on standard error or as a warning."""
-    command = [sys.executable, "-W", "error", "-m", "vitkit", "train", "mine.py:focal", "--help"]
+    command = [sys.executable, "-W", "error", "-m", "vitkit", "train", "mine.py:recipe", "--help"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == ""
-    assert "--objective.gamma" in done.stdout and "How much less" in done.stdout
+    assert "--objective.gamma" in done.stdout and "How much less; 0 is" in done.stdout
 
 
 def test_what_is_saved_names_what_is_not_declared(file, tiny):
-    saved = to_json(recipe("mine.py:focal"))
+    saved = to_json(recipe("mine.py:recipe"))
     assert saved["objective"]["class"] == "mine.py:Focal"
     assert saved["model"]["class"] == "ViTConfig" and "class" not in saved["optim"]
     assert to_json(tiny)["objective"]["class"] == "Supervised"

@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from vitkit.cli import main
 from vitkit.evaluate import Accuracy, Eval, Metric, Neighbours
 from vitkit.evaluate.metric import NATS
 from vitkit.objectives import SelfDistillation
@@ -60,8 +63,6 @@ class Nosy:
         return True
 
     def measure(self, subject, part):
-        from pathlib import Path
-
         if not Path(self.flag).exists():
             Path(self.flag).touch()
             raise Interrupted
@@ -79,6 +80,18 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(tiny, qu
     assert last_metrics(tmp_path / "run")["test/nosy"].value == math.inf
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_the_ones_that_the_documentation_shows(tiny, quiet, tmp_path, sketches, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "evaluation.md"
+    names = {}
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(code, names)
+    monkeypatch.chdir(tmp_path)
+    evals = (*names["evals"], Eval(names["Confidence"]()))
+    train(replace(tiny, evals=evals), tmp_path / "run", "cpu", quiet)
+    metrics = last_metrics(tmp_path / "run")
+    assert "sketches/top1" in metrics and 0 < metrics["test/confidence"].value < 1
 
 
 def test_what_is_not_finite_is_null_with_a_note(quiet, tmp_path):
@@ -124,3 +137,17 @@ def test_images_that_cannot_be_judged_by_are_refused(tiny, quiet, tmp_path, sket
         train(replace(tiny, evals=tuple(both)), tmp_path / "run", "cpu", quiet)
     with pytest.raises(ValueError, match="there is no folder"):
         train(replace(tiny, evals=(Eval(Accuracy(), data="x"),)), tmp_path / "run", "cpu", quiet)
+
+
+def test_named_on_the_command_line_they_have_settings(tmp_path, capsys):
+    words = ["train", "digits", "--evals", "neighbours", "accuracy", "--workdir", str(tmp_path)]
+    words += "--evals.0.evaluator.k 3 --evals.0.every 1steps --length 2steps --batch 16".split()
+    words += "--optim.warmup 0 --data.no-check --device cpu".split()
+    assert main(words) == 0
+    steps = [(step, title) for step, title in evaluations(tmp_path)]
+    assert steps == [(1, "Neighbours"), (2, "Neighbours"), (2, "Accuracy")]
+    assert primary_metric(tmp_path).name == "test/neighbours/top1"
+    assert json.loads((tmp_path / "recipe.json").read_text())["evals"][0]["evaluator"]["k"] == 3
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path), "digits", "--evals", "neighbours", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["neighbours/top1", "neighbours/seen"]

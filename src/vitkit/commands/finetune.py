@@ -9,7 +9,9 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands import Defaults
+from vitkit.commands.recipe import with_evals
 from vitkit.data import Columns
+from vitkit.evaluate import EvaluatorName
 from vitkit.recipes.finetune import SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.studies import Transfer, transfer
@@ -51,6 +53,8 @@ class Finetune(Start):
     """Learning rates to choose from; unless told the preset's, or 0.001, 0.003, 0.01 and 0.03."""
     seeds: int = 1
     """Final runs, one a seed; their mean and standard deviation is said."""
+    evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
+    """What measures the runs, instead of accuracy; each then has settings, such as --evals.0.every and --evals.0.data."""
     workdir: Path | None = None
     """Directory of the run; runs/NAME unless told."""
     device: str = "auto"
@@ -73,6 +77,7 @@ def defaults(words: list[str]) -> Defaults:
         known_words = [word for word in words if word not in ("-h", "--help")]
     known, _ = tyro.cli(Known, prog="vitkit finetune", args=known_words, return_unknown_args=True)
     recipe = paper(known.model, known.data, known.preset, known.image, known.columns)
+    recipe = with_evals(recipe, words)
     settings = Finetune(known.model, known.data, known.preset, known.image, recipe=recipe)
     return Defaults(settings, words=2 if named else 0)
 

@@ -8,6 +8,7 @@ from tyro.conf import arg
 
 from vitkit.commands import Defaults
 from vitkit.commands.recipe import first_recipe
+from vitkit.evaluate import EvaluatorName
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.watchdog import PATIENCE
 from vitkit.train import Recipe
@@ -21,6 +22,9 @@ class Train:
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
     """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit models` lists them."""
+    evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
+    """What measures the run, instead of what the recipe says; each then has settings, such as --evals.0.every and
+    --evals.0.data."""
     workdir: Path | None = None
     """Directory of the run; runs/NAME unless told. Run the same command again to continue it."""
     device: str = "auto"

@@ -56,7 +56,7 @@ class Eval:
     evaluator: Evaluator
     """What measures."""
     every: Span | None = None
-    """Time between two evaluations; None is the recipe's `evaluate_every`. One always ends the run."""
+    """Time between two evaluations; none is the recipe's `evaluate_every`. One always ends the run."""
     data: str = ""
     """Images to measure on, as `data.source` takes them; empty is what the run holds out."""
     columns: Columns = field(default_factory=Columns)
