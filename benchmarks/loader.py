@@ -72,7 +72,7 @@ def vitkit(
     )
     changes = {} if library else {"vitkit.data.engine.jpeg._library": lambda: None}
     if torchvisions_crops:
-        changes["vitkit.data.transforms.inception_box"] = torchvision_box
+        changes["vitkit.data.augmentation.inception_box"] = torchvision_box
 
     def start(seed: int) -> Batches:
         stream = train_batches(

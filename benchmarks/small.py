@@ -52,7 +52,7 @@ def peer(source: Source, *more) -> Iterator:
 
 
 def ours(source: Source, how: Augmentation, place: torch.device) -> Iterator:
-    return train_batches(source, how, Preprocessing(size=SIDE), BATCH, 0, 0, WORKERS, place=place)
+    return train_batches(source, how, Preprocessing(size=SIDE), BATCH, 0, 0, WORKERS, device=place)
 
 
 def rate(stream: Iterator, steps: int, place: torch.device) -> float:

@@ -8,8 +8,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_image
 
-from vitkit.data import randaugment
-from vitkit.data.randaugment import GREY, OPERATIONS, RandAugment
+from vitkit.data.randaugment import GREY, OPERATIONS, draw_operations
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +20,10 @@ def photo():
 
 
 def after(name, photo, magnitude, seed=0):
-    torch.manual_seed(seed)
     image = torch.from_numpy(np.array(photo)).permute(2, 0, 1)
     before = image.clone()
-    found = OPERATIONS[name](image, magnitude / 10)
+    kind, generator = OPERATIONS[name], torch.Generator().manual_seed(seed)
+    found = kind.apply(image, kind.draw(magnitude / 10, image.shape[1:], generator))
     assert found.dtype == torch.uint8 and torch.equal(image, before)
     return found.permute(1, 2, 0).numpy()
 
@@ -130,15 +129,12 @@ def test_a_magnitude_of_zero_is_not_without_effect(photo):
     assert np.array_equal(after("Posterize", photo, 0), pixels & 128)
 
 
-def test_layers_are_drawn_alike_and_from_all_each_time(monkeypatch):
-    drawn = []
-    for name in OPERATIONS:
-        record = lambda image, level, name=name: drawn.append((name, level)) or image  # noqa: E731
-        monkeypatch.setitem(randaugment.OPERATIONS, name, record)
-    torch.manual_seed(0)
-    for _ in range(1600):
-        RandAugment(2, 15)(torch.zeros(3, 4, 4, dtype=torch.uint8))
-    assert {level for _, level in drawn} == {1.5} and len(drawn) == 3200
+def test_layers_are_drawn_alike_and_from_all_each_time():
+    generator = torch.Generator().manual_seed(0)
+    drawn = [step for _ in range(1600) for step in draw_operations(2, 15, (4, 4), generator)]
+    factors = {step.value for step in drawn if step.name == "Color"}
+    assert factors == {1.8 * 1.5 + 0.1} and len(drawn) == 3200
+    assert {step.value for step in drawn if step.name == "Rotate"} == {45.0, -45.0}
     names = [name for name, _ in drawn]
     assert all(150 < count < 250 for count in Counter(names).values()) and len(set(names)) == 16
     twice = sum(first == second for first, second in zip(names[::2], names[1::2], strict=True))

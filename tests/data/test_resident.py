@@ -87,7 +87,7 @@ def test_a_gpu_gathers_the_same_images(photos):
     kept = decoded(photos, 1 << 20, 0)
     for how in WAYS:
         for one, other in zip(
-            take(photos, how, 0), take(kept, how, 2, place=torch.device("cuda")), strict=True
+            take(photos, how, 0), take(kept, how, 2, device=torch.device("cuda")), strict=True
         ):
             assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(one, other, strict=True))
 

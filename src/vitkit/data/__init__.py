@@ -1,5 +1,6 @@
 """From images on disk to batches on their way to a model."""
 
+from vitkit.data.augmentation import Augmentation, Draw, apply, augment, draw, place
 from vitkit.data.check import check_images
 from vitkit.data.dataset import from_dataset
 from vitkit.data.engine.resident import decoded
@@ -8,6 +9,7 @@ from vitkit.data.images import BadImage, Picture, open_image
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
 from vitkit.data.mix import mix, uniforms
 from vitkit.data.opening import Parts, Splits, open_parts, open_source, open_splits
+from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import (
     Source,
     fingerprint,
@@ -20,13 +22,13 @@ from vitkit.data.sources import (
 )
 from vitkit.data.tables import Columns
 from vitkit.data.targets import Target
-from vitkit.data.transforms import Augmentation, Preprocessing, augment
 
 __all__ = [
     "Augmentation",
     "BadImage",
     "Batch",
     "Columns",
+    "Draw",
     "Parts",
     "Picture",
     "Preprocessing",
@@ -34,10 +36,12 @@ __all__ = [
     "Splits",
     "Target",
     "WorkerDied",
+    "apply",
     "augment",
     "check_images",
     "decoded",
     "default_workers",
+    "draw",
     "eval_batches",
     "fingerprint",
     "from_dataset",
@@ -46,6 +50,7 @@ __all__ = [
     "open_parts",
     "open_source",
     "open_splits",
+    "place",
     "split_off",
     "stratified",
     "subset",

@@ -7,7 +7,7 @@ decided by (seed, epoch, example). So a run is continued by its step number alon
 Where examples can only be read many together (row groups of large parquet files, remote shards), a permutation goes
 through windows of some of these chunks: which chunks meet in a window, and the order inside it, are random.
 
-Legend: B batch, N examples, h w pixels.
+Legend: B batch, N examples, K classes, h w pixels.
 """
 
 import itertools
@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.data.augmentation import Augmentation, augment, suit, warm_up
 from vitkit.data.engine.resident import Drawing, Stack, gathered, stackable
 from vitkit.data.engine.slots import in_slots
 from vitkit.data.engine.workers import AHEAD, batches_ahead, forked, in_order
 from vitkit.data.images import BadImage, open_image
+from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
-from vitkit.data.transforms import Augmentation, Preprocessing, augment, policies, suit
 from vitkit.system.machine import cpus
 
 MAX_WORKERS = 16
@@ -49,7 +50,7 @@ class Batch(NamedTuple):
 
 
 def default_workers(source: Source | None = None) -> int:
-    """Worker processes that suit this machine's CPU quota, one being left to the model; 0 where nothing is decoded."""
+    """Worker processes that suit this machine's CPU quota, one being left to the model; 0 if nothing is to be decoded."""
     if source is not None and isinstance(source.store, Arrays):
         return 0
     return max(1, min(MAX_WORKERS, cpus() - 1))
@@ -64,12 +65,12 @@ def train_batches(
     after: int,
     workers: int,
     share: tuple[int, int] = (0, 1),
-    place: torch.device | None = None,
+    device: torch.device | None = None,
 ) -> Iterator[Batch]:
     """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented. Close it to end its workers.
 
     workers: processes that prepare batches; 0 is none besides this one. share: (rank, ranks) yields this rank's equal
-    part of every batch, so that all ranks together see what one would. place: where the model is; images that are decoded
+    part of every batch, so that all ranks together see what one would. device: that of the model; images that are decoded
     already and need no resize are kept, and augmented, there, and for a GPU others go into page-locked memory.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
     """
@@ -78,20 +79,18 @@ def train_batches(
         raise ValueError("there are no images to train on")
     if seed < 0 or after < 0:
         raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
+    _check_workers(workers)
     part = _part(batch, share)
-    policies(
-        augmentation, preprocessing.mean
-    )  # imports what they need once here, rather than in every worker
+    device = device or torch.device("cpu")
     rows = _Rows(source, batch, seed, part, after)
-    if stackable(source, augmentation, preprocessing) and workers >= 0:
-        stack = Stack.of(source, augmentation, preprocessing, place or torch.device("cpu"))
-        drawing = Drawing(augmentation, preprocessing.size, _Stream(seed, _AUGMENT))
-        return _stacked(
-            gathered(stack, drawing, rows, workers if place and place.type == "cuda" else 0), source
-        )
+    if stackable(source, augmentation, preprocessing):
+        stack = Stack.of(source, augmentation, preprocessing, device)
+        drawing = Drawing(augmentation, preprocessing, _Stream(seed, _AUGMENT))
+        ahead = workers if device.type == "cuda" else 0
+        return _stacked(gathered(stack, drawing, rows, ahead), source)
+    warm_up(augmentation)
     build = _Training(source, augmentation, preprocessing, seed, part)
-    pin = place is not None and place.type == "cuda"
-    return _stream(build, rows, source, preprocessing, part, workers, pin)
+    return _prepared(build, rows, workers, pin=device.type == "cuda")
 
 
 def eval_batches(
@@ -104,9 +103,11 @@ def eval_batches(
 ) -> "EvalBatches":
     """Every example once, in order, in batches of `batch`; can be gone through again and again.
 
-    The last batch is filled up with rows whose `real` is False. share and pin: as in train_batches; every rank gets
-    as many batches. Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
+    The last batch is filled up with rows whose `real` is False. share: as in train_batches; every rank gets as many
+    batches. pin: into page-locked memory. Raises ValueError for a batch that cannot be, and while it runs BadImage with
+    the image's name.
     """
+    _check_workers(workers)
     return EvalBatches(source, preprocessing, batch, workers, _part(batch, share), pin)
 
 
@@ -127,9 +128,7 @@ class EvalBatches:
     def __iter__(self) -> Iterator[Batch]:
         build = _Evaluation(self.source, self.preprocessing, self.batch, self.part)
         workers = min(self.workers, len(self))
-        return _stream(
-            build, range(len(self)), self.source, self.preprocessing, self.part, workers, self.pin
-        )
+        return _prepared(build, range(len(self)), workers, self.pin)
 
 
 def order(
@@ -137,7 +136,8 @@ def order(
 ) -> np.ndarray:
     """The permutation of `count` examples in an epoch, counted from 0: int64 (count,).
 
-    chunks: which chunk each example lies in, int64 (count,), and how many of them make a window; None if each is read alone.
+    chunks: which chunk each example lies in, int64 (count,), and how many of them make a window; None if each is read
+    alone.
     """
     random = _Stream(seed, _ORDER).at(epoch, 0)
     plain = random.permutation(count)
@@ -159,24 +159,24 @@ class _Rows:
     after: int
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        count, chunks = len(self.source), self.source.chunks()
+        count = len(self.source)
+        chunks = self.source.chunks()
         orders: dict[int, np.ndarray] = {}
         for step in itertools.count(self.after):
-            epochs, places = np.divmod(
-                step * self.batch + np.arange(self.part.start, self.part.stop), count
-            )
-            rows = np.stack([epochs, places], axis=1)
+            positions = step * self.batch + np.arange(self.part.start, self.part.stop)
+            epochs, positions = np.divmod(positions, count)
+            rows = np.stack([epochs, positions], axis=1)
             for epoch in np.unique(epochs).tolist():
                 if epoch not in orders:
                     orders = {epoch: order(count, self.seed, epoch, chunks)}
                 here = epochs == epoch
-                rows[here, 1] = orders[epoch][places[here]]
+                rows[here, 1] = orders[epoch][positions[here]]
             yield rows
 
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """(epoch, example) of every row -> Batch."""
+    """(epoch, example) of every row -> Batch, or what is wrong with an image. Works in a worker."""
 
     source: Source
     augmentation: Augmentation
@@ -189,13 +189,13 @@ class _Training:
 
     def fill(self, images: Tensor, rows: np.ndarray) -> "Batch | Exception":
         """The batch whose images are written into `images`."""
-        batch = _empty(rows[:, 1].tolist(), self.source, images)
+        batch = _batch(self.source, images, rows[:, 1])
         stream = _Stream(self.seed, _AUGMENT)
         for row, (epoch, index) in enumerate(rows.tolist()):
             try:
                 picture = open_image(self.source[index][0], self.source.name(index))
                 random = stream.at(epoch, index)
-                batch.images[row] = augment(picture, self.augmentation, self.preprocessing, random)
+                images[row] = augment(picture, self.augmentation, self.preprocessing, random)
             except (BadImage, OSError) as error:
                 return error
         return batch
@@ -203,7 +203,7 @@ class _Training:
 
 @dataclass(frozen=True, eq=False)
 class _Evaluation:
-    """Number of a batch, counted from 0 -> Batch."""
+    """Number of a batch, counted from 0 -> Batch, or what is wrong with an image. Works in a worker."""
 
     source: Source
     preprocessing: Preprocessing
@@ -215,29 +215,28 @@ class _Evaluation:
 
     def fill(self, images: Tensor, number: int) -> "Batch | Exception":
         """The batch whose images are written into `images`."""
-        places = [number * self.batch + i for i in self.part]
-        last = len(self.source) - 1
-        batch = _empty([min(place, last) for place in places], self.source, images)
-        for row, place in enumerate(places):
-            if place > last:
-                batch.images[row], batch.targets[row], batch.real[row] = 0, 0, False
-                continue
+        indices = number * self.batch + np.arange(self.part.start, self.part.stop)
+        count = len(self.source)
+        batch = _batch(self.source, images, indices.clip(max=count - 1))
+        padding = torch.from_numpy(indices >= count)
+        batch.images[padding] = 0
+        batch.targets[padding] = 0
+        batch.real[padding] = False
+        for row, index in enumerate(indices[indices < count].tolist()):
             try:
-                batch.images[row] = self.preprocessing(
-                    open_image(self.source[place][0], self.source.name(place))
-                )
+                picture = open_image(self.source[index][0], self.source.name(index))
+                images[row] = self.preprocessing(picture)
             except (BadImage, OSError) as error:
                 return error
         return batch
 
 
-def _stream(
-    build, steps, source: Source, preprocessing: Preprocessing, part: range, workers: int, pin: bool
+def _prepared(
+    build: _Training | _Evaluation, steps: object, workers: int, pin: bool
 ) -> Iterator[Batch]:
-    if workers < 0:
-        raise ValueError(f"workers is {workers}; it is 0 or more")
-    source.prepare()
-    shape = (len(part), 3, *preprocessing.size)
+    """The batch of every step, prepared by worker processes."""
+    build.source.prepare()
+    shape = (len(build.part), 3, *build.preprocessing.size)
     if workers and forked() and not pin:  # pinning copies a batch anyway, in a thread of its own
         return in_slots(build, steps, workers, AHEAD, shape)
     return in_order(build, steps, workers, pin, batches_ahead(workers, math.prod(shape)))
@@ -245,12 +244,22 @@ def _stream(
 
 def _stacked(parts: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
     for images, indices in parts:
-        targets = torch.from_numpy(source.targets_of(indices.numpy()))
-        yield Batch(images, targets, torch.ones(len(indices), dtype=torch.bool), indices)
+        yield _batch(source, images, indices.numpy())
+
+
+def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
+    """A batch of these examples, all real; their images may still have to be written."""
+    targets = torch.from_numpy(source.targets_of(indices))
+    real = torch.ones(len(indices), dtype=torch.bool)
+    return Batch(images, targets, real, torch.from_numpy(indices))
+
+
+def _images(part: range, preprocessing: Preprocessing) -> Tensor:
+    return torch.empty(len(part), 3, *preprocessing.size, dtype=torch.uint8)
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:
-    """Which rows of every batch a rank builds. Raises ValueError where they cannot be shared out equally."""
+    """Which rows of every batch a rank builds. Raises ValueError if they cannot be shared out equally."""
     rank, ranks = share
     if batch < 1 or not 0 <= rank < ranks or batch % ranks:
         raise ValueError(
@@ -259,14 +268,9 @@ def _part(batch: int, share: tuple[int, int]) -> range:
     return range(batch // ranks * rank, batch // ranks * (rank + 1))
 
 
-def _images(part: range, preprocessing: Preprocessing) -> Tensor:
-    return torch.empty(len(part), 3, *preprocessing.size, dtype=torch.uint8)
-
-
-def _empty(indices: list[int], source: Source, images: Tensor) -> Batch:
-    """A batch of these examples; what is in `images` is still to be written."""
-    targets = torch.from_numpy(source.targets_of(np.asarray(indices)))
-    return Batch(images, targets, torch.ones(len(indices), dtype=torch.bool), torch.tensor(indices))
+def _check_workers(workers: int) -> None:
+    if workers < 0:
+        raise ValueError(f"workers is {workers}; it is 0 or more")
 
 
 class _Stream:

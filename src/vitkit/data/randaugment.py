@@ -8,8 +8,10 @@ sharpness differ by up to three levels (they round at other places), a shear in 
 Legend: h w pixels.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import atan, degrees
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,24 +19,76 @@ from torchvision.transforms.v2 import functional as F
 
 GREY = 128  # what an operation uncovers
 
+Value = float | int | tuple[int, int, int] | None
 
-@dataclass(frozen=True)
-class RandAugment:
-    """So many operations, one after another, each drawn from all of them and always applied, at one magnitude.
 
-    Draws from PyTorch's global generator, as torchvision's transforms do.
-    """
+class Operation(NamedTuple):
+    """One operation as it was drawn."""
 
-    layers: int
-    magnitude: int
-    """0 to 20, AugReg's largest; above 22 posterize has no meaning. 0 is not without effect."""
+    name: str
+    """One of OPERATIONS."""
+    value: Value
+    """What its kind draws: degrees, a factor, pixels ..."""
 
     def __call__(self, image: Tensor) -> Tensor:
         """uint8 (3, h, w) -> uint8 (3, h, w)."""
-        operations = list(OPERATIONS.values())
-        for i in torch.randint(len(operations), (self.layers,)).tolist():
-            image = operations[i](image, self.magnitude / 10)
-        return image
+        return OPERATIONS[self.name].apply(image, self.value)
+
+
+def draw_operations(
+    layers: int, magnitude: int, size: tuple[int, int], generator: torch.Generator
+) -> tuple[Operation, ...]:
+    """`layers` operations, one after another, each drawn from all of them and always applied, at one magnitude.
+
+    magnitude: 0 to 20, AugReg's largest; above 22 posterize has no meaning, and 0 is not without effect. size: (h, w) of
+    the images.
+    """
+    names = list(OPERATIONS)
+    chosen = torch.randint(len(names), (layers,), generator=generator).tolist()
+    level = magnitude / 10
+    return tuple(
+        Operation(names[i], OPERATIONS[names[i]].draw(level, size, generator)) for i in chosen
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How an operation is drawn, and how it is applied."""
+
+    draw: Callable[[float, tuple[int, int], torch.Generator], Any]
+    """(level, (h, w), generator) -> its value. The level is the magnitude over 10."""
+    apply: Callable[[Tensor, Any], Tensor]
+    """(uint8 (3, h, w), its value) -> uint8 (3, h, w)"""
+
+
+def fixed(value: Callable[[float], Value]) -> Callable:
+    """A function of the level alone; nothing is drawn."""
+    return lambda level, size, generator: value(level)
+
+
+def signed(most: float) -> Callable:
+    """So much at level 1, in either direction."""
+
+    def draw(level: float, size: tuple[int, int], generator: torch.Generator) -> float:
+        value = most * level
+        return value if torch.rand((), generator=generator) < 0.5 else -value
+
+    return draw
+
+
+def square(level: float, size: tuple[int, int], generator: torch.Generator) -> tuple[int, int, int]:
+    """A centre (y, x) anywhere, and half the side: 40 pixels at level 1."""
+    y, x = (int(torch.randint(side, (), generator=generator)) for side in size)
+    return y, x, int(40 * level)
+
+
+def nothing(level: float) -> None:
+    """The operation has no value."""
+
+
+def enhancement(level: float) -> float:
+    """A factor; 1 changes nothing, and is that of a magnitude of 5."""
+    return 1.8 * level + 0.1
 
 
 def solarize_add(image: Tensor, addition: int) -> Tensor:
@@ -48,9 +102,9 @@ def contrast(image: Tensor, factor: float) -> Tensor:
     return (grey + factor * (image.float() - grey)).clamp(0, 255).byte()
 
 
-def cutout(image: Tensor, half: int) -> Tensor:
-    """A square of twice `half` a side is grey; its centre is anywhere, so part of it may be outside."""
-    y, x = (int(torch.randint(side, ())) for side in image.shape[1:])
+def cutout(image: Tensor, at: tuple[int, int, int]) -> Tensor:
+    """A square is grey, of which a part may lie outside: (centre y, centre x, half a side)."""
+    y, x, half = at
     image = image.clone()
     image[:, max(y - half, 0) : y + half, max(x - half, 0) : x + half] = GREY
     return image
@@ -64,31 +118,21 @@ def moved(
     return F.affine(image, 0.0, [x, y], 1.0, shear, fill=GREY, center=[0.5, 0.5])
 
 
-def either(value: float) -> float:
-    """The value or its negative."""
-    return value if torch.rand(()) < 0.5 else -value
-
-
-def enhancement(level: float) -> float:
-    """A factor; 1 changes nothing, and is that of a magnitude of 5."""
-    return 1.8 * level + 0.1
-
-
-OPERATIONS = {  # of an image and a level, the magnitude over 10
-    "AutoContrast": lambda image, level: F.autocontrast(image),
-    "Equalize": lambda image, level: F.equalize(image),
-    "Invert": lambda image, level: F.invert(image),
-    "Rotate": lambda image, level: F.rotate(image, either(30 * level), fill=GREY),
-    "Posterize": lambda image, level: F.posterize(image, max(int(4 * level), 1)),
-    "Solarize": lambda image, level: F.solarize(image, int(256 * level) % 256),
-    "Color": lambda image, level: F.adjust_saturation(image, enhancement(level)),
-    "Contrast": lambda image, level: contrast(image, enhancement(level)),
-    "Brightness": lambda image, level: F.adjust_brightness(image, enhancement(level)),
-    "Sharpness": lambda image, level: F.adjust_sharpness(image, enhancement(level)),
-    "ShearX": lambda image, level: moved(image, shear_x=either(0.3 * level)),
-    "ShearY": lambda image, level: moved(image, shear_y=either(0.3 * level)),
-    "TranslateX": lambda image, level: moved(image, x=either(100 * level)),
-    "TranslateY": lambda image, level: moved(image, y=either(100 * level)),
-    "Cutout": lambda image, level: cutout(image, int(40 * level)),
-    "SolarizeAdd": lambda image, level: solarize_add(image, int(110 * level)),
+OPERATIONS: dict[str, Kind] = {
+    "AutoContrast": Kind(fixed(nothing), lambda image, _: F.autocontrast(image)),
+    "Equalize": Kind(fixed(nothing), lambda image, _: F.equalize(image)),
+    "Invert": Kind(fixed(nothing), lambda image, _: F.invert(image)),
+    "Rotate": Kind(signed(30), lambda image, angle: F.rotate(image, angle, fill=GREY)),
+    "Posterize": Kind(fixed(lambda level: max(int(4 * level), 1)), F.posterize),
+    "Solarize": Kind(fixed(lambda level: int(256 * level) % 256), F.solarize),
+    "Color": Kind(fixed(enhancement), F.adjust_saturation),
+    "Contrast": Kind(fixed(enhancement), contrast),
+    "Brightness": Kind(fixed(enhancement), F.adjust_brightness),
+    "Sharpness": Kind(fixed(enhancement), F.adjust_sharpness),
+    "ShearX": Kind(signed(0.3), lambda image, shear: moved(image, shear_x=shear)),
+    "ShearY": Kind(signed(0.3), lambda image, shear: moved(image, shear_y=shear)),
+    "TranslateX": Kind(signed(100), lambda image, pixels: moved(image, x=pixels)),
+    "TranslateY": Kind(signed(100), lambda image, pixels: moved(image, y=pixels)),
+    "Cutout": Kind(square, cutout),
+    "SolarizeAdd": Kind(fixed(lambda level: int(110 * level)), solarize_add),
 }

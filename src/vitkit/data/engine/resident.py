@@ -1,7 +1,7 @@
 """Small data sets decoded once: kept as pixels, which workers share, or on the model's device where no worker is needed.
 
 Neither changes a batch: decoding a box gives the pixels of a full decode, and what is random is drawn from the same
-numbers. So a run may be continued with or without.
+numbers by the same function. So a run may be continued with or without.
 
 Legend: B batch, N examples, h w pixels.
 """
@@ -14,26 +14,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data.crops import random_box
+from vitkit.data.augmentation import Augmentation, draw
 from vitkit.data.engine.workers import forked, in_order
 from vitkit.data.images import BadImage, open_image
+from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays, Store
-from vitkit.data.transforms import Augmentation, Preprocessing, policies
 from vitkit.system.progress import Shown, silent
 
 CHUNK = 64  # images that a worker decodes before it hands them over
+SAMPLE = 50  # images whose sizes say how much memory all of them will take
 
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
     """Decoded pictures of any sizes, one after the other. Row i is example i."""
 
-    origin: Store  # for names and marks
-    rows: np.ndarray  # of the origin
-    block: np.ndarray  # uint8, all pixels
-    starts: np.ndarray  # (N,): where each begins
-    sizes: np.ndarray  # (N, 2): height and width
+    origin: Store
+    """For names and identities."""
+    rows: np.ndarray
+    """(N,): of the origin."""
+    block: np.ndarray
+    """uint8: all pixels."""
+    starts: np.ndarray
+    """(N,): where each begins."""
+    sizes: np.ndarray
+    """(N, 2): height and width."""
 
     def read(self, row: int) -> np.ndarray:
         """uint8 (h, w, 3); a view, so do not write to it."""
@@ -57,40 +63,47 @@ class Pixels:
 def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> Source:
     """The same examples, decoded into memory by `workers` processes, if that takes at most `limit` bytes; else as they were.
 
-    Only where workers are forked, and so share it.
-    Raises BadImage with the image's name.
+    Only where workers are forked, and so share it. Raises BadImage with the image's name.
     """
-    if limit <= 0 or not len(source) or not forked():
-        return source
-    if (
-        isinstance(source.store, Arrays | Pixels) or source.chunks() is not None
-    ):  # decoded; or more than memory holds
-        return source
-    sample = range(0, len(source), -(-len(source) // 50))
-    each = np.mean([np.prod(open_image(source[i][0], source.name(i)).size) * 3 for i in sample])
-    if each * len(source) > limit:
+    if not _worth_decoding(source, limit):
         return source
     source.prepare()
     block = np.empty(limit, np.uint8)  # pages that are never written to take no memory
-    sizes, end = np.zeros((len(source), 2), np.int32), 0
-    chunks = range(0, len(source), CHUNK)
-    found = in_order(_Decoding(source), chunks, min(workers, len(chunks) // 4))
-    for start, images in zip(chunks, shown(found, len(chunks)), strict=True):
+    sizes = np.zeros((len(source), 2), np.int32)
+    end = 0
+    starts = range(0, len(source), CHUNK)
+    chunks = in_order(_Decoding(source), starts, min(workers, len(starts) // 4))
+    for start, images in zip(starts, shown(chunks, len(starts)), strict=True):
         for i, image in enumerate(images, start):
             if end + image.size > limit:
                 return source
             block[end : end + image.size] = image.ravel()
-            sizes[i], end = image.shape[:2], end + image.size
-    if cache := getattr(source.store, "cache", None):
+            sizes[i] = image.shape[:2]
+            end += image.size
+    cache = getattr(source.store, "cache", None)
+    if cache is not None:
         cache.clear()  # the encoded ones are not needed any more
-    starts = np.cumsum([0, *sizes.prod(axis=1, dtype=np.int64)[:-1] * 3])
-    store = Pixels(source.store, source.rows, block[:end], starts, sizes)
+    begins = np.cumsum([0, *sizes.prod(axis=1, dtype=np.int64)[:-1] * 3])
+    store = Pixels(source.store, source.rows, block[:end], begins, sizes)
     return replace(source, store=store, rows=np.arange(len(source)))
+
+
+def _worth_decoding(source: Source, limit: int) -> bool:
+    """Whether examples are encoded, lie in memory or on a disk, and seem to fit in `limit` bytes once decoded."""
+    if limit <= 0 or not len(source) or not forked():
+        return False
+    if isinstance(source.store, Arrays | Pixels):
+        return False
+    if source.chunks() is not None:  # more than memory holds
+        return False
+    sample = range(0, len(source), -(-len(source) // SAMPLE))
+    sizes = [open_image(source[i][0], source.name(i)).size for i in sample]
+    return float(np.mean([np.prod(size) * 3 for size in sizes])) * len(source) <= limit
 
 
 @dataclass(frozen=True, eq=False)
 class _Decoding:
-    """First index of a chunk -> its images, or what is wrong."""
+    """First index of a chunk -> its images, or what is wrong. Works in a worker."""
 
     source: Source
 
@@ -104,11 +117,7 @@ class _Decoding:
 
 def stackable(source: Source, how: Augmentation, preprocessing: Preprocessing) -> bool:
     """Whether whole batches can be made where the model is: pictures decoded and of its size, then shifted and mirrored."""
-    if (
-        how.crop not in ("none", "pad_crop")
-        or policies(how, preprocessing.mean)
-        or preprocessing.resize
-    ):
+    if how.crop not in ("none", "pad_crop") or how.repaints or preprocessing.resize:
         return False
     if isinstance(source.store, Pixels):
         return bool((source.store.sizes == preprocessing.size).all())
@@ -119,60 +128,59 @@ def stackable(source: Source, how: Augmentation, preprocessing: Preprocessing) -
 class Stack:
     """All images as one tensor on a device, padded; a batch is gathered from it in one go."""
 
-    images: Tensor  # uint8 (N, 3, h + 2 pad, w + 2 pad)
+    images: Tensor
+    """uint8 (N, 3, h + 2 pad, w + 2 pad)"""
     size: tuple[int, int]
+    """h, w"""
 
     @classmethod
     def of(
-        cls, source: Source, how: Augmentation, preprocessing: Preprocessing, place: torch.device
+        cls, source: Source, how: Augmentation, preprocessing: Preprocessing, device: torch.device
     ) -> "Stack":
         """The images of a source that is `stackable`."""
         if isinstance(source.store, Pixels):
-            array = source.store.block.reshape(len(source.store.sizes), *preprocessing.size, 3)[
-                source.rows
-            ]
+            shape = (len(source.store.sizes), *preprocessing.size, 3)
+            array = source.store.block.reshape(shape)[source.rows]
         else:
             array = source.store.array[source.rows]
             array = array.reshape(*array.shape[:3], -1)
-        images = torch.from_numpy(array).to(place).permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
+        images = torch.from_numpy(array).to(device).permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
         pad = how.pad if how.crop == "pad_crop" else 0
         return cls(F.pad(images, [pad] * 4).contiguous(), preprocessing.size)
 
-    def gather(self, draws: Tensor) -> Tensor:
-        """Rows of (example, top, left, mirrored), int64 (B, 4) -> uint8 (B, 3, h, w)."""
-        example, top, left, mirrored = draws.to(self.images.device, non_blocking=True).T[
-            ..., None
-        ]  # (B, 1) each
-        height, width = (torch.arange(n, device=self.images.device) for n in self.size)
+    def gather(self, drawn: Tensor) -> Tensor:
+        """Rows of (example, top, left, flip), int64 (B, 4) -> uint8 (B, 3, h, w)."""
+        device = self.images.device
+        height = torch.arange(self.size[0], device=device)
+        width = torch.arange(self.size[1], device=device)
+        channels = torch.arange(3, device=device)
+        example, top, left, flip = drawn.to(device, non_blocking=True).T[..., None]  # (B, 1) each
         rows = top + height  # (B, h)
-        columns = left + torch.where(mirrored.bool(), self.size[1] - 1 - width, width)  # (B, w)
-        channels = torch.arange(3, device=self.images.device)
-        at = (
+        columns = left + torch.where(flip.bool(), self.size[1] - 1 - width, width)  # (B, w)
+        return self.images[
             example[..., None, None],
             channels[:, None, None],
             rows[:, None, :, None],
             columns[:, None, None, :],
-        )
-        return self.images[at]
+        ]
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """(epoch, example) of every row -> what `augment` would draw for it: int64 (B, 4), as Stack.gather takes it."""
+    """(epoch, example) of every row -> what is drawn for it: int64 (B, 4), as Stack.gather takes it."""
 
     how: Augmentation
-    size: tuple[int, int]
-    stream: object  # its .at(epoch, example) are the random numbers of an example
+    preprocessing: Preprocessing
+    stream: object
+    """Its .at(epoch, example) are the random numbers of an example."""
 
     def __getitem__(self, rows: np.ndarray) -> Tensor:
-        pad, draws = self.how.pad, np.zeros((len(rows), 4), np.int64)
-        padded = self.size[0] + 2 * pad, self.size[1] + 2 * pad
-        for draw, (epoch, index) in zip(draws, rows.tolist(), strict=True):
+        draws = np.zeros((len(rows), 4), np.int64)
+        for row, (epoch, index) in enumerate(rows.tolist()):
             random = self.stream.at(epoch, index)
-            draw[0] = index
-            if self.how.crop == "pad_crop":
-                draw[1:3] = random_box(*padded, self.size, random)[:2]
-            draw[3] = self.how.flip and random.random() < 0.5
+            drawn = draw(self.preprocessing.size, self.how, self.preprocessing, random)
+            top, left = drawn.box[:2] if drawn.box else (0, 0)
+            draws[row] = index, top, left, drawn.flip
         return torch.from_numpy(draws)
 
 

@@ -1,0 +1,132 @@
+"""Preprocessing equals what the published weights were made for."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pictures import encoded, photograph
+from PIL import Image
+
+from vitkit.data import BadImage, Preprocessing, open_image, open_source, preprocessing
+from vitkit.data.preprocessing import resize
+
+TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of the real ViT-Ti/16
+
+
+def by_pillow(data: bytes, shorter: int, size: int, kernel) -> np.ndarray:
+    """Resize the shorter side, keep the aspect, cut out the centre: as the reference pipelines do it with Pillow."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    width, height = image.size
+    scaled = (
+        (shorter, int(shorter * height / width))
+        if width <= height
+        else (int(shorter * width / height), shorter)
+    )
+    image = image.resize(scaled, kernel)
+    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
+    return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+@pytest.mark.parametrize(
+    "name", ["imagenet_val500.parquet", "ants_bees-test.parquet"]
+)  # enlarged, and made smaller
+def test_photographs_are_preprocessed_as_by_pillow(shared, name):
+    source = open_source(str(shared(f"data/{name}")))
+    for i in range(0, len(source), len(source) // 25):
+        data = source[i][0]
+        found = TIMM(open_image(data, "x")).permute(1, 2, 0).numpy()
+        assert np.array_equal(found, by_pillow(data, 248, 224, Image.Resampling.BICUBIC))
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("bilinear", Image.Resampling.BILINEAR), ("bicubic", Image.Resampling.BICUBIC)],
+)
+@pytest.mark.parametrize("size", [(224, 224), (32, 48), (500, 300), (1, 1)])
+def test_a_square_resize_equals_pillows(name, kernel, size):
+    data = encoded(photograph(150, 211), "PNG")
+    found = (
+        Preprocessing(size=size, interpolation=name)(open_image(data, "x")).permute(1, 2, 0).numpy()
+    )
+    want = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], kernel))
+    assert np.array_equal(found, want)
+    # in training both round after each of two passes, with weights of other precision: that can make two levels
+    quick = resize(photograph(150, 211), size, name, antialias=True).permute(1, 2, 0).numpy()
+    off = np.abs(quick.astype(int) - want)
+    assert off.max() <= 2 and (off > 1).mean() < 1e-3
+
+
+def test_without_antialiasing_a_resize_is_google_s_bilinear_within_one_level():
+    """Half-pixel centres, two neighbours a side, however much smaller the result: tf.image.resize's default."""
+    pixels, (h, w) = photograph(90, 131), (24, 40)
+    y = np.clip((np.arange(h) + 0.5) * 90 / h - 0.5, 0, 89)
+    x = np.clip((np.arange(w) + 0.5) * 131 / w - 0.5, 0, 130)
+    low_y, low_x = np.minimum(y.astype(int), 88), np.minimum(x.astype(int), 129)
+    fy, fx = (y - low_y)[:, None, None], (x - low_x)[None, :, None]
+    rows = pixels[low_y] * (1 - fy) + pixels[low_y + 1] * fy
+    want = rows[:, low_x] * (1 - fx) + rows[:, low_x + 1] * fx
+    found = resize(pixels, (h, w), "bilinear", antialias=False).permute(1, 2, 0).numpy()
+    assert np.abs(found - want).max() <= 1.01
+
+
+def test_an_image_of_the_right_size_is_left_alone():
+    pixels = photograph(32, 32)
+    assert np.array_equal(
+        Preprocessing(size=(32, 32))(open_image(pixels, "x")).permute(1, 2, 0), pixels
+    )
+
+
+def test_normalise_is_the_definition():
+    images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).repeat(2, 3, 1, 1)
+    how = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    found = how.normalise(images)
+    mean, std = torch.tensor(how.mean).view(3, 1, 1), torch.tensor(how.std).view(3, 1, 1)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, (images.float() / 255 - mean) / std)
+    ends = Preprocessing().normalise(images)[0, 0].flatten()
+    assert ends[0] == -1 and ends[-1] == 1
+    for bad in (images.float(), images[0], images[:, :1]):
+        with pytest.raises(ValueError, match=r"expected uint8 \(B, 3, h, w\)"):
+            how.normalise(bad)
+
+
+def test_an_image_too_narrow_to_keep_its_aspect_is_refused(monkeypatch):
+    monkeypatch.setattr(preprocessing, "MAX_PIXELS", 100_000)
+    with pytest.raises(BadImage, match="strip is 1000 x 1 pixels: too narrow for a side of 248"):
+        TIMM(open_image(np.zeros((1, 1000), np.uint8), "strip"))
+
+
+def test_preprocessing_survives_json():
+    how = replace(TIMM, size=(160, 224), antialias=False, mean=(0.1, 0.2, 0.3))
+    assert Preprocessing.from_json(json.loads(json.dumps(how.to_json()))) == how
+
+
+@pytest.mark.parametrize("change", [
+    {"size": [224]}, {"size": "224"}, {"size": [0, 224]}, {"size": [224.5, 224]}, {"size": 224}, {"size": [10**9, 1]},
+    {"rule": "round"}, {"resize": 100}, {"resize": "256"}, {"rule": []},
+    {"interpolation": "lanczos"}, {"antialias": "yes"}, {"mean": [0.5]}, {"mean": "abc"}, {"mean": None},
+    {"std": [0, 1, 1]}, {"std": [1, 1, float("nan")]}, {"colour": 1}, {"mean": [[1], [2], [3]]},
+])  # fmt: skip
+def test_garbage_is_no_preprocessing(change):
+    with pytest.raises(ValueError) as caught:
+        Preprocessing.from_json({**Preprocessing().to_json(), **change})
+    assert next(iter(change)) in str(caught.value)
+
+
+@pytest.mark.parametrize("garbage", [None, [], "x", {}, {"size": [224, 224]}])
+def test_other_json_is_no_preprocessing(garbage):
+    with pytest.raises(ValueError, match="a preprocessing has the settings size, rule"):
+        Preprocessing.from_json(garbage)
+
+
+def test_a_square_may_be_cut_too():
+    """DeiT's processor, and few-shot evaluation: both sides to 256, whatever the shape, then the centre."""
+    picture = open_image(encoded(photograph(40, 60), "PNG"), "x")
+    cut, whole = (
+        Preprocessing(size=(24, 24), resize=32)(picture),
+        Preprocessing(size=(32, 32))(picture),
+    )
+    assert torch.equal(cut, whole[:, 4:28, 4:28])
