@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import vitkit
+from vitkit.commands import COMMANDS
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import (
     Backbone,
     LeNet,
-    LeNetConfig,
     ResNet,
     ResNetConfig,
     VisionTransformer,
@@ -97,37 +97,18 @@ def test_models_import_torch_only():
                 )
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        ViTConfig,
-        Backbone,
-        ResNetConfig,
-        LeNetConfig,
-        Preprocessing,
-        Augmentation,
-        Columns,
-        Data,
-        Optim,
-        Supervised,
-        MaskedPatches,
-        MaskedAutoencoder,
-        SelfDistillation,
-        Recipe,
-    ],
-)
-def test_every_setting_is_read_and_frozen(config):
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_setting_of_a_command_is_read_by_it(command):
+    """On the value that the command gets, in its own file; recipes' settings: test_settings.py."""
+    settings = command.load_settings()
+    tree = ast.parse(Path(inspect.getfile(settings)).read_text())
     read = set()
-    for file in FILES:
-        tree = ast.parse(file.read_text())
-        read |= {
-            n.attr
-            for n in ast.walk(tree)
-            if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)
-        }
-    unread = {field.name for field in dataclasses.fields(config)} - read
-    assert not unread, f"{config.__name__}: nobody reads {unread}"
-    assert config.__dataclass_params__.frozen
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in ("command", "settings", "first", "known"):
+                read.add(node.attr)
+    unread = {field.name for field in dataclasses.fields(settings)} - read
+    assert not unread, f"vitkit {command.name}: nobody reads {unread}"
 
 
 def test_nothing_heavy_is_imported_with_vitkit():
