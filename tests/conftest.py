@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from pictures import encoded, photograph
-from PIL import Image
+from pictures import encoded, make_photographs, photograph
 from rich.console import Console
 
 from vitkit.data import Augmentation, Preprocessing
@@ -28,17 +26,6 @@ def shared():
         return path
 
     return find
-
-
-def make_photographs(folder: Path) -> Path:
-    """Two classes of small photographs, reddish ones and bluish ones, in folder/photos."""
-    random = np.random.default_rng(0)
-    for name, colour in (("red", (200, 60, 60)), ("blue", (60, 60, 200))):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i in range(20):
-            pixels = np.clip(random.normal(colour, 40, (40, 30 + i, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.jpg")
-    return folder / "photos"
 
 
 @pytest.fixture

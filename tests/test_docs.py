@@ -48,7 +48,7 @@ DOCUMENTED = [(page.name, command) for page in PAGES for command in commands_in(
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory):
     """Stand-ins for what the pages only name: photographs, a model, a folder to write to."""
-    from conftest import make_photographs
+    from pictures import make_photographs
 
     from vitkit.data import Preprocessing
     from vitkit.weights import Classifier, save
