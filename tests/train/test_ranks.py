@@ -7,8 +7,10 @@ import socket
 import time
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -24,7 +26,7 @@ from vitkit.system.ranks import (
 )
 from vitkit.system.span import Span
 from vitkit.system.watchdog import watchdog
-from vitkit.train import Interrupted, Optim, train
+from vitkit.train import Interrupted, Optim, primary_metric, train
 from vitkit.train.checkpoints import checkpoints
 from vitkit.train.log import read_metrics
 
@@ -175,6 +177,26 @@ def test_objectives_with_parameters_and_teachers(recipe, tmp_path, objective):
     assert together(2, run, recipe, tmp_path / "two") == [0, 0]
     curves_meet(tmp_path / "one", tmp_path / "two")
     weights_meet(tmp_path / "one", tmp_path / "two")
+
+
+def test_numbers_have_their_own_unit_on_two_ranks_too(recipe, tmp_path):
+    colours = np.random.default_rng(0).integers(0, 256, (60, 3)).tolist()
+    lines = ["image,label"]
+    for i, colour in enumerate(colours):
+        Image.new("RGB", (8, 8), tuple(colour)).save(tmp_path / f"{i}.png")
+        lines.append(f"{i}.png,{500.5 + colour[0]}")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    data = replace(recipe.data, source=str(tmp_path / "table.csv"))
+    recipe = replace(recipe, data=data, objective=Supervised("squared"), length=Span(6))
+    run(recipe, tmp_path / "one")
+    assert together(2, run, recipe, tmp_path / "two") == [0, 0]
+    ours, theirs = (primary_metric(tmp_path / name).value for name in ("one", "two"))
+    assert ours == pytest.approx(theirs, rel=1e-4) and 10 < ours < 150
+    head = load_file(tmp_path / "one" / "model" / "model.safetensors")
+    (bias,) = (
+        tensor for name, tensor in head.items() if name.endswith(("head.bias", "classifier.bias"))
+    )
+    assert 500 < bias.item() < 760
 
 
 def exchange(path):

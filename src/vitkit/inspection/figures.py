@@ -35,13 +35,13 @@ class Panel:
     x: str = "step"
 
 
-def plot(panels: Sequence[Panel], columns: int = 2) -> "Figure":
+def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
     """Panels side by side, `columns` in a row."""
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(5 * columns, 3.5 * rows), layout="constrained")
+    figure = Figure(figsize=(3.6 * columns, 3 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).flat
     for panel, axes in zip(panels, grid, strict=False):
         for name, curve in panel.curves.items():

@@ -9,11 +9,13 @@ the batch): micro-batches and ranks then change nothing.
 Legend: B batch, C channels, K classes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing, Target
+from vitkit.data import Preprocessing, Source, Target
 from vitkit.evaluate import Evaluator
 from vitkit.weights.classifier import Activation
 
@@ -26,11 +28,19 @@ class Learner(nn.Module):
 
     model: nn.Module
 
+    def prepare(self, train: Source) -> None:
+        """Called once, before the first update, with the images that it will be trained on."""
+
     def before(self, step: int, total: int) -> None:
         """Called before the update that follows `step` finished ones, of `total`."""
 
     def updated(self, step: int, total: int) -> None:
         """Called after update `step` of `total`."""
+
+    @contextmanager
+    def deployed(self) -> Iterator[None]:
+        """Within it the model is what will be saved: it is measured so. What is trained comes back after."""
+        yield
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by what they show, for the report."""

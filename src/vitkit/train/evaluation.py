@@ -8,11 +8,11 @@ import torch
 from vitkit.data import Source, default_workers, eval_batches, subset
 from vitkit.evaluate import Eval, Metric, Part, Subject
 from vitkit.system.machine import autocast
-from vitkit.system.ranks import gathered, on_rank_0, world
+from vitkit.system.ranks import on_rank_0, world
 from vitkit.system.span import due
 from vitkit.train.data import RunData
 from vitkit.train.log import Log
-from vitkit.train.recipe import Recipe
+from vitkit.train.recipe import Facts, Recipe, output_names
 from vitkit.train.state import State
 from vitkit.train.stop import Stop
 from vitkit.weights import Classifier
@@ -38,7 +38,7 @@ def evaluate(
         by_part = {}
         for name, source in _parts(each, data).items():
             batches = stop.watch(log.evaluating(name, _batches(recipe, state, data, source)))
-            metrics = _measure(each, recipe, state, Part(source, batches), data.facts.labels)
+            metrics = _measure(each, recipe, state, Part(source, batches), data.facts)
             by_part[name] = [metric.within(name) for metric in metrics]
         metrics = [metric for of_part in by_part.values() for metric in of_part]
         primary = ""
@@ -74,15 +74,13 @@ def _batches(recipe: Recipe, state: State, data: RunData, source: Source):
     return eval_batches(source, recipe.data.preprocessing, rows, workers, world(), pin=pin)
 
 
-def _measure(
-    each: Eval, recipe: Recipe, state: State, part: Part, labels: tuple[str, ...]
-) -> list[Metric]:
+def _measure(each: Eval, recipe: Recipe, state: State, part: Part, facts: Facts) -> list[Metric]:
     """What an evaluator says of the model on a part."""
-    known = labels if recipe.model.classes else ()
+    known = output_names(recipe, facts)
     activation = recipe.objective.activation()
-    with state.averaged(), gathered(state.learner), autocast(state.device, recipe.precision):
-        classifier = Classifier(state.learner.model, recipe.data.preprocessing, known, activation)
-        return list(each.evaluator.measure(Subject(classifier, state.learner), part))
+    with state.deployed() as learner, autocast(state.device, recipe.precision):
+        classifier = Classifier(learner.model, recipe.data.preprocessing, known, activation)
+        return list(each.evaluator.measure(Subject(classifier, learner), part))
 
 
 @torch.no_grad()
@@ -92,9 +90,9 @@ def draw(recipe: Recipe, state: State, part: Source, run_dir: Path) -> None:
     some = subset(part, [i * len(part) // count for i in range(count)])
     batch = next(iter(eval_batches(some, recipe.data.preprocessing, count, 0)))
     device = state.device
-    with state.averaged(), gathered(state.learner), autocast(device, recipe.precision):
+    with state.deployed() as learner, autocast(device, recipe.precision):
         images = recipe.data.preprocessing.normalise(batch.images.to(device))
-        pictures = state.learner.eval().pictures(images, batch.indices.to(device))
+        pictures = learner.eval().pictures(images, batch.indices.to(device))
     if pictures and on_rank_0():
         tensors = {name: x.cpu().contiguous() for name, x in pictures.items()}
         order = {"order": ",".join(pictures)}

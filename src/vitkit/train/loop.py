@@ -32,7 +32,7 @@ from vitkit.train.data import RunData, open_data
 from vitkit.train.evaluation import evaluate
 from vitkit.train.log import Log, last_metrics
 from vitkit.train.optim import Optim
-from vitkit.train.recipe import Recipe, resolve
+from vitkit.train.recipe import Facts, Recipe, output_names, resolve
 from vitkit.train.record import differences, to_json
 from vitkit.train.run import claim, locked
 from vitkit.train.state import State, start, trained
@@ -79,7 +79,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
             f"{-(-recipe.batch // world().ranks) * world().ranks}, or another number of them"
         )
     claim(workdir, recipe, data)
-    labels = data.facts.labels if recipe.model.classes else ()
+    labels = output_names(recipe, data.facts)
     model = create(recipe.model, place, recipe.seed)
     if not from_rank_0(lambda: checkpoints(workdir)):
         take_weights(model, recipe.init, labels, say)
@@ -87,6 +87,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         learner = recipe.objective.learner(model, recipe.data.preprocessing).to(place)
+        learner.prepare(data.train)
     for encoder in (part for part in learner.modules() if hasattr(part, "recompute")):
         encoder.recompute = recipe.recompute
     learner = sharded(recipe, learner)
@@ -130,7 +131,7 @@ def _train(recipe: Recipe, workdir: Path, place: torch.device, console: Console)
         finally:
             log.close()
             watchdog.pause()
-    with state.averaged():
+    with state.averaged(), state.learner.deployed():
         weights = {
             name: full_tensor(tensor).to("cpu", copy=True)
             for name, tensor in model.state_dict().items()
@@ -372,6 +373,15 @@ def _skip(
     state.save(workdir, recipe.keep)
 
 
+def _targets(facts: Facts) -> str:
+    """What the images are labelled with, in two words."""
+    if facts.target == "number":
+        return "a number each"
+    if facts.target == "none":
+        return "no labels"
+    return f"{len(facts.labels):,} classes"
+
+
 def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -> str:
     """What is about to run, in the numbers that people get wrong: the effective batch, rate and length."""
     count = sum(p.numel() for p in state.learner.parameters())
@@ -382,7 +392,7 @@ def _opening(recipe: Recipe, data: RunData, state: State, place: torch.device) -
         f"{f'from {recipe.init}: ' if recipe.init else ''}"
         f"{count:,} parameters on {place}{f' and {others} more' if others else ''}, {recipe.precision}; "
         f"{len(data.train):,} training images"
-        f"{f', {held}' if held else ''}, {len(data.facts.labels)} classes, {height} x {width}; "
+        f"{f', {held}' if held else ''}, {_targets(data.facts)}, {height} x {width}; "
         f"{recipe.length} of {recipe.batch} ({recipe.optim.name}, lr {recipe.optim.lr:g}, {recipe.optim.schedule})"
         f"{f'; continuing at step {state.step:,}' if state.step else ''}"
     )

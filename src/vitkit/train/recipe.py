@@ -97,11 +97,14 @@ class Recipe:
 
 
 class Facts(NamedTuple):
-    """What a recipe must know of its data: examples to train on, the classes' names, and what a target is."""
+    """What a recipe must know of its data."""
 
     examples: int
+    """Images to train on."""
     labels: tuple[str, ...]
+    """Names of the classes, if the targets are classes."""
     target: Target = "class"
+    """What a target is."""
 
 
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:
@@ -140,6 +143,16 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
         evals=_resolve_evals(recipe, facts),
         micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
     )
+
+
+def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
+    """What the outputs of a resolved recipe's model are called: the classes, or "value" for a number."""
+    outputs = recipe.model.classes
+    if outputs == len(facts.labels):
+        return facts.labels
+    if outputs == 1 and facts.target == "number":
+        return ("value",)
+    return tuple(map(str, range(outputs)))
 
 
 def _check_data(recipe: Recipe, facts: Facts) -> None:

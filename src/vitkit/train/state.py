@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from vitkit.system.ranks import any_rank, from_rank_0, on_rank_0, world
+from vitkit.system.ranks import any_rank, from_rank_0, gathered, on_rank_0, world
 from vitkit.system.watchdog import watchdog
 from vitkit.train.checkpoints import COUNTERS, begin, checkpoints, digest, finish, prune, verify
 
@@ -72,6 +72,13 @@ class State:
             yield self.learner
         finally:
             self._swap()
+
+    @contextmanager
+    def deployed(self) -> Iterator[nn.Module]:
+        """The learner with the model that will be saved: averaged, as its objective deploys it, its modules whole on every
+        rank so that each can be called. What is trained comes back after."""
+        with self.averaged() as learner, learner.deployed(), gathered(learner):
+            yield learner
 
     def _swap(self) -> None:
         weights = trained(self.learner)
