@@ -415,7 +415,7 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
     from torchvision.models import VisionTransformer as TorchVision
     from transformers import ViTConfig, ViTForImageClassification
 
-    from vitkit.weights.formats.huggingface import config_json
+    from vitkit.weights.formats.huggingface.config import config_json
     from vitkit.weights.formats.timm.architecture import architecture
 
     config = vit(name, gelu="erf")

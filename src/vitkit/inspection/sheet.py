@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+COLOURS = {True: "#1a7f37", False: "#c62828", None: "black"}
+
 
 class Tile(NamedTuple):
     """One picture: pixels uint8 (h, w, 3), its caption, and whether that is right (green), wrong (red) or neither."""
@@ -25,27 +27,29 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
     figure = Figure(figsize=(1.5 * columns, 1.75 * rows), dpi=120, layout="constrained")
-    for place, axes in enumerate(np.ravel(figure.subplots(rows, columns, squeeze=False))):
+    cells = np.ravel(figure.subplots(rows, columns, squeeze=False))
+    for axes in cells:
         axes.axis("off")
-        if place < len(tiles):
-            tile = tiles[place]
-            axes.imshow(
-                tile.pixels,
-                interpolation="nearest" if max(tile.pixels.shape) < 64 else "antialiased",
-            )
-            colour = {True: "#1a7f37", False: "#c62828", None: "black"}[tile.right]
-            caption = tile.caption.replace("$", r"\$")
-            axes.text(
-                0.5,
-                -0.04,
-                caption,
-                ha="center",
-                va="top",
-                fontsize=8,
-                color=colour,
-                transform=axes.transAxes,
-            )
+    for axes, tile in zip(cells, tiles, strict=False):  # the last row may have empty cells
+        _draw(axes, tile)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
+
+
+def _draw(axes, tile: Tile) -> None:
+    """A picture, with its caption below."""
+    small = max(tile.pixels.shape) < 64
+    interpolation = "nearest" if small else "antialiased"
+    axes.imshow(tile.pixels, interpolation=interpolation)
+    axes.text(
+        0.5,
+        -0.04,
+        tile.caption.replace("$", r"\$"),  # no mathematics
+        ha="center",
+        va="top",
+        fontsize=8,
+        color=COLOURS[tile.right],
+        transform=axes.transAxes,
+    )

@@ -263,5 +263,8 @@ def gist(names: Iterable[str]) -> str:
         alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     described = []
     for pattern, same in alike.items():
-        described.append(same[0] if len(same) == 1 else f"{pattern} ({len(same)} times)")
+        if len(same) == 1:
+            described.append(same[0])
+        else:
+            described.append(f"{pattern} ({len(same)} times)")
     return ", ".join(described)

@@ -114,6 +114,7 @@ def _read(file: Path, member: Member) -> Tensor:
     bfloat16 = member.dtype.kind == "V"
     dtype = np.dtype(np.uint16) if bfloat16 else member.dtype
     array = np.frombuffer(buffer, dtype) if buffer else np.empty(0, dtype)
-    array = array.reshape(member.shape, order="F" if member.fortran else "C")
+    order = "F" if member.fortran else "C"
+    array = array.reshape(member.shape, order=order)
     tensor = torch.from_numpy(array.astype(dtype.newbyteorder("="), copy=False))
     return tensor.view(torch.bfloat16) if bfloat16 else tensor

@@ -41,7 +41,9 @@ def open_weights(path: Path) -> Opened:
     if path.is_file():
         folder = path.parent if path.name in FOLDER_FILES else None
         return _open(path, folder)
-    folder = path / "model" if (path / "model" / "config.json").is_file() else path
+    folder = path
+    if (path / "model" / "config.json").is_file():  # a run
+        folder = path / "model"
     return _open(_file_of(path, folder), folder)
 
 

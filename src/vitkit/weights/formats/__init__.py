@@ -2,16 +2,17 @@
 
 from vitkit.models import ModelConfig, called
 from vitkit.weights.files import Tensors
-from vitkit.weights.formats import huggingface, native, torchvision
+from vitkit.weights.formats import native, torchvision
 from vitkit.weights.formats.format import Format
 from vitkit.weights.formats.google import resnets as google_resnets
 from vitkit.weights.formats.google import vit as google_vit
+from vitkit.weights.formats.huggingface import vit as huggingface_vit
 from vitkit.weights.formats.timm import resnets as timm_resnets
 from vitkit.weights.formats.timm import vit as timm_vit
 
 FORMATS: tuple[Format, ...] = (
     native.FORMAT,
-    huggingface.FORMAT,
+    huggingface_vit.FORMAT,
     google_vit.FORMAT,  # before google's ResNets, whose names hybrids have too
     google_resnets.FORMAT,
     timm_vit.FORMAT,

@@ -7,7 +7,7 @@ from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Format, Tidied
-from vitkit.weights.formats.huggingface import processor_json
+from vitkit.weights.formats.huggingface.processors import processor_json
 from vitkit.weights.rules import Rule, rule
 
 FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")  # of each kind

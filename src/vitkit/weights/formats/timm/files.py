@@ -6,6 +6,8 @@ from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig
 from vitkit.weights.labels import usual_labels
 
+RULES = {"center": "shorter", "squash": "square"}  # of a crop_mode
+
 
 def input_size(json: dict) -> tuple[int, int] | None:
     """Height and width of images that timm's config.json names."""
@@ -37,14 +39,15 @@ def written_preprocessing(
     share = values.get("crop_pct") or 1.0
     mode = values.get("crop_mode") or "center"
     notes = []
-    if mode not in ("center", "squash"):
+    if mode not in RULES:
         notes.append(f"preprocessing: its crop_mode {mode!r} is not known here; taken as center")
+        mode = "center"
     resize = max(floor(side / share) for side in size)
     if mode == "squash" and share >= 1:  # the resize is all there is
         resize = 0
     preprocessing = Preprocessing(
         size=size,
-        rule="square" if mode == "squash" else "shorter",
+        rule=RULES[mode],
         resize=resize,
         interpolation=values.get("interpolation") or "bicubic",
         mean=tuple(values.get("mean") or (0.5,) * 3),
@@ -62,6 +65,7 @@ def repository(
 ) -> dict:
     """All of it: the architecture, and in pretrained_cfg the preprocessing and the names of layers that timm wants to know."""
     height, width = preprocessing.size
+    crop_mode = next(mode for mode, rule in RULES.items() if rule == preprocessing.rule)
     crop_pct = 1.0
     if preprocessing.resize:
         crop_pct = min(height, width) / preprocessing.resize
@@ -69,7 +73,7 @@ def repository(
         "input_size": [config.channels, height, width],
         "interpolation": preprocessing.interpolation,
         "crop_pct": crop_pct,
-        "crop_mode": "center" if preprocessing.rule == "shorter" else "squash",
+        "crop_mode": crop_mode,
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),
         "num_classes": config.classes,

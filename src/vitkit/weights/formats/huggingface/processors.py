@@ -6,6 +6,7 @@ from vitkit.data import Preprocessing
 from vitkit.weights.formats.shapes import IMAGENET
 
 RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
+NUMBER = {"bilinear": 2, "bicubic": 3}  # Pillow's
 # What processors do that are asked for nothing, by how their class's name begins.
 BICUBIC = ("DeiT", "Bit", "CLIP", "ConvNext")
 CROPS = ("DeiT", "Bit", "CLIP")
@@ -31,7 +32,7 @@ def processor_json(preprocessing: Preprocessing) -> dict:
         "image_processor_type": f"{kind}ImageProcessor",
         "do_resize": True,
         "size": size,
-        "resample": 2 if preprocessing.interpolation == "bilinear" else 3,
+        "resample": NUMBER[preprocessing.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -70,11 +71,14 @@ def preprocessing_of(
         raise ValueError(
             f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; vitkit resizes to a square"
         )
+    resize = 0
+    if cropped or rule == "shorter":
+        resize = max(resized)
     mean, std = _statistics(json)
     preprocessing = Preprocessing(
         size=size,
         rule=rule,
-        resize=max(resized) if cropped or rule == "shorter" else 0,
+        resize=resize,
         interpolation=interpolation,
         mean=mean,
         std=std,

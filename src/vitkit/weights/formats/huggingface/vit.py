@@ -1,7 +1,7 @@
 """Hugging Face's Vision Transformers: ViT, DeiT (distilled too) and the encoders of ViT-MAE and ViT-MSN.
 
-Written in the spelling of Transformers 4, which every later version reads; read in that of 5 too. The image processors
-are in processors.py.
+Written in the spelling of Transformers 4, which every later version reads; read in that of 5 too. config.json is
+in config.py, the image processors in processors.py.
 """
 
 import re
@@ -12,31 +12,25 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitkit.models import ViTConfig
-from vitkit.weights.classifier import Activation, Classifier
+from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
+from vitkit.weights.formats.huggingface.config import (
+    HEADS,
+    activation_of,
+    architecture,
+    config_json,
+    config_of,
+    heads_in,
+    labels_of,
+)
+from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 from vitkit.weights.formats.limits import beyond_vit, those_of
-from vitkit.weights.formats.processors import preprocessing_of, processor_json
-from vitkit.weights.formats.shapes import shape_of
-from vitkit.weights.labels import numbered
 from vitkit.weights.rules import THREE, Rule, each, pairs, rows, rule
 
-PATCHES = "embeddings.patch_embeddings.projection.weight"
 TYPES = ("vit", "deit", "vit_mae", "vit_msn")
-GELU = {
-    "gelu": "erf",
-    "gelu_python": "erf",
-    "gelu_new": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_fast": "tanh",
-}
-PROBLEMS = {  # what its problem_type calls the three kinds of outputs
-    "softmax": "single_label_classification",
-    "sigmoid": "multi_label_classification",
-    "none": "regression",
-}
-HEADS = ("classifier", "cls_classifier", "distillation_classifier")
+PATCHES = "embeddings.patch_embeddings.projection.weight"
 NEWER = {  # Transformers 5 in memory -> 4 and every file that it writes
     r"^layers\.(\d+)\.": r"encoder.layer.\1.",
     r"\.attention\.q_proj\.": ".attention.attention.query.",
@@ -68,7 +62,7 @@ def tidy(tensors: Tensors) -> Tidied:
         notes.append(
             f"left out: {len(aside)} tensors of masked image modelling, such as {aside[0]}"
         )
-    if "pooler.dense.weight" in tidied and _heads(tidied):
+    if "pooler.dense.weight" in tidied and heads_in(tidied):
         tidied = {name: lazy for name, lazy in tidied.items() if not name.startswith("pooler.")}
         notes.append("left out: the pooler, which the classifier does not read")
     return Tidied(tidied, tuple(notes))
@@ -79,11 +73,6 @@ def _older(name: str) -> str:
     for newer, older in NEWER.items():
         name = re.sub(newer, older, name)
     return name
-
-
-def _heads(tensors: Tensors) -> list[str]:
-    """The heads that there are: one, or a distilled model's two."""
-    return [name for name in HEADS if f"{name}.weight" in tensors]
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
@@ -97,87 +86,15 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         raise ValueError(
             f"{opened.path} has Hugging Face's names and a model of type {kind!r}; vitkit reads {', '.join(TYPES)}"
         )
-    config = _config(opened.config, tidied.tensors)
+    config = config_of(opened.config, tidied.tensors)
     preprocessing, notes = preprocessing_of(opened.preprocessor, config.image, kind)
     return Description(
         config,
         preprocessing,
-        labels=_labels(opened.config, config.classes),
+        labels=labels_of(opened.config, config.classes),
         notes=tuple(notes),
-        activation=_activation(opened.config),
+        activation=activation_of(opened.config),
     )
-
-
-def _config(json: dict, tensors: Tensors) -> ViTConfig:
-    """The architecture of a config.json; heads, pooler and distillation token are where their tensors are."""
-    act = json.get("hidden_act", "gelu")
-    if act not in GELU:
-        raise ValueError(
-            f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"
-        )
-    if not json.get("qkv_bias", True):
-        raise ValueError("its q, k and v have no biases (qkv_bias false), which vitkit's have")
-    heads = _heads(tensors)
-    classes = shape_of(tensors, f"{heads[0]}.weight", 2)[0] if heads else 0
-    distilled = "embeddings.distillation_token" in tensors
-    return ViTConfig(
-        width=json.get("hidden_size", 768),
-        depth=json.get("num_hidden_layers", 12),
-        mlp=json.get("intermediate_size", 3072),
-        heads=json.get("num_attention_heads", 12),
-        patch=_patch(json),
-        image=json.get("image_size", 224),
-        channels=json.get("num_channels", 3),
-        classes=classes,
-        pool="distilled" if len(heads) == 2 else "token",
-        registers=int(distilled),
-        representation=_representation(json, tensors),
-        dropout=json.get("hidden_dropout_prob", 0.0),
-        attention_dropout=json.get("attention_probs_dropout_prob", 0.0),
-        gelu=GELU[act],
-        eps=json.get("layer_norm_eps", 1e-12),
-        resample="huggingface",
-    )
-
-
-def _patch(json: dict) -> int:
-    """The side of a patch, which may be given twice."""
-    patch = json.get("patch_size", 16)
-    if not isinstance(patch, list):
-        return patch
-    if len(set(map(str, patch))) != 1:
-        raise ValueError(f"its patch_size is {patch}; vitkit's patches are square")
-    return patch[0]
-
-
-def _representation(json: dict, tensors: Tensors) -> int:
-    """The width of the pooler, which is the hidden layer of the paper's head; 0 without one."""
-    if "pooler.dense.weight" not in tensors:
-        return 0
-    if json.get("pooler_act", "tanh") != "tanh":
-        raise ValueError(
-            f"its pooler_act is {json['pooler_act']!r}; the hidden layer of the paper's head has tanh"
-        )
-    return shape_of(tensors, "pooler.dense.weight", 2)[0]
-
-
-def _labels(json: dict, classes: int) -> tuple[str, ...] | None:
-    """The names in id2label; numbers for the names that Transformers makes up; None if they are not one a class."""
-    names = json.get("id2label")
-    if not isinstance(names, dict) or not classes or len(names) < classes:
-        return None
-    made_up = tuple(f"LABEL_{i}" for i in range(classes))
-    labels = tuple(str(names.get(str(i), made_up[i])) for i in range(classes))
-    return numbered(classes) if labels == made_up else labels
-
-
-def _activation(json: dict) -> Activation:
-    """Of its problem_type; a file without one is a classifier of one class among K."""
-    problem = json.get("problem_type") or PROBLEMS["softmax"]
-    activations = {name: activation for activation, name in PROBLEMS.items()}
-    if problem not in activations:
-        raise ValueError(f"its problem_type is {problem!r}; vitkit knows {', '.join(activations)}")
-    return activations[problem]
 
 
 def rules(config: ViTConfig) -> list[Rule]:
@@ -223,10 +140,12 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
     if not config.classes:
         return tensors
     prefix = "deit." if config.registers else "vit."
-    return {
-        name if name.startswith(HEADS) else prefix + name: tensor
-        for name, tensor in tensors.items()
-    }
+    spelled = {}
+    for name, tensor in tensors.items():
+        if not name.startswith(HEADS):
+            name = prefix + name
+        spelled[name] = tensor
+    return spelled
 
 
 def cannot(config: ViTConfig) -> list[str]:
@@ -248,45 +167,6 @@ def directory(classifier: Classifier) -> dict[str, dict]:
         "config.json": config,
         "preprocessor_config.json": processor_json(classifier.preprocessing),
     }
-
-
-def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activation) -> dict:
-    """config.json for Transformers."""
-    values = {
-        "architectures": [architecture(config)],
-        "model_type": "deit" if config.registers else "vit",
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.mlp,
-        "hidden_act": "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh",
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "layer_norm_eps": config.eps,
-        "image_size": list(config.image),
-        "patch_size": config.patch,
-        "num_channels": config.channels,
-        "qkv_bias": True,
-    }
-    if config.image[0] == config.image[1]:
-        values["image_size"] = config.image[0]
-    if config.representation:
-        values["pooler_output_size"] = config.representation
-    if config.classes:
-        values["id2label"] = {str(i): name for i, name in enumerate(labels)}
-        values["label2id"] = {name: i for i, name in enumerate(labels)}
-        values["problem_type"] = PROBLEMS[activation]
-    return values
-
-
-def architecture(config: ViTConfig) -> str:
-    """The class of Transformers that computes this model."""
-    family = "DeiT" if config.registers else "ViT"
-    if not config.classes:
-        return f"{family}Model"
-    if config.pool == "distilled":
-        return f"{family}ForImageClassificationWithTeacher"
-    return f"{family}ForImageClassification"
 
 
 # the proof: the model as Transformers opens it

@@ -1,0 +1,1 @@
+"""Hugging Face: Vision Transformers, and their image processors."""

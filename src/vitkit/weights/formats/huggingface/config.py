@@ -1,0 +1,142 @@
+"""config.json of Transformers: what it says of a Vision Transformer, and what is written there."""
+
+from vitkit.models import ViTConfig
+from vitkit.weights.classifier import Activation
+from vitkit.weights.files import Tensors
+from vitkit.weights.formats.shapes import shape_of
+from vitkit.weights.labels import numbered
+
+GELU = {
+    "gelu": "erf",
+    "gelu_python": "erf",
+    "gelu_new": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_fast": "tanh",
+}
+PROBLEMS = {  # what its problem_type calls the three kinds of outputs
+    "softmax": "single_label_classification",
+    "sigmoid": "multi_label_classification",
+    "none": "regression",
+}
+HEADS = ("classifier", "cls_classifier", "distillation_classifier")
+
+
+def heads_in(tensors: Tensors) -> list[str]:
+    """The heads that there are: one, or a distilled model's two."""
+    return [name for name in HEADS if f"{name}.weight" in tensors]
+
+
+def config_of(json: dict, tensors: Tensors) -> ViTConfig:
+    """The architecture of a config.json; heads, pooler and distillation token are where their tensors are."""
+    act = json.get("hidden_act", "gelu")
+    if act not in GELU:
+        raise ValueError(
+            f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"
+        )
+    if not json.get("qkv_bias", True):
+        raise ValueError("its q, k and v have no biases (qkv_bias false), which vitkit's have")
+    heads = heads_in(tensors)
+    classes = 0
+    if heads:
+        classes = shape_of(tensors, f"{heads[0]}.weight", 2)[0]
+    pool = "distilled" if len(heads) == 2 else "token"
+    distilled = "embeddings.distillation_token" in tensors
+    return ViTConfig(
+        width=json.get("hidden_size", 768),
+        depth=json.get("num_hidden_layers", 12),
+        mlp=json.get("intermediate_size", 3072),
+        heads=json.get("num_attention_heads", 12),
+        patch=_patch(json),
+        image=json.get("image_size", 224),
+        channels=json.get("num_channels", 3),
+        classes=classes,
+        pool=pool,
+        registers=int(distilled),
+        representation=_representation(json, tensors),
+        dropout=json.get("hidden_dropout_prob", 0.0),
+        attention_dropout=json.get("attention_probs_dropout_prob", 0.0),
+        gelu=GELU[act],
+        eps=json.get("layer_norm_eps", 1e-12),
+        resample="huggingface",
+    )
+
+
+def _patch(json: dict) -> int:
+    """The side of a patch, which may be given twice."""
+    patch = json.get("patch_size", 16)
+    if not isinstance(patch, list):
+        return patch
+    if len(set(map(str, patch))) != 1:
+        raise ValueError(f"its patch_size is {patch}; vitkit's patches are square")
+    return patch[0]
+
+
+def _representation(json: dict, tensors: Tensors) -> int:
+    """The width of the pooler, which is the hidden layer of the paper's head; 0 without one."""
+    if "pooler.dense.weight" not in tensors:
+        return 0
+    if json.get("pooler_act", "tanh") != "tanh":
+        raise ValueError(
+            f"its pooler_act is {json['pooler_act']!r}; the hidden layer of the paper's head has tanh"
+        )
+    return shape_of(tensors, "pooler.dense.weight", 2)[0]
+
+
+def labels_of(json: dict, classes: int) -> tuple[str, ...] | None:
+    """The names in id2label; numbers for the names that Transformers makes up; None if they are not one a class."""
+    names = json.get("id2label")
+    if not isinstance(names, dict) or not classes or len(names) < classes:
+        return None
+    made_up = tuple(f"LABEL_{i}" for i in range(classes))
+    labels = tuple(str(names.get(str(i), made_up[i])) for i in range(classes))
+    return numbered(classes) if labels == made_up else labels
+
+
+def activation_of(json: dict) -> Activation:
+    """Of its problem_type; a file without one is a classifier of one class among K."""
+    problem = json.get("problem_type") or PROBLEMS["softmax"]
+    activations = {name: activation for activation, name in PROBLEMS.items()}
+    if problem not in activations:
+        raise ValueError(f"its problem_type is {problem!r}; vitkit knows {', '.join(activations)}")
+    return activations[problem]
+
+
+def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activation) -> dict:
+    """config.json for Transformers."""
+    model_type = "deit" if config.registers else "vit"
+    hidden_act = "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh"
+    values = {
+        "architectures": [architecture(config)],
+        "model_type": model_type,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.mlp,
+        "hidden_act": hidden_act,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "layer_norm_eps": config.eps,
+        "image_size": list(config.image),
+        "patch_size": config.patch,
+        "num_channels": config.channels,
+        "qkv_bias": True,
+    }
+    if config.image[0] == config.image[1]:
+        values["image_size"] = config.image[0]
+    if config.representation:
+        values["pooler_output_size"] = config.representation
+    if config.classes:
+        values["id2label"] = {str(i): name for i, name in enumerate(labels)}
+        values["label2id"] = {name: i for i, name in enumerate(labels)}
+        values["problem_type"] = PROBLEMS[activation]
+    return values
+
+
+def architecture(config: ViTConfig) -> str:
+    """The class of Transformers that computes this model."""
+    family = "DeiT" if config.registers else "ViT"
+    if not config.classes:
+        return f"{family}Model"
+    if config.pool == "distilled":
+        return f"{family}ForImageClassificationWithTeacher"
+    return f"{family}ForImageClassification"
