@@ -127,8 +127,9 @@ def _draw(
             continue
         caption = f"{prediction.labels[0]} {_number(prediction.probabilities[0], activation)}"
         right = None
-        if prediction.truth is not None:
-            right = prediction.truth == prediction.labels[0]
+        if prediction.truth is not None and activation != "none":
+            names = {prediction.truth, *prediction.truth.split(", ")}  # of one class, or several
+            right = prediction.labels[0] in names
         tiles.append(Tile(open_image(item.read(), item.name).pixels(), caption, right))
     return contact_sheet(tiles, file)
 

@@ -6,6 +6,7 @@ from vitkit.models import called, cost, parameters
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats import formats_for
 from vitkit.weights.formats.format import Format
+from vitkit.weights.labels import counted
 
 
 def model_card(classifier: Classifier, format: Format) -> str:
@@ -61,7 +62,7 @@ def _sentence(classifier: Classifier) -> str:
     config = classifier.model.config
     head = "no classification head"
     if config.classes:
-        head = f"{config.classes:,} classes"
+        head = counted(config.classes)
     return (
         f"A {config.title} for images of {config.image[0]} x {config.image[1]} pixels: "
         f"{parameters(config):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."

@@ -6,6 +6,11 @@ def numbered(classes: int) -> tuple[str, ...]:
     return tuple(map(str, range(classes)))
 
 
+def counted(classes: int) -> str:
+    """ "1 class", "1,000 classes"."""
+    return "1 class" if classes == 1 else f"{classes:,} classes"
+
+
 def imagenet_labels() -> tuple[str, ...]:
     """The names of ImageNet-1k's classes, in the order that every published model has; no name twice."""
     from torchvision.models import ViT_B_16_Weights

@@ -18,7 +18,7 @@ from vitkit.weights.files import Opened, Tensors, open_weights
 from vitkit.weights.files.lazy import DAMAGE
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format
-from vitkit.weights.labels import numbered
+from vitkit.weights.labels import counted, numbered
 from vitkit.weights.rules import read
 from vitkit.weights.writing import write_model
 
@@ -135,7 +135,7 @@ def summary(classifier: Classifier, format: Format) -> str:
     config = classifier.model.config
     head = "no head"
     if config.classes:
-        head = f"{config.classes:,} classes"
+        head = counted(config.classes)
     return (
         f"{called(config)} for {config.image[0]} x {config.image[1]} pixels, {parameters(config):,} parameters, "
         f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
