@@ -72,8 +72,8 @@ COMMANDS = (
     Command("convert", "MODEL DEST --to FORMAT",
             "write it for Transformers, timm, torchvision or Google's code, with the proof", "weights.convert"),
     Command("push", "DIRECTORY NAME", "upload it to the Hugging Face hub", "weights.push"),
-    Command("data stats", "DATA", "sizes, classes, duplicates and broken images of a data set", "data.stats"),
-    Command("data pack", "DATA DEST", "write it as shards, to be read from anywhere", "data.pack"),
+    Command("data stats", "DATA", "sizes, classes, duplicates and broken images of a data set", "data_stats.stats"),
+    Command("data pack", "DATA DEST", "write it as shards, to be read from anywhere", "data_pack.pack"),
     Command("models", "", "every named model, with what it costs", "models.models"),
 )  # fmt: skip
 

@@ -1,0 +1,76 @@
+"""`vitkit data pack`."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vitkit.curate import Packed, Packing
+from vitkit.data import Columns
+
+LISTED = 10  # images left out that are printed
+
+
+@dataclass
+class Pack:
+    """Write a data set as shards. Killed, it goes on where it was when the same command is given again."""
+
+    source: Annotated[Positional[str], arg(metavar="DATA")]
+    """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
+    dest: Annotated[Positional[Path], arg(metavar="DEST")]
+    """Directory for the shards; classes.txt and left-out.txt lie beside them."""
+    packing: Annotated[Packing, arg(name="")] = field(default_factory=Packing)
+    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
+    """Which columns of a table hold the image and its label; found by their names unless told."""
+    workers: int = -1
+    """Processes, each writing a shard; -1 follows the CPU quota."""
+
+
+def pack(command: Pack) -> int:
+    """`vitkit data pack`. Raises KeyboardInterrupt, with a sentence, when it is interrupted."""
+    from vitkit.curate import pack
+    from vitkit.data import open_parts
+    from vitkit.system.machine import cpus
+
+    # Write the shards
+    parts, notes = open_parts(command.source, command.columns)
+    for note in notes:
+        print(note)
+    workers = cpus() if command.workers < 0 else command.workers
+    try:
+        packed = pack(parts, command.dest, command.packing, workers, "packing")
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        raise
+
+    # Say what was written
+    images = sum(map(len, parts.values()))
+    target = next(iter(parts.values())).target
+    _print_packed(packed, images, command.dest)
+    print(f"next: {training_command(command.dest, target)}")
+    return 0
+
+
+def _print_packed(packed: Packed, images: int, dest: Path) -> None:
+    """How many of so many images were written, and which were not."""
+    sentence = f"{packed.written:,} of {images:,} images in {dest}, {packed.bytes / 1e6:,.1f} MB"
+    if packed.shrunk:
+        sentence += f"; {packed.shrunk:,} made smaller"
+    print(sentence)
+    for line in packed.left_out[:LISTED]:
+        print(f"left out: {line}")
+    if packed.left_out:
+        list_file = dest / "left-out.txt"
+        print(f"{len(packed.left_out):,} images were left out; all are listed in {list_file}")
+
+
+def training_command(source: Path | str, target: str) -> str:
+    """The command that trains on images with such targets."""
+    if target == "none":
+        return f"vitkit train mae.B16 --data.source {source}"
+    command = f"vitkit train scratch --data.source {source}"
+    if target == "number":
+        command += " --data.columns.target number"
+    return command

@@ -1,0 +1,246 @@
+"""`vitkit data stats`."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from tyro.conf import Positional, arg
+
+from vitkit.commands.data_pack import training_command
+from vitkit.commands.stats_tables import print_tables
+from vitkit.curate import Pair, Survey
+from vitkit.data import Columns, Source, Splits
+
+DRAWN = 40  # pairs of near-duplicates on a sheet
+Pairs = dict[tuple[str, str], list[Pair]]
+"""Of two parts: the images of the first that are, nearly, in the second."""
+
+
+@dataclass
+class Stats:
+    """Sizes, classes, duplicates and broken images of a data set; every image is looked at once."""
+
+    source: Annotated[Positional[str], arg(metavar="DATA")]
+    """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
+    test: str = ""
+    """Another data set, whose test part the training images are compared with as well."""
+    exclude: Path | None = None
+    """Write the training images that are, nearly, in a test or validation part into this file; see --data.exclude of train."""
+    sheet: Path | None = None
+    """Draw pairs of near-duplicates into this PNG file."""
+    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
+    """Which columns of a table hold the image and its label; found by their names unless told."""
+    workers: int = -1
+    """Processes that decode images; -1 follows the CPU quota."""
+    split_seed: int = 0
+    """Of the test part that is made where the data set has none; give train the same, as --data.split-seed."""
+    json: bool = False
+    """Print everything as one line of JSON."""
+
+
+def stats(command: Stats) -> int:
+    """`vitkit data stats`. Raises ValueError, before anything is looked at, for what could not be compared or written."""
+    from vitkit.curate import survey, twins
+    from vitkit.data import open_splits
+    from vitkit.system.machine import cpus
+    from vitkit.system.progress import bar
+
+    # Which parts there are
+    splits = open_splits(command.source, command.columns, command.split_seed)
+    parts = _parts(command, splits)
+    _check_what_is_asked(command, parts)
+
+    # Look at every image once, and compare the parts
+    workers = cpus() if command.workers < 0 else command.workers
+    surveys = {}
+    for name, part in parts.items():
+        surveys[name] = survey(part, workers, bar(f"looking at {name}"))
+    pairs = {}
+    for first, second in _compared(list(parts)):
+        pairs[first, second] = twins(surveys[first], surveys[second])
+
+    # Say what was seen
+    description = describe(surveys, pairs, splits.labels)
+    if command.json:
+        print(json.dumps(description))
+    else:
+        for note in splits.notes:
+            print(note)
+        print_tables(description, [n for n, part in parts.items() if part.labels == splits.labels])
+
+    # Write what was asked for; with --json, standard output is the JSON's alone
+    terminal = sys.stderr if command.json else sys.stdout
+    if command.exclude:
+        count = _write_list(command.exclude, surveys, pairs)
+        sentence = f"wrote {count:,} training images to leave out into {command.exclude}"
+        print(sentence, file=terminal)
+    if command.sheet and any(pairs.values()):
+        print(f"wrote {_draw(command.sheet, surveys, pairs)}", file=terminal)
+    if not command.json:
+        print(f"next: {_next_command(command, pairs, splits.target)}")
+    return 0
+
+
+def _parts(command: Stats, splits: Splits) -> dict[str, Source]:
+    """The parts by name, and the other data set's test part by its own."""
+    from vitkit.data import open_source
+
+    parts = {}
+    for name in ("train", "val", "test"):
+        part = getattr(splits, name)
+        if part is not None:
+            parts[name] = part
+    if command.test:
+        name = command.test
+        if name in parts:  # a folder may be called "test"
+            name = f"./{name}"
+        parts[name] = open_source(command.test)
+    return parts
+
+
+def _compared(names: list[str]) -> list[tuple[str, str]]:
+    """Which parts are compared: those of the data set with one another, and train with the other set's test part."""
+    pairs = [("train", "val"), ("train", "test"), ("val", "test")]
+    pairs += [("train", name) for name in names if name not in ("train", "val", "test")]
+    return [(first, second) for first, second in pairs if first in names and second in names]
+
+
+def _check_what_is_asked(command: Stats, parts: dict[str, Source]) -> None:
+    """Raise ValueError for what could not be compared or written in the end."""
+    if "train" not in parts and (command.exclude or command.test):
+        own = [name for name in parts if name in ("val", "test")]
+        raise ValueError(
+            f"{command.source} has no training images to compare, only {', '.join(own)}; leave out --exclude and --test"
+        )
+    for path in (command.exclude, command.sheet):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ValueError(
+                f"{path} could not be written: there is no folder {path.parent}; make it first"
+            )
+
+
+def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
+    """Everything that was seen, as plain values: what --json prints."""
+    description = {
+        "target": next(iter(surveys.values())).source.target,
+        "classes": list(labels),
+        "parts": {name: _describe_part(survey) for name, survey in surveys.items()},
+        "pairs": [],
+    }
+    for (first, second), twins in pairs.items():
+        described = _describe_pairs(surveys[first], surveys[second], twins)
+        description["pairs"].append({"parts": [first, second], **described})
+    return description
+
+
+def _describe_part(survey: Survey) -> dict:
+    """One part: how much there is, of which size, and what is wrong with it."""
+    from vitkit.curate import class_counts, same_files
+
+    source = survey.source
+    sides = survey.sizes[survey.good]
+    copies = [list(map(int, group)) for group in same_files(survey)]
+    several = [group for group in copies if len({source.answer(i) for i in group}) > 1]
+    return {
+        "images": len(source),
+        "classes": class_counts(source),
+        "numbers": _three_numbers(source),
+        "height": _three(sides[:, 0]),
+        "width": _three(sides[:, 1]),
+        "bytes": int(survey.bytes.sum()),
+        "formats": dict(survey.formats),
+        "broken": list(survey.bad.values()),
+        "same files": [[source.name(i) for i in group] for group in copies],
+        "same file, other class": len(several),
+    }
+
+
+def _describe_pairs(first: Survey, second: Survey, twins: list[Pair]) -> dict:
+    """What two parts have in common."""
+    from vitkit.curate import other_class
+
+    named = []
+    for twin in twins:
+        names = [first.source.name(twin.first), second.source.name(twin.second)]
+        named.append([*names, twin.bits, twin.count])
+    return {
+        "same": sum(twin.bits < 0 for twin in twins),
+        "other class": other_class(first, second, twins),
+        "pairs": named,
+    }
+
+
+def _three(values: np.ndarray) -> list[int]:
+    """Smallest, median and largest; zeros of no values."""
+    if not len(values):
+        return [0, 0, 0]
+    return [int(values.min()), int(np.median(values)), int(values.max())]
+
+
+def _three_numbers(source: Source) -> list[float]:
+    """Smallest, median and largest of the numbers to predict; empty for other targets."""
+    if source.target != "number":
+        return []
+    values = source.targets
+    return [float(values.min()), float(np.median(values)), float(values.max())]
+
+
+def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
+    """Write down training images that look like one that is held out, each with the first reason; how many there are."""
+    from vitkit.data import write_list
+
+    reasons = {}
+    for (part, held_out), twins in pairs.items():
+        if part != "train":
+            continue
+        for twin in twins:
+            likeness = "the same as" if twin.bits < 0 else "like"
+            name = surveys[held_out].source.name(twin.second)
+            reasons.setdefault(twin.first, f"{likeness} {name}")
+    write_list(path, surveys["train"].source, reasons)
+    return len(reasons)
+
+
+def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
+    """Pairs side by side, those first that are least alike."""
+    from vitkit.inspection.sheet import Tile, contact_sheet
+
+    rows = []
+    for (first, second), twins in pairs.items():
+        rows += [(twin, surveys[first].source, surveys[second].source) for twin in twins]
+    rows.sort(key=lambda row: -row[0].bits)
+    tiles = []
+    for twin, first, second in rows[:DRAWN]:
+        both = [_square(first, twin.first), _square(second, twin.second)]
+        text = "same file" if twin.bits < 0 else f"{twin.bits} bits differ"
+        tiles.append(Tile(np.concatenate(both, axis=1), text))
+    return contact_sheet(tiles, path)
+
+
+def _square(source: Source, index: int) -> np.ndarray:
+    """An image at 96 x 96 pixels, uint8 (96, 96, 3)."""
+    from vitkit.data import Preprocessing, open_image
+
+    image = open_image(source[index][0], source.name(index))
+    return Preprocessing(size=(96, 96))(image).permute(1, 2, 0).numpy()
+
+
+def _next_command(command: Stats, pairs: Pairs, target: str) -> str:
+    """What to run next: a training, without the duplicates where there are some."""
+    seed = f"split-seed {command.split_seed}"
+    if command.exclude:
+        words = f"vitkit train RECIPE --data.source {command.source}"
+        if command.split_seed:
+            words += f" --data.{seed}"
+        return f"{words} --data.exclude {command.exclude}"
+    if any(twins for (part, _), twins in pairs.items() if part == "train"):
+        words = f"vitkit data stats {command.source}"
+        if command.test:
+            words += f" --test {command.test}"
+        if command.split_seed:
+            words += f" --{seed}"
+        return f"{words} --exclude FILE lists them for vitkit train --data.exclude FILE"
+    return training_command(command.source, target)
