@@ -395,7 +395,7 @@ def observe_columns(columns, folder) -> str:
 
 def observe_optim(optim, folder) -> str:
     """Rates and decays of a run of ten steps, and the weights after three of them."""
-    from vitkit.train.loop import clipped
+    from vitkit.train.step import clip_gradient
 
     learner = Supervised().learner(livened(create(SMALL, seed=0)), Preprocessing())
     optimizer = optim.build(learner)
@@ -405,7 +405,7 @@ def observe_optim(optim, folder) -> str:
     for step in range(5, 8):
         for parameter in learner.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator)
-        clipped(learner, optim)
+        clip_gradient(learner, optim)
         for group in optimizer.param_groups:
             group["lr"] = rates[step] * group["scale"]
             group["weight_decay"] = decays[step] * group["decays"]
@@ -472,7 +472,7 @@ def observe_machine(machine, folder) -> str:
 
 
 def observe_tune(tune, folder) -> str:
-    from vitkit.train.tune import choose as apply_tuning
+    from vitkit.train.tune import apply_tuning
 
     torch.manual_seed(0)
     model = livened(create(SMALL, seed=0)).eval()

@@ -15,9 +15,9 @@ from vitkit.objectives import SelfDistillation
 from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
 from vitkit.system.span import Span
 from vitkit.train import primary_metric, train
-from vitkit.train.checkpoints import point
-from vitkit.train.loop import gradient
+from vitkit.train.checkpoints import point_to
 from vitkit.train.state import State
+from vitkit.train.step import gradient
 
 CONFIG = ViTConfig(
     width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 32), classes=0, dropout=0.0
@@ -190,9 +190,7 @@ class TestLoss:
                 micro_batch=micro,
             )
             learner = made()
-            loss = gradient(
-                recipe, State(learner, recipe.optim.build(learner)), batch, torch.device("cpu")
-            )
+            loss = gradient(recipe, State(learner, recipe.optim.build(learner)), batch)
             learner.updated(1, 100)
             assert learner.centre.abs().max() > 0
             found.append(
@@ -298,7 +296,7 @@ class TestRun:
         )
         for left in ("model", "checkpoints/step-00000006"):
             shutil.rmtree(tmp_path / "run" / left)
-        point(tmp_path / "run", "step-00000003")
+        point_to(tmp_path / "run", "step-00000003")
         train(recipe, tmp_path / "run", "cpu", quiet)
         again = load_file(tmp_path / "run" / "checkpoints" / "step-00000006" / "state.safetensors")
         assert all(torch.equal(last[name], again[name]) for name in last)

@@ -16,8 +16,8 @@ from vitkit.objectives import MaskedPatches
 from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.patches import colour_levels, cut, joined, mean_colours
 from vitkit.train import last_metrics, train
-from vitkit.train.loop import gradient
 from vitkit.train.state import State
+from vitkit.train.step import gradient
 from vitkit.weights import Classifier
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
@@ -200,9 +200,7 @@ class TestLearner:
             torch.nn.init.normal_(
                 learner.predict.weight, generator=torch.Generator().manual_seed(2)
             )
-            loss = gradient(
-                recipe, State(learner, recipe.optim.build(learner)), batch, torch.device("cpu")
-            )
+            loss = gradient(recipe, State(learner, recipe.optim.build(learner)), batch)
             found.append([*loss, *(p.grad for p in learner.parameters() if p.grad is not None)])
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)

@@ -17,7 +17,7 @@ from vitkit.objectives import (
 )
 from vitkit.train import Data, Facts, Recipe, Tune, resolve
 from vitkit.train.memory import count, relative_flops
-from vitkit.train.tune import choose
+from vitkit.train.tune import apply_tuning
 
 
 def recipe_of(model, **settings):
@@ -33,7 +33,7 @@ def small(**changes):
 def held(recipe, images):
     """Bytes of every tensor that a real pass saves for the backward pass, each memory once, parameters not counted."""
     model = create(recipe.model, seed=0)
-    choose(model, recipe.tune)
+    apply_tuning(model, recipe.tune)
     learner = recipe.objective.learner(model, recipe.data.preprocessing).train()
     for part in learner.modules():
         if hasattr(part, "recompute"):

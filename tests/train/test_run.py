@@ -20,9 +20,10 @@ from vitkit.objectives import SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.system.span import Span
 from vitkit.train import Interrupted, Optim, last_metrics, primary_metric, train
-from vitkit.train.loop import clipped, gradient, keys_of
+from vitkit.train.checkpoints import checkpoints
 from vitkit.train.recipe import Facts, resolve
-from vitkit.train.state import State, checkpoints, trained
+from vitkit.train.state import State, trained
+from vitkit.train.step import clip_gradient, gradient, keys_of
 from vitkit.train.tune import Tune
 
 
@@ -302,7 +303,7 @@ def test_accumulated_micro_batches_are_the_big_batch(tiny, micro, objective):
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
         learner = recipe.objective.learner(model)
         state = State(learner, recipe.optim.build(learner))
-        norms.append(gradient(recipe, state, batch_of(16), torch.device("cpu")))
+        norms.append(gradient(recipe, state, batch_of(16)))
         grads.append([p.grad for p in model.parameters()])
     torch.testing.assert_close(norms[0], norms[1], atol=1e-6, rtol=1e-5)
     for one, other in zip(*grads, strict=True):
@@ -313,9 +314,7 @@ def test_clipping_is_of_the_global_norm(tiny):
     model = create(resolve(tiny, Facts(100, tuple("0123456789"))).model, seed=0)
     recipe = replace(tiny, batch=16, micro_batch=16, optim=replace(tiny.optim, clip=0.01))
     learner = recipe.objective.learner(model)
-    _, norm = gradient(
-        recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu")
-    )
+    _, norm = gradient(recipe, State(learner, recipe.optim.build(learner)), batch_of(16))
     total = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
     assert norm > 0.01
     assert total.item() == pytest.approx(0.01, rel=1e-3)
@@ -328,13 +327,13 @@ def test_the_norm_is_exact_whatever_the_sizes_of_its_parts():
         parameter.grad = torch.full_like(parameter, 0.1)
     layer.weight.grad[0, 0] = 1e3
     exact = (1e6 + 0.01 * (2048 * 512 + 512 - 1)) ** 0.5
-    assert clipped(layer, Optim(clip=0)).item() == pytest.approx(exact, rel=1e-7)
+    assert clip_gradient(layer, Optim(clip=0)).item() == pytest.approx(exact, rel=1e-7)
     assert (
-        clipped(layer, Optim(clip=2 * exact)).item() == pytest.approx(exact, rel=1e-7)
+        clip_gradient(layer, Optim(clip=2 * exact)).item() == pytest.approx(exact, rel=1e-7)
         and layer.weight.grad[0, 0] == 1e3
     )
-    assert clipped(layer, Optim(clip=1)).item() == pytest.approx(exact, rel=1e-7)
-    assert clipped(layer, Optim(clip=0)).item() == pytest.approx(1, rel=1e-6)
+    assert clip_gradient(layer, Optim(clip=1)).item() == pytest.approx(exact, rel=1e-7)
+    assert clip_gradient(layer, Optim(clip=0)).item() == pytest.approx(1, rel=1e-6)
 
 
 def test_or_of_each_parameters_own(tiny):
@@ -348,9 +347,7 @@ def test_or_of_each_parameters_own(tiny):
             tiny, batch=16, micro_batch=16, optim=replace(tiny.optim, clip=clip, clip_each=True)
         )
         learner = recipe.objective.learner(model)
-        _, norm = gradient(
-            recipe, State(learner, recipe.optim.build(learner)), batch_of(16), torch.device("cpu")
-        )
+        _, norm = gradient(recipe, State(learner, recipe.optim.build(learner)), batch_of(16))
         grads.append([p.grad for p in model.parameters()])
         norms.append(norm)
     assert torch.equal(*norms)

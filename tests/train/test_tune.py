@@ -10,7 +10,7 @@ from vitkit.models import create
 from vitkit.system.span import Span
 from vitkit.train import Optim, Tune, train
 from vitkit.train.recipe import Facts, resolve
-from vitkit.train.tune import choose, merged
+from vitkit.train.tune import apply_tuning, merged
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
     torch.nn.init.normal_(plain.head.weight)
     adapted = create(config, seed=4).eval()
     adapted.load_state_dict(plain.state_dict())
-    choose(adapted, Tune(lora=2))
+    apply_tuning(adapted, Tune(lora=2))
     torch.testing.assert_close(adapted(images), plain(images))
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
@@ -111,6 +111,6 @@ def test_what_cannot_be_tuned_is_a_sentence(settings, sentence):
 
 def test_a_model_has_only_so_many_blocks(tiny):
     with pytest.raises(ValueError, match="tune.blocks is 3; the model has 2 blocks"):
-        choose(create(tiny.model), Tune(blocks=3))
+        apply_tuning(create(tiny.model), Tune(blocks=3))
     with pytest.raises(ValueError, match="this model has none"):
-        choose(create(tiny.model), Tune(blocks=0))
+        apply_tuning(create(tiny.model), Tune(blocks=0))

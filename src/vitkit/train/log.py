@@ -21,7 +21,7 @@ class Log:
 
     def __init__(
         self,
-        workdir: Path,
+        run_dir: Path,
         step: int,
         total: int,
         tensorboard: bool = False,
@@ -29,7 +29,7 @@ class Log:
     ):
         self.console = console or Console()
         self.total = total
-        self.path = workdir / "metrics.jsonl"
+        self.path = run_dir / "metrics.jsonl"
         past = [line for line in read_metrics(self.path) if line["step"] <= step]
         if on_rank_0():
             new = self.path.with_suffix(".new")
@@ -40,7 +40,7 @@ class Log:
         }
         """Which evaluators have measured at which steps, by their titles."""
         self.file = (self.path if on_rank_0() else Path(os.devnull)).open("a", buffering=1)
-        self.board = _tensorboard(workdir, step) if tensorboard and on_rank_0() else None
+        self.board = _tensorboard(run_dir, step) if tensorboard and on_rank_0() else None
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -217,11 +217,11 @@ def clock(seconds: float) -> str:
     )
 
 
-def _tensorboard(workdir: Path, step: int):
+def _tensorboard(run_dir: Path, step: int):
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError(
             "--tensorboard needs the extra `track`: pip install 'vitkit[track]'"
         ) from None
-    return SummaryWriter(workdir / "tensorboard", purge_step=step + 1)
+    return SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitkit.models import build
 from vitkit.system.machine import Precision
 from vitkit.train.recipe import Recipe
-from vitkit.train.tune import choose
+from vitkit.train.tune import apply_tuning
 
 GPU = "cuda"  # none is needed
 IMAGES = 2**30  # so many that of a tensor that does not grow with them no byte falls to one
@@ -95,7 +95,7 @@ def learner_of_shapes(recipe: Recipe) -> nn.Module:
     """What a resolved recipe trains, on the meta device: shapes without values."""
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         model = build(recipe.model)
-        choose(model, recipe.tune)
+        apply_tuning(model, recipe.tune)
         learner = recipe.objective.learner(model, recipe.data.preprocessing)
     return learner.to("meta").train()
 

@@ -37,22 +37,23 @@ class Tune:
             )
 
 
-def choose(model: nn.Module, tune: Tune, seed: int = 0) -> None:
+def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
     """Freeze what is not trained and put adapters, drawn by `seed`, where they are asked for.
 
     Raises ValueError for a part that the model does not have.
     """
-    depth, own = len(model.blocks), dict(model.named_parameters())
+    depth = len(model.blocks)
     if tune.blocks > depth:
         raise ValueError(f"tune.blocks is {tune.blocks}; the model has {depth} blocks")
+    own = dict(model.named_parameters())  # without those of adapters
     if tune.lora:
         _adapt(model, tune, seed)
     for name, parameter in own.items():
-        head = name.partition(".")[0] == "head"
+        of_head = name.partition(".")[0] == "head"
         if tune.lora or tune.blocks == 0:
-            parameter.requires_grad_(head)
+            parameter.requires_grad_(of_head)
         elif tune.blocks > 0:
-            parameter.requires_grad_(head or model.layer_of(name) > depth - tune.blocks)
+            parameter.requires_grad_(of_head or model.layer_of(name) > depth - tune.blocks)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("tune.blocks 0 trains the head alone, and this model has none")
 
