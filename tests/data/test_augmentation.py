@@ -213,10 +213,11 @@ def test_what_is_drawn_is_a_value_that_says_everything():
     assert drawn == draw((60, 80), how, to, generator(2)) != draw((60, 80), how, to, generator(3))
     top, left, height, width = drawn.box
     assert top >= 0 and top + height <= 60 and left >= 0 and left + width <= 80
-    brightness, contrast, saturation, hue = drawn.colours.amounts
+    colours, *operations = drawn.changes
+    brightness, contrast, saturation, hue = colours.amounts
     assert 0.6 <= brightness <= 1.4 and contrast is None and 0.8 <= saturation <= 1.2
-    assert -0.1 <= hue <= 0.1 and sorted(drawn.colours.order) == [0, 1, 2, 3]
-    assert len(drawn.operations) == 2 and drawn.seed is None and len(drawn.erased) == 4
+    assert -0.1 <= hue <= 0.1 and sorted(colours.order) == [0, 1, 2, 3]
+    assert len(operations) == 2 and len(drawn.erased) == 4
     picture = open_image(photograph(60, 80), "x")
     made = apply(drawn, picture, how, to)
     assert torch.equal(made, augment(picture, how, to, generator(2)))

@@ -8,6 +8,7 @@ import tarfile
 import threading
 import time
 import tracemalloc
+from collections import Counter
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +34,7 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.data.formats import tar as tars
+from vitkit.data.formats import tar_index
 from vitkit.data.formats.parquet import ParquetRows
 from vitkit.data.loader import order
 from vitkit.data.sources import stratified
@@ -85,7 +87,7 @@ def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypa
     folder = shards(tmp_path / "wds")
     check(open_source(str(folder)))
     (folder / "classes.txt").write_text("\n".join("abcde"))
-    monkeypatch.setattr(tars, "_indexed", lambda *_: pytest.fail("it was indexed before"))
+    monkeypatch.setattr(tar_index, "_indexed", lambda *_: pytest.fail("it was indexed before"))
     for where in (
         folder,
         folder / "train-{000..002}.tar",
@@ -166,13 +168,13 @@ def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
 
 
 def test_an_index_holds_millions_of_names(tmp_path, cache):
-    building = tars._Building(
+    building = tar_index.Building(
         [str(shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar"))], Columns()
     )
     names = Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
-    tars._save(
+    tar_index._save(
         building._path(0),
-        tars._Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, tars.Counter(x=1)),
+        tar_index.Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, Counter(x=1)),
     )
     found = building.cached(0)
     assert (

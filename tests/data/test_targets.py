@@ -23,7 +23,8 @@ from vitkit.data import (
     subset,
     together,
 )
-from vitkit.data.labels import as_labels, numbered
+from vitkit.data.labels import as_labels
+from vitkit.data.numbering import numbered
 from vitkit.data.stores import Arrays
 from vitkit.data.tables import Table
 from vitkit.data.targets import Lists

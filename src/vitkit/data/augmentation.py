@@ -6,10 +6,8 @@ whatever else belongs to the image: `place` moves a mask as it moves the image.
 Legend: h w pixels of what the model gets.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -29,7 +27,6 @@ from vitkit.data.preprocessing import (
 )
 
 MAGNITUDES = {"torchvision": 30, "google": 20}  # the largest of each RandAugment
-ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")  # as torchvision numbers them
 
 
 @dataclass(frozen=True)
@@ -106,15 +103,6 @@ class Augmentation:
         return any(self.colour_jitter) or self.rand_augment[0] > 0 or self.erase > 0
 
 
-class Colours(NamedTuple):
-    """A colour jitter as it was drawn."""
-
-    order: tuple[int, ...]
-    """Of ADJUSTMENTS."""
-    amounts: tuple[float | None, ...]
-    """Factors of the first three, part of the colour circle for the hue; None leaves one out."""
-
-
 class Draw(NamedTuple):
     """What becomes of one image, as plain values. Boxes are (top, left, height, width) in pixels."""
 
@@ -123,12 +111,10 @@ class Draw(NamedTuple):
     for "pad_crop"; None for "none"."""
     flip: bool = False
     """Whether it is mirrored, left to right, after the crop."""
-    colours: Colours | None = None
-    operations: tuple = ()
-    """Google's RandAugment, as randaugment.Operation."""
-    seed: int | None = None
-    """Of torchvision's RandAugment, which draws while it is applied."""
+    changes: tuple[Callable[[Tensor], Tensor], ...] = ()
+    """Of the colours, in this order: policies.Colours, then randaugment.Operation (Google's) or policies.Policy."""
     erased: Box | None = None
+    """The rectangle that is filled at the end."""
 
 
 def suit(how: Augmentation, preprocessing: Preprocessing) -> None:
@@ -177,49 +163,30 @@ def draw(
         return Draw(box, flip)
 
     # What colours they have.
-    colours, operations, seed, erased = None, (), None, None
+    from vitkit.data.policies import Policy, draw_colours, draw_erased
+    from vitkit.data.randaugment import draw_operations
+
+    changes, erased = [], None
     if any(how.colour_jitter):
-        colours = _draw_colours(how, _seed(random))
+        changes.append(draw_colours(how.colour_jitter, _seed(random)))
     if how.rand_augment[0] and how.rand_augment_by == "torchvision":
-        seed = _seed(random)
+        changes.append(Policy(*how.rand_augment, _seed(random)))
     elif how.rand_augment[0]:
-        operations = _draw_operations(how, preprocessing.size, _seed(random))
+        generator = torch.Generator().manual_seed(_seed(random))
+        changes += draw_operations(*how.rand_augment, preprocessing.size, generator)
     if how.erase:
-        erased = _draw_erased(how, preprocessing.size, _seed(random))
-    return Draw(box, flip, colours, operations, seed, erased)
+        erased = draw_erased(how.erase, preprocessing.size, _seed(random))
+    return Draw(box, flip, tuple(changes), erased)
 
 
 def _seed(random: np.random.Generator) -> int:
     return int(random.integers(2**63))
 
 
-def _draw_colours(how: Augmentation, seed: int) -> Colours:
-    with _seeded(seed):
-        drawn = _colour_jitter(how.colour_jitter).make_params([])
-    amounts = [drawn[f"{name}_factor"] for name in ADJUSTMENTS]
-    return Colours(tuple(drawn["fn_idx"].tolist()), tuple(amounts))
-
-
-def _draw_operations(how: Augmentation, size: tuple[int, int], seed: int) -> tuple:
-    from vitkit.data.randaugment import draw_operations
-
-    return draw_operations(*how.rand_augment, size, torch.Generator().manual_seed(seed))
-
-
-def _draw_erased(how: Augmentation, size: tuple[int, int], seed: int) -> Box | None:
-    with _seeded(seed):
-        if torch.rand(1) >= how.erase:
-            return None
-        drawn = _random_erasing().make_params([torch.empty(3, *size, device="meta")])
-    if drawn["v"] is None:  # no rectangle fitted
-        return None
-    return drawn["i"], drawn["j"], drawn["h"], drawn["w"]
-
-
 def apply(drawn: Draw, picture: Picture, how: Augmentation, preprocessing: Preprocessing) -> Tensor:
     """A picture as uint8 (3, h, w), as it was drawn. Raises BadImage."""
     image = place(drawn, picture, how, preprocessing)
-    return repaint(drawn, image, how, preprocessing) if how.repaints else image
+    return repaint(drawn, image, preprocessing)
 
 
 def place(
@@ -250,31 +217,16 @@ def place(
     return image.flip(-1) if drawn.flip else image
 
 
-def repaint(drawn: Draw, image: Tensor, how: Augmentation, preprocessing: Preprocessing) -> Tensor:
+def repaint(drawn: Draw, image: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Colours, RandAugment and erasing: uint8 (3, h, w) -> uint8 (3, h, w)."""
-    if drawn.colours is not None:
-        image = _recolour(image.contiguous(), drawn.colours)
-    if drawn.seed is not None:
-        with _seeded(drawn.seed):
-            image = _rand_augment(*how.rand_augment)(image.contiguous())
-    for operation in drawn.operations:
-        image = operation(image.contiguous())
+    for change in drawn.changes:
+        image = change(image.contiguous())
     if drawn.erased is not None:
         top, left, height, width = drawn.erased
         levels = [min(max(round(255 * value), 0), 255) for value in preprocessing.mean]
         image = image.clone()
         fill = torch.tensor(levels, dtype=torch.uint8)[:, None, None]
         image[:, top : top + height, left : left + width] = fill
-    return image
-
-
-def _recolour(image: Tensor, colours: Colours) -> Tensor:
-    from torchvision.transforms.v2 import functional
-
-    for i in colours.order:
-        if colours.amounts[i] is not None:
-            adjust = getattr(functional, f"adjust_{ADJUSTMENTS[i]}")
-            image = adjust(image, colours.amounts[i])
     return image
 
 
@@ -291,39 +243,8 @@ def _reduction(box: Box, size: tuple[int, int], how: Augmentation) -> int:
     return next(fitting, 1)
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed PyTorch's global generator, which torchvision draws from, and leave it as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
-# torchvision's transforms; imported, and made, by those who use them only
-
-
 def warm_up(how: Augmentation) -> None:
     """Import what an augmentation needs: once here, rather than in every worker."""
     if how.repaints:
+        import vitkit.data.policies
         import vitkit.data.randaugment  # noqa: F401
-
-
-@cache
-def _colour_jitter(strengths: tuple[float, float, float, float]):
-    from torchvision.transforms import v2
-
-    return v2.ColorJitter(*strengths)
-
-
-@cache
-def _rand_augment(layers: int, magnitude: int):
-    from torchvision.transforms import v2
-
-    return v2.RandAugment(layers, magnitude)
-
-
-@cache
-def _random_erasing():
-    from torchvision.transforms import v2
-
-    return v2.RandomErasing(1.0, value=[0, 0, 0])

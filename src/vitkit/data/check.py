@@ -11,33 +11,34 @@ CHUNK = 64  # images between two updates of the progress bar
 
 
 def check_images(source: Source, workers: int, progress: bool = True) -> list[tuple[int, str]]:
-    """Decode every image, in `workers` processes: the index of each that cannot be used, and a sentence that names it."""
-    chunks = range(0, len(source), CHUNK)
-    workers = min(
-        workers, len(chunks) // 4
-    )  # a process for less than that takes longer to start than to do it
+    """Decode every image, in `workers` processes.
+
+    Returns the index of each image that cannot be used, and a sentence that names it. Raises OSError if the network or
+    the disk fails.
+    """
+    starts = range(0, len(source), CHUNK)
+    workers = min(workers, len(starts) // 4)  # a process takes longer to start than to do less
     shown = bar("checking images") if progress else silent
     source.prepare()
-    return [
-        bad
-        for found in shown(in_order(_Check(source), chunks, workers), len(chunks))
-        for bad in found
-    ]
+    broken = []
+    for chunk in shown(in_order(_Check(source), starts, workers), len(starts)):
+        broken += chunk
+    return broken
 
 
 @dataclass(frozen=True, eq=False)
 class _Check:
-    """First index of a chunk -> what is bad in it."""
+    """First index of a chunk -> what is broken in it. Works in a worker."""
 
     source: Source
 
     def __getitem__(self, start: int) -> list[tuple[int, str]] | Exception:
-        bad = []
+        broken = []
         for index in range(start, min(start + CHUNK, len(self.source))):
             try:
                 open_image(self.source[index][0], self.source.name(index)).pixels()
             except BadImage as error:
-                bad.append((index, str(error)))
-            except OSError as error:  # of the network or the disk: no word on the image
+                broken.append((index, str(error)))
+            except OSError as error:  # of the network or the disk: it does not concern the image
                 return error
-        return bad
+        return broken

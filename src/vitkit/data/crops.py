@@ -17,8 +17,10 @@ def inception_box(
     shares of the image, and the width within the image. So it is the side that is uniform, not the area. After 100
     attempts without a fit it is the whole image.
     """
-    low, high = area[0] * height * width, area[1] * height * width
+    low = area[0] * height * width
+    high = area[1] * height * width
     for _ in range(ATTEMPTS):
+        # A shape, and the heights that it may have.
         aspect = random.uniform(*ASPECT)
         tallest = round((high / aspect) ** 0.5)
         if round(tallest * aspect) > width:
@@ -26,14 +28,17 @@ def inception_box(
             tallest -= round(tallest * aspect) > width
         tallest = min(tallest, height)
         shortest = min(round((low / aspect) ** 0.5), tallest)
+
+        # A height. If rounding put the area just outside, a pixel more or less may mend that.
         h = shortest + int(random.integers(tallest - shortest + 1))
+        if h * round(h * aspect) < low:
+            h += 1
+        if h * round(h * aspect) > high:
+            h -= 1
         w = round(h * aspect)
-        if h * w < low:  # rounding put it just outside: one pixel more, or one less, may mend that
-            h, w = h + 1, round((h + 1) * aspect)
-        if h * w > high:
-            h, w = h - 1, round((h - 1) * aspect)
+
+        # A place. As in the original, a crop smaller than the image never touches its last row or column.
         if low <= h * w <= high and 0 < h <= height and 0 < w <= width:
-            # As in the original, a crop smaller than the image never touches its last row or column.
             top = int(random.integers(height - h)) if h < height else 0
             left = int(random.integers(width - w)) if w < width else 0
             return top, left, h, w
@@ -41,9 +46,7 @@ def inception_box(
 
 
 def random_box(height: int, width: int, size: tuple[int, int], random: np.random.Generator) -> Box:
-    """A box of the given size, every place alike."""
-    return (
-        int(random.integers(height - size[0] + 1)),
-        int(random.integers(width - size[1] + 1)),
-        *size,
-    )
+    """A box of the given size, anywhere with equal chance."""
+    top = int(random.integers(height - size[0] + 1))
+    left = int(random.integers(width - size[1] + 1))
+    return top, left, *size

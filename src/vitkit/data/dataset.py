@@ -18,7 +18,8 @@ import torch
 from PIL import Image, ImageOps
 
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels, concatenated, numbered
+from vitkit.data.labels import as_labels, concatenated
+from vitkit.data.numbering import numbered
 from vitkit.data.sources import Source
 from vitkit.data.stores import read_file
 from vitkit.data.tables import Table

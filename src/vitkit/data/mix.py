@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN, _FIRST, _SECOND = (
-    c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
+# SplitMix64's constants, as int64
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
+_SECOND = 0x94D049BB133111EB - (1 << 64)
 _TABLE = 4096  # intervals of a quantile function, between which it is taken to be straight
 
 
@@ -34,20 +35,26 @@ def mix(
             f"mixup and cutmix mix neighbours in pairs, and {len(images)} images have no pairs; make the batch, the "
             f"micro-batch and every process's share of the batch even (--batch, --micro-batch)"
         )
-    draws = uniforms(keys, 4)  # which way, share, and the box's centre
-    ways = [_blended(draws, mixup)] if mixup else []
-    ways += [_cut(draws, cutmix, images.shape[2:])] if cutmix else []
-    if not ways:
+    if not mixup and not cutmix:
         return images, targets
-    shares = [
-        way.mean((1, 2, 3), keepdim=True) for way in ways
-    ]  # before anything is broadcast: exact
-    first = draws[:, 0].view(-1, 1, 1, 1) < 0.5
-    keep, share = (of[0] if len(of) == 1 else torch.where(first, *of) for of in (ways, shares))
-    keep, share = keep.to(images), share.view(-1, 1).to(targets)
-    return keep * images + (1 - keep) * _partners(images), share * targets + (
-        1 - share
-    ) * _partners(targets)
+    draws = uniforms(keys, 4)  # which way, share, and the box's centre
+
+    # How much of itself every pixel keeps, and with it the target: exact, as nothing is broadcast yet.
+    if mixup:
+        keep = _blended(draws, mixup)  # (B, 1, 1, 1)
+        share = keep
+    if cutmix:
+        box = _cut(draws, cutmix, images.shape[2:])  # (B, 1, H, W)
+        part = box.mean((1, 2, 3), keepdim=True)
+        first = draws[:, 0].view(-1, 1, 1, 1) < 0.5
+        keep = torch.where(first, keep, box) if mixup else box
+        share = torch.where(first, share, part) if mixup else part
+
+    # The rest is the partner's.
+    keep = keep.to(images)
+    share = share.view(-1, 1).to(targets)
+    mixed = keep * images + (1 - keep) * _partners(images)
+    return mixed, share * targets + (1 - share) * _partners(targets)
 
 
 def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
@@ -82,23 +89,27 @@ def _blended(draws: Tensor, alpha: float) -> Tensor:
 
 def _cut(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
     """Which pixels are kept: (B, 1, H, W), 0 in a box of the image's shape and, before it is clipped, 1 - share of its area."""
-    side = (1 - _beta(draws[:, 1], alpha)).sqrt() / 2
-    inside = []
-    for axis, length in enumerate(size):
-        centre, half = (draws[:, 2 + axis] * length).floor(), (side * length).floor()
-        at = torch.arange(length, device=draws.device)
-        inside.append(
-            (at >= (centre - half)[:, None]) & (at < (centre + half)[:, None])
-        )  # (B, length)
-    return 1 - (inside[0][:, :, None] & inside[1][:, None, :]).float().unsqueeze(1)
+    side = (1 - _beta(draws[:, 1], alpha)).sqrt() / 2  # half of it, as a share of the image's
+    rows = _within(draws[:, 2], side, size[0])  # (B, H)
+    columns = _within(draws[:, 3], side, size[1])  # (B, W)
+    box = rows[:, :, None] & columns[:, None, :]
+    return 1 - box.float().unsqueeze(1)
+
+
+def _within(centre: Tensor, side: Tensor, length: int) -> Tensor:
+    """(B,) shares of an axis -> bool (B, length): which pixels lie at most `side` away from the centre."""
+    middle = (centre * length).floor()[:, None]
+    half = (side * length).floor()[:, None]
+    at = torch.arange(length, device=centre.device)
+    return (at >= middle - half) & (at < middle + half)
 
 
 def _beta(uniform: Tensor, alpha: float) -> Tensor:
     """Uniform numbers -> as many of the Beta(alpha, alpha) distribution, in the same order."""
     table = torch.from_numpy(_quantiles(alpha)).to(uniform.device, non_blocking=True)
-    place = uniform * _TABLE
-    low = place.long().clamp(max=_TABLE - 1)
-    return torch.lerp(table[low], table[low + 1], place - low)
+    position = uniform * _TABLE
+    low = position.long().clamp(max=_TABLE - 1)
+    return torch.lerp(table[low], table[low + 1], position - low)
 
 
 @lru_cache(maxsize=8)

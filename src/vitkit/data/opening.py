@@ -15,7 +15,7 @@ import numpy as np
 
 from vitkit.data.dataset import dataset_table
 from vitkit.data.formats import read_table
-from vitkit.data.labels import numbered, without_secret_parts
+from vitkit.data.numbering import numbered, without_secret_parts
 from vitkit.data.sources import TEST_SHARE, Source, split_off, subset
 from vitkit.data.tables import Columns, Table
 from vitkit.data.targets import Target
