@@ -1,6 +1,6 @@
 """`vitkit models`."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
@@ -71,14 +71,10 @@ def _columns(name: str, command: Models) -> list[str]:
 
 def _at_side(name: str, side: int, classes: int) -> "ModelConfig":
     """A named model for square images; a patch that does not divide the side takes the multiple just below."""
-    from vitkit.models import ViTConfig, named
+    from vitkit.models import named
 
     config = named(name, classes=classes)
-    if name == "LeNet-5":
-        return config
-    stride = config.stride if isinstance(config, ViTConfig) else 1
-    side = max(side // stride, 1) * stride
-    return replace(config, image=(side, side))
+    return config.resized(config.fitting((side, side)))
 
 
 def _number(value: float) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from textwrap import wrap
 
-from vitkit.models import LeNetConfig, ViTConfig, named
+from vitkit.models import named
 from vitkit.recipes.later import augregs, dino, mae, plain
 from vitkit.recipes.paper import self_supervised, siblings, table_3
 from vitkit.recipes.small import (
@@ -36,24 +36,26 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 
 
+TABLES = {
+    "paper.": "Table 3, and Appendix B.1.2",
+    "sibling.": "the group's own values, where they differ",
+    "augreg.": "AugReg's 28 settings",
+}
+
+
 def listing() -> str:
     """Every name, for people: those of a table in a few lines, the others each with what it is."""
-    tables = (
-        ("paper.", "Table 3, and Appendix B.1.2"),
-        ("sibling.", "the group's own values, where they differ"),
-    )
-    tables += (("augreg.", "AugReg's 28 settings"),)
     lines = []
-    for prefix, what in tables:
-        names = " ".join(name.removeprefix(prefix) for name in RECIPES if name.startswith(prefix))
-        lines += [
-            f"  {prefix}NAME: {what}",
-            *wrap(names, 100, initial_indent=" " * 6, subsequent_indent=" " * 6),
-        ]
-    alone = [name for name in RECIPES if not name.startswith(tuple(prefix for prefix, _ in tables))]
-    return "\n".join(
-        [*(f"  {n:24}{(RECIPES[n].__doc__ or '').splitlines()[0]}" for n in alone), *lines]
-    )
+    for name, make in RECIPES.items():
+        if not name.startswith(tuple(TABLES)):
+            first_line = (make.__doc__ or "").splitlines()[0]
+            lines.append(f"  {name:24}{first_line}")
+    for prefix, title in TABLES.items():
+        names = [name.removeprefix(prefix) for name in RECIPES if name.startswith(prefix)]
+        indent = " " * 6
+        lines.append(f"  {prefix}NAME: {title}")
+        lines += wrap(" ".join(names), 100, initial_indent=indent, subsequent_indent=indent)
+    return "\n".join(lines)
 
 
 CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_depth", "head_bias")
@@ -65,19 +67,24 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
 
     Images keep the recipe's size, or, where the model cannot cut that, take the multiple of its stride just below.
     """
+    # The recipe's settings, where both models have them
+    before = recipe.model
     model = named(name)
-    kept = {name: getattr(recipe.model, name, None) for name in CARRIED if hasattr(model, name)}
-    model = replace(model, **{name: value for name, value in kept.items() if value is not None})
-    if isinstance(model, ViTConfig) and getattr(recipe.model, "representation", 0):
+    carried = {}
+    for setting in CARRIED:
+        if hasattr(model, setting) and hasattr(before, setting):
+            carried[setting] = getattr(before, setting)
+    model = replace(model, **carried)
+    if hasattr(model, "representation") and getattr(before, "representation", 0):
         model = replace(model, representation=model.width)
-    if not isinstance(model, LeNetConfig):
-        stride = model.stride if isinstance(model, ViTConfig) else 1
-        model = replace(
-            model, image=tuple(max(side // stride, 1) * stride for side in recipe.model.image)
-        )
-    how = recipe.data.preprocessing
-    how = replace(how, size=model.image, resize=max(how.resize, *model.image) if how.resize else 0)
-    return replace(recipe, model=model, data=replace(recipe.data, preprocessing=how))
+
+    # The recipe's size of images, for both
+    model = model.resized(model.fitting(before.image))
+    preprocessing = replace(recipe.data.preprocessing, size=model.image)
+    if preprocessing.resize:
+        resize = max(preprocessing.resize, *model.image)
+        preprocessing = replace(preprocessing, resize=resize)
+    return replace(recipe, model=model, data=replace(recipe.data, preprocessing=preprocessing))
 
 
 def recipe(name: str) -> Recipe:
@@ -91,13 +98,13 @@ def recipe(name: str) -> Recipe:
         if not isinstance(made, Recipe):
             raise ValueError(f"{name} returns a {type(made).__name__}, and not a vitkit Recipe")
         return made
-    if name not in RECIPES:
-        near = ", ".join(get_close_matches(name, RECIPES, 2))
-        raise ValueError(
-            f"no recipe {name!r}{f'; did you mean {near}?' if near else '.'} `vitkit train` lists them, and "
-            f"file.py:function is for your own"
-        )
-    return RECIPES[name]()
+    if name in RECIPES:
+        return RECIPES[name]()
+    near = get_close_matches(name, RECIPES, 2)
+    question = f"; did you mean {', '.join(near)}?" if near else "."
+    raise ValueError(
+        f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your own"
+    )
 
 
 __all__ = ["RECIPES", "listing", "recipe", "with_model"]

@@ -4,7 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitkit.data import Augmentation, Columns, Source, open_image, open_splits
+from vitkit.data import (
+    Augmentation,
+    Columns,
+    Preprocessing,
+    Source,
+    open_image,
+    open_splits,
+)
 from vitkit.objectives import Supervised
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe
@@ -61,33 +68,31 @@ def finetune(
     """
     if preset and preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    found, columns = load(model, quiet=True), columns or Columns()
-    task = (
-        TABLE_4[preset]
-        if preset in TABLE_4
-        else _by_size(open_splits(data, columns).train, bit=preset == "bit")
-    )
-    own, side = found.preprocessing, image or task.side
-    size = (side, side) if side else own.size
+    classifier = load(model, quiet=True)
+    columns = columns or Columns()
+
+    # How long, how fast, how large
+    task = _task(preset, data, columns)
+    side = image or task.side
+    size = (side, side) if side else classifier.preprocessing.size
+    adopted, _ = adopt(classifier, labels=(), image=size, new_head=True)
+
+    # What the images go through
+    preprocessing = _resized(classifier.preprocessing, size)
     if preset:
-        prepare = replace(own, size=size, rule="square", resize=0)
-    else:
-        resize = max(round(own.resize * max(size) / max(own.size)), max(size)) if own.resize else 0
-        prepare = replace(own, size=size, resize=resize)
-    larger = (
-        side * 160 // 128 if side < 160 else side * 448 // 384
-    )  # BiT's square before its random crop
+        preprocessing = replace(preprocessing, rule="square", resize=0)
+    augmentation = Augmentation()
+    if task.bit:
+        augmentation = Augmentation(crop="resize_crop", resize=_square_before_crop(side))
     return Recipe(
         name=f"finetune-{preset or 'own'}",
         init=model,
-        model=adopt(found, labels=(), image=size, new_head=True)[0].model.config,
+        model=adopted.model.config,
         data=Data(
             source=data,
             columns=columns,
-            preprocessing=prepare,
-            augmentation=Augmentation(crop="resize_crop", resize=larger)
-            if task.bit
-            else Augmentation(),
+            preprocessing=preprocessing,
+            augmentation=augmentation,
             parts="final" if preset else "given",
             hold_out=task.hold_out,
         ),
@@ -107,26 +112,53 @@ def finetune(
     )
 
 
-def _by_size(images: Source | None, bit: bool) -> Task:
-    """What follows from the number of training images and, for BiT, from their size. Raises ValueError without any."""
+def _task(preset: str, data: str, columns: Columns) -> Task:
+    """A row of Table 4, or what follows from the training images. Raises ValueError without any."""
+    if preset in TABLE_4:
+        return TABLE_4[preset]
+    images = open_splits(data, columns).train
     if images is None or not len(images):
         raise ValueError("there are no training images to fine-tune on")
-    if not bit:
-        steps = min(max(10 * len(images) // 32, 200), 10_000)
-        return Task(steps, steps // 10, 0.01, batch=32, side=0)
-    some = np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int)
-    areas = [
-        height * width
-        for height, width in (open_image(images[i][0], images.name(i)).size for i in some)
-    ]
-    steps, warmup = (
-        (500, 100)
-        if len(images) < 20_000
-        else (10_000, 500)
-        if len(images) < 500_000
-        else (20_000, 500)
-    )
-    mixup = 0.1 if len(images) >= 20_000 else 0.0
-    return Task(
-        steps, warmup, 0.003, side=128 if np.median(areas) < 96**2 else 384, bit=True, mixup=mixup
-    )
+    return bit_hyper_rule(images) if preset == "bit" else _own(len(images))
+
+
+def _own(images: int) -> Task:
+    """So many photographs of one's own: ten epochs, at least 200 steps and at most 10,000."""
+    steps = min(max(10 * images // 32, 200), 10_000)
+    return Task(steps, steps // 10, 0.01, batch=32, side=0)
+
+
+def bit_hyper_rule(images: Source) -> Task:
+    """BiT's rule (Kolesnikov et al. 2020): steps and mixup by the number of images, their size by that of some of them."""
+    # Small, medium or large
+    count = len(images)
+    steps = 500
+    if count >= 20_000:
+        steps = 10_000
+    if count >= 500_000:
+        steps = 20_000
+    warmup = 100 if steps == 500 else 500
+    mixup = 0.1 if count >= 20_000 else 0.0
+
+    # The median area of up to 16 images, from all over the data
+    areas = []
+    for index in np.linspace(0, count - 1, min(count, 16)).astype(int):
+        height, width = open_image(images[index][0], images.name(index)).size
+        areas.append(height * width)
+    side = 128 if np.median(areas) < 96**2 else 384
+    return Task(steps, warmup, 0.003, side=side, bit=True, mixup=mixup)
+
+
+def _square_before_crop(side: int) -> int:
+    """The square that BiT resizes an image to before a random crop of this side: 160 for 128, 448 for 384."""
+    if side < 160:
+        return side * 160 // 128
+    return side * 448 // 384
+
+
+def _resized(own: Preprocessing, size: tuple[int, int]) -> Preprocessing:
+    """A model's own preprocessing at another size; what is cut off at the borders stays in proportion."""
+    resize = 0
+    if own.resize:
+        resize = max(round(own.resize * max(size) / max(own.size)), max(size))
+    return replace(own, size=size, resize=resize)

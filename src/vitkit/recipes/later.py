@@ -49,11 +49,15 @@ def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Rec
 
 def augregs() -> dict[str, Callable[[], Recipe]]:
     """augreg.medium1 has a weight decay of 0.1 and neither dropout nor stochastic depth; .wd0.03 and .do0.1 say otherwise."""
-    found = {}
+    recipes = {}
     for augmentation, decay, regularised in product(AUGREG, (0.1, 0.03), (False, True)):
-        name = f"augreg.{augmentation}{'' if decay == 0.1 else '.wd0.03'}{'.do0.1' * regularised}"
-        found[name] = partial(augreg, name, augmentation, decay, regularised)
-    return found
+        name = f"augreg.{augmentation}"
+        if decay == 0.03:
+            name += ".wd0.03"
+        if regularised:
+            name += ".do0.1"
+        recipes[name] = partial(augreg, name, augmentation, decay, regularised)
+    return recipes
 
 
 def plain() -> Recipe:
@@ -65,7 +69,7 @@ def plain() -> Recipe:
         optim=Optim(lr=1e-3, weight_decay=0.1, decay_on="kernels", warmup=Span(10_000)),
         objective=Supervised(mixup=0.2),
         length=Span(90, "epochs"),
-        **{**COMMON, "batch": 1024},
+        **(COMMON | {"batch": 1024}),
     )
 
 
@@ -127,5 +131,5 @@ def dino() -> Recipe:
         objective=SelfDistillation(),
         length=Span(100, "epochs"),
         average=0.996,
-        **{**COMMON, "batch": 512, "micro_batch": 64},
+        **(COMMON | {"batch": 512, "micro_batch": 64}),
     )

@@ -11,6 +11,7 @@ evaluate. JFT is Google's own: these recipes are for data of a like size.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, named, vit
@@ -65,7 +66,8 @@ TABLE_3 = (  # data, models, epochs, base learning rate
 
 def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Recipe:
     """A row of Table 3, for one model and one length."""
-    regime, config = REGIMES[data], named(model, classes=0, head_bias=-10.0)
+    regime = REGIMES[data]
+    config = named(model, classes=0, head_bias=-10.0)
     if isinstance(config, ViTConfig):  # a ResNet has neither
         config = replace(config, dropout=regime.dropout, representation=config.width)
     return Recipe(
@@ -87,32 +89,35 @@ def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Rec
 
 def table_3() -> dict[str, Callable[[], Recipe]]:
     """Every row by its name: paper.jft.B16, and with the epochs where there are two lengths: paper.jft.L16.14ep."""
-    found = {}
+    recipes = {}
     for data, models, lengths, lr in TABLE_3:
-        for model in models:
-            for epochs in lengths:
-                name = f"paper.{data}.{model.replace('/', '')}{f'.{epochs}ep' if len(lengths) > 1 else ''}"
-                found[name] = partial(pretraining, name, data, model, epochs, lr)
-    return found
+        for model, epochs in product(models, lengths):
+            name = f"paper.{data}.{model.replace('/', '')}"
+            if len(lengths) > 1:
+                name += f".{epochs}ep"
+            recipes[name] = partial(pretraining, name, data, model, epochs, lr)
+    return recipes
 
 
 def siblings() -> dict[str, Callable[[], Recipe]]:
     """Configurations of the same group, where they differ from Table 3."""
-    no = {"objective": Supervised(loss="sigmoid", off_target=1e-4)}
+    smoothed = {"objective": Supervised(loss="sigmoid", off_target=1e-4)}
     rows = {  # what differs of the optimiser, and beside it
         "sibling.jft.L32": ({"clip": 1.0}, {}),
-        "sibling.imagenet21k.B16": ({}, {"batch": 1024} | no),
-        "sibling.imagenet21k.L32": ({"weight_decay": 0.1, "clip": 1.0}, no),
+        "sibling.imagenet21k.B16": ({}, {"batch": 1024, **smoothed}),
+        "sibling.imagenet21k.L32": ({"weight_decay": 0.1, "clip": 1.0}, smoothed),
         "sibling.imagenet.B16": ({"schedule": "linear"}, {"length": Span(90, "epochs")}),
     }
-    return {name: partial(sibling, name, *changes) for name, changes in rows.items()}
+    return {name: partial(sibling, name, optim, other) for name, (optim, other) in rows.items()}
 
 
 def sibling(name: str, optim: dict, other: dict) -> Recipe:
     """The row of Table 3 of that name, the longest, with other values."""
-    row = name.replace("sibling", "paper")
     rows = table_3()
-    recipe = rows[row if row in rows else f"{row}.90ep"]()
+    row = name.replace("sibling", "paper")
+    if row not in rows:
+        row = f"{row}.90ep"
+    recipe = rows[row]()
     return replace(recipe, name=name, optim=replace(recipe.optim, **optim), **other)
 
 
@@ -133,10 +138,12 @@ def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
 
 def self_supervised() -> dict[str, Callable[[], Recipe]]:
     """The three targets, and BERT's rate of corruption."""
-    found = {
+    objectives = {
         "paper.masked_patches": MaskedPatches(),
         "paper.masked_patches.colours": MaskedPatches("colours"),
         "paper.masked_patches.pixels": MaskedPatches("pixels"),
         "paper.masked_patches.rate15": MaskedPatches(rate=0.15),
     }
-    return {name: partial(masked_patches, name, objective) for name, objective in found.items()}
+    return {
+        name: partial(masked_patches, name, objective) for name, objective in objectives.items()
+    }
