@@ -85,12 +85,12 @@ def run_grid(
 
 def _run_waiting(cells: Sequence[Cell], grid_dir: Path, device: str) -> list[Exception]:
     """Run the cells that are not finished, one after the other; returns the errors of those that failed."""
-    waiting = from_rank_0(lambda: [cell for cell in cells if not _is_finished(cell, grid_dir)])
+    waiting = from_rank_0(lambda: [cell.name for cell in cells if not _is_finished(cell, grid_dir)])
     console = Console(quiet=not on_rank_0(), highlight=False, markup=False, soft_wrap=True)
     errors = []
     for number, cell in enumerate(cells, 1):
         title = cell.title or cell.name
-        if cell not in waiting:
+        if cell.name not in waiting:
             console.print(f"{title}: finished before; another --workdir starts a new one")
             continue
         if len(cells) > 1:
@@ -119,17 +119,23 @@ def read_rows(grid_dir: Path) -> list[Row]:
     for path in sorted(grid_dir.rglob(RECORD)):
         name = str(path.parent.relative_to(grid_dir))
         record = json.loads(path.read_text("utf-8"))
-        failed = Row(name, record["settings"], error=record["error"])
-        if failed.error is not None:
-            rows.append(failed)
+        if record["error"] is not None:
+            rows.append(Row(name, record["settings"], error=record["error"]))
+        else:
+            rows += _measured(name, record["settings"], path.parent / METRICS)
+    return rows
+
+
+def _measured(name: str, settings: dict[str, Setting], metrics_file: Path) -> list[Row]:
+    """The rows of a finished cell: what every evaluator of its recipe said at the last evaluation."""
+    evaluations = [line for line in read_metrics(metrics_file) if "metrics" in line]
+    rows = []
+    for line in evaluations:
+        if line["step"] != evaluations[-1]["step"]:
             continue
-        evaluations = [line for line in read_metrics(path.parent / METRICS) if "metrics" in line]
-        for line in evaluations:
-            if line["step"] != evaluations[-1]["step"]:
-                continue
-            for metric in line["metrics"].values():
-                primary = metric.name == line.get("primary")
-                rows.append(Row(name, record["settings"], metric, primary, line["step"]))
+        for metric in line["metrics"].values():
+            primary = metric.name == line.get("primary")
+            rows.append(Row(name, settings, metric, primary, line["step"]))
     return rows
 
 
