@@ -38,7 +38,7 @@ def test_prepared_for_inference_it_computes_the_same(config):
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     size = another_size(config)
     with torch.inference_mode():
-        for prepared in (for_inference(model), for_inference(for_inference(model))):
+        for prepared in (for_inference(model), for_inference(for_inference(model), config.image)):
             torch.testing.assert_close(
                 prepared(batch(config)), model(batch(config)), atol=1e-5, rtol=1e-5
             )
@@ -88,6 +88,30 @@ def test_exported_it_computes_the_same_with_any_batch(config):
         for count in (1, 5):
             x = images(count, config.channels, *config.image)
             torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
+
+
+@every_family
+def test_what_is_done_to_the_prepared_model_leaves_the_model_alone(config):
+    model = lively(config).train()
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    prepared = for_inference(model)
+    prepared.double()
+    assert prepared.prepared and not model.prepared
+    assert not any(parameter.requires_grad for parameter in prepared.parameters())
+    assert model.training and all(parameter.requires_grad for parameter in model.parameters())
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == expected[name].dtype and torch.equal(tensor, expected[name])
+    with pytest.raises(ValueError, match="this model was made for inference"):
+        resized(prepared, config.image)
+
+
+def test_resized_keeps_what_is_frozen():
+    model = lively(vit("mu/8", image=32, classes=3)).requires_grad_(False)
+    model.head.requires_grad_(True)
+    model.recompute = True
+    larger = resized(model, (48, 48))
+    trained = [name for name, parameter in larger.named_parameters() if parameter.requires_grad]
+    assert trained == ["head.weight", "head.bias"] and larger.recompute
 
 
 def test_a_hook_on_a_dense_layer_sees_what_the_block_computes():

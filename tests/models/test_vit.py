@@ -226,6 +226,35 @@ class TestMask:
         masked = model.encoder(padded, (4, 3), mask=mask, queries=queries)
         torch.testing.assert_close(masked[:, : expected.shape[1]], expected, atol=1e-5, rtol=1e-5)
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("kind", ["learned", "relative"])
+    def test_a_token_that_may_look_at_nothing_harms_no_other(self, dtype, kind):
+        """Padding that is masked as a query too: whatever way attention is computed."""
+        model = lively(SMALL, positions=kind).to(dtype)
+        tokens = model.embed(images(2, 3, 32, 24).to(dtype))
+        mask = torch.ones(2, 1, 13, 13, dtype=torch.bool)
+        mask[1, :, 9:] = False
+        mask[1, :, :, 9:] = False
+        with torch.no_grad(), recording(model) as record:
+            states = model.encoder(tokens, (4, 3), mask=mask)
+        assert states.isfinite().all()
+        if kind == "learned":
+            alone = model.encoder(tokens[1:, :9], (4, 3))
+            close = (
+                {"atol": 1e-5, "rtol": 1e-5}
+                if dtype == torch.float32
+                else {"atol": 0.2, "rtol": 0.1}
+            )
+            torch.testing.assert_close(states[1:, :9], alone, **close)
+        assert record.attention[0].isfinite().all()
+        assert not record.attention[0][1, :, 9:].any()
+
+    @pytest.mark.parametrize("mask", [torch.ones(13).bool(), torch.ones(13, 13)])
+    def test_what_is_no_mask(self, mask):
+        model = lively(SMALL)
+        with pytest.raises(ValueError, match="it is bool, "):
+            model.encoder(model.embed(images(1, 3, 32, 24)), (4, 3), mask=mask)
+
     def test_a_mask_goes_with_a_bias(self):
         attention = Attention(8, 2).double()
         attention.init_weights()
@@ -301,8 +330,19 @@ class TestRecording:
         nothing = pytest.raises(RuntimeError, match="no forward pass ran")
         with nothing, recording(create(SMALL)):
             pass
-        with pytest.raises(ValueError, match="Linear has no blocks"):
+        with pytest.raises(ValueError, match="Linear is no model of vitkit's"):
             recording(torch.nn.Linear(1, 1)).__enter__()
+
+    def test_what_cannot_be_recorded(self):
+        model = lively(SMALL).train()
+        model.recompute = True
+        with pytest.raises(ValueError, match="set model.recompute to False"):
+            recording(model).__enter__()
+        model.eval()
+        with recording(model) as record:
+            model(self.x)
+            model.encode(self.x)
+        assert record.features is None and len(record.states) == 3  # the last pass had no head
 
     def test_nothing_stays_after_an_error(self):
         model = lively(SMALL)

@@ -215,6 +215,7 @@ class LeNet(nn.Module):
         if config.classes:
             self.head = nn.Linear(84, config.classes)
         self.recompute = False  # nothing here is worth it
+        self.prepared = False  # made by for_inference
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, K) logits, or the features where there is no head."""

@@ -38,18 +38,20 @@ class Attention(nn.Module):
         """(B, T, D) -> (B, Q, D): every token asks every token, or only the first `queries` ask.
 
         That is how the last block serves the class token alone. With more axes before the tokens,
-        as (B, h, w, D) for rows, each of them is a sequence of its own.
+        as (B, h, w, D) for rows, each of them is a sequence of its own, and counts as B.
 
-        mask: bool, broadcast to (B, H, T, T), True where a query (row) may look at a key (column).
+        mask: bool, (T, T) or what broadcasts to (B, H, T, T), True where a query (row) may look at a
+        key (column). A query that may look at none gets zeros. Raises ValueError for another mask.
         """
+        check_mask(mask)
         if x.ndim > 3:
             sequences = self(x.flatten(0, -3), positions, mask, queries)
             return sequences.unflatten(0, x.shape[:-2])
         q, k, v = self.project(x)  # Eq. 5
-        bias = None
+        position_bias = None
         if positions is not None:
-            q, k, bias = positions(q, k)
-        mixed = self.attend(q, k, v, bias, mask, queries)  # Eq. 6, 7   (B, H, Q, E)
+            q, k, position_bias = positions(q, k)
+        mixed = self.attend(q, k, v, position_bias, mask, queries)  # Eq. 6, 7   (B, H, Q, E)
         return self.join(mixed)  # Eq. 8      (B, Q, D)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,29 +88,40 @@ class ScaledDotProduct(nn.Module):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        bias: Tensor | None = None,
+        position_bias: Tensor | None = None,
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
         """(B, H, T, E) three times -> (B, H, Q, E): what the first `queries` tokens get, or all.
 
-        bias: added to the logits, (B, H, T, T). mask: bool, True where a query may look at a key.
+        position_bias: added to the logits, (B, H, T, T). mask: bool, True where a query may look.
         """
-        logits_bias = combined(bias, mask)
+        bias = position_bias
+        if mask is not None:
+            bias = masked(position_bias, mask, q.dtype)
         if queries is not None:
             q = q[:, :, :queries]
-            logits_bias = first_rows(logits_bias, queries)
+            bias = first_rows(bias, queries)
         dropout = self.dropout if self.training else 0.0
-        if two_products_are_faster(q, k, logits_bias):
-            return plain(q, k, v, dropout, logits_bias)
-        return fused(q, k, v, dropout, logits_bias)
+        if two_products_are_faster(q, k, bias):
+            return plain(q, k, v, dropout, bias)
+        return fused(q, k, v, dropout, bias)
 
 
-def combined(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """A bias of the logits and a mask as one tensor: a forbidden key has a bias of -inf."""
-    if bias is None or mask is None:
-        return mask if bias is None else bias
-    return bias.masked_fill(~mask, -torch.inf)
+def check_mask(mask: Tensor | None) -> None:
+    """Raise ValueError for a mask of numbers, or of a single row."""
+    if mask is not None and (mask.dtype != torch.bool or mask.ndim < 2):
+        raise ValueError(
+            f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it is bool, (T, T) or what "
+            "broadcasts to (B, H, T, T), True where a query may look at a key"
+        )
+
+
+def masked(position_bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bias of the logits that is -inf where a query may not look: (..., T, T)."""
+    if position_bias is None:
+        position_bias = torch.zeros((), dtype=dtype, device=mask.device)
+    return torch.where(mask, position_bias, -torch.inf)
 
 
 def first_rows(bias: Tensor | None, queries: int) -> Tensor | None:
@@ -123,8 +136,7 @@ def fused(
 ) -> Tensor:
     """Eq. 6 and 7 in one kernel: (B, H, Q, E), (B, H, T, E), (B, H, T, E) -> (B, H, Q, E).
 
-    A bias (B, H, Q, T), such as relative positions make, is added before the softmax; a bool one
-    says which keys a query may look at.
+    A bias (B, H, Q, T), such as relative positions and masks make, is added before the softmax.
     """
     return F.scaled_dot_product_attention(q, k, v, bias, dropout)
 
@@ -140,11 +152,12 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
     """Eq. 6: A = softmax(q kᵀ / √E), (B, H, Q, T). The query is scaled first, as in Google's
     code."""
     logits = (q * q.shape[-1] ** -0.5) @ k.mT
-    if bias is not None and bias.dtype == torch.bool:
-        logits = logits.masked_fill(~bias, -torch.inf)
-    elif bias is not None:
-        logits = logits + bias
-    return logits.softmax(-1)
+    if bias is None:
+        return logits.softmax(-1)
+    logits = logits + bias
+    nowhere = (logits == -torch.inf).all(-1, keepdim=True)
+    # a query that may look at no key has no weights, where softmax would make NaN of it
+    return logits.masked_fill(nowhere, 0).softmax(-1).masked_fill(nowhere, 0)
 
 
 def two_products_are_faster(q: Tensor, k: Tensor, bias: Tensor | None) -> bool:

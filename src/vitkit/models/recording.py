@@ -1,13 +1,13 @@
 """What happens inside a model: states and attention weights, without changing what it computes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.models.attention import ScaledDotProduct, attention_weights, combined
+from vitkit.models.attention import ScaledDotProduct, attention_weights, masked
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Recording:
     embedding: Tensor | None = None
     """What the first block gets: tokens with their positions (B, T, D), or a ResNet's maps."""
     features: Tensor | None = None
-    """What the head reads: (B, D)."""
+    """What the head reads, (B, D); None if the pass did not come to the head."""
     states_of: dict[int, Tensor] = field(default_factory=dict)
     """By the block's number."""
     weights_of: dict[int, Tensor] = field(default_factory=dict)
@@ -30,9 +30,11 @@ class Recording:
 
     @property
     def attention(self) -> list[Tensor]:
-        """The weights of each attention layer before dropout, (B, H, T, T): rows sum to one, token
-        0 is the class token. A MAP head's (B, H, 1, T) comes last. Axial attention has two a layer,
-        (B·h, H, w, w) for the rows, then (B·w, H, h, h) for the columns."""
+        """The weights of each attention layer before dropout, (B, H, T, T).
+
+        Rows sum to one, but for a query that a mask lets look at nothing; token 0 is the class token.
+        A MAP head's (B, H, 1, T) comes last. Axial attention has two a layer, (B·h, H, w, w) for the
+        rows, then (B·w, H, h, h) for the columns. The local attention of an ancestor has none."""
         return [self.weights_of[i] for i in sorted(self.weights_of)]
 
 
@@ -45,28 +47,27 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
         record.attention[3]            # fourth block: (B, H, T, T)
         record.states[-1]              # last block, every token: (B, T, D)
 
-    The model computes what it computes otherwise, to the bit, and nothing of it is changed: there
-    are hooks while the context is open. Where the last block answers for the class token alone, it
-    is run once more to show all tokens. Compiled models run eagerly meanwhile.
+    The model's outputs are those without a recording, and nothing of it is changed: there are hooks
+    while the context is open. If the last block answers for the class token alone, it is run once
+    more to show all tokens; in training with dropout that is another draw. A compiled model runs
+    eagerly meanwhile, so that its outputs may differ in the last digit.
 
-    Raises ValueError for what is no model of vitkit's, RuntimeError when no forward pass ran
-    inside.
+    Raises ValueError for a model that is not vitkit's, and for one that recomputes its blocks in the
+    backward pass; RuntimeError when no forward pass ran inside.
     """
-    blocks = list(getattr(model, "blocks", []))
-    if not blocks:
-        raise ValueError(f"{type(model).__name__} has no blocks, so there is nothing to show of it")
+    check_recordable(model)
     record = Recording()
-    hooks = [
-        blocks[0].register_forward_pre_hook(reads_embedding(record)),
-        model.head.register_forward_pre_hook(reads_features(record)),
-    ]
-    for i, block in enumerate(blocks):
-        hooks.append(block.register_forward_hook(reads_state(record, i), with_kwargs=True))
-    if attention:
-        layers = [module for module in model.modules() if isinstance(module, ScaledDotProduct)]
-        for i, layer in enumerate(layers):
-            hooks.append(layer.register_forward_hook(reads_weights(record, i)))
+    blocks = list(model.blocks)
+    layers = [module for module in model.modules() if isinstance(module, ScaledDotProduct)]
+    hooks = []
     try:
+        hooks.append(blocks[0].register_forward_pre_hook(reads_embedding(record)))
+        for i, block in enumerate(blocks):
+            hooks.append(block.register_forward_hook(reads_state(record, i), with_kwargs=True))
+        hooks.append(model.head.register_forward_pre_hook(reads_features(record)))
+        if attention:
+            for i, layer in enumerate(layers):
+                hooks.append(layer.register_forward_hook(reads_weights(record, i)))
         with torch.compiler.set_stance("force_eager"):
             yield record
         if record.embedding is None:
@@ -78,11 +79,26 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
             hook.remove()
 
 
+def check_recordable(model: nn.Module) -> None:
+    """Raise ValueError for a model whose inside cannot be seen."""
+    ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
+    if not ours:
+        raise ValueError(
+            f"{type(model).__name__} is no model of vitkit's, so there is nothing to show of it"
+        )
+    if model.recompute and model.training:
+        raise ValueError(
+            "a model that recomputes its blocks in the backward pass cannot be recorded while it "
+            "trains; set model.recompute to False, or call model.eval()"
+        )
+
+
 def reads_embedding(record: Recording) -> Callable:
-    """A hook before the first block."""
+    """A hook before the first block, where a new pass begins."""
 
     def hook(block: nn.Module, inputs: tuple) -> None:
         record.embedding = inputs[0]
+        record.features = None
 
     return hook
 
@@ -103,21 +119,29 @@ def reads_state(record: Recording, number: int) -> Callable:
         if settings.get("queries") is None:
             record.states_of[number] = output
             return
-        # It answered for some tokens; run it for all, with the random numbers put back afterwards.
+        # It answered for some tokens: run it for all. `forward` is called by itself, so that this
+        # hook is not; those of the layers in it are, and record the weights of all queries.
         for_all = settings | {"queries": None}
-        with torch.random.fork_rng() if block.training else nullcontext():
+        with torch.random.fork_rng():
             record.states_of[number] = block.forward(*inputs, **for_all)
 
     return hook
 
 
 def reads_weights(record: Recording, number: int) -> Callable:
-    """A hook after softmax(q kᵀ / √E) v, which computes the weights of all queries from its
-    inputs."""
+    """A hook after softmax(q kᵀ / √E) v, which computes the weights from its inputs."""
 
-    def hook(layer: nn.Module, inputs: tuple, output: Tensor) -> None:
-        q, k, _, *rest = inputs
-        bias, mask = (*rest, None, None)[:2]
-        record.weights_of[number] = attention_weights(q, k, combined(bias, mask))
+    def hook(layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
+        q, k, _, position_bias, mask, queries = padded(inputs)
+        bias = position_bias
+        if mask is not None:
+            bias = masked(position_bias, mask, q.dtype)
+        if queries is None:
+            record.weights_of[number] = attention_weights(q, k, bias)
 
     return hook
+
+
+def padded(inputs: tuple) -> tuple:
+    """The six inputs of ScaledDotProduct, None for those that were left out at the end."""
+    return *inputs, *[None] * (6 - len(inputs))

@@ -267,6 +267,8 @@ class ResNet(nn.Module):
 
         # Activation checkpointing: keep only the units' inputs for the backward pass.
         self.recompute = False
+        # Made by for_inference: not to be trained or saved.
+        self.prepared = False
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, K) logits, or the features where there is no head."""

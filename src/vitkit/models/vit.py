@@ -69,6 +69,8 @@ class VisionTransformer(nn.Module):
 
         # Activation checkpointing: keep only the blocks' inputs for the backward pass.
         self.recompute = False
+        # Made by for_inference: not to be trained or saved.
+        self.prepared = False
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) normalised images -> (B, K) logits, or the features where there is no
@@ -138,13 +140,13 @@ class VisionTransformer(nn.Module):
         last = len(self.blocks) - 1
         for i, positions in enumerate(self.block_positions()):
             block = self.run(self.blocks[i])
-            # Only the last block may leave tokens out: what others leave out would be asked for.
-            asking = None
+            # Only the last block may leave tokens out: the next one asks for those of the others.
+            answered = None
             if i == last:
-                asking = queries
-            x = positions.add(x, grid)
-            within = positions.within(grid)
-            x = block(x, grid=grid, positions=within, mask=mask, queries=asking)
+                answered = queries
+            x = positions.add(x, grid)  # nothing, if positions were added at the stem
+            in_attention = positions.within(grid)
+            x = block(x, grid=grid, positions=in_attention, mask=mask, queries=answered)
         if self.config.norm == "tokens":
             x = self.norm(x)
         return x
