@@ -42,7 +42,8 @@ def batches(count, size, classes):
 
 
 def measured(table, batches, names=None):
-    """Metrics by name, of a model with these logits for its images; `names` are the data's classes."""
+    """Metrics by name, of a model with these logits for its images; `names` are the data's
+    classes."""
     known = tuple(f"class {i}" for i in range(table.shape[1]))
     none = np.zeros(0, np.int64)
     source = Source(Arrays("x", np.zeros((0, 1, 1), np.uint8)), none, none, names or known)

@@ -1,4 +1,5 @@
-"""The one pass over images: padding is left out, the model comes back as it was, no gradient is kept."""
+"""The one pass over images: padding is left out, the model comes back as it was, no gradient is
+kept."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""Metrics: their unit decides what is printed and which of two is better; they come back from a file as they were."""
+"""Metrics: their unit decides what is printed and which of two is better; they come back from a
+file as they were."""
 
 import json
 import math

@@ -48,7 +48,8 @@ def measured(evaluator, table, targets, kind, names=(), known=None, size=7):
 
 @pytest.fixture
 def several():
-    """Scores, some of them equal, and classes of forty images, of five classes, one of which no image has."""
+    """Scores, some of them equal, and classes of forty images, of five classes, one of which no
+    image has."""
     random = np.random.default_rng(0)
     truth = random.random((40, 5)) < 0.3
     truth[:, 3] = False

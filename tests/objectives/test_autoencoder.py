@@ -1,4 +1,5 @@
-"""The masked autoencoder: what is hidden stays hidden, and the loss is what a slow writing of it gives."""
+"""The masked autoencoder: what is hidden stays hidden, and the loss is what a slow writing of it
+gives."""
 
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from vitkit.data import Preprocessing, uniforms
 from vitkit.models import ViTConfig, create
 from vitkit.models.positions import sincos
 from vitkit.objectives import MaskedAutoencoder
-from vitkit.objectives.patches import cut, joined
+from vitkit.objectives.patches import patchify, unpatchify
 from vitkit.train import train
 from vitkit.train.log import read_metrics
 
@@ -40,8 +41,8 @@ def test_the_encoder_never_sees_what_is_hidden(changes):
     )
     predicted, hidden = learner.predictions(images, KEYS)
     assert shapes == [learner.model.config.prefix + 3] and hidden.shape == (4, 9)
-    patches = cut(images, 8).scatter(1, hidden[..., None].expand(-1, -1, 192), 0.7)
-    again, _ = learner.predictions(joined(patches, (4, 3), 8), KEYS)
+    patches = patchify(images, 8).scatter(1, hidden[..., None].expand(-1, -1, 192), 0.7)
+    again, _ = learner.predictions(unpatchify(patches, (4, 3), 8), KEYS)
     assert torch.equal(predicted, again)
     other, _ = learner.predictions(images + 0.1, KEYS)
     assert not torch.allclose(predicted, other)
@@ -94,7 +95,7 @@ def test_a_perfect_prediction_draws_the_image():
 
     def perfect(images, keys):
         hidden = uniforms(keys, 12, 0).argsort(dim=1)[:, 3:]
-        pixels = cut(images, 8).gather(1, hidden[..., None].expand(-1, -1, 192))
+        pixels = patchify(images, 8).gather(1, hidden[..., None].expand(-1, -1, 192))
         return (pixels - pixels.mean(-1, keepdim=True)) / (
             pixels.var(-1, keepdim=True) + 1e-6
         ).sqrt(), hidden
@@ -103,7 +104,7 @@ def test_a_perfect_prediction_draws_the_image():
     shown = learner.pictures(normal, KEYS)
     assert list(shown) == ["image", "seen", "predicted"]
     assert torch.equal(shown["predicted"], images) and torch.equal(shown["image"], images)
-    assert (cut(shown["seen"], 8) == 128).all(-1).sum(1).tolist() == [9] * 4
+    assert (patchify(shown["seen"], 8) == 128).all(-1).sum(1).tolist() == [9] * 4
 
 
 @pytest.mark.parametrize(

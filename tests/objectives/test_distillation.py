@@ -1,4 +1,5 @@
-"""Self-distillation: views are functions of keys, the teacher is an exact average, and no gradient reaches it."""
+"""Self-distillation: views are functions of keys, the teacher is an exact average, and no gradient
+reaches it."""
 
 import math
 import shutil
@@ -67,9 +68,9 @@ class TestViews:
 
     def test_they_are_cut_in_float32_whatever_the_model_computes_in(self):
         images = PREPARE.normalise(levels(6))
-        exact = made().looked_at(images, KEYS)
+        exact = made().make_views(images, KEYS)
         with torch.autocast("cpu", torch.bfloat16):
-            found = made().looked_at(images, KEYS)
+            found = made().make_views(images, KEYS)
         assert all(torch.equal(*both) for both in zip(exact, found, strict=True))
 
     def test_aspect_and_area(self):
@@ -130,7 +131,7 @@ class TestLoss:
     def test_one_pair_of_views_at_a_time(self):
         learner, images = made(), PREPARE.normalise(levels(6))
         learner.centre.copy_(torch.randn(40, generator=torch.Generator().manual_seed(1)) / 10)
-        views, losses = learner.looked_at(images, KEYS), []
+        views, losses = learner.make_views(images, KEYS), []
         assert [tuple(v.shape[-2:]) for v in views] == [(32, 32), (32, 32), (16, 16), (16, 16)]
         for b in range(6):
             for t in range(2):
@@ -216,14 +217,14 @@ class TestTeacher:
                 for i, p in enumerate(students):
                     p.add_(torch.randn(p.shape, generator=generator) / 10)
                     expected[i] = momentum * expected[i] + (1 - momentum) * p
-            learner.seen.append(torch.ones(41))
+            learner.teacher_sums.append(torch.ones(41))
             learner.updated(step, 20)
         for teacher, mean in zip(learner.teacher.parameters(), expected, strict=True):
             torch.testing.assert_close(teacher, mean)
 
     def test_the_centre_is_the_average_of_its_outputs(self):
         learner, images = made(), PREPARE.normalise(levels(6))
-        outputs = learner.taught(torch.cat(learner.looked_at(images, KEYS)[:2]))
+        outputs = learner.teacher_outputs(torch.cat(learner.make_views(images, KEYS)[:2]))
         learner(images, None, KEYS)
         learner.updated(1, 10)
         torch.testing.assert_close(learner.centre, 0.1 * outputs.mean(0))
@@ -276,8 +277,9 @@ class TestRun:
         )
 
     def test_continued_it_ends_as_if_never_disturbed(self, recipe, quiet, tmp_path):
-        """Teacher and centre are in the checkpoint: what comes after it is the same again. The last layer is still up to the
-        fourth step, so it begins as it was and without Adam's moments in the third step's checkpoint."""
+        """Teacher and centre are in the checkpoint: what comes after it is the same again. The last
+        layer is still up to the fourth step, so it begins as it was and without Adam's moments in
+        the third step's checkpoint."""
         train(recipe, tmp_path / "run", "cpu", quiet)
         assert set(load_file(tmp_path / "run" / "pictures.safetensors")) == {
             "image", "large view 1", "large view 2", "small view 1", "small view 2"

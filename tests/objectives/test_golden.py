@@ -1,8 +1,9 @@
 """Golden loss curves: what each objective's loss is, step by step, on the digits.
 
-They hold whatever is between a recipe and its loss: data, augmentation, initial weights, dropout, optimiser, schedule. A
-change that means to leave training as it is leaves these numbers as they are; one that does not, writes them anew and says
-why: `GOLDEN=write python -m pytest tests/objectives/test_golden.py`.
+They hold whatever is between a recipe and its loss: data, augmentation, initial weights, dropout,
+optimiser, schedule. A change that means to leave training as it is leaves these numbers as they
+are; one that does not, writes them anew and says why: `GOLDEN=write python -m pytest
+tests/objectives/test_golden.py`.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Masked patch prediction against the paper's words, written out slowly, and against what must hold whatever the weights."""
+"""Masked patch prediction against the paper's words, written out slowly, and against what must hold
+whatever the weights."""
 
 import math
 from dataclasses import replace
@@ -14,7 +15,7 @@ from vitkit.models import ViTConfig, create
 from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
 from vitkit.objectives.guesses import Reconstruction
-from vitkit.objectives.patches import colour_levels, cut, joined, mean_colours
+from vitkit.objectives.patches import colour_levels, mean_colours, patchify, unpatchify
 from vitkit.train import last_metrics, train
 from vitkit.train.state import State
 from vitkit.train.step import gradient
@@ -59,7 +60,7 @@ class TestCorruption:
         learner = made()
         x, mask = torch.randn(40, 12, 24), torch.randn(24)
         found = learner.corruption(self.keys[:40], 12)
-        after = found.of(x, mask)
+        after = found.apply(x, mask)
         for b in range(40):
             expected = x[b].clone()
             for m, patch in enumerate(found.which[b].tolist()):
@@ -117,9 +118,9 @@ class TestTargets:
 
     def test_cut_and_joined_undo_each_other(self):
         images = levels(3)
-        patches = cut(images, 8)
+        patches = patchify(images, 8)
         assert torch.equal(patches[1, 5], images[1, :, 8:16, 16:24].permute(1, 2, 0).flatten())
-        assert torch.equal(joined(patches, (4, 3), 8), images)
+        assert torch.equal(unpatchify(patches, (4, 3), 8), images)
 
     def test_a_colour_is_the_middle_of_its_bin(self):
         classes = torch.arange(512).view(1, -1, 1)
@@ -138,7 +139,7 @@ class TestLearner:
         found = learner(images, None, keys).item()
         if loss is None:
             which = learner.corruption(keys, 12).which
-            loss = (cut(images, 8)[torch.arange(4)[:, None], which] ** 2).mean().item()
+            loss = (patchify(images, 8)[torch.arange(4)[:, None], which] ** 2).mean().item()
         assert found == pytest.approx(loss, rel=1e-6)
 
     @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ class TestLearner:
         images, keys = PREPARE.normalise(levels(3)), torch.arange(3)
         found = learner.corruption(keys, 12)
         tokens = learner.model.add_positions(
-            found.of(learner.model.patch_embed(images), learner.mask), (4, 3)
+            found.apply(learner.model.patch_embed(images), learner.mask), (4, 3)
         )
         outputs = learner.predict(learner.model.encoder(tokens, (4, 3))[:, config.prefix :])
         targets, losses = learner.targets(images), []
@@ -216,9 +217,9 @@ class TestLearner:
         found = learner.corruption(keys, 12)
         kept = torch.ones(5, 12, dtype=torch.bool).scatter_(1, found.which, False)
         for x in shown.values():
-            assert torch.equal(cut(x, 8)[kept], cut(images, 8)[kept])
+            assert torch.equal(patchify(x, 8)[kept], patchify(images, 8)[kept])
         hidden = torch.zeros(5, 12, dtype=torch.bool).scatter_(1, found.which, found.masked)
-        assert (cut(shown["seen"], 8)[hidden] == 128).all()
+        assert (patchify(shown["seen"], 8)[hidden] == 128).all()
         if target == "pixels":
             assert torch.equal(shown["target"], images)
         else:

@@ -1,4 +1,5 @@
-"""An objective is one file, wherever it lies: trained by a recipe, named in what is saved, set on the command line."""
+"""An objective is one file, wherever it lies: trained by a recipe, named in what is saved, set on
+the command line."""
 
 import json
 import re
@@ -41,7 +42,8 @@ def file(tmp_path, monkeypatch):
 
 
 def test_one_of_ones_own_is_trained_from_a_file(file, capsys):
-    """And another class with the same settings is another recipe: its run is not taken for this one's."""
+    """And another class with the same settings is another recipe: its run is not taken for this
+    one's."""
     words = ["--objective.gamma", "3", "--workdir", "run", *QUICK]
     assert main(["train", "mine.py:recipe", *words]) == 0
     ran = json.loads((file.parent / "run" / "recipe.json").read_text())

@@ -1,4 +1,5 @@
-"""What a run does with its data besides training on it: some images left out, the others kept decoded."""
+"""What a run does with its data besides training on it: some images left out, the others kept
+decoded."""
 
 import json
 from dataclasses import replace

@@ -48,7 +48,8 @@ def test_the_final_run_trains_on_all_but_the_test_part(digits):
 
 @pytest.mark.parametrize("last", ["val", "test"])
 def test_without_a_third_part_some_training_images_are_held_out(digits, last):
-    """ImageNet has a validation part and no test part: that one is what the final run is measured on."""
+    """ImageNet has a validation part and no test part: that one is what the final run is measured
+    on."""
     two = replace(digits, **{"val": None, "test": None, last: digits.test})
     parts = divide(two, Data(parts="select", hold_out=0.25))
     assert list(parts) == ["train", "val"]

@@ -1,4 +1,5 @@
-"""Several processes are one run: forked ranks on gloo, one thread each. With torchrun itself: test_torchrun.py."""
+"""Several processes are one run: forked ranks on gloo, one thread each. With torchrun itself:
+test_torchrun.py."""
 
 import multiprocessing
 import os
@@ -34,7 +35,8 @@ INTERRUPTED = 75
 
 
 def together(ranks, act, *args):
-    """Run act(*args) in so many forked processes that know of each other, as torchrun's do; their exit codes."""
+    """Run act(*args) in so many forked processes that know of each other, as torchrun's do; their
+    exit codes."""
     import torch.distributed.fsdp
     import torch.distributed.tensor  # noqa: F401 once here, rather than in every child
 
@@ -96,7 +98,8 @@ class ToldLearner(SupervisedLearner):
 
 @pytest.fixture
 def recipe(tiny):
-    """With dropout, which is the same as long as the micro-batches are; SGD, for Adam makes whole steps of rounding."""
+    """With dropout, which is the same as long as the micro-batches are; SGD, for Adam makes whole
+    steps of rounding."""
     optim = Optim("sgd", lr=0.3, weight_decay=1e-3, warmup=Span(5))
     return replace(
         tiny, objective=Told(), optim=optim, batch=48, micro_batch=12, length=Span(12), log_every=1
@@ -125,7 +128,8 @@ def weights_meet(one, other):
 
 
 def test_one_and_two_ranks_are_the_same_run(recipe, tmp_path, monkeypatch):
-    """Loss curve, accuracy and weights; stopped in the middle, on two ranks or on one, and continued on the other."""
+    """Loss curve, accuracy and weights; stopped in the middle, on two ranks or on one, and
+    continued on the other."""
     run(recipe, tmp_path / "one")
     assert together(2, run, recipe, tmp_path / "two") == [0, 0]
     curves_meet(tmp_path / "one", tmp_path / "two")

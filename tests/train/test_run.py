@@ -1,4 +1,5 @@
-"""What a run promises: the same result again, after an interruption, after damage; sentences for what cannot run."""
+"""What a run promises: the same result again, after an interruption, after damage; sentences for
+what cannot run."""
 
 import json
 import os
@@ -96,7 +97,8 @@ def events(stop=(), poison=()):
 
 @dataclass(frozen=True)
 class Eventful(Supervised):
-    """The loss, but something happens at some steps: step numbers are in torch's seed, as the loop sets it."""
+    """The loss, but something happens at some steps: step numbers are in torch's seed, as the loop
+    sets it."""
 
     stop: ClassVar[set[int]] = set()
     poison: ClassVar[set[int]] = set()
@@ -207,7 +209,8 @@ class TestDamage:
             train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
 
     def test_a_full_disk_loses_nothing(self, tiny, quiet, tmp_path):
-        """A limit on file sizes stands in for a disk without room: the system refuses the checkpoint's last bytes."""
+        """A limit on file sizes stands in for a disk without room: the system refuses the
+        checkpoint's last bytes."""
         kept = self.interrupted(tiny, quiet, tmp_path)
         digest = {p: p.read_bytes() for c in kept for p in c.iterdir()}
         model = create(resolve(tiny, Facts(1437, tuple("0123456789"))).model, seed=1)
@@ -374,7 +377,8 @@ class StillLearner(SupervisedLearner):
 
 
 def test_a_weight_decay_that_grows_does_so_in_the_run(tiny, quiet, tmp_path):
-    """Without a gradient a weight is what every step's lr * decay leaves of it, and one that does not decay stays."""
+    """Without a gradient a weight is what every step's lr * decay leaves of it, and one that does
+    not decay stays."""
     optim = Optim(
         lr=0.1, schedule="constant", weight_decay=0.1, weight_decay_end=0.5, decay_on="kernels"
     )
@@ -413,7 +417,8 @@ def test_polyak_average_by_hand(tiny):
 
 class TestWeightsToBeginWith:
     def test_the_new_head_has_the_recipe_s_bias(self, tiny, quiet, tmp_path):
-        """Its first loss is that of a head of its own: -10 and one label among ten, whatever the rest has learned."""
+        """Its first loss is that of a head of its own: -10 and one label among ten, whatever the
+        rest has learned."""
         train(tiny, tmp_path / "first", "cpu", quiet)
         unsure = replace(tiny.model, head_bias=-10.0)
         found = replace(
@@ -526,7 +531,8 @@ class TestResolve:
 
 
 def test_a_module_of_ones_own_can_call_train(tmp_path):
-    """Called from a thread, where signals cannot be caught, and with workers from a plain script."""
+    """Called from a thread, where signals cannot be caught, and with workers from a plain
+    script."""
     script = tmp_path / "mine.py"
     script.write_text(
         "import threading\nfrom dataclasses import replace\n"

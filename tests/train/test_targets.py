@@ -1,4 +1,5 @@
-"""Runs on images with several classes, a number, or nothing: what is learned, how it is measured, what is saved."""
+"""Runs on images with several classes, a number, or nothing: what is learned, how it is measured,
+what is saved."""
 
 import json
 from dataclasses import replace
@@ -15,7 +16,8 @@ from vitkit.train import last_metrics, primary_metric, train
 
 @pytest.fixture
 def images(tmp_path):
-    """images(label): 120 patches of colour with a table, whose label column is a function of red, green and blue."""
+    """images(label): 120 patches of colour with a table, whose label column is a function of red,
+    green and blue."""
     colours = np.random.default_rng(0).integers(0, 256, (120, 3))
 
     def make(label):

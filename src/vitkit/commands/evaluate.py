@@ -17,16 +17,20 @@ from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric,
 
 @dataclass
 class Evaluate:
-    """What a model is worth on images: accuracy where each has a label. Every example counts exactly once."""
+    """What a model is worth on images: accuracy where each has a label. Every example counts
+    exactly once."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published model."""
+    """A run, a model directory, a file of weights in any format, or the name of a published
+    model."""
     data: Annotated[Positional[str], arg(metavar="DATA")]
     """Folder, manifest, parquet file, or digits."""
     evals: tuple[EvaluatorName, ...] = ()
-    """What measures; unless told what suits the images' targets. Neighbours need a model's features alone, no head."""
+    """What measures; unless told what suits the images' targets. Neighbours need a model's features
+    alone, no head."""
     split: Literal["train", "val", "test"] | None = None
-    """Which part of the data; unless told its test part, else its val part, else what the run set aside, else all."""
+    """Which part of the data; unless told its test part, else its val part, else what the run set
+    aside, else all."""
     columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
     """Which columns of a table hold the image and its label; found by their names unless told."""
     on_bad_image: Literal["fail", "skip"] = "fail"
@@ -81,7 +85,8 @@ def evaluate(command: Evaluate) -> int:
 
 
 def _images(command: Evaluate, origin: dict) -> tuple[Source, str]:
-    """The images to evaluate on, and what to call them: never those that the model was trained on, where that is known."""
+    """The images to evaluate on, and what to call them: never those that the model was trained on,
+    where that is known."""
     from vitkit.data import open_source, open_splits
 
     if _is_own_data(command.data, origin.get("data", "")):
@@ -115,7 +120,8 @@ def _without_broken(source: Source) -> Source:
 
 
 def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
-    """Those that are asked for, or the usual ones. Raises ValueError for images that they cannot measure on."""
+    """Those that are asked for, or the usual ones. Raises ValueError for images that they cannot
+    measure on."""
     if not command.evals:
         if not USUAL[source.target]:
             raise ValueError(

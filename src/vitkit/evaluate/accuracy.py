@@ -18,16 +18,19 @@ from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric, wilson
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the likeliest class is the right one (top1), or one of the five likeliest (top5, of more than five)."""
+    """How often the likeliest class is the right one (top1), or one of the five likeliest (top5, of
+    more than five)."""
 
     def judges(self, target: Target) -> bool:
         """Whether every image has one class."""
         return target == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields top1, top5, the softmax loss, and `seen`, the number of images. Classes meet by name.
+        """Yields top1, top5, the softmax loss, and `seen`, the number of images. Classes meet by
+        name.
 
-        Raises ValueError for a model without a head, for classes that it does not know, and when there is no image.
+        Raises ValueError for a model without a head, for classes that it does not know, and when
+        there is no image.
         """
         classifier = subject.classifier
         if not classifier.labels:

@@ -1,7 +1,7 @@
 """The one pass over images that all evaluators share.
 
-Every example counts exactly once, whatever the size of a batch and the number of ranks. A model is in evaluation mode for
-the pass, and afterwards as it was.
+Every example counts exactly once, whatever the size of a batch and the number of ranks. A model is
+in evaluation mode for the pass, and afterwards as it was.
 
 Legend: B examples of a batch, N of all batches.
 """
@@ -24,10 +24,12 @@ def collect(
     read: Callable[[Batch], Rows],
     device: torch.device | str,
 ) -> Iterator[Rows]:
-    """What `read` says of the examples of each batch: tensors (B, ...), with a row an example, on the device.
+    """What `read` says of the examples of each batch: tensors (B, ...), with a row an example, on
+    the device.
 
-    `read` gets the batch on the device, padding rows among its examples: every rank must call the model as often as the
-    others, on batches of one size. Those rows are left out of what it returns, whatever they hold.
+    `read` gets the batch on the device, padding rows among its examples: every rank must call the
+    model as often as the others, on batches of one size. Those rows are left out of what it
+    returns, whatever they hold.
     """
     training = model.training
     model.eval()
@@ -40,7 +42,8 @@ def collect(
 
 
 def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
-    """The sums of a pass over its examples, of all ranks: float64 tensors of a row's shape; and how many examples there were.
+    """The sums of a pass over its examples, of all ranks: float64 tensors of a row's shape; and how
+    many examples there were.
 
     Raises ValueError when there were none.
     """

@@ -18,22 +18,25 @@ from vitkit.evaluate.metric import CORRELATION, COUNT, ERROR, Metric
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a model's numbers are from the targets, and how much of the targets' variation they explain."""
+    """How far a model's numbers are from the targets, and how much of the targets' variation they
+    explain."""
 
     def judges(self, target: Target) -> bool:
         """Whether an image's target is a number."""
         return target == "number"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields mae, the mean absolute error; r2, the share of the variance that is explained; pearson, the linear
-        correlation; and `seen`, the number of images.
+        """Yields mae, the mean absolute error; r2, the share of the variance that is explained;
+        pearson, the linear correlation; and `seen`, the number of images.
 
-        Raises ValueError for a model that does not give one number an image, and when there is no image.
+        Raises ValueError for a model that does not give one number an image, and when there is no
+        image.
         """
         classifier = subject.classifier
         if len(classifier.labels) != 1:
             raise ValueError(
-                f"the model has {len(classifier.labels)} outputs, and a number is one; train one on numbers, "
+                f"the model has {len(classifier.labels)} outputs, and a number is one; train one "
+                "on numbers, "
                 f"with --objective.loss squared"
             )
 
@@ -49,7 +52,8 @@ class Errors:
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:
-    """R², (N,) each: 1 is perfect, 0 as good as always their mean; NaN where all targets are equal."""
+    """R², (N,) each: 1 is perfect, 0 as good as always their mean; NaN where all targets are
+    equal."""
     spread = (targets - targets.mean()).square().sum().item()
     if spread == 0:
         return math.nan

@@ -1,7 +1,8 @@
 """What an evaluator is: settings, and a function that measures a model on images.
 
-A run measures by the evaluators of its recipe, each when and on what its Eval says; `vitkit evaluate` runs the same ones.
-A new evaluator is one file: a frozen dataclass with these two methods, whose `measure` reads the images with `collect`.
+A run measures by the evaluators of its recipe, each when and on what its Eval says; `vitkit
+evaluate` runs the same ones. A new evaluator is one file: a frozen dataclass with these two
+methods, whose `measure` reads the images with `collect`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,7 +44,8 @@ class Evaluator(Protocol):
         """Whether it can measure on images with such targets."""
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """What the model reaches on the images. The first metric is the one by which runs are compared.
+        """What the model reaches on the images. The first metric is the one by which runs are
+        compared.
 
         Raises ValueError for images or a model that it cannot measure.
         """
@@ -56,15 +58,18 @@ class Eval:
     evaluator: Evaluator
     """What measures."""
     every: Span | None = None
-    """Time between two evaluations; none is the recipe's `evaluate_every`. One always ends the run."""
+    """Time between two evaluations; none is the recipe's `evaluate_every`. One always ends the
+    run."""
     data: str = ""
     """Images to measure on, as `data.source` takes them; empty is what the run holds out."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns of these images' table hold the image and its label; found by their names unless told."""
+    """Which columns of these images' table hold the image and its label; found by their names
+    unless told."""
 
     @property
     def images(self) -> str:
-        """What metrics on data of its own begin with: the last part of its path or name; empty for the run's own parts."""
+        """What metrics on data of its own begin with: the last part of its path or name; empty for
+        the run's own parts."""
         path = Path(self.data)
         if path.stem in ("train", "val", "test"):  # which name the run's own parts
             return f"{path.parent.name}-{path.stem}"

@@ -12,9 +12,9 @@ from torch import Tensor
 def align(data: Sequence[str], model: Sequence[str]) -> Tensor:
     """Which of the model's classes each of the data's is: int64 (classes of the data,).
 
-    Data whose classes are mere numbers keeps them: they are the model's own. ImageNet's folders, or some of them, are named
-    by WordNet ("n01440764"): they meet a model of ImageNet-1k's 1,000 classes by their rank. Raises ValueError, naming
-    them, for classes that the model does not have.
+    Data whose classes are mere numbers keeps them: they are the model's own. ImageNet's folders, or
+    some of them, are named by WordNet ("n01440764"): they meet a model of ImageNet-1k's 1,000
+    classes by their rank. Raises ValueError, naming them, for classes that the model does not have.
     """
     if list(data) == [str(i) for i in range(len(data))] and len(data) <= len(model):
         return torch.arange(len(data))
@@ -36,5 +36,6 @@ def align(data: Sequence[str], model: Sequence[str]) -> Tensor:
 
 @cache
 def imagenet_wordnet() -> tuple[str, ...]:
-    """The WordNet numbers of ImageNet-1k's classes, in the order that every published model has: theirs."""
+    """The WordNet numbers of ImageNet-1k's classes, in the order that every published model has:
+    theirs."""
     return tuple((Path(__file__).parent / "imagenet_wordnet.txt").read_text().split())

@@ -1,6 +1,8 @@
-"""What an evaluator measures: a name, a value, and a unit that says all that anybody needs to know of it.
+"""What an evaluator measures: a name, a value, and a unit that says all that anybody needs to know
+of it.
 
-The unit decides how a metric is printed, plotted and compared. The name is for people: nothing is decided by it.
+The unit decides how a metric is printed, plotted and compared. The name is for people: nothing is
+decided by it.
 """
 
 import math
@@ -96,7 +98,8 @@ class Metric:
         return replace(self, name=f"{part}/{self.name}")
 
     def to_json(self) -> dict:
-        """The metric as plain values, without its name; a value that JSON has no number for is null, with a note."""
+        """The metric as plain values, without its name; a value that JSON has no number for is
+        null, with a note."""
         number, note = plain_number(self.value)
         values = {"value": number, "unit": self.unit.name}
         if UNITS.get(self.unit.name) != self.unit:
@@ -119,7 +122,8 @@ class Metric:
 
 
 def plain_number(value: float) -> tuple[float | None, str]:
-    """A number as JSON can hold it, and a note about what it cannot: (None, "nan"), (None, "inf") or (None, "-inf")."""
+    """A number as JSON can hold it, and a note about what it cannot: (None, "nan"), (None, "inf")
+    or (None, "-inf")."""
     if math.isfinite(value):
         return value, ""
     return None, str(float(value))
@@ -131,7 +135,8 @@ def number_of(value: float | None, note: str) -> float:
 
 
 def wilson(right: int, seen: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share, of which `right` of `seen` independent trials were counted.
+    """Wilson's 95 % interval of a share, of which `right` of `seen` independent trials were
+    counted.
 
     It holds where the usual one fails: near 0 and 1, and for a few dozen images.
     """

@@ -20,7 +20,8 @@ ROWS = 1024  # images that are compared with all others at once
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Every image takes the class that most of its nearest others have, by the cosine of their features."""
+    """Every image takes the class that most of its nearest others have, by the cosine of their
+    features."""
 
     k: int = 20
     """Neighbours that vote, each by its similarity."""
@@ -34,10 +35,11 @@ class Neighbours:
         return target == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields neighbours/top1, how often that is the image's own class, and `seen`, the number of images.
+        """Yields neighbours/top1, how often that is the image's own class, and `seen`, the number
+        of images.
 
-        The model gives one vector an image. Of classes with equal votes the smallest wins. Raises ValueError when there
-        are fewer than two images.
+        The model gives one vector an image. Of classes with equal votes the smallest wins. Raises
+        ValueError when there are fewer than two images.
         """
         classifier = subject.classifier
 
@@ -59,7 +61,8 @@ class Neighbours:
 
 
 def count_right(x: Tensor, y: Tensor, start: int, k: int) -> Tensor:
-    """How many of the ROWS images from `start` on have the class that their k nearest of all, (N, D) and (N,), vote for."""
+    """How many of the ROWS images from `start` on have the class that their k nearest of all, (N,
+    D) and (N,), vote for."""
     similarity = x[start : start + ROWS] @ x.mT
     similarity[:, start:].fill_diagonal_(-2)  # no image is its own neighbour
     near, which = similarity.topk(min(k, len(x) - 1))

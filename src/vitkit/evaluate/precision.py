@@ -1,4 +1,5 @@
-"""Mean average precision: how well the images of each class are ranked before the others, where an image has several.
+"""Mean average precision: how well the images of each class are ranked before the others, where an
+image has several.
 
 Legend: B batch, N images, K classes of the data.
 """
@@ -19,21 +20,25 @@ from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric
 
 @dataclass(frozen=True)
 class MeanAveragePrecision:
-    """The average precision of each class, as scikit-learn defines it; its mean over the classes that any image has."""
+    """The average precision of each class, as scikit-learn defines it; its mean over the classes
+    that any image has."""
 
     def judges(self, target: Target) -> bool:
         """Whether an image may have several classes."""
         return target == "classes"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields map, the sigmoid loss (a sum over the classes), and `seen`, the number of images. Classes meet by name.
+        """Yields map, the sigmoid loss (a sum over the classes), and `seen`, the number of images.
+        Classes meet by name.
 
-        Raises ValueError for a model without a head, for classes that it does not know, and when there is no image.
+        Raises ValueError for a model without a head, for classes that it does not know, and when
+        there is no image.
         """
         classifier = subject.classifier
         if not classifier.labels:
             raise ValueError(
-                "the model has no classification head, so it names no classes; give it one with vitkit finetune"
+                "the model has no classification head, so it names no classes; give it one with "
+                "vitkit finetune"
             )
         numbers = align(part.source.labels, classifier.labels).to(classifier.device)
 
@@ -50,7 +55,8 @@ class MeanAveragePrecision:
 
 
 def mean_average_precision(scores: Tensor, targets: Tensor) -> float:
-    """Scores and ones or zeros, (N, K) each -> the mean over the classes with a one; NaN without any, and for NaN scores."""
+    """Scores and ones or zeros, (N, K) each -> the mean over the classes with a one; NaN without
+    any, and for NaN scores."""
     from sklearn.metrics import average_precision_score
 
     there = targets.any(0)

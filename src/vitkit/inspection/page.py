@@ -1,6 +1,8 @@
-"""Self-contained HTML pages: one file that needs nothing else, and in which text from outside cannot become markup.
+"""Self-contained HTML pages: one file that needs nothing else, and in which text from outside
+cannot become markup.
 
-A page is made of blocks; each function here makes one. Text that is not a block is escaped wherever it is put.
+A page is made of blocks; each function here makes one. Text that is not a block is escaped wherever
+it is put.
 """
 
 import base64

@@ -1,9 +1,12 @@
-"""Masked autoencoder (MAE, He et al. 2021), beyond the paper: see a quarter of the patches, draw the others.
+"""Masked autoencoder (MAE, He et al. 2021), beyond the paper: see a quarter of the patches, draw
+the others.
 
-The encoder gets the visible patches only, so that it is about four times as fast; a small decoder, with fixed sine and
-cosine positions, gets their states and a learned embedding in the place of every hidden patch.
+The encoder gets the visible patches only, so that it is about four times as fast; a small decoder,
+with fixed sine and cosine positions, gets their states and a learned embedding in the place of
+every hidden patch.
 
-Legend: B batch, C channels, N patches, M hidden ones, D width, W the decoder's, T tokens, P pixels along a patch's side.
+Legend: B batch, C channels, N patches, M hidden ones, D width, W the decoder's, T tokens, P pixels
+along a patch's side.
 """
 
 from dataclasses import dataclass
@@ -16,7 +19,13 @@ from vitkit.evaluate import Evaluator
 from vitkit.models import ViTConfig, create
 from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.objective import Learner
-from vitkit.objectives.patches import cut, joined, put, taken, with_patches
+from vitkit.objectives.patches import (
+    gather_patches,
+    patchify,
+    scatter_patches,
+    unpatchify,
+    with_patches,
+)
 from vitkit.weights.classifier import Activation
 
 HIDDEN = 0  # what is drawn of an example's key
@@ -35,7 +44,8 @@ class MaskedAutoencoder:
     heads: int = 16
     """Of the decoder; its MLPs are four times as wide as it is."""
     normalised: bool = True
-    """Whether a patch's pixels are compared after subtracting their mean and dividing by their standard deviation."""
+    """Whether a patch's pixels are compared after subtracting their mean and dividing by their
+    standard deviation."""
 
     def __post_init__(self):
         if not 0 < self.rate < 1:
@@ -56,7 +66,8 @@ class MaskedAutoencoder:
         return (Reconstruction(),)
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedAutoencoderLearner":
-        """The model as encoder, with a decoder. Raises ValueError for a model that needs all of its patches."""
+        """The model as encoder, with a decoder. Raises ValueError for a model that needs all of its
+        patches."""
         return MaskedAutoencoderLearner(model, self, preprocessing)
 
 
@@ -67,22 +78,22 @@ class MaskedAutoencoderLearner(Learner):
         self, model: nn.Module, objective: MaskedAutoencoder, preprocessing: Preprocessing
     ):
         super().__init__()
-        self.model, self.objective, self.preprocessing = (
-            with_patches(model),
-            objective,
-            preprocessing,
-        )
-        config, of = model.config, objective
+        self.model = with_patches(model)
+        self.objective = objective
+        self.preprocessing = preprocessing
+        config = model.config
         if config.injected != "stem" or config.mixer != "full":
             raise ValueError(
-                f"{config.mixer} attention with {config.positions} positions needs every patch, and an autoencoder shows the "
+                f"{config.mixer} attention with {config.positions} positions needs every patch, "
+                "and an autoencoder shows the "
                 'encoder some: choose mixer "full" and positions that are added at the stem'
             )
-        shape = ViTConfig(
-            of.width,
-            of.depth,
-            4 * of.width,
-            of.heads,
+        width = objective.width
+        decoder = ViTConfig(
+            width,
+            objective.depth,
+            4 * width,
+            objective.heads,
             config.stride,
             config.image,
             gelu=config.gelu,
@@ -90,26 +101,29 @@ class MaskedAutoencoderLearner(Learner):
             pool="none",
             classes=0,
         )
-        self.enter = nn.Linear(config.width, of.width)
-        self.mask = nn.Parameter(torch.empty(1, 1, of.width).normal_(std=0.02))
-        self.decoder = create(shape)
+        self.enter = nn.Linear(config.width, width)
+        self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
+        self.decoder = create(decoder)
         self.decoder.stem = nn.Identity()  # its patches are states
-        self.predict = nn.Linear(of.width, config.channels * config.stride**2)
+        self.predict = nn.Linear(width, config.channels * config.stride**2)
         for layer in (self.enter, self.predict):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean squared error of the hidden patches: images (B, C, H, W) normalised, targets unused, keys (B,)."""
-        return self.losses(*self.asked(images, keys)).mean()
+        """Mean squared error of the hidden patches: images (B, C, H, W) normalised, targets unused,
+        keys (B,)."""
+        predicted, pixels = self.predictions_and_targets(images, keys)
+        return self.losses(predicted, pixels).mean()
 
-    def asked(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) -> (B, M, P·P·C) predictions of the hidden patches, and what there was to predict."""
+    def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C, H, W) -> (B, M, P·P·C) predictions of the hidden patches, and what there was to
+        predict."""
         predicted, hidden = self.predictions(images, keys)
-        pixels = taken(cut(images, self.model.config.stride), hidden)
-        return predicted, (pixels - mean(pixels)) / spread(
-            pixels
-        ) if self.objective.normalised else pixels
+        pixels = gather_patches(patchify(images, self.model.config.stride), hidden)
+        if self.objective.normalised:
+            pixels = (pixels - mean(pixels)) / spread(pixels)
+        return predicted, pixels
 
     def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
         """(B, M, P·P·C) twice -> squared errors."""
@@ -119,46 +133,50 @@ class MaskedAutoencoderLearner(Learner):
         """(B, C, H, W) -> (B, M, P·P·C) of the hidden patches, and which they are, (B, M)."""
         grid = self.model.grid(images)
         count = grid[0] * grid[1]
+        visible, hidden = self.choose(keys, count)
+
+        # The encoder: positions are added first, so that what it gets still knows where it is
+        x = self.model.add_positions(self.model.patch_embed(images), grid)  # (B, T, D)
+        prefix, patches = x.tensor_split([x.shape[1] - count], 1)
+        x = torch.cat([prefix, gather_patches(patches, visible)], 1)
+        x = self.enter(self.model.encoder(x, grid))  # (B, T - M, W)
+
+        # The decoder: the mask in the place of every hidden patch
+        prefix, states = x.tensor_split([prefix.shape[1]], 1)
+        masks = self.mask.to(states.dtype).expand(len(images), count, -1)  # (B, N, W)
+        x = self.decoder.add_positions(scatter_patches(masks, visible, states), grid)
+        x = self.decoder.encoder(torch.cat([prefix, x], 1), grid)[:, -count:]  # (B, N, W)
+        return self.predict(gather_patches(x, hidden)).float(), hidden
+
+    def choose(self, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """(B,) keys -> which of `count` patches are visible, and which hidden, (B, M); at least one
+        of each."""
+        visible = round((1 - self.objective.rate) * count)
+        visible = min(max(visible, 1), count - 1)
         order = uniforms(keys, count, HIDDEN).argsort(dim=1, stable=True)
-        visible, hidden = order.tensor_split(
-            [min(max(round((1 - self.objective.rate) * count), 1), count - 1)], 1
-        )
-        tokens = self.model.add_positions(self.model.patch_embed(images), grid)  # (B, T, D)
-        prefix, patches = tokens.tensor_split([tokens.shape[1] - count], 1)
-        states = self.enter(
-            self.model.encoder(torch.cat([prefix, taken(patches, visible)], 1), grid)
-        )
-        prefix, states = states.tensor_split([prefix.shape[1]], 1)
-        x = put(
-            self.mask.to(states.dtype).expand(len(images), count, -1), visible, states
-        )  # (B, N, W)
-        x = self.decoder.encoder(torch.cat([prefix, self.decoder.add_positions(x, grid)], 1), grid)[
-            :, -count:
-        ]
-        return self.predict(taken(x, hidden)).float(), hidden
+        return order.tensor_split([visible], 1)
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the encoder sees, and the hidden patches drawn.
+        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the encoder sees, and the
+        hidden patches drawn.
 
-        A normalised prediction is drawn with the mean and the contrast of its own patch, which it was not asked for.
+        A normalised prediction is drawn with the mean and the contrast of its own patch, which it
+        was not asked for.
         """
-        side, grid = self.model.config.stride, self.model.grid(images)
+        side = self.model.config.stride
+        grid = self.model.grid(images)
         predicted, hidden = self.predictions(images, keys)
-        pixels = cut(images, side)
+        pixels = patchify(images, side)
         if self.objective.normalised:
-            own = taken(pixels, hidden)
+            own = gather_patches(pixels, hidden)
             predicted = predicted * spread(own) + mean(own)
-        shown = {"image": pixels, "predicted": put(pixels, hidden, predicted)}
-        shown = {
-            name: self.preprocessing.levels(joined(x, grid, side)) for name, x in shown.items()
-        }
-        levels = cut(shown["image"], side)
-        seen = put(levels, hidden, torch.full_like(taken(levels, hidden), 128))
-        return {
-            "image": shown["image"],
-            "seen": joined(seen, grid, side),
-            "predicted": shown["predicted"],
-        }
+        drawn = unpatchify(scatter_patches(pixels, hidden, predicted), grid, side)
+
+        image = self.preprocessing.levels(images)
+        levels = patchify(image, side)
+        grey = torch.full_like(gather_patches(levels, hidden), 128)
+        seen = unpatchify(scatter_patches(levels, hidden, grey), grid, side)
+        return {"image": image, "seen": seen, "predicted": self.preprocessing.levels(drawn)}
 
 
 def mean(patches: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
-"""Self-distillation (DINO, Caron et al. 2021), beyond the paper: agree with a slower self about other views of an image.
+"""Self-distillation (DINO, Caron et al. 2021), beyond the paper: agree with a slower self about
+other views of an image.
 
-A student gives small and large crops of an image the outputs that a teacher gives to the large ones. The teacher is the
-student's exponential moving average and gets no gradient; centring and a low temperature keep both from giving everything
-one answer. The model that is saved is the student's, of which `Recipe.average` makes a mean much like the teacher.
+A student gives small and large crops of an image the outputs that a teacher gives to the large
+ones. The teacher is the student's exponential moving average and gets no gradient; centring and a
+low temperature keep both from giving everything one answer. The model that is saved is the
+student's, of which `Recipe.average` makes a mean much like the teacher.
 
 Legend: B batch, V views, D width, K outputs.
 """
@@ -63,7 +65,8 @@ class SelfDistillation:
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
                 raise ValueError(
-                    f"{name} is {low}, {high}; it is two shares of the image, 0 < smallest <= largest <= 1"
+                    f"{name} is {low}, {high}; it is two shares of the image, 0 < smallest <= "
+                    "largest <= 1"
                 )
         for name in ("student_temperature", "teacher_temperature", "teacher_start"):
             if not getattr(self, name) > 0:
@@ -83,137 +86,158 @@ class SelfDistillation:
         return "softmax"
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """Where images have one class, how often the nearest others have it: labels only judge, nothing learns them."""
+        """Where images have one class, how often the nearest others have it: labels only judge,
+        nothing learns them."""
         if target == "class":
             return (Neighbours(),)
         return ()
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "SelfDistillationLearner":
-        """The model as student, a projection, and a teacher of both. Raises ValueError for small crops of no whole patches."""
+        """The model as student, a projection, and a teacher of both. Raises ValueError for small
+        crops of no whole patches."""
         return SelfDistillationLearner(model, self, preprocessing)
 
 
 class Projection(nn.Module):
-    """Features to outputs: an MLP, a normalised bottleneck, and products with normalised rows: (B, D) -> (B, K).
+    """Features to outputs: an MLP, a normalised bottleneck, and products with normalised rows: (B,
+    D) -> (B, K).
 
-    While `still`, the rows get no gradient at all, so that Adam does not count the step for them.
+    While `frozen`, the rows get no gradient at all, so that Adam does not count the step for them.
     """
 
-    def __init__(self, width: int, of: SelfDistillation):
+    def __init__(self, width: int, settings: SelfDistillation):
         super().__init__()
-        sizes = (width, of.hidden, of.hidden, of.bottleneck)
+        sizes = (width, settings.hidden, settings.hidden, settings.bottleneck)
         self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(sizes))
         for layer in self.layers:
             nn.init.trunc_normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
-        self.last = nn.Linear(of.bottleneck, of.outputs, bias=False)
-        self.still = False
+        self.last = nn.Linear(settings.bottleneck, settings.outputs, bias=False)
+        self.frozen = False
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
             x = F.gelu(layer(x))
         x = F.normalize(self.layers[-1](x).float(), dim=-1)
-        rows = self.last.weight.detach() if self.still else self.last.weight
+        rows = self.last.weight
+        if self.frozen:
+            rows = rows.detach()
         return F.linear(x, F.normalize(rows, dim=-1))  # a weight-norm whose lengths stay 1
 
 
 class SelfDistillationLearner(Learner):
-    """What such a run trains: the model and its projection. The teacher and the centre follow them."""
+    """What such a run trains: the model and its projection. The teacher and the centre follow
+    them."""
 
     def __init__(self, model: nn.Module, objective: SelfDistillation, preprocessing: Preprocessing):
         super().__init__()
-        config = model.config
-        stride = getattr(config, "stride", 1)
+        self.model = model
+        self.objective = objective
+        self.preprocessing = preprocessing
+        stride = getattr(model.config, "stride", 1)
         if objective.local_views and objective.local_size % stride:
             raise ValueError(
-                f"small crops of {objective.local_size} pixels cannot be cut into patches of {stride}; choose a multiple"
+                f"small crops of {objective.local_size} pixels cannot be cut into patches of "
+                f"{stride}; choose a multiple"
             )
-        self.model, self.objective, self.preprocessing = model, objective, preprocessing
-        with torch.no_grad():
-            width = model.eval()(
-                torch.zeros(
-                    1, config.channels, *config.image, device=next(model.parameters()).device
-                )
-            ).shape
-        if len(width) != 2:
-            raise ValueError(
-                'an image needs one vector to compare, and the model\'s pool is "none": use another pool'
-            )
-        self.projection = Projection(width[-1], objective)
+        self.projection = Projection(features_of(model), objective)
         self.teacher = copy.deepcopy(nn.ModuleList([model, self.projection])).requires_grad_(False)
         self.register_buffer("centre", torch.zeros(objective.outputs))
         self.temperature = objective.teacher_temperature
-        self.seen: list[
-            Tensor
-        ] = []  # the teacher's mean outputs since the last update, with their weights
+        self.teacher_sums: list[Tensor] = []  # its outputs since the last update, and how many
 
-        size, small = tuple(config.image), (objective.local_size,) * 2
+        large = tuple(model.config.image)
+        small = (objective.local_size, objective.local_size)
         self.views = [
-            View(size, objective.global_area, blur=1.0),
-            View(size, objective.global_area, blur=0.1, solarise=0.2),
+            View(large, objective.global_area, blur=1.0),
+            View(large, objective.global_area, blur=0.1, solarise=0.2),
             *[View(small, objective.local_area, blur=0.5)] * objective.local_views,
         ]
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean cross-entropy of the student's views against the teacher's others: images (B, C, H, W) normalised, keys (B,)."""
-        of, views = self.objective, self.looked_at(images, keys)
+        """Mean cross-entropy of the student's views against the teacher's others: images (B, C, H,
+        W) normalised, keys (B,)."""
+        views = self.make_views(images, keys)
+        large = torch.cat(views[:2])  # (2 B, C, H, W)
         with torch.no_grad():
-            outputs = self.taught(torch.cat(views[:2]))  # (2 B, K)
-            self.seen.append(torch.cat([outputs.sum(0), outputs.new_full((1,), len(outputs))]))
+            outputs = self.teacher_outputs(large)  # (2 B, K)
+            count = outputs.new_full((1,), len(outputs))
+            self.teacher_sums.append(torch.cat([outputs.sum(0), count]))
             answers = ((outputs - self.centre) / self.temperature).softmax(-1).chunk(2)
-        groups = [torch.cat(group) for group in (views[:2], views[2:]) if group]  # of one size each
-        guesses = [self.projection(self.model(group)).float() for group in groups]
-        guesses = [(group / of.student_temperature).log_softmax(-1) for group in guesses]
-        guesses = [guess for group in guesses for guess in group.split(len(images))]
-        losses = [
-            -(p * q).sum(-1) for i, p in enumerate(answers) for j, q in enumerate(guesses) if i != j
-        ]
+
+        guesses = self.student_guesses(large).chunk(2)
+        if views[2:]:
+            guesses += self.student_guesses(torch.cat(views[2:])).split(len(images))
+
+        losses = []
+        for i, answer in enumerate(answers):
+            for j, guess in enumerate(guesses):
+                if i != j:  # never of a view against itself
+                    losses.append(-(answer * guess).sum(-1))
         return torch.stack(losses).mean()
 
-    def taught(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, K), the teacher's outputs, without its dropout."""
+    def student_guesses(self, images: Tensor) -> Tensor:
+        """(B, C, h, w) -> log-probabilities (B, K)."""
+        outputs = self.projection(self.model(images)).float()
+        return (outputs / self.objective.student_temperature).log_softmax(-1)
+
+    def teacher_outputs(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, K), without the teacher's dropout."""
         model, projection = self.teacher.eval()
         return projection(model(images)).float()
 
     def before(self, step: int, total: int) -> None:
         """After `step` updates: how sharp the teacher is, and whether the last layer moves."""
-        of = self.objective
-        warm = min(step / of.teacher_warmup.n, 1.0) if of.teacher_warmup.n else 1.0
-        self.temperature = of.teacher_start + (of.teacher_temperature - of.teacher_start) * warm
-        self.projection.still = step < of.last_layer_still.n
-        self.seen.clear()  # what a step that was skipped has left
+        settings = self.objective
+        warm = 1.0
+        if settings.teacher_warmup.n:
+            warm = min(step / settings.teacher_warmup.n, 1.0)
+        start = settings.teacher_start
+        self.temperature = start + (settings.teacher_temperature - start) * warm
+        self.projection.frozen = step < settings.last_layer_still.n
+        self.teacher_sums.clear()  # of a step that was skipped
 
     @torch.no_grad()
     def updated(self, step: int, total: int) -> None:
         """After update `step` of `total` the teacher follows, and the centre."""
-        momentum = (
-            1 - (1 - self.objective.momentum) * (1 + math.cos(math.pi * (step - 1) / total)) / 2
-        )
+        to_go = (1 + math.cos(math.pi * (step - 1) / total)) / 2  # from 1 to 0
+        momentum = 1 - (1 - self.objective.momentum) * to_go
         student = nn.ModuleList([self.model, self.projection])
-        torch._foreach_lerp_(
-            list(self.teacher.parameters()), list(student.parameters()), 1 - momentum
-        )
-        found = sum_over_ranks(torch.stack(self.seen).sum(0))
-        self.centre.lerp_(found[:-1] / found[-1], 1 - self.objective.centre_momentum)
+        pairs = (list(self.teacher.parameters()), list(student.parameters()))
+        torch._foreach_lerp_(*pairs, 1 - momentum)
 
-    def looked_at(self, images: Tensor, keys: Tensor) -> list[Tensor]:
+        sums = sum_over_ranks(torch.stack(self.teacher_sums).sum(0))
+        self.centre.lerp_(sums[:-1] / sums[-1], 1 - self.objective.centre_momentum)
+
+    def make_views(self, images: Tensor, keys: Tensor) -> list[Tensor]:
         """(B, C, H, W) normalised -> every view, the two large ones first, normalised too."""
-        with torch.autocast(
-            images.device.type, enabled=False
-        ):  # places in bfloat16 are fifths of a pixel off
+        # coordinates in bfloat16 are fifths of a pixel off
+        with torch.autocast(images.device.type, enabled=False):
             images = self.preprocessing.unnormalise(images).clamp_(0, 1)
-            found = [view(images, keys, i, how) for i, how in enumerate(self.views)]
-            return [self.preprocessing.normalise_(x) for x in found]
+            views = [view(images, keys, i, how) for i, how in enumerate(self.views)]
+            return [self.preprocessing.normalise_(x) for x in views]
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised -> uint8 pictures: the image, and its first views."""
-        names = [
-            "image",
-            "large view 1",
-            "large view 2",
-            "small view 1",
-            "small view 2",
-            "small view 3",
-        ]
-        shown = [images, *self.looked_at(images, keys)]
-        return {name: self.preprocessing.levels(x) for name, x in zip(names, shown, strict=False)}
+        pictures = {"image": images}
+        views = self.make_views(images, keys)
+        for number, large in enumerate(views[:2], 1):
+            pictures[f"large view {number}"] = large
+        for number, small in enumerate(views[2:5], 1):
+            pictures[f"small view {number}"] = small
+        return {name: self.preprocessing.levels(x) for name, x in pictures.items()}
+
+
+@torch.no_grad()
+def features_of(model: nn.Module) -> int:
+    """How many numbers a model gives an image. Raises ValueError if it gives them for every
+    patch."""
+    config = model.config
+    device = next(model.parameters()).device
+    features = model.eval()(torch.zeros(1, config.channels, *config.image, device=device))
+    if features.ndim != 2:
+        raise ValueError(
+            'an image needs one vector to compare, and the model\'s pool is "none": use another '
+            "pool"
+        )
+    return features.shape[-1]

@@ -1,6 +1,8 @@
-"""How well a learner guesses the hidden parts of held-out images, beside the best answer that does not look.
+"""How well a learner guesses the hidden parts of held-out images, beside the best answer that does
+not look.
 
-Legend: B batch, C channels, M hidden patches of an image, V values of each: one or more classes, or numbers; K classes.
+Legend: B batch, C channels, M hidden patches of an image, V values of each: one or more classes, or
+numbers; K classes.
 """
 
 from collections.abc import Iterator
@@ -17,35 +19,39 @@ from vitkit.evaluate.metric import COUNT, NATS, SHARE, SQUARED_ERROR, Metric
 
 
 def cross_entropies(predicted: Tensor, targets: Tensor) -> Tensor:
-    """(B, M, V·classes) and int64 (B, M) or (B, M, V) -> the cross-entropy of each, in the targets' shape."""
-    logits = answers(predicted, targets).flatten(0, -2)
+    """(B, M, V·K) and int64 (B, M) or (B, M, V) -> the cross-entropy of each, in the targets'
+    shape."""
+    logits = by_class(predicted, targets).flatten(0, -2)
     return F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
 
 
 def guesses(predicted: Tensor, targets: Tensor) -> Tensor:
     """The likeliest classes, in the targets' shape."""
-    return answers(predicted, targets).argmax(-1)
+    return by_class(predicted, targets).argmax(-1)
 
 
-def answers(predicted: Tensor, targets: Tensor) -> Tensor:
-    """(B, M, V·classes) -> (*targets.shape, classes), also where B is 0: a rank's share may be all padding."""
+def by_class(predicted: Tensor, targets: Tensor) -> Tensor:
+    """(B, M, V·K) -> (*targets.shape, K)."""
     return predicted.unflatten(-1, (*targets.shape[2:], -1))
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """How well the hidden parts of images are guessed, the same parts every time. It measures learners while they train."""
+    """How well the hidden parts of images are guessed, the same parts every time. It measures
+    learners while they train."""
 
     def judges(self, target: Target) -> bool:
         """Whatever is known of the images: it looks at them alone."""
         return True
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields the loss, its `baseline`, the accuracy (of classes), and `seen`, the number of images.
+        """Yields the loss, its `baseline`, the accuracy (of classes), and `seen`, the number of
+        images.
 
-        The learner has `asked` and `losses`. The baseline is the loss of the best answer that is always the same: the
-        entropy of the classes that were to be guessed, or the variance of the numbers; where V are guessed at once, their
-        mean. Raises ValueError for a finished model, whose predictions are gone, and when there is no image.
+        The learner has `predictions_and_targets` and `losses`. The baseline is the loss of the best
+        answer that is always the same: the entropy of the classes that were to be guessed, or the
+        variance of the numbers; where V are guessed at once, their mean. Raises ValueError for a
+        finished model, whose predictions are gone, and when there is no image.
         """
         learner = subject.learner
         if learner is None:
@@ -55,7 +61,9 @@ class Reconstruction:
 
         def read(batch: Batch) -> tuple[Tensor, ...]:
             nonlocal of_classes
-            predicted, targets = learner.asked(normalise(batch.images), batch.indices)
+            predicted, targets = learner.predictions_and_targets(
+                normalise(batch.images), batch.indices
+            )
             losses = learner.losses(predicted, targets)
             of_classes = not targets.is_floating_point()
             if of_classes:
@@ -96,10 +104,13 @@ def variance(marginal: Tensor) -> float:
 
 def class_counts(targets: Tensor, predicted: Tensor) -> Tensor:
     """(B, M) or (B, M, V) -> float32 (B, V, K): how often an image has each class at each place."""
-    x = targets.flatten(2) if targets.ndim > 2 else targets[..., None]  # (B, M, V)
-    classes = predicted.shape[-1] // x.shape[2]
-    counts = torch.zeros(len(x), x.shape[2], classes, device=x.device)
-    return counts.scatter_add_(2, x.mT, torch.ones(x.mT.shape, device=x.device))
+    if targets.ndim == 2:
+        targets = targets[..., None]
+    places = targets.shape[2]
+    classes = predicted.shape[-1] // places
+    counts = torch.zeros(len(targets), places, classes, device=targets.device)
+    ones = torch.ones(targets.mT.shape, device=targets.device)
+    return counts.scatter_add_(2, targets.mT, ones)
 
 
 def entropy(marginal: Tensor) -> float:

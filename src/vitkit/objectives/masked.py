@@ -1,11 +1,14 @@
-"""Masked patch prediction (Section 4.6, App. B.1.2): corrupt half of an image's patch embeddings, predict their colours.
+"""Masked patch prediction (Section 4.6, App. B.1.2): corrupt half of an image's patch embeddings,
+predict their colours.
 
-The paper leaves open, and here it is so: exactly that share of every image is corrupted, and each patch's fate is drawn
-alone. The embeddings are corrupted before positions are added, so a corrupted patch still knows where it is. "Another
-patch" is one of the same image. A channel's three bits are floor(8 m) of its mean m from 0 to 1, 7 for m = 1. A class
-token, where the model has one, takes part in attention and has no loss of its own; it learns its part in fine-tuning.
+The paper leaves open, and here it is so: exactly that share of every image is corrupted, and each
+patch's fate is drawn alone. The embeddings are corrupted before positions are added, so a corrupted
+patch still knows where it is. "Another patch" is one of the same image. A channel's three bits are
+floor(8 m) of its mean m from 0 to 1, 7 for m = 1. A class token, where the model has one, takes
+part in attention and has no loss of its own; it learns its part in fine-tuning.
 
-Legend: B batch, C channels, N patches, M corrupted ones, D width, T tokens, (h, w) grid, P pixels along a patch's side.
+Legend: B batch, C channels, N patches, M corrupted ones, D width, T tokens, (h, w) grid, P pixels
+along a patch's side.
 """
 
 from dataclasses import dataclass
@@ -21,18 +24,18 @@ from vitkit.objectives.guesses import Reconstruction, cross_entropies, guesses
 from vitkit.objectives.objective import Learner
 from vitkit.objectives.patches import (
     colour_levels,
-    cut,
-    joined,
+    gather_patches,
     mean_colours,
-    put,
-    taken,
+    patchify,
+    scatter_patches,
+    unpatchify,
     with_patches,
 )
 from vitkit.weights.classifier import Activation
 
 WHICH, FATE, OTHER = range(3)  # what is drawn of an example's key
 BINS = 8  # of a channel: three bits
-SMALL = 4  # places along a downsized patch's side
+SMALL = 4  # parts along a downsized patch's side
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,16 @@ class MaskedPatches:
     """Predict what was in corrupted patches, each from its own representation (App. B.1.2)."""
 
     target: Literal["colour", "colours", "pixels"] = "colour"
-    """The patch's mean colour in 3 bits a channel, 512 classes; those of its 4 x 4 downsized version, 16 at once; or all of
-    its pixels, by squared error. The paper's best is the first, its least good the last."""
+    """The patch's mean colour in 3 bits a channel, 512 classes; those of its 4 x 4 downsized
+    version, 16 at once; or all of its pixels, by squared error. The paper's best is the first, its
+    least good the last."""
     rate: float = 0.5
     """Share of an image's patches that are corrupted; BERT's 0.15 was slightly worse."""
     masked: float = 0.8
     """Share of those that become a learned mask embedding."""
     swapped: float = 0.1
-    """Share that become the embedding of another patch; the rest stay what they are, and are predicted all the same."""
+    """Share that become the embedding of another patch; the rest stay what they are, and are
+    predicted all the same."""
 
     def __post_init__(self):
         if self.target not in ("colour", "colours", "pixels"):
@@ -58,7 +63,8 @@ class MaskedPatches:
             )
         if min(self.masked, self.swapped) < 0 or self.masked + self.swapped > 1:
             raise ValueError(
-                f"masked is {self.masked} and swapped {self.swapped}; they are shares, together at most 1"
+                f"masked is {self.masked} and swapped {self.swapped}; they are shares, together at "
+                "most 1"
             )
 
     def head(self, target: Target, classes: int) -> int:
@@ -70,11 +76,13 @@ class MaskedPatches:
         return "softmax"
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """Loss and accuracy on hidden patches, beside the baseline of always giving the same answer."""
+        """Loss and accuracy on hidden patches, beside the baseline of always giving the same
+        answer."""
         return (Reconstruction(),)
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedPatchesLearner":
-        """The model with a mask embedding and a linear layer that predicts. Raises ValueError where it has no patches."""
+        """The model with a mask embedding and a linear layer that predicts. Raises ValueError where
+        it has no patches."""
         return MaskedPatchesLearner(model, self, preprocessing)
 
 
@@ -90,10 +98,14 @@ class Corruption(NamedTuple):
     other: Tensor
     """int64 (B, M): which one that is."""
 
-    def of(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, N, D) patches in any form, (D,) -> (B, N, D), corrupted; what is hidden becomes `mask`."""
-        seen = torch.where(self.swapped[..., None], taken(x, self.other), taken(x, self.which))
-        return put(x, self.which, torch.where(self.masked[..., None], mask.to(x.dtype), seen))
+    def apply(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(B, N, D) patches in any form, (D,) -> (B, N, D), corrupted; what is hidden becomes
+        `mask`."""
+        own = gather_patches(x, self.which)
+        others = gather_patches(x, self.other)
+        values = torch.where(self.swapped[..., None], others, own)
+        values = torch.where(self.masked[..., None], mask.to(x.dtype), values)
+        return scatter_patches(x, self.which, values)
 
 
 class MaskedPatchesLearner(Learner):
@@ -101,15 +113,15 @@ class MaskedPatchesLearner(Learner):
 
     def __init__(self, model: nn.Module, objective: MaskedPatches, preprocessing: Preprocessing):
         super().__init__()
-        self.model, self.objective, self.preprocessing = (
-            with_patches(model),
-            objective,
-            preprocessing,
-        )
-        self.side, self.channels = model.config.stride, model.config.channels
+        self.model = with_patches(model)
+        self.objective = objective
+        self.preprocessing = preprocessing
+        self.side = model.config.stride
+        self.channels = model.config.channels
         if objective.target == "colours" and self.side % SMALL:
             raise ValueError(
-                f"a patch of {self.side} pixels has no {SMALL} x {SMALL} parts; choose a multiple of {SMALL}"
+                f"a patch of {self.side} pixels has no {SMALL} x {SMALL} parts; choose a multiple "
+                f"of {SMALL}"
             )
         classes = BINS**self.channels
         outputs = {
@@ -122,78 +134,88 @@ class MaskedPatchesLearner(Learner):
         nn.init.zeros_(self.predict.weight)  # as every new head: all colours alike
         nn.init.zeros_(self.predict.bias)
 
-    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean loss over the corrupted patches: images (B, C, H, W) normalised, targets unused, keys (B,)."""
-        return self.losses(*self.asked(images, keys)).mean()
+    @property
+    def parts(self) -> int:
+        """Parts along a patch's side whose colours are predicted."""
+        return SMALL if self.objective.target == "colours" else 1
 
-    def asked(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) -> what is predicted of the corrupted patches, (B, M, outputs), and what there was to predict."""
+    def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
+        """Mean loss over the corrupted patches: images (B, C, H, W) normalised, targets unused,
+        keys (B,)."""
+        predicted, original = self.predictions_and_targets(images, keys)
+        return self.losses(predicted, original).mean()
+
+    def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C, H, W) -> what is predicted of the corrupted patches, (B, M, outputs), and what
+        there was to predict."""
         predicted, corruption = self.predictions(images, keys)
-        return predicted, taken(self.targets(images), corruption.which)
+        return predicted, gather_patches(self.targets(images), corruption.which)
 
     def predictions(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Corruption]:
-        """(B, C, H, W) -> (B, M, outputs) of each corrupted patch's own representation, and what was done to it."""
-        patches, grid = self.model.patch_embed(images), self.model.grid(images)
+        """(B, C, H, W) -> (B, M, outputs) of each corrupted patch's own representation, and what
+        was done to it."""
+        grid = self.model.grid(images)
+        patches = self.model.patch_embed(images)  # (B, N, D)
         corruption = self.corruption(keys, patches.shape[1])
-        states = self.model.encoder(
-            self.model.add_positions(corruption.of(patches, self.mask), grid), grid
-        )  # (B, T, D)
-        return self.predict(
-            taken(states[:, -patches.shape[1] :], corruption.which)
-        ).float(), corruption
+        x = corruption.apply(patches, self.mask)
+        x = self.model.encoder(self.model.add_positions(x, grid), grid)  # (B, T, D)
+        x = x[:, -patches.shape[1] :]  # without the class token
+        return self.predict(gather_patches(x, corruption.which)).float(), corruption
 
     def corruption(self, keys: Tensor, patches: int) -> Corruption:
-        """(B,) keys -> what happens to N patches. Of every image as many are corrupted; what becomes of each is drawn."""
-        of, count = self.objective, max(1, round(self.objective.rate * patches))
+        """(B,) keys -> what happens to N patches. Of every image as many are corrupted; what
+        becomes of each is drawn."""
+        shares = self.objective
+        count = max(1, round(shares.rate * patches))
         which = uniforms(keys, patches, WHICH).argsort(dim=1, stable=True)[:, :count]
         fate = uniforms(keys, count, FATE)
-        step = 1 + (uniforms(keys, count, OTHER) * (patches - 1)).long().clamp(
-            max=patches - 2
-        )  # to any but itself
-        swapped = (fate >= of.masked) & (fate < of.masked + of.swapped)
-        return Corruption(which, fate < of.masked, swapped, (which + step) % patches)
+        masked = fate < shares.masked
+        swapped = (fate >= shares.masked) & (fate < shares.masked + shares.swapped)
+        others = (uniforms(keys, count, OTHER) * (patches - 1)).long().clamp(max=patches - 2)
+        other = (which + 1 + others) % patches  # any but itself
+        return Corruption(which, masked, swapped, other)
 
     def targets(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> what there is to predict: (B, N) colours, (B, N, 16) of them, or (B, N, P·P·C) normalised pixels."""
+        """(B, C, H, W) -> what there is to predict: (B, N) colours, (B, N, 16) of them, or (B, N,
+        P·P·C) normalised pixels."""
         if self.objective.target == "pixels":
-            return cut(images, self.side)
-        small = 1 if self.objective.target == "colour" else SMALL
-        colours = mean_colours(self.preprocessing.levels(images), self.side // small, BINS)
-        return cut(colours[:, None], small).squeeze(-1)
+            return patchify(images, self.side)
+        levels = self.preprocessing.levels(images)
+        colours = mean_colours(levels, self.side // self.parts, BINS)
+        return patchify(colours[:, None], self.parts).squeeze(-1)
 
     def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        """(B, M, outputs), and targets of M patches -> cross-entropies or squared errors, in the targets' shape."""
+        """(B, M, outputs), and targets of M patches -> cross-entropies or squared errors, in the
+        targets' shape."""
         if self.objective.target == "pixels":
             return (predicted - targets) ** 2
         return cross_entropies(predicted, targets)
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the model gets to see, what it predicts of the
-        corrupted patches, and what they are."""
+        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the model gets to see,
+        what it predicts of the corrupted patches, and what they are."""
         predicted, corruption = self.predictions(images, keys)
-        targets = taken(self.targets(images), corruption.which)
+        targets = gather_patches(self.targets(images), corruption.which)
         if self.objective.target != "pixels":
             predicted = guesses(predicted, targets)
-        pixels = cut(self.preprocessing.levels(images), self.side)
-        shown = {"image": pixels, "seen": corruption.of(pixels, torch.tensor(128))}
-        for name, values in (("predicted", predicted), ("target", targets)):
-            shown[name] = put(pixels, corruption.which, self.painted(values))
-        return {name: joined(x, self.model.grid(images), self.side) for name, x in shown.items()}
 
-    def painted(self, values: Tensor) -> Tensor:
+        pixels = patchify(self.preprocessing.levels(images), self.side)
+        rows = {
+            "image": pixels,
+            "seen": corruption.apply(pixels, torch.tensor(128)),
+            "predicted": scatter_patches(pixels, corruption.which, self.paint(predicted)),
+            "target": scatter_patches(pixels, corruption.which, self.paint(targets)),
+        }
+        grid = self.model.grid(images)
+        return {name: unpatchify(x, grid, self.side) for name, x in rows.items()}
+
+    def paint(self, values: Tensor) -> Tensor:
         """Targets of M patches, or predictions in their shape -> uint8 (B, M, P·P·C) pixels."""
         if self.objective.target == "pixels":
-            images = self.preprocessing.levels(
-                joined(values.flatten(0, 1)[:, None], (1, 1), self.side)
-            )
+            alone = unpatchify(values.flatten(0, 1)[:, None], (1, 1), self.side)  # (B M, C, P, P)
+            images = self.preprocessing.levels(alone)
         else:
-            small = 1 if self.objective.target == "colour" else SMALL
-            colours = (
-                colour_levels(values.reshape(-1, small, small), self.channels, BINS)
-                .byte()
-                .permute(0, 3, 1, 2)
-            )
-            images = F.interpolate(
-                colours, scale_factor=self.side // small
-            )  # every patch alone: (B M, C, P, P)
-        return cut(images, self.side).view(*values.shape[:2], -1)
+            squares = values.reshape(-1, self.parts, self.parts)
+            colours = colour_levels(squares, self.channels, BINS).byte().permute(0, 3, 1, 2)
+            images = F.interpolate(colours, scale_factor=self.side // self.parts)
+        return patchify(images, self.side).view(*values.shape[:2], -1)

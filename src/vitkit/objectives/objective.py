@@ -1,10 +1,11 @@
-"""What an objective is: settings, and the module that a run trains for them. The loop cannot tell which one it runs.
+"""What an objective is: settings, and the module that a run trains for them. The loop cannot tell
+which one it runs.
 
-A new objective is one file: a frozen dataclass with the methods of `Objective`, and a Learner. A recipe names it, and
-nothing else needs to know of it, wherever the file lies.
+A new objective is one file: a frozen dataclass with the methods of `Objective`, and a Learner. A
+recipe names it, and nothing else needs to know of it, wherever the file lies.
 
-What is random in a forward pass is drawn from `keys`, one integer an example that is a function of (seed, step, place in
-the batch): micro-batches and ranks then change nothing.
+What is random in a forward pass is drawn from `keys`, one integer an example that is a function of
+(seed, step, place in the batch): micro-batches and ranks then change nothing.
 
 Legend: B batch, C channels, K classes.
 """
@@ -21,9 +22,11 @@ from vitkit.weights.classifier import Activation
 
 
 class Learner(nn.Module):
-    """What a run trains: the model, by this name, and what its objective adds. Its forward pass gives a loss:
+    """What a run trains: the model, by this name, and what its objective adds. Its forward pass
+    gives a loss:
 
-    (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 (), a mean over B.
+    (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 (), a
+    mean over B.
     """
 
     model: nn.Module
@@ -39,11 +42,13 @@ class Learner(nn.Module):
 
     @contextmanager
     def deployed(self) -> Iterator[None]:
-        """Within it the model is what will be saved: it is measured so. What is trained comes back after."""
+        """Within it the model is what will be saved: it is measured so. What is trained comes back
+        after."""
         yield
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by what they show, for the report."""
+        """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by what they show, for the
+        report."""
         return {}
 
 
@@ -52,7 +57,8 @@ class Objective(Protocol):
     """A frozen dataclass of settings that says what a step minimises."""
 
     def head(self, target: Target, classes: int) -> int:
-        """How many outputs the model's head has for images with such targets, of so many classes; 0 is no head.
+        """How many outputs the model's head has for images with such targets, of so many classes; 0
+        is no head.
 
         Raises ValueError for targets that cannot be learned.
         """
@@ -61,7 +67,8 @@ class Objective(Protocol):
         """How the trained model's outputs become probabilities."""
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """What measures a run on held-out images with such targets, where the recipe does not say; may be none."""
+        """What measures a run on held-out images with such targets, where the recipe does not say;
+        may be none."""
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> Learner:
         """The module that is trained. Raises ValueError for a model that cannot be."""

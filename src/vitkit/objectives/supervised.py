@@ -24,29 +24,33 @@ ADVICE = {
     "class": "have one class each: use --objective.loss softmax, or sigmoid",
     "classes": "have several classes each: use --objective.loss sigmoid",
     "number": "have a number each: use --objective.loss squared",
-    "none": "have no labels: say which column holds them with --data.columns.label, or choose an objective "
+    "none": "have no labels: say which column holds them with --data.columns.label, or choose an "
+    "objective "
     "that needs none",
 }
 
 
 @dataclass(frozen=True)
 class Supervised:
-    """A loss against the label: a cross-entropy, or for numbers the squared error. The paper does not name its loss; the
-    official sibling configurations pre-train with the sigmoid form and a head bias of -10, its fine-tuning code uses
-    softmax."""
+    """A loss against the label: a cross-entropy, or for numbers the squared error. The paper does
+    not name its loss; the official sibling configurations pre-train with the sigmoid form and a
+    head bias of -10, its fine-tuning code uses softmax."""
 
     loss: Literal["softmax", "sigmoid", "squared"] = "softmax"
-    """softmax: one label among K. sigmoid: K independent yes-or-no questions, summed; also for images of several classes.
-    squared: for images whose label is a number."""
+    """softmax: one label among K. sigmoid: K independent yes-or-no questions, summed; also for
+    images of several classes. squared: for images whose label is a number."""
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
     off_target: float = 0.0
-    """For sigmoid: the target of a no; a yes has 1 minus it. Published ImageNet-21k configurations have 0.0001."""
+    """For sigmoid: the target of a no; a yes has 1 minus it. Published ImageNet-21k configurations
+    have 0.0001."""
     mixup: float = 0.0
-    """Blend neighbours of a batch and their targets; the alpha of Beta(alpha, alpha), which the shares are drawn from. AugReg
-    has 0.2 to 0.8; 0 is off. With cutmix on as well, every example gets one of the two."""
+    """Blend neighbours of a batch and their targets; the alpha of Beta(alpha, alpha), which the
+    shares are drawn from. AugReg has 0.2 to 0.8; 0 is off. With cutmix on as well, every example
+    gets one of the two."""
     cutmix: float = 0.0
-    """Put a box of its neighbour into every image, and as much of its target; an alpha like mixup's, often 1; 0 is off."""
+    """Put a box of its neighbour into every image, and as much of its target; an alpha like
+    mixup's, often 1; 0 is off."""
 
     def __post_init__(self):
         if self.loss not in LOSSES:
@@ -61,16 +65,19 @@ class Supervised:
             )
         if not 0 <= self.off_target < 0.5 or (self.off_target and self.loss != "sigmoid"):
             raise ValueError(
-                f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 for {self.loss}"
+                f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 "
+                f"for {self.loss}"
             )
         for name in ("mixup", "cutmix"):
             if not 0 <= getattr(self, name) <= 1000:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}; it is the alpha of a Beta distribution, or 0 for off"
+                    f"{name} is {getattr(self, name)}; it is the alpha of a Beta distribution, or "
+                    "0 for off"
                 )
 
     def head(self, target: Target, classes: int) -> int:
-        """An output a class, or one for a number. Raises ValueError for targets that this loss cannot learn from."""
+        """An output a class, or one for a number. Raises ValueError for targets that this loss
+        cannot learn from."""
         if target not in LEARNS[self.loss]:
             raise ValueError(
                 f"the {self.loss} loss cannot learn from these images, which {ADVICE[target]}"
@@ -112,7 +119,8 @@ class SupervisedLearner(Learner):
 
     @contextmanager
     def deployed(self) -> Iterator[None]:
-        """The model that is saved gives numbers in their own unit: its head does what undoes the above."""
+        """The model that is saved gives numbers in their own unit: its head does what undoes the
+        above."""
         if self.objective.loss != "squared":
             yield
             return
@@ -133,7 +141,8 @@ class SupervisedLearner(Learner):
                     layer.bias.copy_(bias)
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, targets as a Batch has them, keys (B,)."""
+        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, targets as a Batch
+        has them, keys (B,)."""
         how = self.objective
         targets = self.rows(targets)  # (B, K)
         if how.mixup or how.cutmix:
@@ -141,7 +150,8 @@ class SupervisedLearner(Learner):
         return LOSSES[how.loss](self.model(images).float(), targets)
 
     def rows(self, targets: Tensor) -> Tensor:
-        """Classes int64 (B,), several float32 (B, K), or numbers float32 (B,) -> what each output should be, float32 (B, K)."""
+        """Classes int64 (B,), several float32 (B, K), or numbers float32 (B,) -> what each output
+        should be, float32 (B, K)."""
         how = self.objective
         if how.loss == "squared":
             return (targets[:, None] - self.centre) / self.scale
@@ -152,7 +162,8 @@ class SupervisedLearner(Learner):
 
 
 def smoothed(targets: Tensor, smoothing: float) -> Tensor:
-    """Ones and zeros (B, K) -> with a share `smoothing` spread evenly over the K; of a row with one 1 the sum stays 1."""
+    """Ones and zeros (B, K) -> with a share `smoothing` spread evenly over the K; of a row with one
+    1 the sum stays 1."""
     return targets * (1 - smoothing) + smoothing / targets.shape[-1]
 
 
@@ -162,7 +173,8 @@ def softmax_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Binary cross-entropy of every class against targets (B, K), summed over K (not averaged), mean over B."""
+    """Binary cross-entropy of every class against targets (B, K), summed over K (not averaged),
+    mean over B."""
     # binary_cross_entropy_with_logits loses the many small terms of a head bias of -10 to rounding
     log_likelihood = targets * F.logsigmoid(logits) + (1 - targets) * F.logsigmoid(-logits)
     return -log_likelihood.sum() / len(logits)

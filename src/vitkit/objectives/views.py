@@ -1,7 +1,8 @@
-"""Views of an image, on the device and for a whole batch at once: crops, colours, blur, as functions of the examples' keys.
+"""Views of an image, on the device and for a whole batch at once: crops, colours, blur, as
+functions of the examples' keys.
 
-Images here are float, from 0 to 1. What is cut is the image that the loader gives, so let it give the whole one
-(`Augmentation(crop="none")`): a small part of it has fewer pixels than the file had.
+Images here are float, from 0 to 1. What is cut is the image that the loader gives, so let it give
+the whole one (`Augmentation(crop="none")`): a small part of it has fewer pixels than the file had.
 
 Legend: B batch, H W pixels, S side of a view.
 """
@@ -34,10 +35,10 @@ class View:
 
 def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
     """(B, 3, H, W), (B,) -> (B, 3, *size): view `number` of every image."""
-    draws = iter(uniforms(keys, 13, 1000 + number).mT)  # (13, B)
-    x = cropped(images, how, *(next(draws) for _ in range(5)))
-    x = coloured(x, *(next(draws) for _ in range(5)))
-    grey, blur, solarise = draws
+    draws = uniforms(keys, 13, 1000 + number).mT  # (13, B)
+    x = cropped(images, how, *draws[:5])
+    x = coloured(x, *draws[5:10])
+    grey, blur, solarise = draws[10:]
     x = torch.where(_rows(grey < 0.2), luma(x).expand_as(x), x)
     # DINO's deviations are for images of 224, in every view
     sigma = (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * images.shape[-1] / 224
@@ -48,22 +49,23 @@ def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
 def cropped(
     images: Tensor, how: View, area: Tensor, aspect: Tensor, y: Tensor, x: Tensor, flip: Tensor
 ) -> Tensor:
-    """A random part of each image, of an aspect ratio from 3/4 to 4/3, resized bicubically; half of them are mirrored.
+    """A random part of each image, of an aspect ratio from 3/4 to 4/3, resized bicubically; half of
+    them are mirrored.
 
     The last five are uniform numbers, (B,).
     """
-    share = how.area[0] + (how.area[1] - how.area[0]) * area
-    root = (4 / 3) ** ((2 * aspect - 1) / 2)
-    height, width = (
-        (share.sqrt() / root).clamp(max=1),
-        (share.sqrt() * root).clamp(max=1),
-    )  # as parts of the sides
+    smallest, largest = how.area
+    share = smallest + (largest - smallest) * area
+    root = (4 / 3) ** ((2 * aspect - 1) / 2)  # of the aspect ratio
+    height = (share.sqrt() / root).clamp(max=1)  # of the image's
+    width = (share.sqrt() * root).clamp(max=1)
+
+    # An affine map of the view's coordinates to the image's, both from -1 to 1
     theta = torch.zeros(len(images), 2, 3, device=images.device)
-    theta[:, 0, 0], theta[:, 0, 2] = (
-        width * torch.where(flip < 0.5, -1, 1),
-        (1 - width) * (2 * x - 1),
-    )
-    theta[:, 1, 1], theta[:, 1, 2] = height, (1 - height) * (2 * y - 1)
+    theta[:, 0, 0] = width * torch.where(flip < 0.5, -1, 1)
+    theta[:, 0, 2] = (1 - width) * (2 * x - 1)
+    theta[:, 1, 1] = height
+    theta[:, 1, 2] = (1 - height) * (2 * y - 1)
     grid = F.affine_grid(theta, [len(images), 3, *how.size], align_corners=False)
     return F.grid_sample(images, grid, "bicubic", "border", align_corners=False).clamp(0, 1)
 
@@ -71,43 +73,51 @@ def cropped(
 def coloured(
     x: Tensor, chance: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """(B, 3, h, w) -> the same with, four times in five, other brightness and contrast (each by up to 40 %), saturation (20 %)
-    and hue (a tenth of the circle), in this order. The last five are uniform numbers, (B,)."""
-    factor = [
-        _rows(1 + most * (2 * u - 1))
-        for most, u in ((0.4, brightness), (0.4, contrast), (0.2, saturation))
-    ]
-    out = (x * factor[0]).clamp(0, 1)
+    """(B, 3, h, w) -> the same with, four times in five, other brightness and contrast (each by up
+    to 40 %), saturation (20 %) and hue (a tenth of the circle), in this order.
+
+    The last five are uniform numbers, (B,).
+    """
+    out = (x * _factor(brightness, 0.4)).clamp(0, 1)
     middle = luma(out).mean((2, 3), keepdim=True)
-    out = (middle + (out - middle) * factor[1]).clamp(0, 1)
+    out = (middle + (out - middle) * _factor(contrast, 0.4)).clamp(0, 1)
     grey = luma(out)
-    out = turned((grey + (out - grey) * factor[2]).clamp(0, 1), 0.1 * (2 * hue - 1)).clamp(0, 1)
+    out = (grey + (out - grey) * _factor(saturation, 0.2)).clamp(0, 1)
+    out = turned(out, 0.1 * (2 * hue - 1)).clamp(0, 1)
     return torch.where(_rows(chance < 0.8), out, x)
 
 
+def _factor(uniform: Tensor, most: float) -> Tensor:
+    """(B,) -> (B, 1, 1, 1), from 1 - most to 1 + most."""
+    return _rows(1 + most * (2 * uniform - 1))
+
+
 def turned(x: Tensor, turn: Tensor) -> Tensor:
-    """(B, 3, h, w) with the hue turned by (B,) parts of the circle: around the grey axis, which keeps red + green + blue."""
+    """(B, 3, h, w) with the hue turned by (B,) parts of the circle: around the grey axis, which
+    keeps red + green + blue."""
     angle = 2 * torch.pi * turn
-    cos, sin = angle.cos(), angle.sin() / 3**0.5
-    one = (1 + 2 * cos) / 3
-    ahead, behind = (1 - cos) / 3 - sin, (1 - cos) / 3 + sin
-    rows = [
-        torch.stack(row, -1)
-        for row in ((one, ahead, behind), (behind, one, ahead), (ahead, behind, one))
-    ]
-    return torch.einsum("bij,bjhw->bihw", torch.stack(rows, 1), x)
+    cos = angle.cos()
+    sin = angle.sin() / 3**0.5
+    own = (1 + 2 * cos) / 3
+    ahead = (1 - cos) / 3 - sin
+    behind = (1 - cos) / 3 + sin
+    red = torch.stack((own, ahead, behind), -1)
+    green = torch.stack((behind, own, ahead), -1)
+    blue = torch.stack((ahead, behind, own), -1)
+    rotation = torch.stack((red, green, blue), 1)  # (B, 3, 3)
+    return torch.einsum("bij,bjhw->bihw", rotation, x)
 
 
 def blurred(x: Tensor, sigma: Tensor) -> Tensor:
     """(B, 3, h, w) under a Gaussian of (B,) pixels' deviation, edges repeated."""
     b, c, h, w = x.shape
-    place = torch.arange(TAPS, device=x.device) - TAPS // 2
-    kernel = torch.softmax(-((place / sigma[:, None]) ** 2) / 2, -1).repeat_interleave(
-        c, 0
-    )  # (B C, taps)
+    offsets = torch.arange(TAPS, device=x.device) - TAPS // 2
+    weights = torch.softmax(-((offsets / sigma[:, None]) ** 2) / 2, -1)  # (B, taps)
+    kernel = weights.repeat_interleave(c, 0)  # (B C, taps)
     out = F.pad(x.reshape(1, b * c, h, w), [TAPS // 2] * 4, mode="replicate")
-    out = F.conv2d(out, kernel[:, None, None], groups=b * c)
-    return F.conv2d(out, kernel[:, None, :, None], groups=b * c).view(b, c, h, w)
+    out = F.conv2d(out, kernel[:, None, None], groups=b * c)  # along the rows
+    out = F.conv2d(out, kernel[:, None, :, None], groups=b * c)  # along the columns
+    return out.view(b, c, h, w)
 
 
 def luma(x: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ NOT_ARCHITECTURE = ("dropout", "attention_dropout", "stochastic_depth", "head_bi
 def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, say: Say) -> State:
     """The state that a run begins with. The first line that applies wins:
 
-    its own newest intact checkpoint; the weights that `init` names; initial weights, by the seed. Raises ValueError for
-    weights of another architecture, for a model that the objective cannot train, and where every checkpoint is damaged.
+    its own newest intact checkpoint; the weights that `init` names; initial weights, by the seed.
+    Raises ValueError for weights of another architecture, for a model that the objective cannot
+    train, and where every checkpoint is damaged.
     """
     continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
 
@@ -57,7 +58,8 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
 
 
 def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Say) -> None:
-    """Fill a model with published or trained weights, fitted to its image size. The head stays as it is: new.
+    """Fill a model with published or trained weights, fitted to its image size. The head stays as
+    it is: new.
 
     Raises ValueError if the weights are of another architecture, naming every setting that differs.
     """
@@ -85,10 +87,12 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
 
 
 def compile_and_shard(recipe: Recipe, learner: nn.Module) -> nn.Module:
-    """The learner, compiled if the recipe asks for it, and shared out among the ranks by blocks, if there are several.
+    """The learner, compiled if the recipe asks for it, and shared out among the ranks by blocks, if
+    there are several.
 
-    The whole model is compiled if it is called as one. It is not where weights are gathered between its blocks, nor where
-    an objective reads the states of its patches and wants no head: then each block is compiled on its own.
+    The whole model is compiled if it is called as one. It is not where weights are gathered between
+    its blocks, nor where an objective reads the states of its patches and wants no head: then each
+    block is compiled on its own.
     """
     blocks = [block for part in learner.modules() for block in getattr(part, "blocks", ())]
     if recipe.compile:
@@ -99,7 +103,8 @@ def compile_and_shard(recipe: Recipe, learner: nn.Module) -> nn.Module:
 
 
 def restore(run_dir: Path, state: State, say: Say) -> None:
-    """Continue at the run's newest intact checkpoint; a damaged one is said. Raises ValueError if all are damaged."""
+    """Continue at the run's newest intact checkpoint; a damaged one is said. Raises ValueError if
+    all are damaged."""
     for checkpoint in from_rank_0(lambda: checkpoints(run_dir)):
         try:
             state.load(checkpoint)

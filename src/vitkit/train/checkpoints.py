@@ -1,8 +1,9 @@
 """Checkpoints on the disk: complete or absent, never half.
 
-A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average, optimiser; one file, or one of
-each rank) and `state.json` (counters, and a checksum of every file). It is written under another name, synced and renamed;
-then the pointer `LAST` moves, by rename. No pickle.
+A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average,
+optimiser; one file, or one of each rank) and `state.json` (counters, and a checksum of every file).
+It is written under another name, synced and renamed; then the pointer `LAST` moves, by rename. No
+pickle.
 """
 
 import hashlib
@@ -26,7 +27,8 @@ def new_folder(run_dir: Path, step: int) -> Path:
 
 
 def complete(new: Path, facts: dict, checksums: dict[str, str]) -> Path:
-    """Make a folder whose files are written a checkpoint, and move the pointer to it; `checksums` has one for each file."""
+    """Make a folder whose files are written a checkpoint, and move the pointer to it; `checksums`
+    has one for each file."""
     (new / "state.json").write_text(json.dumps(facts | {"sha256": checksums}, indent=1), "utf-8")
     for path in (*(new / name for name in checksums), new / "state.json", new):
         sync(path)
@@ -46,10 +48,11 @@ def step_of(checkpoint: Path) -> int:
 
 
 def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
-    """Leave the last `keep` checkpoints of the recipe's schedule, not counting `damaged` ones, and the very last one.
+    """Leave the last `keep` checkpoints of the recipe's schedule, not counting `damaged` ones, and
+    the very last one.
 
-    What an interruption wrote neither counts nor outlives the next one: an undisturbed run goes back to the same places.
-    What cannot be removed now is tried again the next time.
+    What an interruption wrote neither counts nor outlives the next one: an undisturbed run goes
+    back to the same places. What cannot be removed now is tried again the next time.
     """
     every = checkpoints(run_dir)
     good = [path for path in every if on_schedule(path) and path.name not in damaged]
@@ -58,7 +61,8 @@ def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
 
 
 def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
-    """The facts of a checkpoint, if its files are intact; with share (rank, ranks) only that rank's part of them is read.
+    """The facts of a checkpoint, if its files are intact; with share (rank, ranks) only that rank's
+    part of them is read.
 
     Raises ValueError, saying what, if any byte is damaged.
     """
@@ -78,7 +82,8 @@ def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
-    """The finished checkpoints of a run, newest first; the one that LAST names comes before all others."""
+    """The finished checkpoints of a run, newest first; the one that LAST names comes before all
+    others."""
     folder = run_dir / "checkpoints"
     newest_first = sorted(folder.glob("step-*"), key=lambda path: path.name, reverse=True)
     try:
@@ -89,7 +94,8 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 
 def on_schedule(checkpoint: Path) -> bool:
-    """Whether the recipe asked for this checkpoint, as opposed to an interruption: an undisturbed run has it too."""
+    """Whether the recipe asked for this checkpoint, as opposed to an interruption: an undisturbed
+    run has it too."""
     try:
         return bool(json.loads((checkpoint / "state.json").read_text("utf-8"))["scheduled"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -30,24 +30,27 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunData:
-    """The parts of a data set, and what else a run is measured on, after broken images were dealt with."""
+    """The parts of a data set, and what else a run is measured on, after broken images were dealt
+    with."""
 
     train: Source
     held_out: dict[str, Source]
     """"val" and "test", as far as they are there."""
     others: dict[str, Source]
-    """The images that evaluators of the recipe bring along, by the name that their metrics begin with."""
+    """The images that evaluators of the recipe bring along, by the name that their metrics begin
+    with."""
     facts: Facts
     record: dict
     """What data.json holds."""
 
 
 def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> RunData:
-    """Open and check the images of a run. An interrupted run, one with a recipe.json, is not checked again.
+    """Open and check the images of a run. An interrupted run, one with a recipe.json, is not
+    checked again.
 
-    Unless `check` is off, every image is decoded once before the training. A broken one raises BadImage, or with
-    `on_bad_image` "skip" is left out, counted and listed in data.json. Raises ValueError for images that cannot be found,
-    and for a run whose images have changed.
+    Unless `check` is off, every image is decoded once before the training. A broken one raises
+    BadImage, or with `on_bad_image` "skip" is left out, counted and listed in data.json. Raises
+    ValueError for images that cannot be found, and for a run whose images have changed.
     """
     if not data.source:
         raise ValueError(
@@ -98,7 +101,8 @@ def _open(data: Data, say: Say) -> Splits:
 def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
     """The images that evaluators bring along, by the name that their metrics begin with.
 
-    Raises ValueError for two data sets of one name, and for images that an evaluator cannot measure on.
+    Raises ValueError for two data sets of one name, and for images that an evaluator cannot measure
+    on.
     """
     sources = {}
     paths = {}
@@ -107,7 +111,8 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
             continue
         if paths.setdefault(each.images, each.data) != each.data:
             raise ValueError(
-                f"metrics on {paths[each.images]} and on {each.data} would both be called {each.images}; "
+                f"metrics on {paths[each.images]} and on {each.data} would both be called "
+                f"{each.images}; "
                 f"rename one of them"
             )
         if each.images not in sources:
@@ -115,7 +120,8 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
         target = sources[each.images].target
         if not each.evaluator.judges(target):
             raise ValueError(
-                f"{each.title} cannot measure there: the targets of {each.data} are of the kind {target!r}"
+                f"{each.title} cannot measure there: the targets of {each.data} are of the kind "
+                f"{target!r}"
             )
     return sources
 
@@ -153,13 +159,16 @@ def _refuse_changes(known: dict, record: dict) -> None:
     """Raises ValueError where the images are not those that the run began with."""
     if any(known[name] != record[name] for name in ("target", "labels", "counts", "fingerprint")):
         raise ValueError(
-            f"{record['source']!r} has changed since this run began ({known['counts']} images then, "
-            f"{record['counts']} now); choose another --workdir for a new run, or bring the images back as they were"
+            f"{record['source']!r} has changed since this run began ({known['counts']} images "
+            "then, "
+            f"{record['counts']} now); choose another --workdir for a new run, or bring the images "
+            "back as they were"
         )
     for name in known["others"].keys() & record["others"].keys():
         if known["others"][name] != record["others"][name]:
             raise ValueError(
-                f"the images of {name}, which this run is measured on, have changed since it began; choose "
+                f"the images of {name}, which this run is measured on, have changed since it "
+                "began; choose "
                 f"another --workdir for a new run, or bring them back as they were"
             )
 
@@ -174,12 +183,14 @@ def _in_memory(train: Source, data: Data) -> Source:
 
 
 def _workers(data: Data) -> int:
-    """Processes that decode before the training: all that there are, for no model is running yet."""
+    """Processes that decode before the training: all that there are, for no model is running
+    yet."""
     return cpus() if data.workers < 0 else data.workers
 
 
 def divide(splits: Splits, data: Data) -> dict[str, Source]:
-    """The parts of a run: "train", and "val" and "test" as far as it may see them. Raises ValueError without any to train on."""
+    """The parts of a run: "train", and "val" and "test" as far as it may see them. Raises
+    ValueError without any to train on."""
     parts = {}
     for name in ("train", "val", "test"):
         part = getattr(splits, name)
@@ -200,7 +211,8 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
     first, second = split_off(parts["train"], data.hold_out, data.split_seed)
     if not len(second):
         raise ValueError(
-            f"{data.source!r} has no class with two training images, so none can be held out to select on"
+            f"{data.source!r} has no class with two training images, so none can be held out to "
+            "select on"
         )
     return {"train": subset(parts["train"], first), "val": subset(parts["train"], second)}
 

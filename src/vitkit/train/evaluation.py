@@ -21,8 +21,8 @@ SHOWN = 8  # images that an objective's pictures are made of
 def evaluate(run: Run) -> None:
     """Measure by every evaluator that is due at this step, and write down what it says.
 
-    One that has measured at this step before the run was interrupted is not asked again. If there is an average of the
-    weights, it is what is measured.
+    One that has measured at this step before the run was interrupted is not asked again. If there
+    is an average of the weights, it is what is measured.
     """
     began = time.perf_counter()
     recipe, log = run.recipe, run.log
@@ -45,7 +45,8 @@ def evaluate(run: Run) -> None:
 
 
 def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:
-    """What an evaluator says, on each of its parts; and the name of the first metric on the last of them."""
+    """What an evaluator says, on each of its parts; and the name of the first metric on the last of
+    them."""
     metrics = []
     primary = ""
     for name, source in _parts(run, each).items():
@@ -89,7 +90,8 @@ def _measure_part(run: Run, each: Eval, part: Part) -> list[Metric]:
 
 @torch.no_grad()
 def draw(run: Run) -> None:
-    """Keep an objective's pictures of a few held-out images, from all over them, in pictures.safetensors, for the report."""
+    """Keep an objective's pictures of a few held-out images, from all over them, in
+    pictures.safetensors, for the report."""
     recipe, device = run.recipe, run.state.device
     part = next(iter(run.data.held_out.values()), run.data.train)
     count = min(SHOWN, len(part))

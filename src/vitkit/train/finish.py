@@ -25,7 +25,8 @@ def is_finished(recipe: Recipe, run_dir: Path, state: State) -> bool:
 
 
 def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classifier:
-    """Save the trained model, averaged if there is an average, in `model/`; returns it as it opens there."""
+    """Save the trained model, averaged if there is an average, in `model/`; returns it as it opens
+    there."""
     with state.averaged() as learner, learner.deployed():
         weights = {}
         for name, tensor in learner.model.state_dict().items():

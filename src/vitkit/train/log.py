@@ -15,8 +15,9 @@ from vitkit.system.ranks import on_rank_0
 
 
 class Log:
-    """Writes one JSON line an event, and shows where the run is. Opened at a step, it forgets lines of later steps: a run
-    that was killed after its last checkpoint does those steps again, and writes the same lines again.
+    """Writes one JSON line an event, and shows where the run is. Opened at a step, it forgets lines
+    of later steps: a run that was killed after its last checkpoint does those steps again, and
+    writes the same lines again.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class Log:
     def evaluation(
         self, step: int, evaluator: str, metrics: Sequence[Metric], primary: str = ""
     ) -> None:
-        """Keep what an evaluator, of this title, measured; `primary` is the metric by which runs are compared, if it is one."""
+        """Keep what an evaluator, of this title, measured; `primary` is the metric by which runs
+        are compared, if it is one."""
         line = {"event": "evaluation", "step": step, "evaluator": evaluator}
         if primary:
             line["primary"] = primary
@@ -85,7 +87,8 @@ class Log:
                 self.board.add_scalar(name, value, step)
 
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
-        """A line of the training curve, with speed, the share of time spent waiting for data, and the time left."""
+        """A line of the training curve, with speed, the share of time spent waiting for data, and
+        the time left."""
         speed, waiting, seconds = self.meter.read(step, images, self.total)
         values = {
             "loss": loss,
@@ -130,13 +133,15 @@ class Log:
 
 
 class Meter:
-    """Speed since the last reading. What is not training (evaluation, checkpoints) is kept out with `pause`."""
+    """Speed since the last reading. What is not training (evaluation, checkpoints) is kept out with
+    `pause`."""
 
     def __init__(self, step: int):
         self.step, self.since, self.waited, self.paused = step, time.perf_counter(), 0.0, 0.0
 
     def read(self, step: int, images: int, total: int) -> tuple[float, float, float]:
-        """Images per second, share of the time spent waiting for data, seconds left; `images` is those of one step."""
+        """Images per second, share of the time spent waiting for data, seconds left; `images` is
+        those of one step."""
         now = time.perf_counter()
         spent, steps = max(now - self.since - self.paused, 1e-9), step - self.step
         reading = (
@@ -149,7 +154,8 @@ class Meter:
 
 
 def to_line(line: dict) -> str:
-    """A line of metrics.jsonl, always valid JSON: a number that is not finite is null, and "notes" say what it was."""
+    """A line of metrics.jsonl, always valid JSON: a number that is not finite is null, and "notes"
+    say what it was."""
     values = {}
     notes = {}
     for name, value in line.items():
@@ -168,7 +174,8 @@ def to_line(line: dict) -> str:
 def read_metrics(path: Path) -> list[dict]:
     """Every whole line of a metrics.jsonl; a last one that was cut off by a kill is left out.
 
-    The "metrics" of an evaluation are a dict of Metric by name; numbers that were not finite are NaN or infinite again.
+    The "metrics" of an evaluation are a dict of Metric by name; numbers that were not finite are
+    NaN or infinite again.
     """
     try:
         text = path.read_text("utf-8")
@@ -197,9 +204,11 @@ def last_metrics(run_dir: Path) -> dict[str, Metric]:
 
 
 def primary_metric(run_dir: Path) -> Metric | None:
-    """The metric by which a run is compared with others, at its latest evaluation; None where nothing is measured.
+    """The metric by which a run is compared with others, at its latest evaluation; None where
+    nothing is measured.
 
-    It is the first metric of the recipe's first evaluator, on the last part that it measures: the test part where there is one.
+    It is the first metric of the recipe's first evaluator, on the last part that it measures: the
+    test part where there is one.
     """
     for line in reversed(read_metrics(run_dir / "metrics.jsonl")):
         if "primary" in line:

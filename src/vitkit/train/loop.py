@@ -30,11 +30,13 @@ from vitkit.weights import Classifier, load
 def train(
     recipe: Recipe, run_dir: Path | str, device: str = "auto", console: Console | None = None
 ) -> Classifier:
-    """Run a recipe in a directory, or continue the run that is there; returns the finished model, saved in `model/`.
+    """Run a recipe in a directory, or continue the run that is there; returns the finished model,
+    saved in `model/`.
 
-    Killed at any moment and called again, it ends with the weights of a run that was never disturbed: bit for bit on a
-    CPU. Raises ValueError for what cannot run, Interrupted after SIGTERM or Ctrl-C, OSError when the disk is full,
-    FloatingPointError when the loss stays non-finite.
+    Killed at any moment and called again, it ends with the weights of a run that was never
+    disturbed: bit for bit on a CPU. Raises ValueError for what cannot run, Interrupted after
+    SIGTERM or Ctrl-C, OSError when the disk is full, FloatingPointError when the loss stays
+    non-finite.
     """
     run_dir = Path(run_dir)
     with process_group(device) as own_device, locked(run_dir):
@@ -123,7 +125,8 @@ def _steps(run: Run) -> None:
 
 
 def _batches(run: Run):
-    """This rank's share of the batches that follow the state's step; their order is a function of (seed, step)."""
+    """This rank's share of the batches that follow the state's step; their order is a function of
+    (seed, step)."""
     data = run.recipe.data
     workers = data.workers
     if workers < 0:
@@ -147,13 +150,15 @@ def _check_share(recipe: Recipe) -> None:
     if recipe.batch % ranks:
         next_batch = -(-recipe.batch // ranks) * ranks
         raise ValueError(
-            f"a batch of {recipe.batch} cannot be shared equally by {ranks} processes; choose --batch "
+            f"a batch of {recipe.batch} cannot be shared equally by {ranks} processes; choose "
+            "--batch "
             f"{next_batch}, or another number of them"
         )
 
 
 def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> None:
-    """Save where the run was asked to stop; unless its last step was bad, for then it continues before that."""
+    """Save where the run was asked to stop; unless its last step was bad, for then it continues
+    before that."""
     if state.bad_in_row == 0:
         state.save(run_dir, recipe.keep, scheduled=False)
     state.wait()
@@ -162,7 +167,8 @@ def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> 
 
 
 def _opening(recipe: Recipe, data: RunData, state: State) -> list[str]:
-    """What is about to run, in the numbers that people get wrong (effective batch, rate, length), and what will be missing."""
+    """What is about to run, in the numbers that people get wrong (effective batch, rate, length),
+    and what will be missing."""
     parameters = sum(p.numel() for p in state.learner.parameters())
     start = f"{parameters:,} parameters on {state.device}"
     if recipe.init:

@@ -21,8 +21,8 @@ FREE_ON_RESUME = (
 def to_json(node: Any, declared: Any = None) -> Any:
     """A recipe, or a part of it, as plain values; spans as text.
 
-    A dataclass that is not of its `declared` type says its "class": two objectives with the same settings are
-    two recipes. A node whose type is not declared is its own.
+    A dataclass that is not of its `declared` type says its "class": two objectives with the same
+    settings are two recipes. A node whose type is not declared is its own.
     """
     if isinstance(node, Span):
         return str(node)
@@ -49,9 +49,11 @@ def _without_none(declared: Any) -> Any:
 
 
 def class_name(kind: type) -> str:
-    """A class as a file names it: by its name alone for vitkit's own, else as "module:Class" or "file.py:Class".
+    """A class as a file names it: by its name alone for vitkit's own, else as "module:Class" or
+    "file.py:Class".
 
-    A file is named without its folder, so that a run goes on from wherever it is started and on whichever machine.
+    A file is named without its folder, so that a run goes on from wherever it is started and on
+    whichever machine.
     """
     module = kind.__module__
     if module.partition(".")[0] == "vitkit":
@@ -62,7 +64,8 @@ def class_name(kind: type) -> str:
 
 
 def differences(ran: dict, asked: dict, prefix: str = "") -> list[str]:
-    """ "name: value that ran -> value asked for" of every setting in which two saved recipes differ and that counts."""
+    """ "name: value that ran -> value asked for" of every setting in which two saved recipes differ
+    and that counts."""
     texts = []
     for name in sorted(ran.keys() | asked.keys()):
         path = prefix + name

@@ -1,4 +1,5 @@
-"""Steps whose loss or gradient is not finite: skipped, counted, written down; after a few, the run goes back."""
+"""Steps whose loss or gradient is not finite: skipped, counted, written down; after a few, the run
+goes back."""
 
 from pathlib import Path
 
@@ -14,10 +15,12 @@ BAD_STEPS = 3  # in a row, before the run goes back to the last good checkpoint
 
 
 def skip(run: Run, batch: Batch, loss: Tensor, norm: Tensor) -> None:
-    """Count a step whose loss or gradient is not finite, keep its batch for replay, and go back if it goes on.
+    """Count a step whose loss or gradient is not finite, keep its batch for replay, and go back if
+    it goes on.
 
-    Going back takes the weights of the last good checkpoint and goes on with the batches that come next: the same batches
-    would lead to the same place. Raises FloatingPointError if that has been tried.
+    Going back takes the weights of the last good checkpoint and goes on with the batches that come
+    next: the same batches would lead to the same place. Raises FloatingPointError if that has been
+    tried.
     """
     state = run.state
     state.skipped += 1
@@ -26,7 +29,8 @@ def skip(run: Run, batch: Batch, loss: Tensor, norm: Tensor) -> None:
     indices = [index for share in shares for index in share]
     run.log("skipped", state.step, loss=loss.item(), norm=norm.item(), indices=indices)
     run.log.say(
-        f"step {state.step}: loss {loss.item()}, gradient norm {norm.item()}: skipped; its batch is listed in "
+        f"step {state.step}: loss {loss.item()}, gradient norm {norm.item()}: skipped; its batch "
+        "is listed in "
         f"{run.log.path}"
     )
     if state.bad_in_row == BAD_STEPS:
@@ -45,7 +49,8 @@ def go_back(run: Run) -> None:
     )
     if state.rollbacks:
         raise FloatingPointError(
-            f"{BAD_STEPS} steps in a row were not finite at step {state.step}, after going back once already; {advice}"
+            f"{BAD_STEPS} steps in a row were not finite at step {state.step}, after going back "
+            f"once already; {advice}"
         )
     now = state.step
     skipped = state.skipped
@@ -55,7 +60,8 @@ def go_back(run: Run) -> None:
             f"{BAD_STEPS} steps in a row were not finite and no checkpoint is; {advice}"
         )
     run.log.say(
-        f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on with new batches"
+        f"{BAD_STEPS} steps in a row were not finite: back to the weights of step {state.step}, on "
+        "with new batches"
     )
 
     # Weights of then, counters of now
@@ -68,7 +74,8 @@ def go_back(run: Run) -> None:
 
 
 def _load_good(run: Run) -> Path | None:
-    """Load the newest checkpoint that is intact and finite, of those that the recipe asked for; None if there is none."""
+    """Load the newest checkpoint that is intact and finite, of those that the recipe asked for;
+    None if there is none."""
     run.state.wait()
     scheduled = from_rank_0(lambda: [p for p in checkpoints(run.run_dir) if on_schedule(p)])
     for checkpoint in scheduled:

@@ -21,7 +21,8 @@ from vitkit.train.log import last_metrics, read_metrics, to_line
 
 
 def report(run_dir: Path | str) -> Path:
-    """Write `report.html` of a run directory from what the run recorded: last metrics, curves, data, recipe."""
+    """Write `report.html` of a run directory from what the run recorded: last metrics, curves,
+    data, recipe."""
     run_dir = Path(run_dir)
     recipe = json.loads((run_dir / "recipe.json").read_text("utf-8"))
     data = json.loads((run_dir / "data.json").read_text("utf-8"))
@@ -66,7 +67,8 @@ def _last(metrics: list[Metric]) -> Block:
 
 
 def _panels(lines: list[dict]) -> list[Panel]:
-    """The training loss, and a panel for each unit in which something was measured that is better or worse."""
+    """The training loss, and a panel for each unit in which something was measured that is better
+    or worse."""
     training = [line for line in lines if line["event"] == "training"]
     steps = [line["step"] for line in training]
     loss = Curve(steps, [line["loss"] for line in training])
@@ -102,7 +104,8 @@ def _curve(points: list[tuple[int, Metric]]) -> Curve:
 
 
 def _columns(file: Path) -> dict:
-    """An objective's pictures, uint8 (N, h, w, 3) each, in the order in which they tell what it does."""
+    """An objective's pictures, uint8 (N, h, w, 3) each, in the order in which they tell what it
+    does."""
     from safetensors import safe_open
 
     with safe_open(file, "numpy") as opened:

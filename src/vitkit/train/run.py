@@ -1,6 +1,7 @@
 """A run: what its acts share, and its directory.
 
-The directory holds recipe.json (what runs), data.json (what it runs on), metrics.jsonl, checkpoints/ + LAST, and model/.
+The directory holds recipe.json (what runs), data.json (what it runs on), metrics.jsonl,
+checkpoints/ + LAST, and model/.
 """
 
 import json
@@ -41,8 +42,8 @@ class Run:
 
 
 def record_run(run_dir: Path, recipe: Recipe, data: RunData) -> None:
-    """Write down what runs, and on what. Raises ValueError for a directory where another recipe was trained, with the
-    differences."""
+    """Write down what runs, and on what. Raises ValueError for a directory where another recipe was
+    trained, with the differences."""
     asked = to_json(recipe)
     from_rank_0(lambda: _record(run_dir, asked, data.record))
 
@@ -54,7 +55,8 @@ def _record(run_dir: Path, asked: dict, data_record: dict) -> None:
         was_trained = any(step_of(checkpoint) for checkpoint in checkpoints(run_dir))
         if changed and was_trained:
             raise ValueError(
-                f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another --workdir, or remove it"
+                f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose "
+                "another --workdir, or remove it"
             )
         if changed:  # settings that were refused, or a run that was stopped at once
             shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
@@ -64,10 +66,11 @@ def _record(run_dir: Path, asked: dict, data_record: dict) -> None:
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Make the directory, and keep any other process from training into it. Raises ValueError if one does.
+    """Make the directory, and keep any other process from training into it. Raises ValueError if
+    one does.
 
-    The system drops the lock with the process that holds it, however that ends; processes that it forked do not hold it,
-    and it works on shared file systems.
+    The system drops the lock with the process that holds it, however that ends; processes that it
+    forked do not hold it, and it works on shared file systems.
     """
     handle = from_rank_0(lambda: _lock(run_dir))
     try:

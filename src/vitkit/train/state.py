@@ -1,7 +1,8 @@
 """Everything that a run must remember, and how it comes to the disk and back.
 
-One process writes its tensors while it waits. Several write through torch.distributed.checkpoint: each copies its shards,
-and a thread writes them while training goes on; any number of processes reads what any other number wrote.
+One process writes its tensors while it waits. Several write through torch.distributed.checkpoint:
+each copies its shards, and a thread writes them while training goes on; any number of processes
+reads what any other number wrote.
 """
 
 import shutil
@@ -31,7 +32,8 @@ WHOLE = "state.safetensors"  # the file of a run of one process
 
 @dataclass
 class State:
-    """Learner, optimiser, Polyak average (None when off) and the counters of a run. Only the loop changes it."""
+    """Learner, optimiser, Polyak average (None when off) and the counters of a run. Only the loop
+    changes it."""
 
     learner: Learner
     """The model under the name `model`, with what its objective adds."""
@@ -60,8 +62,9 @@ class State:
         return next(self.learner.parameters()).device
 
     def update_average(self, factor: float) -> None:
-        """average <- factor * average + (1 - factor) * weights. The factor grows to its value over the first steps as
-        (1 + step) / (10 + step), so that the initial weights do not linger; the paper gives the factor only."""
+        """average <- factor * average + (1 - factor) * weights. The factor grows to its value over
+        the first steps as (1 + step) / (10 + step), so that the initial weights do not linger; the
+        paper gives the factor only."""
         factor = min(factor, (1 + self.step) / (10 + self.step))
         weights = trained(self.learner)
         averages = list(self.average.values())
@@ -69,7 +72,8 @@ class State:
 
     @contextmanager
     def averaged(self) -> Iterator[Learner]:
-        """The learner with the averaged weights in it, if there is an average; the trained ones come back after."""
+        """The learner with the averaged weights in it, if there is an average; the trained ones
+        come back after."""
         self._swap()
         try:
             yield self.learner
@@ -78,13 +82,14 @@ class State:
 
     @contextmanager
     def deployed(self) -> Iterator[Learner]:
-        """The learner with the model that will be saved: averaged, as its objective deploys it, its modules whole on every
-        rank so that each can be called. What is trained comes back after."""
+        """The learner with the model that will be saved: averaged, as its objective deploys it, its
+        modules whole on every rank so that each can be called. What is trained comes back after."""
         with self.averaged() as learner, learner.deployed(), gathered(learner):
             yield learner
 
     def _swap(self) -> None:
-        """Exchange weights and averages: their values, not the tensors, for FSDP knows where its shards lie."""
+        """Exchange weights and averages: their values, not the tensors, for FSDP knows where its
+        shards lie."""
         weights = trained(self.learner)
         for name, average in (self.average or {}).items():
             weight = weights[name].clone()
@@ -92,7 +97,8 @@ class State:
             average.copy_(weight)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name, views of the live ones: weights, average, and the optimiser's by parameter."""
+        """Every tensor by name, views of the live ones: weights, average, and the optimiser's by
+        parameter."""
         named = self._model_tensors()
         for name, parameter in self.learner.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -106,10 +112,11 @@ class State:
         return named | {f"average.{name}": t for name, t in (self.average or {}).items()}
 
     def save(self, run_dir: Path, keep: int, scheduled: bool = True) -> None:
-        """Write a checkpoint, then move the pointer to it. On any failure, a full disk too, what was there still is.
+        """Write a checkpoint, then move the pointer to it. On any failure, a full disk too, what
+        was there still is.
 
-        Several ranks return when their shards are copied; `wait` waits until all is written, and raises what failed.
-        scheduled: the recipe asks for it, rather than an interruption.
+        Several ranks return when their shards are copied; `wait` waits until all is written, and
+        raises what failed. scheduled: the recipe asks for it, rather than an interruption.
         """
         self.wait()
         if self.saved_step == self.step:
@@ -125,7 +132,8 @@ class State:
         self.saved_step = self.step
 
     def _write_in_a_thread(self, writing: "Writing") -> None:
-        """Copy this rank's shards, at once, so that training may go on with the originals; then a thread writes them."""
+        """Copy this rank's shards, at once, so that training may go on with the originals; then a
+        thread writes them."""
         if self.group is None:
             self.group = dist.new_group(backend="gloo")
         plain = StagingOptions(False, False, False, False)
@@ -143,8 +151,8 @@ class State:
             writing.result()
 
     def load(self, checkpoint: Path) -> None:
-        """Become what the checkpoint holds. Raises ValueError if it is damaged or of another model; the state is then
-        as it was."""
+        """Become what the checkpoint holds. Raises ValueError if it is damaged or of another model;
+        the state is then as it was."""
         self.wait()
         facts = self._verified(checkpoint)
 
@@ -175,7 +183,8 @@ class State:
         self.saved_step = self.step
 
     def _verified(self, checkpoint: Path) -> dict:
-        """The facts of a checkpoint. Raises ValueError on every rank if one of them finds it damaged."""
+        """The facts of a checkpoint. Raises ValueError on every rank if one of them finds it
+        damaged."""
         facts = {}
         problem = None
         try:
@@ -194,7 +203,8 @@ def trained(learner: nn.Module) -> dict[str, Tensor]:
 
 
 def _room(parameter: Tensor, key: str, shape: torch.Size) -> Tensor:
-    """Zeros for a tensor of the optimiser: sharded as its parameter is, but for Adam's count, whole on every rank."""
+    """Zeros for a tensor of the optimiser: sharded as its parameter is, but for Adam's count, whole
+    on every rank."""
     if shape == parameter.shape and key != "step":
         return torch.zeros_like(parameter)
     return torch.zeros(shape, device=parameter.device)
@@ -232,7 +242,8 @@ def _write_whole(tensors: dict[str, Tensor], writing: Writing) -> None:
 
 
 def _write_shards(tensors: dict, group: dist.ProcessGroup, writing: Writing) -> None:
-    """Several: a file of each rank's shards. When all are there, rank 0 makes them a checkpoint. Raises OSError."""
+    """Several: a file of each rank's shards. When all are there, rank 0 makes them a checkpoint.
+    Raises OSError."""
     rank, ranks = world()
     folder = writing.folder
     with _blamed(writing.run_dir, writing.facts["step"], folder):
@@ -257,6 +268,7 @@ def _blamed(run_dir: Path, step: int, folder: Path | None = None) -> Iterator[No
         if folder is not None and on_rank_0():
             shutil.rmtree(folder, ignore_errors=True)
         raise OSError(
-            f"could not write a checkpoint at step {step} to {run_dir / 'checkpoints'} ({error}); the earlier ones are "
+            f"could not write a checkpoint at step {step} to {run_dir / 'checkpoints'} ({error}); "
+            "the earlier ones are "
             f"untouched: make room and run the same command again"
         ) from error

@@ -18,7 +18,8 @@ FAR = 0x9E3779B1  # between the seeds of two rows, so that they are far from tho
 
 
 def set_rates(recipe: Recipe, state: State) -> float:
-    """Give every parameter group its learning rate and weight decay for the next update; returns the base rate."""
+    """Give every parameter group its learning rate and weight decay for the next update; returns
+    the base rate."""
     total = recipe.length.n
     rate = recipe.optim.rate(state.step, total)
     decay = recipe.optim.decay(state.step, total)
@@ -29,12 +30,13 @@ def set_rates(recipe: Recipe, state: State) -> float:
 
 
 def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Loss of a whole batch, of which `batch` is this rank's share, and the norm of its gradient before clipping, () each;
-    the clipped gradient is left on the parameters.
+    """Loss of a whole batch, of which `batch` is this rank's share, and the norm of its gradient
+    before clipping, () each; the clipped gradient is left on the parameters.
 
-    Micro-batches are weighted by their share of the whole batch, so that they add up, over all ranks, to its gradient.
-    What the objective draws is a function of (seed, step, example). Dropout is one of (seed, step, first row of the
-    micro-batch): the same on any number of ranks that can keep the recipe's micro-batches.
+    Micro-batches are weighted by their share of the whole batch, so that they add up, over all
+    ranks, to its gradient. What the objective draws is a function of (seed, step, example). Dropout
+    is one of (seed, step, first row of the micro-batch): the same on any number of ranks that can
+    keep the recipe's micro-batches.
     """
     learner = state.learner.train()
     device = state.device
@@ -63,8 +65,8 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
 def clip_gradient(learner: nn.Module, optim: Optim) -> Tensor:
     """The norm of the whole gradient, () float32, which is then clipped as `optim` says.
 
-    Squares are summed in float64, where the device has it: float32 sums of a large layer are off by up to 1e-4 on a CPU, and
-    by something else on every number of ranks.
+    Squares are summed in float64, where the device has it: float32 sums of a large layer are off by
+    up to 1e-4 on a CPU, and by something else on every number of ranks.
     """
     gradients = [local_tensor(p.grad) for p in learner.parameters() if p.grad is not None]
     precise = torch.float64
@@ -82,7 +84,8 @@ def clip_gradient(learner: nn.Module, optim: Optim) -> Tensor:
 
 
 def keys_of(seed: int, step: int, examples: int) -> Tensor:
-    """int64 (B,): what an objective's randomness starts from, for every example of the batch that follows `step` steps."""
+    """int64 (B,): what an objective's randomness starts from, for every example of the batch that
+    follows `step` steps."""
     generator = np.random.Generator(np.random.PCG64([seed, step]))
     return torch.from_numpy(generator.integers(0, 1 << 62, examples))
 

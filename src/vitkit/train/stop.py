@@ -1,4 +1,5 @@
-"""Stopping a run so that it can be continued: the signals of schedulers and people, heard between steps."""
+"""Stopping a run so that it can be continued: the signals of schedulers and people, heard between
+steps."""
 
 import signal
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C), of any rank: they stop at the same step."""
+    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C), of any rank: they
+    stop at the same step."""
 
     def __init__(self):
         self.asked = False
@@ -33,10 +35,12 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread, as signals go.
+    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread,
+    as signals go.
 
-    Ctrl-C again stops a run of one process at once. SIGTERM again does not, for SLURM sends it twice in a moment; nor does
-    either stop one of several: torchrun and the scheduler both pass the same signal on, and kill what takes too long.
+    Ctrl-C again stops a run of one process at once. SIGTERM again does not, for SLURM sends it
+    twice in a moment; nor does either stop one of several: torchrun and the scheduler both pass the
+    same signal on, and kill what takes too long.
     """
     stop, before = Stop(), {}
 

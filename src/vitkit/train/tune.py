@@ -1,7 +1,8 @@
-"""Which of a model's parameters a run trains: all of them in the paper; the last blocks, the head alone, or low-rank adapters.
+"""Which of a model's parameters a run trains: all of them in the paper; the last blocks, the head
+alone, or low-rank adapters.
 
-Adapters are peft's. They stand beside the model's own weights while it trains and are added to them before it is saved, so
-that what a run leaves behind is an ordinary model.
+Adapters are peft's. They stand beside the model's own weights while it trains and are added to them
+before it is saved, so that what a run leaves behind is an ordinary model.
 """
 
 from dataclasses import dataclass
@@ -15,21 +16,24 @@ class Tune:
     """What is trained; the rest stays as it began."""
 
     blocks: int = -1
-    """The last blocks that are trained, with the norm, pooling and head that follow; 0 is the head alone, a linear probe; -1
-    is the whole model."""
+    """The last blocks that are trained, with the norm, pooling and head that follow; 0 is the head
+    alone, a linear probe; -1 is the whole model."""
     lora: int = 0
-    """Rank of the adapters (LoRA) that are trained in place of the blocks' matrices, with the head; 0 is none (extra `lora`)."""
+    """Rank of the adapters (LoRA) that are trained in place of the blocks' matrices, with the head;
+    0 is none (extra `lora`)."""
     lora_alpha: float = 16.0
     """What an adapter's product is multiplied by, over its rank."""
 
     def __post_init__(self):
         if self.blocks < -1:
             raise ValueError(
-                f"tune.blocks is {self.blocks}; it is a number of blocks, 0 for the head, -1 for everything"
+                f"tune.blocks is {self.blocks}; it is a number of blocks, 0 for the head, -1 for "
+                "everything"
             )
         if self.lora < 0 or not self.lora_alpha > 0:
             raise ValueError(
-                f"tune.lora is {self.lora} and lora_alpha {self.lora_alpha}; a rank is 0 or more, alpha above 0"
+                f"tune.lora is {self.lora} and lora_alpha {self.lora_alpha}; a rank is 0 or more, "
+                "alpha above 0"
             )
         if self.lora and self.blocks != -1:
             raise ValueError(
