@@ -54,6 +54,11 @@ def nothing(config: ModelConfig) -> list[str]:
     return []
 
 
+def none_at_all(described: Description, opened: Opened) -> list[str]:
+    """Nobody else edits these files."""
+    return []
+
+
 @dataclass(frozen=True)
 class Format:
     """How one library or code base stores some kinds of models."""
@@ -68,6 +73,8 @@ class Format:
     """What the file says about its model. Raises ValueError for what vitkit does not read."""
     rules: Callable[[ModelConfig], list[Rule]]
     """The table between its tensors and vitkit's."""
+    contradictions: Callable[[Description, Opened], list[str]] = none_at_all
+    """Which fields beside vitkit's own description say something else: its library changed the model since."""
     tidy: Callable[[Tensors], Tidied] = as_they_are
     """A file's tensors under the rules' names, without prefixes of training and without what no classifier reads."""
     spell: Callable[[dict[str, Tensor], ModelConfig, str], dict[str, Tensor]] = (

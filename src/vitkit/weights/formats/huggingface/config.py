@@ -2,7 +2,8 @@
 
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Activation
-from vitkit.weights.files import Tensors
+from vitkit.weights.description import Description
+from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.labels import numbered
 
@@ -92,13 +93,32 @@ def labels_of(json: dict, classes: int) -> tuple[str, ...] | None:
     return numbered(classes) if labels == made_up else labels
 
 
-def activation_of(json: dict) -> Activation:
-    """Of its problem_type; a file without one is a classifier of one class among K."""
-    problem = json.get("problem_type") or PROBLEMS["softmax"]
-    activations = {name: activation for activation, name in PROBLEMS.items()}
-    if problem not in activations:
-        raise ValueError(f"its problem_type is {problem!r}; vitkit knows {', '.join(activations)}")
-    return activations[problem]
+def activation_of(json: dict, classes: int) -> tuple[Activation, list[str]]:
+    """Of its problem_type, and what was assumed.
+
+    Transformers' rule for a file without one: a single output is a regression, several are one class among K.
+    """
+    problem = json.get("problem_type")
+    if not problem:
+        return "none" if classes == 1 else "softmax", []
+    for activation, name in PROBLEMS.items():
+        if name == problem:
+            return activation, []
+    return "softmax", [
+        f"its problem_type is {problem!r}, which vitkit does not know; taken as {PROBLEMS['softmax']}"
+    ]
+
+
+def contradictions(described: Description, opened: Opened) -> list[str]:
+    """The fields of config.json that vitkit would write otherwise for the model that it described.
+
+    Transformers keeps fields that it does not know: who edits or fine-tunes a model that vitkit wrote saves vitkit's
+    description with it, as it was. Fields that are absent contradict nothing.
+    """
+    written = config_json(described.config, described.labels, described.activation)
+    written.pop("label2id", None)  # id2label the other way round
+    json = opened.config
+    return [name for name, value in written.items() if name in json and json[name] != value]
 
 
 def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activation) -> dict:

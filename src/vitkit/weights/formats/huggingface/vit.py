@@ -22,6 +22,7 @@ from vitkit.weights.formats.huggingface.config import (
     architecture,
     config_json,
     config_of,
+    contradictions,
     heads_in,
     labels_of,
 )
@@ -88,12 +89,13 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         )
     config = config_of(opened.config, tidied.tensors)
     preprocessing, notes = preprocessing_of(opened.preprocessor, config.image, kind)
+    activation, assumed = activation_of(opened.config, config.classes)
     return Description(
         config,
         preprocessing,
         labels=labels_of(opened.config, config.classes),
-        notes=tuple(notes),
-        activation=activation_of(opened.config),
+        notes=(*notes, *assumed),
+        activation=activation,
     )
 
 
@@ -229,6 +231,7 @@ FORMAT = Format(
     rules=rules,
     tidy=tidy,
     spell=spell,
+    contradictions=contradictions,
     cannot=cannot,
     directory=directory,
     library="transformers",
