@@ -44,7 +44,7 @@ def test_the_same_labels_keep_the_head(random_classifier):
 def test_two_heads_are_both_new(random_classifier):
     after, _ = adopt(
         random_classifier(vit("mu/8", image=(32, 32), classes=7, pool="distilled", registers=1)),
-        labels="ab",
+        labels=tuple("ab"),
     )
     assert torch.equal(after.model(torch.randn(1, 3, 32, 32)), torch.zeros(1, 2))
 
@@ -70,7 +70,7 @@ def test_every_family_at_another_size_and_with_another_head(config, random_class
     assert after.model.config.image == after.preprocessing.size == (64, 96)
     with torch.no_grad():
         torch.testing.assert_close(after.model(x), before.model(x), atol=1e-5, rtol=1e-5)
-        other, said = adopt(before, labels="ab")
+        other, said = adopt(before, labels=tuple("ab"))
         assert said == [
             f"dropped: the head of {config.classes:,} classes",
             "newly made: a head of 2 classes, all zeros",
@@ -87,7 +87,7 @@ def test_sizes_that_have_no_meaning(random_classifier):
     lenet = random_classifier(named("LeNet-5"))
     with pytest.raises(ValueError, match="LeNet-5 takes images of 32 x 32 pixels, not 64 x 32"):
         adopt(lenet, image=(64, 32))
-    after, _ = adopt(lenet, labels="ab")
+    after, _ = adopt(lenet, labels=tuple("ab"))
     assert torch.equal(after.model.representation.weight, lenet.model.representation.weight)
     _, said = adopt(random_classifier(vit("mu/8", image=32, positions="rotary")), image=(64, 32))
     assert said == [

@@ -1,6 +1,7 @@
 """From pictures to probabilities: three steps, the same ones for every room."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from vitkit.data import Preprocessing, open_image
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, load, save
+from vitkit.weights import Classifier, adopt, convert, load, save
 
 ACTIVATIONS = {
     "softmax": "single_label_classification",
@@ -84,11 +85,109 @@ def test_the_activation_is_saved_for_transformers_too(classifier, activation, tm
     assert load(tmp_path / "model", quiet=True).activation == activation
 
 
-def test_a_problem_that_nobody_knows_is_refused(classifier, tmp_path):
+def without_description(directory, **fields):
+    """config.json as Transformers writes it, with these fields; None leaves one out."""
+    file = directory / "config.json"
+    config = json.loads(file.read_text()) | fields
+    del config["vitkit"]
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+def test_a_problem_that_nobody_knows_is_taken_as_softmax_and_said(classifier, tmp_path, capsys):
+    save(classifier, tmp_path / "model")
+    without_description(tmp_path / "model", problem_type="ranking")
+    assert load(tmp_path / "model").activation == "softmax"
+    assert "its problem_type is 'ranking', which vitkit does not know" in capsys.readouterr().err
+
+
+def test_one_output_of_no_named_problem_is_a_regression(classifier, tmp_path):
+    single, _ = adopt(classifier, labels=("age",))
+    save(single, tmp_path / "model")
+    without_description(tmp_path / "model", problem_type=None)
+    assert load(tmp_path / "model", quiet=True).activation == "none"
+
+
+def edited(directory, target, **changes):
+    """What Transformers makes of a saved model with these changes to its configuration."""
+    transformers = pytest.importorskip("transformers")
+    opening = transformers.AutoModelForImageClassification.from_pretrained
+    model = opening(directory, ignore_mismatched_sizes=True, **changes)
+    model.save_pretrained(target)
+    assert "vitkit" in json.loads((target / "config.json").read_text())
+    return model
+
+
+def test_transformers_alone_keeps_what_vitkit_noted(classifier, tmp_path):
+    save(replace(classifier, origin={"data": "here"}), tmp_path / "model")
+    edited(tmp_path / "model", tmp_path / "again")
+    assert load(tmp_path / "again", quiet=True).origin == {"data": "here"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels", "activation"),
+    [
+        ({"id2label": {0: "w", 1: "x", 2: "y", 3: "z"}}, ("w", "x", "y", "z"), "softmax"),
+        ({"problem_type": "multi_label_classification"}, ("a", "b", "c", "d"), "sigmoid"),
+        ({"num_labels": 3}, ("0", "1", "2"), "softmax"),
+    ],
+)
+def test_what_transformers_changed_counts(
+    classifier, images, changes, labels, activation, tmp_path, capsys
+):
+    save(classifier, tmp_path / "model")
+    model = edited(tmp_path / "model", tmp_path / "edited", **changes).eval()
+    opened = load(tmp_path / "edited")
+    assert (opened.labels, opened.activation) == (labels, activation)
+    assert "config.json was changed after vitkit wrote it" in capsys.readouterr().err
+    with torch.no_grad():
+        expected = model(opened.preprocessing.normalise(images)).logits
+    torch.testing.assert_close(opened.logits(images), expected, atol=1e-5, rtol=0)
+
+
+def test_labels_that_do_not_fit_the_head_are_refused(classifier, tmp_path):
+    with pytest.raises(ValueError, match="3 labels for a head of 4 outputs"):
+        replace(classifier, labels=("a", "b", "c"))
+    with pytest.raises(ValueError, match="one string"):
+        replace(classifier, labels="abcd")
+    with pytest.raises(ValueError, match="one string"):
+        adopt(classifier, labels="abc")
+    save(replace(classifier, labels=()), tmp_path / "model")
+    assert load(tmp_path / "model", quiet=True).labels == ("0", "1", "2", "3")
+
+
+def test_a_described_string_of_labels_is_refused(classifier, tmp_path):
     save(classifier, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    del config["vitkit"]
-    config["problem_type"] = "ranking"
+    config["vitkit"]["labels"] = "abcd"
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="problem_type is 'ranking'; vitkit knows single_label"):
+    with pytest.raises(ValueError, match="one string"):
         load(tmp_path / "model", quiet=True)
+
+
+def test_frozen_parts_stay_in_evaluation_mode(classifier, images):
+    classifier.model.train()
+    classifier.model.blocks.eval()
+    classifier.logits(images)
+    assert classifier.model.training and classifier.model.head.training
+    assert not any(module.training for module in classifier.model.blocks.modules())
+
+
+def test_models_that_are_not_their_own_weights_are_not_saved(classifier, tmp_path):
+    compiled = replace(classifier, model=torch.compile(classifier.model))
+    adapted = deepcopy(classifier)
+    adapted.model.head = torch.nn.Sequential(adapted.model.head)
+    prepared = deepcopy(classifier)
+    prepared.model.prepared = True
+    sentences = {
+        "wrapped in a OptimizedModule": compiled,
+        "not those that it was built with: head": adapted,
+        "made for inference; save the one it was made from": prepared,
+    }
+    for sentence, wrong in sentences.items():
+        with pytest.raises(ValueError, match=sentence):
+            save(wrong, tmp_path / "model")
+        with pytest.raises(ValueError, match=sentence):
+            convert(wrong, tmp_path / "model", "native")
+        with pytest.raises(ValueError, match=sentence):
+            adopt(wrong, labels=("x", "y"))
+    assert not (tmp_path / "model").exists()

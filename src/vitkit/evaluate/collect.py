@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Batch
 from vitkit.system.ranks import from_every_rank, sum_over_ranks
+from vitkit.weights.classifier import evaluating
 
 Rows = tuple[Tensor, ...]
 
@@ -31,14 +32,10 @@ def collect(
     model as often as the others, on batches of one size. Those rows are left out of what it
     returns, whatever they hold.
     """
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for batch in batches:
             batch = Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
             yield tuple(rows[batch.real] for rows in read(batch))
-    finally:
-        model.train(training)
 
 
 def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:

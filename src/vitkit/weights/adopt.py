@@ -7,7 +7,8 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import Model, build, resized
-from vitkit.weights.classifier import Classifier
+from vitkit.weights.classifier import Classifier, check_labels
+from vitkit.weights.own import check_own_weights
 
 
 def adopt(
@@ -26,9 +27,13 @@ def adopt(
     or torchvision; the origin's own unless told), and the preprocessing follows. All other weights
     are the classifier's own, not copies.
 
-    Raises ValueError for a size that patches do not divide, or that positions have no meaning for.
+    Raises ValueError for a size that patches do not divide, or that positions have no meaning for,
+    and for a model that was made for inference or that another library changed.
     """
+    if labels is not None:
+        check_labels(labels)
     model = classifier.model
+    check_own_weights(model)
     preprocessing = classifier.preprocessing
     sentences = []
     if labels is None:

@@ -3,12 +3,13 @@
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
 from vitkit.data.images import Picture
@@ -28,17 +29,23 @@ class Classifier:
     model: Model
     preprocessing: Preprocessing
     labels: tuple[str, ...]
-    """A name for every class; none for a model without a head."""
+    """A name for every class; none for a model without a head. Without names the classes of a saved model are numbered."""
     activation: Activation = "softmax"
     """How logits become probabilities. softmax: one class among K, the probabilities sum to one. sigmoid: each class is a
     question of its own. none: the outputs are numbers of another kind, such as those of a regression."""
     origin: dict = field(default_factory=dict)
-    """Where the model came from, for people: nothing is decided by it."""
+    """Where the model came from. Two of its entries decide something: a model that is written in the format of its
+    "format" gets the tensors' names that its "layout" stands for. All others are for people."""
 
     def __post_init__(self):
         if self.activation not in get_args(Activation):
             choices = ", ".join(get_args(Activation))
             raise ValueError(f"activation is {self.activation!r}; it is one of {choices}")
+        check_labels(self.labels)
+        config = getattr(self.model, "config", None)
+        outputs = getattr(config, "classes", None)
+        if self.labels and outputs is not None and len(self.labels) != outputs:
+            raise ValueError(f"there are {len(self.labels)} labels for a head of {outputs} outputs")
 
     @property
     def device(self) -> torch.device:
@@ -76,16 +83,30 @@ class Classifier:
     @torch.no_grad()  # not inference_mode: what trains on evaluates too, and FSDP keeps memory that it takes here
     def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         images = self.preprocessing.normalise(images.to(self.device, non_blocking=True))
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             return function(images).float()
-        finally:
-            self.model.train(training)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """(B, K) -> (B, K), by the classifier's activation."""
         return activate(logits, self.activation)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A model in evaluation mode; afterwards each of its modules is as it was, those that are frozen too."""
+    modules = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.training = True
+
+
+def check_labels(labels: Iterable[str]) -> None:
+    """Raises ValueError for one string in place of several names: its letters would be taken for them."""
+    if isinstance(labels, str):
+        raise ValueError(f"labels is {labels!r}, one string; give a list of names, one a class")
 
 
 def activate(logits: Tensor, activation: Activation) -> Tensor:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, config_from, plain
-from vitkit.weights.classifier import Activation, Classifier
+from vitkit.weights.classifier import Activation, Classifier, check_labels
 from vitkit.weights.labels import numbered
 
 
@@ -51,7 +51,8 @@ def from_json(values: dict) -> Description:
         if values["labels"] is None:  # too many for the comment of an archive
             labels = numbered(config.classes)
         else:
-            labels = tuple(map(str, values["labels"]))
+            check_labels(values["labels"])
+            labels = tuple(map(str, values["labels"])) or numbered(config.classes)
         origin = dict(values["origin"])
     except KeyError as error:
         raise ValueError(f"it does not describe a vitkit model: {error} is missing") from error

@@ -12,6 +12,7 @@ from vitkit.models import ModelConfig
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats import cannot, format_of, formats_for, names
 from vitkit.weights.formats.format import Elsewhere, Format
+from vitkit.weights.own import check_own_weights
 from vitkit.weights.store import load
 from vitkit.weights.writing import write_model
 
@@ -43,6 +44,7 @@ def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool
     what the other library would compute a little differently.
     """
     path = Path(path)
+    check_own_weights(classifier.model)
     format, differences = _check(classifier.model.config, to, approximate)
     write_model(classifier, format, path)
     reopened = load(path, quiet=True)

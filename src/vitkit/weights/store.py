@@ -11,14 +11,15 @@ from safetensors import SafetensorError
 
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, parameters
-from vitkit.weights.classifier import Classifier
+from vitkit.weights.classifier import Classifier, check_labels
 from vitkit.weights.description import Description, Hints, from_json
 from vitkit.weights.fetch import fetch
 from vitkit.weights.files import Opened, Tensors, open_weights
 from vitkit.weights.files.lazy import DAMAGE
 from vitkit.weights.formats import cannot, format_of, names, recognise
-from vitkit.weights.formats.format import Format
+from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.labels import counted, numbered
+from vitkit.weights.own import check_own_weights
 from vitkit.weights.rules import read
 from vitkit.weights.writing import write_model
 
@@ -46,6 +47,7 @@ def load(
     with _naming(opened.path):
         classifier, account = _assemble(opened, Hints(image, heads))
     if labels is not None:
+        check_labels(labels)
         classes = classifier.model.config.classes
         if len(labels) != classes:
             raise ValueError(f"{len(labels)} labels for a head of {classes}")
@@ -83,15 +85,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
         )
     tidied = format.tidy(opened.tensors)
 
-    # what vitkit wrote about the model, or what the format can tell
-    if opened.described:
-        description = from_json(opened.described)
-        if description.config.kind not in format.kinds:
-            raise ValueError(
-                f"it is described as {called(description.config)}, but its tensors have other names"
-            )
-    else:
-        description = format.describe(opened, tidied, hints)
+    description = _describe(opened, format, tidied, hints)
 
     # the model itself
     classifier = Classifier(
@@ -106,6 +100,26 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
     if widened:
         account.append(f"widened from {', '.join(sorted(widened))} to float32")
     return classifier, account
+
+
+def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
+    """What vitkit wrote about the model; what the format can tell where there is nothing, or where that came later."""
+    if not opened.described:
+        return format.describe(opened, tidied, hints)
+    described = from_json(opened.described)
+    if described.config.kind not in format.kinds:
+        raise ValueError(
+            f"it is described as {called(described.config)}, but its tensors have other names"
+        )
+    changed = format.contradictions(described, opened)
+    if not changed:
+        return described
+    description = format.describe(opened, tidied, hints)
+    note = (
+        f"config.json was changed after vitkit wrote it ({', '.join(changed)}): "
+        f"read as {format.library} reads it, without what vitkit noted there"
+    )
+    return description._replace(notes=(note, *description.notes))
 
 
 def _origin(opened: Opened, description: Description, format: Format, layout: str) -> dict:
@@ -148,8 +162,10 @@ def save(classifier: Classifier, path: Path | str) -> Path:
     config.json, model.safetensors, preprocessor_config.json and a model card. Wherever Transformers can express the
     architecture, `AutoModelForImageClassification.from_pretrained` opens it too; else the names are vitkit's.
 
-    Raises ValueError when `path` holds something else than a model.
+    Raises ValueError when `path` holds something else than a model, and for a model that was made for inference or that
+    another library changed.
     """
+    check_own_weights(classifier.model)
     config = classifier.model.config
     name = "native" if cannot("huggingface", config) else "huggingface"
     return write_model(classifier, format_of(name, config), Path(path))

@@ -11,14 +11,17 @@ from vitkit.weights.description import to_json
 from vitkit.weights.files import write_safetensors, write_tensors
 from vitkit.weights.files.lazy import KEY
 from vitkit.weights.formats.format import Format
+from vitkit.weights.own import check_own_weights
 from vitkit.weights.rules import write
 
 
 def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
     """Write a model to a directory, or to a file where the format has those and `path` has an ending; returns `path`.
 
-    vitkit's own description is in it, where others do not look. Raises ValueError for a path that does not fit.
+    vitkit's own description is in it, where others do not look. Raises ValueError for a path that does not fit, and for a
+    model that was made for inference or that another library changed.
     """
+    check_own_weights(classifier.model)
     if format.directory and not (format.endings and path.suffix):
         _write_directory(classifier, format, path)
     elif path.suffix in format.endings:

@@ -1,0 +1,35 @@
+"""Which models can be written: those whose weights are their configuration's own."""
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.models import Model, build
+from vitkit.weights.rules import gist
+
+
+def check_own_weights(model: nn.Module) -> None:
+    """Raises ValueError for a model that was made for inference, and for one that something else wrapped or changed."""
+    if getattr(model, "prepared", False):
+        raise ValueError("the model was made for inference; save the one it was made from")
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"the model is wrapped in a {type(model).__name__}, and vitkit saves its own models; "
+            "unwrap it, or save the one that it was made from"
+        )
+    with torch.device("meta"):
+        expected = build(model.config).state_dict()
+    state = model.state_dict()
+    wrong = list(expected.keys() ^ state.keys())
+    wrong += [name for name, tensor in state.items() if not _fits(tensor, expected.get(name))]
+    if wrong:
+        raise ValueError(
+            f"the model's weights are not those that it was built with: {gist(sorted(set(wrong)))}; "
+            "merge adapters, or save the model that was quantised"
+        )
+
+
+def _fits(tensor: object, expected: Tensor | None) -> bool:
+    """Whether a weight is a plain tensor of the expected shape, of floating-point numbers where those are expected."""
+    if expected is None or type(tensor) is not Tensor or tensor.shape != expected.shape:
+        return False
+    return tensor.is_floating_point() == expected.is_floating_point()
