@@ -268,16 +268,21 @@ def test_what_is_wrong_is_said_before_the_first_batch(photographs):
         train_batches(subset(photographs, []), PLAIN, TO, 5, 0, 0, 0)
 
 
-def test_shared_memory_is_looked_at_before_it_runs_out(monkeypatch):
-    for free, ahead in [(None, 2), (9 << 20, 2), (8 << 20, 1), (5 << 20, 1)]:
+def test_batches_travel_through_pipes_if_shared_memory_is_too_small(monkeypatch, photographs):
+    for free, enough in [(None, True), (9 << 20, True), ((9 << 20) - 1, False)]:
         monkeypatch.setattr(workers, "_shared_memory", lambda free=free: free)
-        assert workers.batches_ahead(4, 1 << 20) == ahead
-    monkeypatch.setattr(workers, "_shared_memory", lambda: 4 << 20)
-    with pytest.raises(
-        ValueError, match=r"4 workers need 5 MB of shared memory and /dev/shm has 4 free; use fewer"
-    ):
-        workers.batches_ahead(4, 1 << 20)
-    assert workers.batches_ahead(0, 1 << 40) == workers.AHEAD
+        assert workers.fits(4, 1 << 20) == enough
+    how = (Augmentation(), TO, 5, 0, 0)
+    through_memory = take(6, photographs, *how, 0)
+    monkeypatch.setattr(workers, "_shared_memory", lambda: 1000)
+    through_pipes = take(6, photographs, *how, 2)
+    for one, other in zip(through_memory, through_pipes, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert isinstance(other.images, torch.Tensor)
+    with pytest.raises(BadImage, match="is empty"):
+        broken = subset(photographs, range(3))
+        monkeypatch.setattr(type(broken.store), "read", lambda self, row: b"")
+        take(1, broken, *how, 2)
 
 
 def test_the_default_is_the_quota_less_one(monkeypatch, photographs):

@@ -72,7 +72,7 @@ def test_images_of_the_models_size_are_gathered_without_workers(photos, monkeypa
     fits = bool((kept.store.sizes == (16, 20)).all())
     assert [stackable(kept, how, TO) for how in WAYS] == [False, fits, fits, False, False]
     monkeypatch.setattr(
-        "vitkit.data.loader._Training.fill",
+        "vitkit.data.loader._Training.__getitem__",
         lambda *_: pytest.fail("an image was handled on its own"),
     )
     if fits:

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from vitkit.data.augmentation import Augmentation, augment, suit, warm_up
 from vitkit.data.engine.resident import Drawing, Stack, gathered, stackable
-from vitkit.data.engine.slots import in_slots
-from vitkit.data.engine.workers import AHEAD, batches_ahead, forked, in_order
+from vitkit.data.engine.workers import in_order
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import Source
@@ -185,11 +184,7 @@ class _Training:
     part: range
 
     def __getitem__(self, rows: np.ndarray) -> "Batch | Exception":
-        return self.fill(_images(self.part, self.preprocessing), rows)
-
-    def fill(self, images: Tensor, rows: np.ndarray) -> "Batch | Exception":
-        """The batch whose images are written into `images`."""
-        batch = _batch(self.source, images, rows[:, 1])
+        images = torch.empty(len(rows), 3, *self.preprocessing.size, dtype=torch.uint8)
         stream = _Stream(self.seed, _AUGMENT)
         for row, (epoch, index) in enumerate(rows.tolist()):
             try:
@@ -198,7 +193,7 @@ class _Training:
                 images[row] = augment(picture, self.augmentation, self.preprocessing, random)
             except (BadImage, OSError) as error:
                 return error
-        return batch
+        return _batch(self.source, images, rows[:, 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,23 +206,19 @@ class _Evaluation:
     part: range
 
     def __getitem__(self, number: int) -> "Batch | Exception":
-        return self.fill(_images(self.part, self.preprocessing), number)
-
-    def fill(self, images: Tensor, number: int) -> "Batch | Exception":
-        """The batch whose images are written into `images`."""
         indices = number * self.batch + np.arange(self.part.start, self.part.stop)
         count = len(self.source)
-        batch = _batch(self.source, images, indices.clip(max=count - 1))
-        padding = torch.from_numpy(indices >= count)
-        batch.images[padding] = 0
-        batch.targets[padding] = 0
-        batch.real[padding] = False
+        images = torch.zeros(len(indices), 3, *self.preprocessing.size, dtype=torch.uint8)
         for row, index in enumerate(indices[indices < count].tolist()):
             try:
                 picture = open_image(self.source[index][0], self.source.name(index))
                 images[row] = self.preprocessing(picture)
             except (BadImage, OSError) as error:
                 return error
+        batch = _batch(self.source, images, indices.clip(max=count - 1))
+        padding = torch.from_numpy(indices >= count)
+        batch.targets[padding] = 0
+        batch.real[padding] = False
         return batch
 
 
@@ -236,10 +227,10 @@ def _prepared(
 ) -> Iterator[Batch]:
     """The batch of every step, prepared by worker processes."""
     build.source.prepare()
-    shape = (len(build.part), 3, *build.preprocessing.size)
-    if workers and forked() and not pin:  # pinning copies a batch anyway, in a thread of its own
-        return in_slots(build, steps, workers, AHEAD, shape)
-    return in_order(build, steps, workers, pin, batches_ahead(workers, math.prod(shape)))
+    example = 3 * math.prod(build.preprocessing.size)
+    if build.source.target == "classes":
+        example += 4 * len(build.source.labels)  # a row of ones and zeros
+    return in_order(build, steps, workers, pin, size=len(build.part) * example)
 
 
 def _stacked(parts: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
@@ -248,14 +239,10 @@ def _stacked(parts: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator
 
 
 def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
-    """A batch of these examples, all real; their images may still have to be written."""
+    """A batch of these examples, all of them real."""
     targets = torch.from_numpy(source.targets_of(indices))
     real = torch.ones(len(indices), dtype=torch.bool)
     return Batch(images, targets, real, torch.from_numpy(indices))
-
-
-def _images(part: range, preprocessing: Preprocessing) -> Tensor:
-    return torch.empty(len(part), 3, *preprocessing.size, dtype=torch.uint8)
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:

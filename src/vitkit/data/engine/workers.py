@@ -9,9 +9,11 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -26,36 +28,32 @@ class WorkerDied(RuntimeError):
     """A process that prepares batches was killed; the message says what to do."""
 
 
-def in_order(build, steps, workers: int, pin: bool = False, ahead: int = AHEAD) -> Iterator:
+def in_order(build, steps, workers: int, pin: bool = False, size: int = 0) -> Iterator:
     """build[step] for every step, in order, prepared by worker processes; an exception that build returns is raised.
 
     Closing the iterator, or forgetting it, ends the workers. workers: 0 is none besides this one. pin: put tensors into
-    page-locked memory. Raises WorkerDied when a worker is killed.
+    page-locked memory. size: bytes of the tensors of an item, if there are many. Raises WorkerDied when a worker is killed.
     """
-    for item in (
-        _in_workers(build, steps, workers, pin, ahead)
-        if workers
-        else _in_this_process(build, steps, pin)
-    ):
-        if isinstance(item, Exception):
-            raise item
-        yield item
+    if not workers:
+        items = _in_this_process(build, steps, pin)
+    elif fits(workers, size):
+        items = _in_workers(build, steps, workers, pin)
+    else:
+        items = _through_pipes(build, steps, workers, pin)
+    with closing(items):  # a traceback would hold on to it, and to its workers
+        for item in items:
+            if isinstance(item, Exception):
+                raise item
+            yield item
 
 
-def batches_ahead(workers: int, size: int) -> int:
-    """How many batches of `size` bytes each worker may prepare: they travel through /dev/shm, often 64 MB in a container.
+def fits(workers: int, size: int) -> bool:
+    """Whether items of `size` bytes can travel through /dev/shm, which has often 64 MB in a container.
 
-    Raises ValueError where not even one each would fit; without this the process would die of a bus error.
+    Beyond that a process dies of a bus error.
     """
     room = _shared_memory()
-    if not workers or room is None or (AHEAD * workers + 1) * size <= room:
-        return AHEAD
-    if (workers + 1) * size > room:
-        raise ValueError(
-            f"{workers} workers need {(workers + 1) * size >> 20:,} MB of shared memory and /dev/shm has {room >> 20:,} "
-            f"free; use fewer --data.workers, or start the container with more (docker run --shm-size=2g)"
-        )
-    return 1
+    return room is None or (AHEAD * workers + 1) * size <= room
 
 
 def forked() -> bool:
@@ -66,66 +64,92 @@ def forked() -> bool:
 def _in_this_process(build, steps, pin: bool) -> Iterator:
     for step in steps:
         threads = torch.get_num_threads()
-        torch.set_num_threads(
-            1
-        )  # images are so small that waiting for another thread takes longer than the work
+        # images are so small that waiting for another thread takes longer than the work
+        torch.set_num_threads(1)
         try:
             item = build[step]
         finally:
             torch.set_num_threads(threads)
-        yield (
-            type(item)(*(tensor.pin_memory() for tensor in item))
-            if pin and isinstance(item, tuple)
-            else item
-        )
+        yield _pinned(item) if pin else item
 
 
-def _in_workers(build, steps, workers: int, pin: bool, ahead: int) -> Iterator:
-    with warnings.catch_warnings():
-        # More workers than cores may be right where reading waits for a network; and Python 3.12 warns of every fork
-        # beside threads: theirs hold no lock that a worker, which computes on one thread of its own, would take.
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        items = iter(
-            DataLoader(
-                build,
-                batch_size=None,
-                sampler=steps,
-                num_workers=workers,
-                collate_fn=_unchanged,
-                worker_init_fn=partial(_begin, os.getpid()),
-                pin_memory=pin,
-                prefetch_factor=ahead,
-                multiprocessing_context=START,
-            )
-        )
+def _pinned(item):
+    """A named tuple of tensors in page-locked memory; anything else as it is."""
+    if not isinstance(item, tuple):
+        return item
+    return type(item)(*(tensor.pin_memory() for tensor in item))
+
+
+def _through_pipes(build, steps, workers: int, pin: bool) -> Iterator:
+    """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat longer."""
+    with closing(_in_workers(_AsArrays(build), steps, workers, pin=False)) as items:
+        for item in items:
+            if isinstance(item, tuple):
+                item = type(item)(*map(torch.from_numpy, item))
+            yield _pinned(item) if pin else item
+
+
+@dataclass(frozen=True, eq=False)
+class _AsArrays:
+    """The items of `build`, tensors in a tuple as arrays, which travel without shared memory."""
+
+    build: Any
+
+    def __getitem__(self, step: Any) -> Any:
+        item = self.build[step]
+        if isinstance(item, tuple):
+            return type(item)(*(tensor.numpy() for tensor in item))
+        return item
+
+
+def _in_workers(build, steps, workers: int, pin: bool) -> Iterator:
+    items = _started(build, steps, workers, pin)
     try:
         yield from items
         return
-    except (
-        RuntimeError,
-        EOFError,
-        OSError,
-    ) as error:  # a dead worker is missed by the loader, a pipe or a socket
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        if said.startswith("Caught"):  # raised in a worker, not by its death
+    except (RuntimeError, EOFError, OSError) as error:
+        # a dead worker is missed by the loader, a pipe or a socket
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        if reason.startswith("Caught"):  # raised in a worker, not by its death
             raise
     except KeyboardInterrupt:
-        for worker in (
-            items._workers
-        ):  # in the middle of a shard, say: the loader would wait five seconds for each
+        # in the middle of a shard, say: the loader would wait five seconds for each
+        for worker in items._workers:
             worker.terminate()
         raise
+
+    # A worker is dead. Word of that, which PyTorch raises wherever the main process is, may still be on its way.
     with suppress(RuntimeError):
-        time.sleep(
-            0.1
-        )  # word of the death, which PyTorch raises wherever the main process is, may still be on its way
-    del items  # outside of the handler, which would hold on to it and to the dead worker; so does the odd cycle
+        time.sleep(0.1)
+    # outside of the handler, which would hold on to it and to the dead worker; so does the odd cycle
+    del items
     gc.collect()
     raise WorkerDied(
         f"a process that prepares images was killed, most likely for want of memory: use fewer --data.workers than "
-        f"{workers}, or 0 to prepare them in the main process ({said})"
+        f"{workers}, or 0 to prepare them in the main process ({reason})"
     )
+
+
+def _started(build, steps, workers: int, pin: bool) -> Iterator:
+    """The iterator of a DataLoader, its workers running."""
+    with warnings.catch_warnings():
+        # More workers than cores may be right if reading waits for a network.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        # Python 3.12 warns of every fork beside threads: theirs hold no lock that a worker, which computes on one thread
+        # of its own, would take.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        loader = DataLoader(
+            build,
+            batch_size=None,
+            sampler=steps,
+            num_workers=workers,
+            collate_fn=_unchanged,
+            worker_init_fn=partial(_begin, os.getpid()),
+            pin_memory=pin,
+            prefetch_factor=AHEAD,
+            multiprocessing_context=START,
+        )
+        return iter(loader)
 
 
 def _unchanged(item):
@@ -134,9 +158,10 @@ def _unchanged(item):
 
 
 def _begin(parent: int, number: int) -> None:
-    """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run wants to save itself first.
+    """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run wants to save first.
 
-    SIGTERM ends a worker only when the main process sends it; one that goes, or is killed, takes its workers along.
+    SIGTERM ends a worker only when the main process sends it. A main process that ends, or is killed, takes its workers
+    along.
     """
     for name in ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         if hasattr(signal, name):
@@ -156,6 +181,6 @@ def _end_with(parent: int) -> None:
 
 
 def _shared_memory() -> int | None:
-    """Free bytes of /dev/shm; None where there is none."""
+    """Free bytes of /dev/shm; None if there is none."""
     shared = Path("/dev/shm")
     return shutil.disk_usage(shared).free if shared.is_dir() else None
