@@ -1,6 +1,7 @@
 """Models between formats, and fine-tuning, as their user types it: on the real ViT-Ti/16 where it is there."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -167,3 +168,58 @@ def test_the_real_model_at_another_size(shared, tmp_path, capsys):
     assert "test/top1 100.00 %" in out
     found = load(tmp_path / "run", quiet=True)
     assert found.model.config.image == (64, 64) and found.preprocessing.size == (64, 64)
+
+
+def test_compare_says_what_else_differs_and_leaves_broken_images_out(
+    model, photographs, tmp_path, capsys
+):
+    save(replace(load(model, quiet=True), activation="sigmoid"), tmp_path / "other")
+    broken = photographs / "red" / "1.jpg"
+    broken.write_bytes(broken.read_bytes()[:-60])
+    files = [broken, photographs / "red" / "2.jpg"]
+    status, out, err = say(capsys, "compare", model, tmp_path / "other", *files)
+    assert status == 0
+    assert "their activation differs: softmax; sigmoid" in out and "of 1 images" in out
+    assert "left out: " in err and "1.jpg" in err
+    status, _, err = say(capsys, "compare", model, model, files[1], "--tolerance", "nan")
+    assert status == 1 and "--tolerance is nan" in err
+
+
+def test_predict_says_what_it_cannot_do_before_it_begins(model, photographs, tmp_path, capsys):
+    image = photographs / "red" / "2.jpg"
+    sentences = {
+        ("predict", model): "there is no image to classify",
+        ("predict", model, image, "--sheet", tmp_path / "s"): "give the name of a PNG file",
+        ("predict", model, image, "--sheet", tmp_path / "s.txt"): "give the name of a PNG file",
+        ("predict", model / "config.json", image): "give the directory that it is in",
+    }
+    (tmp_path / "d.png").mkdir()
+    sentences["predict", model, image, "--sheet", tmp_path / "d.png"] = "a directory"
+    for words, sentence in sentences.items():
+        status, out, err = say(capsys, *words)
+        assert (status, out) == (1, "")
+        assert sentence in err.replace("\n", " ")
+
+
+def test_a_regression_shows_all_its_numbers_and_has_no_accuracy(
+    model, photographs, tmp_path, capsys
+):
+    made = load(model, quiet=True)
+    with torch.no_grad():
+        made.model.head.weight.zero_()
+        made.model.head.bias.copy_(torch.tensor([2.0, -1.5, -3.25]))
+    save(replace(made, activation="none"), tmp_path / "numbers")
+    status, out, _ = say(capsys, "predict", tmp_path / "numbers", photographs / "red" / "2.jpg")
+    assert status == 0 and "-1.5" in out and "-3.25" in out
+    status, out, err = say(capsys, "evaluate", tmp_path / "numbers", photographs)
+    assert (status, out) == (1, "")
+    assert "outputs are numbers, not classes" in err
+
+
+def test_an_answer_for_every_token_is_none_for_an_image(photographs, tmp_path, capsys):
+    made = create(vit("mu/8", image=(32, 32), classes=2, pool="none"))
+    save(Classifier(made, Preprocessing(size=(32, 32)), ("a", "b")), tmp_path / "m")
+    image = photographs / "red" / "2.jpg"
+    for words in (("predict", tmp_path / "m"), ("compare", tmp_path / "m", tmp_path / "m")):
+        status, _, err = say(capsys, *words, image)
+        assert status == 1 and "an answer for every token" in err

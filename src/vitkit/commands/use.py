@@ -46,6 +46,12 @@ def predict(command: Predict) -> int:
     from vitkit import deploy
     from vitkit.weights import load
 
+    if not command.images:
+        raise ValueError(
+            f"there is no image to classify; vitkit predict {command.model} IMAGE... takes files, folders and data sets"
+        )
+    if command.sheet:
+        check_sheet(command.sheet)
     classifier = with_head(load(command.model), command.model)
     items = spread(list(deploy.pictures(command.images)), command.limit)
     predictions = track(
@@ -87,7 +93,7 @@ def _as_json(prediction: "Prediction") -> str:
 
 
 def _table(predictions: "Sequence[Prediction]", activation: "Activation") -> Table:
-    """A line for every image: its likeliest class, and the others that have a share of a thousandth."""
+    """A line for every image: its likeliest class, and the others that have a share of a thousandth; or all its numbers."""
     table = Table("prediction", "probability", "image", "next")
     if activation == "none":
         table.columns[1].header = "value"
@@ -99,7 +105,9 @@ def _table(predictions: "Sequence[Prediction]", activation: "Activation") -> Tab
             name += f" (is {prediction.truth})"
         pairs = list(zip(prediction.labels, prediction.probabilities, strict=True))
         others = ", ".join(
-            f"{label} {_number(value, activation)}" for label, value in pairs[1:] if value >= 0.001
+            f"{label} {_number(value, activation)}"
+            for label, value in pairs[1:]
+            if activation == "none" or value >= 0.001
         )
         number = _number(prediction.probabilities[0], activation)
         table.add_row(escape(name), number, escape(prediction.name), escape(others))
@@ -132,6 +140,14 @@ def _draw(
             right = prediction.labels[0] in names
         tiles.append(Tile(open_image(item.read(), item.name).pixels(), caption, right))
     return contact_sheet(tiles, file)
+
+
+def check_sheet(file: Path) -> None:
+    """Raises ValueError for what a contact sheet cannot be written to, before any image is classified."""
+    if file.suffix.lower() != ".png":
+        raise ValueError(f"--sheet is {file}; give the name of a PNG file, such as {file}.png")
+    if file.is_dir():
+        raise ValueError(f"--sheet is {file}, a directory; give the name of a PNG file in it")
 
 
 def with_head(classifier: Classifier, name: str) -> Classifier:

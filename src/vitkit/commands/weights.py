@@ -1,7 +1,8 @@
 """Models as files: `vitkit show`, `compare`, `convert`, `push`."""
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ from tyro.conf import Positional, arg
 from vitkit.commands.use import spread
 
 if TYPE_CHECKING:  # --help imports no model
+    from vitkit.data.images import Picture
+    from vitkit.deploy.predict import Item
     from vitkit.inspection import Comparison
     from vitkit.weights import Classifier
 
@@ -166,14 +169,15 @@ def compare(command: Compare) -> int:
     from rich.progress import track
 
     from vitkit import deploy, inspection
-    from vitkit.data import open_image
     from vitkit.weights import load
 
-    first, second = load(command.one), load(command.two)
+    if not command.tolerance >= 0:
+        raise ValueError(f"--tolerance is {command.tolerance}; it is a number from 0 on")
+    first = load(command.one)
+    second = load(command.two)
     items = spread(list(deploy.pictures(command.images)), command.limit)
     items = track(items, "comparing", console=Console(stderr=True), transient=True)
-    pictures = (open_image(item.read(), item.name) for item in items)
-    comparison = inspection.compare(first, second, pictures)
+    comparison = inspection.compare(first, second, _opened(items))
     logits = [layer for layer in comparison.layers if layer.name == "logits"]
     same = bool(logits) and logits[0].largest <= command.tolerance
     if command.json:
@@ -185,6 +189,8 @@ def compare(command: Compare) -> int:
     Console().print(table)
     if first.preprocessing != second.preprocessing:
         print(f"their preprocessing differs: {first.preprocessing}; {second.preprocessing}")
+    if first.activation != second.activation:
+        print(f"their activation differs: {first.activation}; {second.activation}")
     print(f"the same likeliest class for {comparison.same_top} of {comparison.images} images")
     if not logits:
         print("their heads have not the same number of classes, so their logits cannot be compared")
@@ -193,6 +199,22 @@ def compare(command: Compare) -> int:
     else:
         print(f"the logits are not the same to {command.tolerance:g}")
     return 0 if same else 1
+
+
+def _opened(items: "Iterable[Item]") -> "Iterator[Picture]":
+    """The images that can be decoded; the others are said, and left out."""
+    from vitkit.data import BadImage, open_image
+
+    for item in items:
+        try:
+            picture = open_image(item.read(), item.name)
+            picture.pixels()
+        except BadImage as error:
+            print(f"left out: {error}", file=sys.stderr)
+        except OSError as error:
+            print(f"left out: {item.name} cannot be read: {error}", file=sys.stderr)
+        else:
+            yield picture
 
 
 def _comparison_as_json(comparison: "Comparison", same: bool) -> str:

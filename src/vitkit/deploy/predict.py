@@ -74,16 +74,28 @@ def predict(
     """Classify images: one Prediction for each, in order. They are read as they are needed; a broken one yields its `error`.
 
     Items are file names, or what `pictures` yields. Every image goes through the classifier's own preprocessing. A
-    Classifier is run by PyTorch on `device`; a Runtime has chosen its own. Raises ValueError for a model without a head.
+    Classifier is run by PyTorch on `device`; a Runtime has chosen its own. Raises ValueError for a
+    model without a head, and for one that answers for every token.
     """
     if top < 1 or batch < 1:
         raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
+    if isinstance(classifier, Classifier):
+        check_answer(classifier)
     runtime = eager(classifier, device) if isinstance(classifier, Classifier) else classifier
     items = map(_item, items)
     while chunk := list(islice(items, batch)):
         yield from _classify(runtime, chunk, top)
+
+
+def check_answer(classifier: Classifier) -> None:
+    """Raises ValueError for a model that answers for each of its tokens: an image has one answer here."""
+    if getattr(classifier.model.config, "pool", "") == "none":
+        raise ValueError(
+            'the model gives an answer for every token (its pool is "none"), and here an image has one; '
+            "use its logits from Python"
+        )
 
 
 def _item(item: Item | str | Path) -> Item:

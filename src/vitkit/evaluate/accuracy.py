@@ -29,14 +29,21 @@ class Accuracy:
         """Yields top1, top5, the softmax loss, and `seen`, the number of images. Classes meet by
         name.
 
-        Raises ValueError for a model without a head, for classes that it does not know, and when
-        there is no image.
+        A model of independent yes-or-no questions (sigmoid) has the softmax loss too: how well its
+        logits choose one class. Raises ValueError for a model without a head, for one whose outputs
+        are no classes, for classes that it does not know, and when there is no image.
         """
         classifier = subject.classifier
         if not classifier.labels:
             raise ValueError(
                 "the model has no classification head, so it names no classes; give it one with "
                 "vitkit finetune, or measure what its features are worth with --evals neighbours"
+            )
+        if classifier.activation == "none":
+            raise ValueError(
+                "the model's outputs are numbers, not classes (its activation is none), so it "
+                "has no accuracy on images with classes; measure it on images with numbers, or what "
+                "its features are worth with --evals neighbours"
             )
         numbers = align(part.source.labels, classifier.labels).to(classifier.device)
 

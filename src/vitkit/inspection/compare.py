@@ -36,8 +36,13 @@ def compare(
 ) -> Comparison:
     """Both models on every picture, each through its own preprocessing; classes meet by name.
 
-    Raises ValueError when there is no picture.
+    Raises ValueError when there is no picture, and for a model that answers for every token.
     """
+    for classifier in (first, second):
+        if classifier.labels and getattr(classifier.model.config, "pool", "") == "none":
+            raise ValueError(
+                'a model gives an answer for every token (its pool is "none"), and here an image has one'
+            )
     pictures = iter(pictures)
     layers: dict[str, Layer] = {}
     images = 0

@@ -17,6 +17,10 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+NO_WEIGHTS = {  # endings of files that people give in place of a model
+    ".json": "give the directory that it is in",
+    ".py": "vitkit runs no code; give a model directory or a file of weights",
+}
 ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
 
 
@@ -38,6 +42,9 @@ class Opened:
 
 def open_weights(path: Path) -> Opened:
     """Open a model directory, a run or a file of weights. Raises ValueError for what is none, in one sentence."""
+    ending = path.suffix.lower()
+    if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
+        raise ValueError(f"{path} is no file of weights; {NO_WEIGHTS[ending]}")
     if path.is_file():
         folder = path.parent if path.name in FOLDER_FILES else None
         return _open(path, folder)
