@@ -34,7 +34,7 @@ QUICK = (
 SIZES = "--data.preprocessing.resize 32 --data.preprocessing.size 32 32 --model.image 32 32 --model.patch 8".split()
 
 
-def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
+def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
     train = ("train", "scratch", "--data.source", photographs, "--workdir", run, *QUICK, *SIZES)
     status, out, _ = say(capsys, *train)
@@ -55,6 +55,7 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys):
     assert (
         json.loads(say(capsys, "evaluate", run, other, "--json", "--device", "cpu")[1]) == metrics
     )
+    monkeypatch.setenv("COLUMNS", "400")  # a name is not folded
     (photographs / "red" / "0.jpg").rename(photographs / "red" / "[bold]0.jpg")
     assert "[bold]0.jpg" in say(capsys, "predict", run, photographs / "red" / "[bold]0.jpg")[
         1

@@ -7,6 +7,7 @@ import pickle
 import struct
 import tracemalloc
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -222,7 +223,8 @@ def test_an_archive_that_promises_too_much_is_refused_before_memory_is_taken(
     tracemalloc.stop()
 
 
-def test_a_configuration_that_asks_for_the_impossible_is_refused_at_once(files):
+def test_a_description_that_asks_for_the_impossible_is_not_followed(files):
+    sound = load(files / "hf").model.config
     config = json.loads((files / "hf" / "config.json").read_text())
     for name, value in (
         ("width", 2**40),
@@ -236,8 +238,9 @@ def test_a_configuration_that_asks_for_the_impossible_is_refused_at_once(files):
             "vitkit": {**config["vitkit"], "model": {**config["vitkit"]["model"], name: value}},
         }
         (files / "hf" / "config.json").write_text(json.dumps(wrong))
-        with pytest.raises(ValueError, match="cannot be loaded"):
-            load(files / "hf")
+        # Transformers' own fields are sound and contradict it, so the description does not count
+        opened = load(files / "hf").model.config
+        assert replace(opened, resample=sound.resample) == sound
 
 
 def test_arrays_in_every_order_and_width(tmp_path):

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
+from vitkit.weights import Classifier
 
 
 @dataclass
@@ -57,7 +58,7 @@ def evaluate(command: Evaluate) -> int:
 
     device = pick_device(command.device)
     classifier = load(command.model).to(device).for_inference()
-    source, title = _images(command, classifier.origin)
+    source, title = _images(command, classifier)
     if command.on_bad_image == "skip":
         source = _without_broken(source)
     evaluators = _evaluators(command, source)
@@ -84,20 +85,24 @@ def evaluate(command: Evaluate) -> int:
     return 0
 
 
-def _images(command: Evaluate, origin: dict) -> tuple[Source, str]:
+def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
     """The images to evaluate on, and what to call them: never those that the model was trained on,
     where that is known."""
     from vitkit.data import open_source, open_splits
 
+    origin = classifier.origin
+    columns = command.columns
+    if columns.target == "auto" and classifier.activation == "none" and classifier.labels:
+        columns = replace(columns, target="number")  # whole ones too, for such a model
     if _is_own_data(command.data, origin.get("data", "")):
-        splits = open_splits(command.data, command.columns, origin.get("split_seed", 0))
+        splits = open_splits(command.data, columns, origin.get("split_seed", 0))
         name = command.split or "test"
         part = getattr(splits, name)
         if splits.made and part:
             return part, (
                 f"{len(part):,} images of {command.data}, the {name} part of its own training"
             )
-    source = open_source(command.data, command.columns, command.split)
+    source = open_source(command.data, columns, command.split)
     return source, f"{len(source):,} images of {command.data}"
 
 

@@ -15,12 +15,10 @@ import numpy as np
 from PIL import Image
 
 DISTANCE = 8  # bits of 64
-DIFFERENCE = (
-    20.0  # root mean square over a thumbnail, in levels of 255, after both have the same mean
-)
-SHARE = (
-    0.35  # and of the standard deviation of the flatter thumbnail; twice that in at most CLOSE bits
-)
+# A thumbnail differs by no more than so many levels of 255, root mean square, after both have the same mean,
+DIFFERENCE = 20.0
+# and by no more than this share of the standard deviation of the flatter one; twice that in at most CLOSE bits.
+SHARE = 0.35
 CLOSE = 2
 FLAT = 1.0  # levels by which a thumbnail varies over its places, of an image that shows nothing
 BLOCK = 1 << 21  # comparisons at once
@@ -62,14 +60,11 @@ def look(pixels: np.ndarray) -> Look:
     from scipy.fft import dctn
 
     image = Image.fromarray(pixels)
-    small = np.asarray(
-        image.convert("L").resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float64
-    )
-    low = dctn(small, norm="ortho")[:8, :8].ravel()
+    grey = image.convert("L").resize((32, 32), Image.Resampling.BILINEAR)
+    low = dctn(np.asarray(grey, dtype=np.float64), norm="ortho")[:8, :8].ravel()
     bits = low > np.median(low[1:])  # the first is the mean brightness
-    return Look(
-        np.packbits(bits).view(np.uint64)[0], np.asarray(image.resize((8, 8), Image.Resampling.BOX))
-    )
+    thumbnail = np.asarray(image.resize((8, 8), Image.Resampling.BOX))
+    return Look(np.packbits(bits).view(np.uint64)[0], thumbnail)
 
 
 def nearest(first: Looks, second: Looks) -> Iterator[Pair]:
@@ -81,28 +76,39 @@ def nearest(first: Looks, second: Looks) -> Iterator[Pair]:
     rows = max(1, BLOCK // max(1, count))
     for start in range(0, len(first.hashes), rows):
         block = Looks(*(array[start : start + rows] for array in first))
+
+        # Candidates: pairs i, j whose hashes are close.
         bits = np.bitwise_count(block.hashes[:, None] ^ second.hashes).ravel()
-        found = np.flatnonzero(bits <= DISTANCE)
-        i, j = np.divmod(found, count)
-        distances = np.where(
-            block.digests[i] == second.digests[j], -1, bits[found].astype(np.int64)
-        )
-        keep = distances < 0
-        for at in range(0, len(found), SLICE):
-            unsure = at + np.flatnonzero(~keep[at : at + SLICE])
+        candidates = np.flatnonzero(bits <= DISTANCE)
+        i, j = np.divmod(candidates, count)
+        same = block.digests[i] == second.digests[j]
+        distances = np.where(same, -1, bits[candidates].astype(np.int64))
+
+        # Those that are the same file, or whose thumbnails are close too.
+        keep = same.copy()
+        for at in range(0, len(candidates), SLICE):
+            unsure = at + np.flatnonzero(~same[at : at + SLICE])
             share = SHARE * np.where(distances[unsure] <= CLOSE, 2, 1)
             keep[unsure] = _alike(block.thumbnails[i[unsure]], second.thumbnails[j[unsure]], share)
         i, j, distances = i[keep], j[keep], distances[keep]
-        best = np.lexsort((j, distances, i))
-        images, places, counts = np.unique(i[best], return_index=True, return_counts=True)
-        for image, k, times in zip(images, best[places], counts, strict=True):
+
+        # Of each image the nearest, and how many more there are.
+        order = np.lexsort((j, distances, i))
+        images, firsts, counts = np.unique(i[order], return_index=True, return_counts=True)
+        for image, k, times in zip(images, order[firsts], counts, strict=True):
             yield Pair(start + int(image), int(j[k]), int(distances[k]), int(times))
 
 
 def _alike(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Whether thumbnails uint8 (N, 8, 8, 3) differ by no more than a share (N,) of their contrast: bool (N,)."""
-    first, second = first.astype(np.float32), second.astype(np.float32)
+    first = first.astype(np.float32)
+    second = second.astype(np.float32)
     gap = (first - second).std(axis=(1, 2, 3))
     contrast = np.minimum(first.std(axis=(1, 2, 3)), second.std(axis=(1, 2, 3)))
-    varied = [one.var(axis=(1, 2)).mean(axis=1) > FLAT**2 for one in (first, second)]
-    return (gap <= DIFFERENCE) & (gap <= share * contrast) & varied[0] & varied[1]
+    close = (gap <= DIFFERENCE) & (gap <= share * contrast)
+    return close & _shows_something(first) & _shows_something(second)
+
+
+def _shows_something(thumbnails: np.ndarray) -> np.ndarray:
+    """Whether thumbnails float32 (N, 8, 8, 3) vary over their places: bool (N,)."""
+    return thumbnails.var(axis=(1, 2)).mean(axis=1) > FLAT**2

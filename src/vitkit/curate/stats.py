@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.curate.duplicates import Looks, Pair, look, nearest
+from vitkit.curate.duplicates import Look, Looks, Pair, look, nearest
 from vitkit.data.engine.workers import in_order
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.sources import Source
@@ -48,37 +48,50 @@ class Survey(NamedTuple):
 def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
     """Look at every image once, in `workers` processes."""
     count = len(source)
-    found = Survey(
-        source,
-        np.zeros((count, 2), np.int32),
-        np.zeros(count, np.int64),
-        np.zeros(count, np.uint64),
-        np.zeros(count, np.uint64),
-        np.zeros((count, 8, 8, 3), np.uint8),
-        Counter(),
-        {},
+    result = Survey(
+        source=source,
+        sizes=np.zeros((count, 2), np.int32),
+        bytes=np.zeros(count, np.int64),
+        digests=np.zeros(count, np.uint64),
+        hashes=np.zeros(count, np.uint64),
+        thumbnails=np.zeros((count, 8, 8, 3), np.uint8),
+        formats=Counter(),
+        bad={},
     )
     source.prepare()
     starts = range(0, count, CHUNK)
-    for rows, formats, bad in shown(
-        in_order(_Looking(source), starts, min(workers, len(starts) // 4)), len(starts)
-    ):
-        for index, values in rows:
-            for array, value in zip(found[1:6], values, strict=True):
-                array[index] = value
-        found.formats.update(formats)
-        found.bad.update(bad)
-    return found
+    chunks = in_order(_Looking(source), starts, min(workers, len(starts) // 4))
+    for seen, bad in shown(chunks, len(starts)):
+        for image in seen:
+            result.sizes[image.index] = image.size
+            result.bytes[image.index] = image.bytes
+            result.digests[image.index] = image.digest
+            result.hashes[image.index] = image.look.hash
+            result.thumbnails[image.index] = image.look.thumbnail
+            result.formats[image.format] += 1
+        result.bad.update(bad)
+    return result
+
+
+class _Seen(NamedTuple):
+    """What a worker says of an image."""
+
+    index: int
+    size: tuple[int, int]
+    bytes: int
+    digest: np.uint64
+    look: Look
+    format: str
 
 
 @dataclass(frozen=True, eq=False)
 class _Looking:
-    """First index of a chunk -> what is in it."""
+    """First index of a chunk -> what is in it, and what cannot be read. Works in a worker."""
 
     source: Source
 
-    def __getitem__(self, start: int) -> "tuple[list, Counter, dict[int, str]] | Exception":
-        rows, formats, bad = [], Counter(), {}
+    def __getitem__(self, start: int) -> tuple[list[_Seen], dict[int, str]] | Exception:
+        seen, bad = [], {}
         for index in range(start, min(start + CHUNK, len(self.source))):
             try:
                 data = self.source[index][0]
@@ -87,33 +100,36 @@ class _Looking:
             except BadImage as error:
                 bad[index] = str(error)
                 continue
-            except OSError as error:  # of the network or the disk: no word on the image
+            except OSError as error:  # of the network or the disk: it does not concern the image
                 return error
             raw = data.tobytes() if isinstance(data, np.ndarray) else data
             digest = np.frombuffer(blake2b(raw, digest_size=8).digest(), np.uint64)[0]
-            rows.append((index, (picture.size, len(raw), digest, *look(pixels))))
-            formats[picture.kind] += 1
-        return rows, formats, bad
+            seen.append(_Seen(index, picture.size, len(raw), digest, look(pixels), picture.kind))
+        return seen, bad
 
 
-def same_files(found: Survey) -> Iterator[np.ndarray]:
+def same_files(part: Survey) -> Iterator[np.ndarray]:
     """Groups of indices of a part whose files are the same to the byte."""
-    rows = np.flatnonzero(found.good)
-    rows = rows[np.argsort(found.digests[rows], kind="stable")]
-    for group in np.split(rows, np.flatnonzero(np.diff(found.digests[rows])) + 1):
+    rows = np.flatnonzero(part.good)
+    rows = rows[np.argsort(part.digests[rows], kind="stable")]
+    for group in np.split(rows, np.flatnonzero(np.diff(part.digests[rows])) + 1):
         if len(group) > 1:
             yield group
 
 
 def twins(first: Survey, second: Survey) -> list[Pair]:
     """Every image of the first part that is in the second, or nearly; in order, with the one there that it is most like."""
-    rows = [np.flatnonzero(part.good) for part in (first, second)]
-    looks = [Looks(*(array[r] for array in (part.digests, part.hashes, part.thumbnails)))
-             for part, r in zip((first, second), rows, strict=True)]  # fmt: skip
-    return [
-        pair._replace(first=int(rows[0][pair.first]), second=int(rows[1][pair.second]))
-        for pair in nearest(*looks)
-    ]
+    first_rows = np.flatnonzero(first.good)
+    second_rows = np.flatnonzero(second.good)
+    pairs = []
+    for pair in nearest(_looks(first, first_rows), _looks(second, second_rows)):
+        indices = {"first": int(first_rows[pair.first]), "second": int(second_rows[pair.second])}
+        pairs.append(pair._replace(**indices))
+    return pairs
+
+
+def _looks(part: Survey, rows: np.ndarray) -> Looks:
+    return Looks(part.digests[rows], part.hashes[rows], part.thumbnails[rows])
 
 
 def class_counts(source: Source) -> list[int]:

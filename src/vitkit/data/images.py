@@ -28,22 +28,7 @@ Box = tuple[int, int, int, int]
 
 MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
 # What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has no signature.
-FORMATS = (
-    "PNG",
-    "JPEG",
-    "GIF",
-    "BMP",
-    "PPM",
-    "WEBP",
-    "TIFF",
-    "DIB",
-    "JPEG2000",
-    "AVIF",
-    "ICO",
-    "QOI",
-    "SGI",
-    "PCX",
-)
+FORMATS = tuple("PNG JPEG GIF BMP PPM WEBP TIFF DIB JPEG2000 AVIF ICO QOI SGI PCX".split())
 REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
 
 _ORIENTATION, _BITS_PER_SAMPLE = 0x0112, 258  # tags of Exif and TIFF
@@ -130,19 +115,14 @@ class Encoded:
         where the box lies across; other formats ignore it. The box remains in pixels of the full size.
         """
         box = _inside(box or (0, 0, *self.size), self.size)
-        if self.plain and (found := self._part(box, reduce)) is not None:
-            return found
-        turn, rows, columns = _TURNS[self.orientation]
-        (height, width), (top, left, h, w) = self.size, box
-        raw = (height - top - h if rows else top, width - left - w if columns else left, h, w)
-        if turn:
-            raw = (raw[1], raw[0], w, h)
+        if self.plain:
+            pixels = self._part(box, reduce)
+            if pixels is not None:
+                return pixels
+        stored = _before_turn(box, self.size, self.orientation)
         with _sentences(self.name):
-            pixels = self._stored(raw, reduce)
-        if self.orientation == 1:
-            return pixels
-        pixels = pixels.transpose(1, 0, 2) if turn else pixels
-        return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])
+            pixels = self._stored(stored, reduce)
+        return _turned(pixels, self.orientation)
 
     def _part(self, box: Box, reduce: int) -> np.ndarray | None:
         """A box of a plain JPEG, or None."""
@@ -152,15 +132,14 @@ class Encoded:
     def _stored(self, box: Box, reduce: int) -> np.ndarray:
         """A box of the image as it is stored, before any turn."""
         image = self.image
-        if reduce > 1 and image.format == "JPEG":
-            image = _open(self.data)
-            image.draft("RGB", (image.width // reduce, image.height // reduce))
-            box = _reduced(box, reduce, image.size)
-        if (
-            self.image.format == "JPEG"
-            and (found := jpeg.region(self.data, *box, scale=reduce)) is not None
-        ):
-            return found
+        if image.format == "JPEG":
+            if reduce > 1:
+                image = _open(self.data)
+                image.draft("RGB", (image.width // reduce, image.height // reduce))
+                box = _reduced(box, reduce, image.size)
+            pixels = jpeg.region(self.data, *box, scale=reduce)
+            if pixels is not None:
+                return pixels
         top, left, height, width = box
         image.load()
         if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -170,7 +149,9 @@ class Encoded:
         if image.has_transparency_data:
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        return np.array(image)
 
 
 Picture = Decoded | Encoded
@@ -182,19 +163,11 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     `name` is what errors call it. Raises BadImage for what is no image, too large, or no 8-bit grey or RGB array.
     """
     if isinstance(data, np.ndarray):
-        if (
-            data.dtype != np.uint8
-            or data.ndim not in (2, 3)
-            or data.shape[2:] not in ((), (1,), (3,))
-            or not data.size
-        ):
-            raise BadImage(
-                f"{name} is an array of {data.dtype} {data.shape}; expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
-            )
-        return Decoded(data, name)
+        return _open_array(data, name)
     if not data:
         raise BadImage(f"{name} is empty: 0 bytes")
-    if jpeg.available() and (header := jpeg.header(data)) and not header.app1:
+    header = jpeg.header(data) if jpeg.available() else None
+    if header and not header.app1:
         return Encoded(data, name, header)
     picture = Encoded(data, name)
     width, height = picture.image.size
@@ -203,6 +176,15 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
             f"{name} claims to be {width} x {height} pixels; from 1 to {MAX_PIXELS:,} pixels are accepted"
         )
     return picture
+
+
+def _open_array(array: np.ndarray, name: str) -> Decoded:
+    grey_or_rgb = array.ndim in (2, 3) and array.shape[2:] in ((), (1,), (3,))
+    if array.dtype != np.uint8 or not grey_or_rgb or not array.size:
+        raise BadImage(
+            f"{name} is an array of {array.dtype} {array.shape}; expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
+        )
+    return Decoded(array, name)
 
 
 def _open(data: bytes) -> Image.Image:
@@ -218,12 +200,33 @@ def _inside(box: Box, size: tuple[int, int]) -> Box:
 
 def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
     """The box of an image at 1/reduce of its size, `size` (width, height), that covers a box of the full one."""
+    top, left = box[0] // reduce, box[1] // reduce
+    bottom = min(-(-(box[0] + box[2]) // reduce), size[1])
+    right = min(-(-(box[1] + box[3]) // reduce), size[0])
+    return top, left, bottom - top, right - left
+
+
+def _before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
+    """Where a box of the upright image, of `size` (height, width), lies in the image as it is stored."""
+    turn, flip_rows, flip_columns = _TURNS[orientation]
     top, left, height, width = box
-    bottom, right = (
-        min(-(-(top + height) // reduce), size[1]),
-        min(-(-(left + width) // reduce), size[0]),
-    )
-    return top // reduce, left // reduce, bottom - top // reduce, right - left // reduce
+    if flip_rows:
+        top = size[0] - top - height
+    if flip_columns:
+        left = size[1] - left - width
+    return (left, top, width, height) if turn else (top, left, height, width)
+
+
+def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels (h, w, 3) as they are stored, upright, contiguous."""
+    turn, flip_rows, flip_columns = _TURNS[orientation]
+    if turn:
+        pixels = pixels.transpose(1, 0, 2)
+    if flip_rows:
+        pixels = pixels[::-1]
+    if flip_columns:
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -232,32 +235,36 @@ def _orientation(image: Image.Image) -> int:
     if image.format == "PNG":  # its Exif may come after the pixels
         image.load()
     try:
-        found = image.getexif().get(_ORIENTATION, 1)
+        orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # unreadable Exif is no reason to refuse the pixels
         return 1
-    return found if isinstance(found, int) and found in _TURNS else 1
+    known = isinstance(orientation, int) and orientation in _TURNS
+    return orientation if known else 1
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of more than 8 bits as mode L. Raises BadImage for values that are no numbers."""
+    """Grey of more than 8 bits as mode L. Raises ValueError for values that are no numbers."""
     values = np.asarray(image).astype(np.float64)
     if not np.isfinite(values).all():
         raise ValueError("it holds values that are not finite")
-    low, high = 0.0, 65535.0
-    if image.mode.startswith("I;16"):
-        bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
-        high = float(2**bits - 1)
-    elif image.mode == "F" or not (values.min() >= 0 and values.max() <= high):
-        whites = (
-            white for white in (1.0, 255.0, 65535.0) if values.min() >= 0 and values.max() <= white
-        )
-        low, high = 0.0, next(whites, 0.0)
-        if not high:
-            low, high = values.min(), max(values.max(), values.min() + 1e-9)
+    low, high = _black_and_white(image, values.min(), values.max())
     grey = ((values - low) * (255 / (high - low))).round().clip(0, 255).astype(np.uint8)
-    if isinstance(transparent := image.info.get("transparency"), int):
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
         grey[values == transparent] = 255
     return Image.fromarray(grey)
+
+
+def _black_and_white(image: Image.Image, least: float, most: float) -> tuple[float, float]:
+    """The levels of black and white in a grey image whose values go from `least` to `most`."""
+    if image.mode.startswith("I;16"):
+        bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
+        return 0.0, float(2**bits - 1)
+    if least >= 0:
+        for white in (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,):
+            if most <= white:
+                return 0.0, white
+    return least, max(most, least + 1e-9)
 
 
 @contextmanager
@@ -274,7 +281,6 @@ def _sentences(name: str) -> Iterator[None]:
         ) from None
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}") from error
-    except (
-        Exception
-    ) as error:  # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
+    except Exception as error:
+        # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error

@@ -16,22 +16,28 @@ def align(data: Sequence[str], model: Sequence[str]) -> Tensor:
     some of them, are named by WordNet ("n01440764"): they meet a model of ImageNet-1k's 1,000
     classes by their rank. Raises ValueError, naming them, for classes that the model does not have.
     """
-    if list(data) == [str(i) for i in range(len(data))] and len(data) <= len(model):
+    are_numbers = list(data) == [str(i) for i in range(len(data))]
+    if are_numbers and len(data) <= len(model):
         return torch.arange(len(data))
-    if (
-        len(model) == 1000
-        and model[0].startswith("tench")
-        and all(re.fullmatch(r"n\d{8}", name) for name in data)
-    ):
+
+    is_imagenet = len(model) == 1000 and model[0].startswith("tench")
+    if is_imagenet and all(re.fullmatch(r"n\d{8}", name) for name in data):
         model = imagenet_wordnet()
-    place = {name: i for i, name in enumerate(model)}
-    if missing := [name for name in data if name not in place]:
+
+    number = {name: i for i, name in enumerate(model)}
+    unknown = [name for name in data if name not in number]
+    if unknown:
         raise ValueError(
-            f"the data has {len(missing)} of {len(data)} classes that the model does not know "
-            f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); the model knows "
-            f"{', '.join(model[:5])}{', ...' if len(model) > 5 else ''}"
+            f"the data has {len(unknown)} of {len(data)} classes that the model does not know "
+            f"({_first(unknown)}); the model knows {_first(model)}"
         )
-    return torch.tensor([place[name] for name in data])
+    return torch.tensor([number[name] for name in data])
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first five of some names."""
+    dots = ", ..." if len(names) > 5 else ""
+    return ", ".join(names[:5]) + dots
 
 
 @cache

@@ -49,7 +49,7 @@ def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.axis)
         axes.spines[["top", "right"]].set_visible(False)
         if any(panel.curves):
-            axes.legend(frameon=False)
+            axes.legend(fontsize=8, framealpha=0.7, edgecolor="none")
     for axes in grid:  # the rest of the last row
         axes.axis("off")
     return figure

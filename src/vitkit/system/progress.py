@@ -19,7 +19,9 @@ def bar(text: str) -> Shown:
     """A function (items, total) -> the same items, under a progress bar once they have taken a while."""
 
     def shown(items: Iterable, total: int) -> Iterator:
-        began, done, items = time.monotonic(), 0, iter(items)
+        began = time.monotonic()
+        done = 0
+        items = iter(items)
         for item in items:
             yield item
             done += 1

@@ -5,20 +5,18 @@ Patterns: "train-{000..146}.tar" and "a/{x,y}.parquet" are written out, "*", "?"
 
 import glob
 import io
-import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 ATTEMPTS = 4  # at reading from elsewhere, 1, 2 and 4 seconds apart
-BLOCK = (
-    8 << 20
-)  # bytes that are fetched at once where a remote file is read from its beginning to its end
+BLOCK = 8 << 20  # bytes fetched at once of a remote file that is read from its beginning to its end
+MOST_FILES = 100_000  # of a pattern
+WILDCARDS = "*?["
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.\-]+://", re.IGNORECASE)
 _NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
-_MOST = 100_000  # files of a pattern
 
 
 def is_address(where: str) -> bool:
@@ -27,13 +25,15 @@ def is_address(where: str) -> bool:
 
 
 def is_pattern(where: str) -> bool:
-    """Whether this may name several files, where no file or folder of that very name is there."""
-    return any(mark in where for mark in "{*?[")
+    """Whether this may name several files, unless a file or folder of that very name is there."""
+    return any(sign in where for sign in "{" + WILDCARDS)
 
 
 def plain(where: str) -> str:
-    """The same without what follows "?" in an address of the web, such as a signature; there it is no mark of a pattern."""
-    return where.partition("?")[0] if where.lower().startswith(("http://", "https://")) else where
+    """The same without what follows "?" in an address of the web, such as a signature; there it is no wildcard."""
+    if where.lower().startswith(("http://", "https://")):
+        return where.partition("?")[0]
+    return where
 
 
 def suffix(where: str) -> str:
@@ -46,57 +46,65 @@ def expand(where: str) -> list[str]:
 
     Raises ValueError for a pattern that matches nothing, OSError for an address that does not answer.
     """
-    found = []
+    files = []
     for name in _written_out(where):
         if is_address(name):
-            found += _remote_files(name)
-        elif any(mark in name for mark in "*?["):
-            found += glob.glob(name)  # noqa: PTH207 a pattern as the user wrote it, absolute or not
+            files += _remote_files(name)
+        elif _has_wildcards(name):
+            files += glob.glob(name)  # noqa: PTH207 a pattern as the user wrote it, absolute or not
         else:
-            found.append(name)
-    if not found:
+            files.append(name)
+    if not files:
         raise ValueError(f"{where} matches no file")
-    return sorted(dict.fromkeys(found))
+    return sorted(dict.fromkeys(files))
+
+
+def _has_wildcards(name: str) -> bool:
+    return any(sign in name for sign in WILDCARDS)
 
 
 def _written_out(where: str) -> list[str]:
-    """The names that braces stand for."""
-    done, left = [], [where]
-    while left:
-        name = left.pop()
-        if not (match := _BRACES.search(name)):
+    """The names that braces stand for. Raises ValueError for too many."""
+    done = []
+    waiting = [where]
+    while waiting:
+        name = waiting.pop()
+        match = _BRACES.search(name)
+        if not match:
             done.append(name)
-        elif numbers := _NUMBERS.fullmatch(match[1]):
-            first, last = int(numbers[1]), int(numbers[2])
-            width = len(numbers[1])
-            left += [
-                f"{name[: match.start()]}{i:0{width}d}{name[match.end() :]}"
-                for i in range(first, last + 1)[: _MOST + 1]
-            ]
-        else:
-            left += [
-                name[: match.start()] + one + name[match.end() :] for one in match[1].split(",")
-            ]
-        if len(done) + len(left) > _MOST:
-            raise ValueError(f"{where} stands for more than {_MOST:,} files")
+            continue
+        before, after = name[: match.start()], name[match.end() :]
+        waiting += [before + choice + after for choice in _choices(match[1])]
+        if len(done) + len(waiting) > MOST_FILES:
+            raise ValueError(f"{where} stands for more than {MOST_FILES:,} files")
     return done
 
 
+def _choices(braces: str) -> list[str]:
+    """What "000..146" or "x,y" stands for."""
+    numbers = _NUMBERS.fullmatch(braces)
+    if not numbers:
+        return braces.split(",")
+    first, last = int(numbers[1]), int(numbers[2])
+    width = len(numbers[1])
+    return [f"{i:0{width}d}" for i in range(first, last + 1)[: MOST_FILES + 1]]
+
+
 def _remote_files(address: str) -> list[str]:
+    """The files that an address names: a pattern, a file, or all in a folder. Raises OSError."""
+
     def list_them(system, path: str) -> list[str]:
-        if any(mark in plain(path) for mark in "*?["):
-            found = system.glob(path)
-        elif suffix(path) and not address.endswith(
-            "/"
-        ):  # a file; asking first would cost an answer for each
-            return [address]
+        if _has_wildcards(plain(path)):
+            paths = system.glob(path)
+        elif suffix(path) and not address.endswith("/"):
+            return [address]  # a file; asking first would cost an answer for each
         elif system.isdir(path):
-            found = [one for one in system.ls(path, detail=False) if Path(one).suffix]
+            paths = [inner for inner in system.ls(path, detail=False) if Path(inner).suffix]
         elif system.exists(path):
-            found = [path]
+            paths = [path]
         else:
             raise FileNotFoundError
-        return [system.unstrip_protocol(one) for one in found]
+        return [system.unstrip_protocol(path) for path in paths]
 
     return _patiently(list_them, address)
 
@@ -122,7 +130,8 @@ class _Remote(io.RawIOBase):
     """A remote file, of which every read asks for a part, patiently: file systems' own files may fail halfway."""
 
     def __init__(self, address: str):
-        self.address, self.at = address, 0
+        self.address = address
+        self.at = 0
         self.size = _patiently(lambda system, name: system.info(name)["size"], address)
         if self.size is None:
             raise OSError(
@@ -165,58 +174,49 @@ _RANGES = "the file is shorter than it was, or the server does not serve parts o
 
 def exists(path: str) -> bool:
     """Whether there is such a file. Raises OSError for an address that does not answer."""
-    return (
-        _patiently(lambda system, name: system.isfile(name), path)
-        if is_address(path)
-        else Path(path).is_file()
-    )
+    if is_address(path):
+        return _patiently(lambda system, name: system.isfile(name), path)
+    return Path(path).is_file()
 
 
 def state_of(path: str) -> str:
     """What changes when a file does: its place, size, times and whatever else a server tells, as text. Raises OSError."""
     if not is_address(path):
-        found = Path(path).stat()
+        state = Path(path).stat()
         # copies and downloads may keep the time of the original, but not the time of the change nor the place on the disk
-        return f"{Path(path).absolute()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+        numbers = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+        return " ".join([str(Path(path).absolute()), *map(str, numbers)])
     info = _patiently(lambda system, name: system.info(name), path)
-    return " ".join([path, *(str(info[key]) for key in _MARKS if info.get(key) is not None)])
+    return " ".join([path, *(str(info[key]) for key in _STATE if info.get(key) is not None)])
 
 
-# As http, s3, gs, abfs, hf and others name them.
-_MARKS = (
-    "size",
-    "ETag",
-    "etag",
-    "Content-MD5",
-    "md5Hash",
-    "generation",
-    "blob_id",
-    "Last-Modified",
-    "LastModified",
+# What changes with a file, as http, s3, gs, abfs, hf and others name it.
+_STATE = (
+    *("size", "ETag", "etag", "Content-MD5", "md5Hash", "generation", "blob_id"),
+    *("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
 )
-_MARKS += ("last_modified", "updated", "mtime", "created")
 
 
 def _patiently(act: Callable, address: str):
-    """act(file system, path), tried again where the network may be to blame. Raises OSError, ValueError for no such scheme."""
+    """act(file system, path), tried again if the network may be to blame.
+
+    Raises OSError, and ValueError for a scheme that is unknown.
+    """
     for attempt in range(ATTEMPTS):
         try:
             import fsspec
 
             return act(*fsspec.core.url_to_fs(address))
         except FileNotFoundError as error:
-            if not isinstance(
-                error.__cause__, OSError
-            ):  # which is how the one for https says that no one answers
+            # the file system for https says so too if no one answers, with that as the cause
+            if not isinstance(error.__cause__, OSError):
                 raise FileNotFoundError(f"there is no {address}") from None
             failure: Exception = error.__cause__
-        except (
-            ImportError,
-            ValueError,
-        ) as error:  # a scheme that is unknown, or whose package is not installed
-            said = str(error).splitlines()[0]
+        except (ImportError, ValueError) as error:
+            # a scheme that is unknown, or whose package is not installed
+            reason = str(error).splitlines()[0]
             raise ValueError(
-                f"{address} cannot be opened: {said}; try pip install 'vitkit[remote]'"
+                f"{address} cannot be opened: {reason}; try pip install 'vitkit[remote]'"
             ) from None
         except PermissionError as error:
             raise PermissionError(f"{address} may not be read: {error}") from None
@@ -224,10 +224,5 @@ def _patiently(act: Callable, address: str):
             failure = error
         if attempt < ATTEMPTS - 1:
             time.sleep(2**attempt)
-    said = (str(failure) or type(failure).__name__).splitlines()[0]
-    raise OSError(f"{address} cannot be read, after {ATTEMPTS} attempts: {said}") from failure
-
-
-def join(folder: str, name: str) -> str:
-    """A file in a folder, of either kind."""
-    return f"{folder.rstrip('/')}/{name}" if is_address(folder) else os.path.join(folder, name)  # noqa: PTH118
+    reason = (str(failure) or type(failure).__name__).splitlines()[0]
+    raise OSError(f"{address} cannot be read, after {ATTEMPTS} attempts: {reason}") from failure

@@ -137,20 +137,27 @@ class Meter:
     `pause`."""
 
     def __init__(self, step: int):
-        self.step, self.since, self.waited, self.paused = step, time.perf_counter(), 0.0, 0.0
+        self._begin(step, time.perf_counter())
+
+    def _begin(self, step: int, now: float) -> None:
+        self.step = step
+        self.since = now
+        self.waited = 0.0
+        """Seconds spent waiting for data, since then."""
+        self.paused = 0.0
+        """Seconds that were not training."""
 
     def read(self, step: int, images: int, total: int) -> tuple[float, float, float]:
         """Images per second, share of the time spent waiting for data, seconds left; `images` is
         those of one step."""
         now = time.perf_counter()
-        spent, steps = max(now - self.since - self.paused, 1e-9), step - self.step
-        reading = (
-            steps * images / spent,
-            self.waited / spent,
-            (total - step) * spent / max(steps, 1),
-        )
-        self.step, self.since, self.waited, self.paused = step, now, 0.0, 0.0
-        return reading
+        steps = step - self.step
+        spent = max(now - self.since - self.paused, 1e-9)
+        speed = steps * images / spent
+        waiting = self.waited / spent
+        seconds = (total - step) * spent / max(steps, 1)
+        self._begin(step, now)
+        return speed, waiting, seconds
 
 
 def to_line(line: dict) -> str:
@@ -218,12 +225,10 @@ def primary_metric(run_dir: Path) -> Metric | None:
 
 def clock(seconds: float) -> str:
     """1:02:03, or 4:05 below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-        if minutes >= 60
-        else f"{minutes}:{rest:02d}"
-    )
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+    return f"{minutes}:{seconds:02d}"
 
 
 def _tensorboard(run_dir: Path, step: int):

@@ -25,9 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MAX_PIXELS = (
-    89_478_485  # Pillow's limit for a decompression bomb; beyond it the strict decoder decides
-)
+MAX_PIXELS = 89_478_485  # Pillow's limit for a bomb; beyond it the strict decoder decides
 MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
 MAX_SCANS = 100  # a progressive file has about ten; thousands of them are a known denial of service
 SCALES = (1, 2, 4, 8)
@@ -39,39 +37,30 @@ _FRAMES = {*range(0xC0, 0xD0)} - {
     0xC8,
 }  # every coding: lossless, hierarchical, arithmetic ...
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2  # ... and the three that are decoded here
-_SAMPLINGS = (
-    b"\x11",
-    b"\x21",
-    b"\x12",
-    b"\x22",
-    b"\x41",
-)  # luma's factors in 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1
+# Luma's factors in 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1
+_SAMPLINGS = (b"\x11", b"\x21", b"\x12", b"\x22", b"\x41")
 
 # turbojpeg.h
 _DECOMPRESS, _RGB, _STOP_ON_WARNING, _SCAN_LIMIT = 1, 0, 0, 13
-_NEEDED = (
-    "Init",
-    "Set",
-    "DecompressHeader",
-    "SetScalingFactor",
-    "SetCroppingRegion",
-    "Decompress8",
-    "Destroy",
-)
+_NEEDED = "Init Set DecompressHeader SetScalingFactor SetCroppingRegion Decompress8 Destroy".split()
 
 
 class Header(NamedTuple):
     """What an ordinary JPEG says before its first scan. Sizes are raw: an Exif orientation is not applied."""
 
-    height: int  # pixels
-    width: int  # pixels
+    height: int
+    """Pixels."""
+    width: int
+    """Pixels."""
     progressive: bool
-    column: (
-        int  # pixels across one column of coding units: a partial decode starts at a multiple of it
-    )
-    components: bytes  # their identifiers
-    app1: bool = False  # an APP1 segment (Exif or XMP) is there and may ask for a rotation
-    scan: int = 0  # where in the data the first scan begins
+    column: int
+    """Pixels across one column of coding units: a partial decode starts at a multiple of it."""
+    components: bytes
+    """Their identifiers."""
+    app1: bool = False
+    """Whether an APP1 segment (Exif or XMP) is there, which may ask for a rotation."""
+    scan: int = 0
+    """Where in the data the first scan begins."""
 
 
 class _Region(ctypes.Structure):
@@ -86,18 +75,24 @@ def header(data: bytes) -> Header | None:
     """The header of a JPEG that `region` can take, or None for everything else. Microseconds; nothing is decoded."""
     if data[:2] != _SOI:
         return None
-    frame, app1, at = None, False, 2
+    frame = None
+    app1 = False
+    at = 2
     for _ in range(MAX_SEGMENTS):
         if at + 4 > len(data) or data[at] != 0xFF:
             return None
-        marker, body = data[at + 1], at + 4
+        marker = data[at + 1]
         if marker == _SOS:
             return frame and frame._replace(app1=app1, scan=at)
         if marker in _BARE:
             return None
-        end = at + 2 + int.from_bytes(data[at + 2 : body])
-        if marker in _FRAMES and (frame or not (frame := _frame(marker, data[body:end]))):
-            return None
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        if marker in _FRAMES:
+            if frame:  # a second one
+                return None
+            frame = _frame(marker, data[at + 4 : end])
+            if not frame:
+                return None
         app1 |= marker == _APP1
         at = end
     return None
@@ -117,29 +112,26 @@ def region(
     data: the whole file. top, left, height, width: pixels of the raw image, before any Exif rotation.
     scale: 1, 2, 4 or 8. Above 1 the image is decoded at 1/scale of its size, ceil(H / scale) by ceil(W / scale), and
     box and result are in pixels of that smaller image: libjpeg's reduction (Pillow's `draft`), not a resized decode.
-    known: what header(data) gave, where it has been read already.
+    known: what header(data) returned, if it has been read already.
 
-    None where the caller has to decode in the ordinary way: no library, not an ordinary JPEG, or damaged.
+    Returns None if the caller has to decode in the ordinary way: no library, not an ordinary JPEG, or damaged.
     Raises ValueError for a box that is empty or reaches out of the image, and for another scale.
     """
     if scale not in SCALES:
         raise ValueError(f"scale is {scale}; a JPEG is decoded at 1/scale for scale in {SCALES}")
-    found = known or header(data)
+    known = known or header(data)
     library = _library()
-    if library is None or found is None or not _complete(data, found):
+    if library is None or known is None or not _complete(data, known):
         return None
-    full_height, full_width = -(-found.height // scale), -(-found.width // scale)
-    if (
-        min(top, left) < 0
-        or min(height, width) < 1
-        or top + height > full_height
-        or left + width > full_width
-    ):
-        full = f"{full_height}x{full_width}"
+    full_height = -(-known.height // scale)
+    full_width = -(-known.width // scale)
+    empty = min(height, width) < 1
+    outside = min(top, left) < 0 or top + height > full_height or left + width > full_width
+    if empty or outside:
         raise ValueError(
-            f"box {height}x{width} at ({top}, {left}) does not lie within an image of {full} pixels"
+            f"box {height}x{width} at ({top}, {left}) does not lie within an image of {full_height}x{full_width} pixels"
         )
-    start, stop = _columns(left, width, full_width, found.column // scale)
+    start, stop = _columns(left, width, full_width, known.column // scale)
     pixels = np.empty((height, stop - start, 3), np.uint8)
     if not _decode(library, data, _Region(start, top, stop - start, height), scale, pixels):
         return None
@@ -154,48 +146,47 @@ def available() -> bool:
 
 def _frame(marker: int, body: bytes) -> Header | None:
     """What a frame segment says, or None for a frame of another kind."""
-    if (
-        marker not in (_BASELINE, _EXTENDED, _PROGRESSIVE)
-        or len(body) < 6
-        or len(body) != 6 + 3 * body[5]
-    ):
+    if marker not in (_BASELINE, _EXTENDED, _PROGRESSIVE):
         return None
-    height, width, count = int.from_bytes(body[1:3]), int.from_bytes(body[3:5]), body[5]
+    if len(body) < 6 or len(body) != 6 + 3 * body[5]:
+        return None
+    bits = body[0]
+    height = int.from_bytes(body[1:3])
+    width = int.from_bytes(body[3:5])
+    count = body[5]  # of components
     samplings = body[7::3]  # a byte a component: horizontal factor, vertical factor
-    ordinary = count == 1 or (
-        count == 3 and samplings[:1] in _SAMPLINGS and samplings[1:] == b"\x11\x11"
-    )
-    if body[0] != 8 or not ordinary or not 0 < height * width <= MAX_PIXELS:
+    usual_colour = samplings[:1] in _SAMPLINGS and samplings[1:] == b"\x11\x11"
+    ordinary = count == 1 or (count == 3 and usual_colour)
+    if bits != 8 or not ordinary or not 0 < height * width <= MAX_PIXELS:
         return None
     column = 8 if count == 1 else 8 * (samplings[0] >> 4)
     return Header(height, width, marker == _PROGRESSIVE, column, components=body[6::3])
 
 
-def _complete(data: bytes, found: Header) -> bool:
+def _complete(data: bytes, header: Header) -> bool:
     """Whether nothing is missing below the box either: a truncated file is refused for every box, not for some."""
-    if data.rfind(_EOI, found.scan) < 0:
+    if data.rfind(_EOI, header.scan) < 0:
         return False
-    return not found.progressive or _refined(data, found)
+    return not header.progressive or _refined(data, header)
 
 
-def _refined(data: bytes, found: Header) -> bool:
+def _refined(data: bytes, header: Header) -> bool:
     """Whether the scans send every bit of every coefficient; what they leave out is smoothed, and versions differ."""
-    missing = {identifier: [True] * 64 for identifier in found.components}
-    at, end = found.scan, data.find(_EOI, found.scan)
+    missing = {identifier: [True] * 64 for identifier in header.components}
+    at = header.scan
+    end = data.find(_EOI, at)
     for _ in range(MAX_SCANS):
+        # per component an identifier and tables; then the first and last coefficient, and the bits
         count = data[at + 4] if at + 4 < len(data) else 0
-        tail = data[
-            at + 5 : at + 8 + 2 * count
-        ]  # per component an identifier and tables; then first, last, bits
+        tail = data[at + 5 : at + 8 + 2 * count]
         if len(tail) < 2 * count + 3:
             return False
         first, last, low_bit = tail[-3], tail[-2], tail[-1] & 15
         for identifier in tail[: 2 * count : 2]:
             if identifier in missing and first <= last < 64:
                 missing[identifier][first : last + 1] = [low_bit > 0] * (last + 1 - first)
-        at = data.find(
-            b"\xff\xda", at + 8, end
-        )  # in coded data FF is followed by 00 or a restart marker
+        # in coded data FF is followed by 00 or a restart marker
+        at = data.find(b"\xff\xda", at + 8, end)
         if at < 0:
             return not any(any(bits) for bits in missing.values())
     return False
@@ -252,18 +243,11 @@ def _system_paths() -> list[str]:
     if sys.platform == "win32":  # never a bare name: Windows would look all along PATH
         return [str(prefix / "Library/bin/turbojpeg.dll"), r"C:\libjpeg-turbo64\bin\turbojpeg.dll"]
     if sys.platform == "darwin":
-        homes = [
-            str(prefix),
-            "/opt/homebrew/opt/jpeg-turbo",
-            "/usr/local/opt/jpeg-turbo",
-            "/opt/libjpeg-turbo",
-        ]
+        brew = ["/opt/homebrew/opt/jpeg-turbo", "/usr/local/opt/jpeg-turbo"]
+        homes = [str(prefix), *brew, "/opt/libjpeg-turbo"]
         return [f"{home}/lib/libturbojpeg.dylib" for home in homes]
-    return [
-        str(prefix / "lib/libturbojpeg.so.0"),
-        "libturbojpeg.so.0",
-        "/opt/libjpeg-turbo/lib64/libturbojpeg.so.0",
-    ]
+    name = "libturbojpeg.so.0"
+    return [str(prefix / "lib" / name), name, f"/opt/libjpeg-turbo/lib64/{name}"]
 
 
 def _wheel_paths() -> list[str]:
@@ -284,14 +268,8 @@ def _prototyped(library: ctypes.CDLL) -> ctypes.CDLL:
     library.tj3DecompressHeader.argtypes = [handle, ctypes.c_char_p, size]
     library.tj3SetScalingFactor.argtypes = [handle, _Factor]
     library.tj3SetCroppingRegion.argtypes = [handle, _Region]
-    library.tj3Decompress8.argtypes = [
-        handle,
-        ctypes.c_char_p,
-        size,
-        ctypes.c_void_p,
-        integer,
-        integer,
-    ]
+    pixels = ctypes.c_void_p
+    library.tj3Decompress8.argtypes = [handle, ctypes.c_char_p, size, pixels, integer, integer]
     library.tj3Destroy.argtypes = [handle]
     library.tj3Destroy.restype = None
     return library

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import vitkit
+from vitkit.cli import main
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
 from vitkit.train import last_metrics, primary_metric, train
@@ -64,7 +65,7 @@ def test_several_classes(tiny, quiet, tmp_path, images):
         train(on(tiny, source, Supervised()), tmp_path / "other", "cpu", quiet)
 
 
-def test_a_number(tiny, quiet, tmp_path, images):
+def test_a_number(tiny, quiet, tmp_path, images, capsys):
     source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
     recipe = on(tiny, source, Supervised("squared"), steps=60)
     recipe = replace(recipe, optim=replace(recipe.optim, lr=1e-2))
@@ -76,6 +77,12 @@ def test_a_number(tiny, quiet, tmp_path, images):
     picture = tmp_path / "000.png"
     (answer,) = vitkit.predict(vitkit.load(tmp_path / "run", quiet=True), [picture], device="cpu")
     assert answer.labels == ("value",) and 997 < answer.probabilities[0] < 1004
+    whole = images(lambda red, green, blue: 1000 + round((red - blue) / 100))
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), whole, "--json", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["mae"]["value"] < 1.2
+
+    source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
     for loss in ("softmax", "sigmoid"):
         with pytest.raises(ValueError, match=f"{loss} loss cannot .* number each: use --objective"):
             train(on(tiny, source, Supervised(loss)), tmp_path / "other", "cpu", quiet)
