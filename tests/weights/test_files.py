@@ -238,9 +238,13 @@ def test_a_description_that_asks_for_the_impossible_is_not_followed(files):
             "vitkit": {**config["vitkit"], "model": {**config["vitkit"]["model"], name: value}},
         }
         (files / "hf" / "config.json").write_text(json.dumps(wrong))
-        # Transformers' own fields are sound and contradict it, so the description does not count
-        opened = load(files / "hf").model.config
-        assert replace(opened, resample=sound.resample) == sound
+        # Refused; or, as Transformers' own fields are sound and contradict it, not followed
+        try:
+            opened = load(files / "hf").model.config
+        except ValueError as error:
+            assert "cannot be loaded" in str(error)
+        else:
+            assert replace(opened, resample=sound.resample) == sound
 
 
 def test_arrays_in_every_order_and_width(tmp_path):
