@@ -91,7 +91,7 @@ def predict(
 
 def check_answer(classifier: Classifier) -> None:
     """Raises ValueError for a model that answers for each of its tokens: an image has one answer here."""
-    if getattr(classifier.model.config, "pool", "") == "none":
+    if not classifier.model.config.pools:
         raise ValueError(
             'the model gives an answer for every token (its pool is "none"), and here an image has one; '
             "use its logits from Python"

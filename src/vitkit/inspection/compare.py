@@ -39,7 +39,7 @@ def compare(
     Raises ValueError when there is no picture, and for a model that answers for every token.
     """
     for classifier in (first, second):
-        if classifier.labels and getattr(classifier.model.config, "pool", "") == "none":
+        if classifier.labels and not classifier.model.config.pools:
             raise ValueError(
                 'a model gives an answer for every token (its pool is "none"), and here an image has one'
             )
