@@ -93,7 +93,7 @@ def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
     origin = classifier.origin
     columns = command.columns
     if columns.target == "auto" and classifier.activation == "none" and classifier.labels:
-        columns = replace(columns, target="number")  # whole ones too, for such a model
+        columns = _columns_of_numbers(command)
     if _is_own_data(command.data, origin.get("data", "")):
         splits = open_splits(command.data, columns, origin.get("split_seed", 0))
         name = command.split or "test"
@@ -104,6 +104,19 @@ def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
             )
     source = open_source(command.data, columns, command.split)
     return source, f"{len(source):,} images of {command.data}"
+
+
+def _columns_of_numbers(command: Evaluate) -> Columns:
+    """The columns for a model whose outputs are numbers: whole ones are numbers too, not classes.
+    Data with names is left as it is, so that the evaluator says what does not fit."""
+    from vitkit.data import open_source
+
+    columns = replace(command.columns, target="number")
+    try:
+        open_source(command.data, columns, command.split)
+    except ValueError:
+        return command.columns
+    return columns
 
 
 def _is_own_data(data: str, trained_on: str) -> bool:
