@@ -87,7 +87,7 @@ class ToldLearner(SupervisedLearner):
         self.told = not os.environ.get("TOLD")
 
     def forward(self, images, labels, keys):
-        if self.seen == 7 and not self.told and world().rank == world().ranks - 1:
+        if self.seen == 7 and not self.told and world().rank == world().world_size - 1:
             self.told = True
             os.kill(os.getpid(), signal.SIGTERM)
         return super().forward(images, labels, keys) * self.scale.mean()

@@ -68,7 +68,7 @@ def train_batches(
 ) -> Iterator[Batch]:
     """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented. Close it to end its workers.
 
-    workers: processes that prepare batches; 0 is none besides this one. share: (rank, ranks) yields this rank's equal
+    workers: processes that prepare batches; 0 is none besides this one. share: (rank, world_size) yields this rank's equal
     part of every batch, so that all ranks together see what one would. device: that of the model; images that are decoded
     already and need no resize are kept, and augmented, there, and for a GPU others go into page-locked memory.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
@@ -247,12 +247,12 @@ def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
 
 def _part(batch: int, share: tuple[int, int]) -> range:
     """Which rows of every batch a rank builds. Raises ValueError if they cannot be shared out equally."""
-    rank, ranks = share
-    if batch < 1 or not 0 <= rank < ranks or batch % ranks:
+    rank, world_size = share
+    if batch < 1 or not 0 <= rank < world_size or batch % world_size:
         raise ValueError(
-            f"a batch of {batch} cannot be shared equally: this is rank {rank} of {ranks}"
+            f"a batch of {batch} cannot be shared equally: this is rank {rank} of {world_size}"
         )
-    return range(batch // ranks * rank, batch // ranks * (rank + 1))
+    return range(batch // world_size * rank, batch // world_size * (rank + 1))
 
 
 def _check_workers(workers: int) -> None:

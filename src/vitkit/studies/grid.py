@@ -232,7 +232,7 @@ def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
     except (FloatingPointError, ValueError) as failure:  # which every rank raises alike
         error = failure
     except torch.OutOfMemoryError as failure:
-        if world().ranks > 1:  # the others wait in the middle of a step, and cannot go on
+        if world().world_size > 1:  # the others wait in the middle of a step, and cannot go on
             raise
         error = failure
 

@@ -36,7 +36,7 @@ class World(NamedTuple):
     """Which of how many processes of a run this is."""
 
     rank: int
-    ranks: int
+    world_size: int
 
 
 def world() -> World:
@@ -71,14 +71,16 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
     # All ranks meet in a store. The watchdog is to come before the timeout of a collective
     # operation: it knows who is missing.
     timeout = timedelta(seconds=2 * patience + 30)
-    store, rank, ranks = next(iter(dist.rendezvous("env://", timeout=timeout)))
-    store = dist.PrefixStore(_session(store, rank, ranks), store)
-    watchdog.begin(store, rank, ranks, patience)
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timeout)))
+    store = dist.PrefixStore(_session(store, rank, world_size), store)
+    watchdog.begin(store, rank, world_size, patience)
     backend = "gloo"
     if chosen.type == "cuda":
         backend = "cpu:gloo,cuda:nccl"
     try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=timeout
+        )
         yield chosen
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if not watchdog.first_to_fail():
@@ -96,7 +98,7 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
             dist.destroy_process_group()
 
 
-def _session(store: dist.Store, rank: int, ranks: int) -> str:
+def _session(store: dist.Store, rank: int, world_size: int) -> str:
     """A name that the ranks of this start share, and no other.
 
     torchrun keeps its store when it starts ranks again, and what those before them left there,
@@ -110,7 +112,7 @@ def _session(store: dist.Store, rank: int, ranks: int) -> str:
         store.set(f"vitkit/there/{session}/{rank}", "")
         return session
 
-    missing = set(range(1, ranks))
+    missing = set(range(1, world_size))
     limit = time.monotonic() + store.timeout.total_seconds()
     while missing:
         for other in missing:
@@ -154,7 +156,7 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
         param_dtype=gathered_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     device = next(learner.parameters()).device
-    mesh = init_device_mesh(device.type, (world().ranks,))
+    mesh = init_device_mesh(device.type, (world().world_size,))
     for module in [*blocks, learner]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
@@ -172,7 +174,7 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
 def gathered(learner: nn.Module) -> Iterator[nn.Module]:
     """The learner with the parameters beside its blocks whole, so that any of its modules can be
     called alone."""
-    if world().ranks == 1:
+    if world().world_size == 1:
         yield learner
         return
     learner.gather()
@@ -198,7 +200,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """The sum of every rank's tensor, in place and returned."""
-    if world().ranks > 1:
+    if world().world_size > 1:
         dist.all_reduce(tensor)
     return tensor
 
@@ -210,16 +212,16 @@ def any_rank(flag: bool) -> bool:
 
 def from_every_rank(value: T) -> list[T]:
     """What each rank has, in their order. Values are small and plain."""
-    if world().ranks == 1:
+    if world().world_size == 1:
         return [value]
-    values: list = [None] * world().ranks
+    values: list = [None] * world().world_size
     dist.all_gather_object(values, value)
     return values
 
 
 def from_rank_0(make: Callable[[], T]) -> T:
     """What `make` returns on rank 0, which alone calls it; its error is raised on every rank."""
-    if world().ranks == 1:
+    if world().world_size == 1:
         return make()
     result, failure = None, None
     if on_rank_0():

@@ -96,7 +96,7 @@ def compile_and_shard(recipe: Recipe, learner: nn.Module) -> nn.Module:
     """
     blocks = [block for part in learner.modules() for block in getattr(part, "blocks", ())]
     if recipe.compile:
-        called_as_one = world().ranks == 1 and recipe.model.classes
+        called_as_one = world().world_size == 1 and recipe.model.classes
         for module in [learner.model] if called_as_one else blocks:
             module.compile()
     return shard(learner, blocks, recipe.precision)

@@ -61,19 +61,19 @@ def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
 
 
 def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
-    """The facts of a checkpoint, if its files are intact; with share (rank, ranks) only that rank's
-    part of them is read.
+    """The facts of a checkpoint, if its files are intact; with share (rank, world_size) only
+    that rank's part of them is read.
 
     Raises ValueError, saying what, if any byte is damaged.
     """
-    rank, ranks = share
+    rank, world_size = share
     try:
         facts = json.loads((checkpoint / "state.json").read_text("utf-8"))
         if any(not isinstance(facts[name], int) for name in COUNTERS):
             raise ValueError("its counters are not whole numbers")
         if not facts["sha256"]:
             raise ValueError("it names no files")
-        for name in sorted(facts["sha256"])[rank::ranks]:
+        for name in sorted(facts["sha256"])[rank::world_size]:
             if checksum(checkpoint / Path(name).name) != facts["sha256"][name]:
                 raise ValueError("its checksum does not fit")
         return facts

@@ -177,7 +177,7 @@ def _in_memory(train: Source, data: Data) -> Source:
     """The training images, decoded once where they fit into `keep_decoded`."""
     if data.augmentation.reduced_decode:  # which makes other pixels of a file
         return train
-    room = int(data.keep_decoded * 1e9) // world().ranks
+    room = int(data.keep_decoded * 1e9) // world().world_size
     shown = bar("decoding") if on_rank_0() else silent
     return decoded(train, room, _workers(data), shown)
 
@@ -222,12 +222,12 @@ def _check(parts: dict[str, Source], data: Data, say: Say) -> dict[str, list[tup
 
     Raises BadImage where there must not be any.
     """
-    rank, ranks = world()
+    rank, world_size = world()
     own = {}
     for name, part in parts.items():
-        share = subset(part, range(rank, len(part), ranks)) if ranks > 1 else part
+        share = subset(part, range(rank, len(part), world_size)) if world_size > 1 else part
         broken = check_images(share, _workers(data), on_rank_0())
-        own[name] = [(rank + i * ranks, text) for i, text in broken]
+        own[name] = [(rank + i * world_size, text) for i, text in broken]
     everyone = from_every_rank(own)
 
     skipped = {}

@@ -72,8 +72,8 @@ def _batches(run: Run, source: Source) -> EvalBatches:
     workers = recipe.data.workers
     if workers < 0:
         workers = default_workers(run.data.train)
-    ranks = world().ranks
-    rows = min(recipe.micro_batch, recipe.batch // ranks) * ranks
+    world_size = world().world_size
+    rows = min(recipe.micro_batch, recipe.batch // world_size) * world_size
     pin = run.state.device.type == "cuda"
     return eval_batches(source, recipe.data.preprocessing, rows, workers, world(), pin=pin)
 

@@ -146,11 +146,11 @@ def _batches(run: Run):
 
 def _check_share(recipe: Recipe) -> None:
     """Raises ValueError for a batch that the ranks cannot share."""
-    ranks = world().ranks
-    if recipe.batch % ranks:
-        next_batch = -(-recipe.batch // ranks) * ranks
+    world_size = world().world_size
+    if recipe.batch % world_size:
+        next_batch = -(-recipe.batch // world_size) * world_size
         raise ValueError(
-            f"a batch of {recipe.batch} cannot be shared equally by {ranks} processes; choose "
+            f"a batch of {recipe.batch} cannot be shared equally by {world_size} processes; choose "
             "--batch "
             f"{next_batch}, or another number of them"
         )
@@ -173,8 +173,8 @@ def _opening(recipe: Recipe, data: RunData, state: State) -> list[str]:
     start = f"{parameters:,} parameters on {state.device}"
     if recipe.init:
         start = f"from {recipe.init}: {start}"
-    if world().ranks > 1:
-        start += f" and {world().ranks - 1} more"
+    if world().world_size > 1:
+        start += f" and {world().world_size - 1} more"
 
     images = [f"{len(data.train):,} training images"]
     images += [f"{len(part):,} {name}" for name, part in data.held_out.items()]

@@ -90,7 +90,7 @@ class Optim:
         groups = parameter_groups(learner, self)
         if self.name == "sgd":
             sgd = torch.optim.SGD(
-                groups, self.lr, self.momentum, fused=world().ranks == 1
+                groups, self.lr, self.momentum, fused=world().world_size == 1
             )  # not of shards in PyTorch
             # parameters that wait, as DINO's last layer does, have no momentum yet; fused wants that of all or of none
             for parameter in (one for group in groups for one in group["params"] if self.momentum):

@@ -125,7 +125,7 @@ class State:
         with _blamed(run_dir, self.step):
             folder = from_rank_0(lambda: new_folder(run_dir, self.step))
         writing = Writing(folder, facts, keep, set(self.damaged))
-        if world().ranks == 1:
+        if world().world_size == 1:
             _write_whole(self.tensors(), writing)
         else:
             self._write_in_a_thread(writing)
@@ -177,7 +177,7 @@ class State:
         with warnings.catch_warnings():
             # in a run of one process it is
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            dcp.load(tensors, storage_reader=reader, no_dist=world().ranks == 1)
+            dcp.load(tensors, storage_reader=reader, no_dist=world().world_size == 1)
         for name in COUNTERS:
             setattr(self, name, facts[name])
         self.saved_step = self.step
@@ -244,14 +244,14 @@ def _write_whole(tensors: dict[str, Tensor], writing: Writing) -> None:
 def _write_shards(tensors: dict, group: dist.ProcessGroup, writing: Writing) -> None:
     """Several: a file of each rank's shards. When all are there, rank 0 makes them a checkpoint.
     Raises OSError."""
-    rank, ranks = world()
+    rank, world_size = world()
     folder = writing.folder
     with _blamed(writing.run_dir, writing.facts["step"], folder):
         writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
         dcp.save(tensors, storage_writer=writer, process_group=group)
-        files = sorted(folder.glob("*.safetensors"))[rank::ranks]
+        files = sorted(folder.glob("*.safetensors"))[rank::world_size]
         own = {path.name: checksum(path) for path in files}
-        every: list = [None] * ranks
+        every: list = [None] * world_size
         dist.all_gather_object(every, own, group)
         if on_rank_0():
             checksums = {name: value for of_rank in every for name, value in of_rank.items()}

@@ -40,11 +40,11 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
     """
     learner = state.learner.train()
     device = state.device
-    rank, ranks = world()
+    rank, world_size = world()
     count = len(batch.images)
     row = count * rank  # of the whole batch, where this rank's share begins
 
-    keys = keys_of(recipe.seed, state.step, count * ranks)[row : row + count]
+    keys = keys_of(recipe.seed, state.step, count * world_size)[row : row + count]
     share = [x.to(device, non_blocking=True) for x in (batch.images, batch.targets, keys)]
     micro_batches = zip(*(x.split(recipe.micro_batch) for x in share), strict=True)
 
@@ -52,7 +52,7 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
     for images, targets, keys in micro_batches:
         torch.manual_seed(recipe.seed * 1_000_003 + state.step + row * FAR)
         row += len(images)
-        weight = len(images) / (count * ranks)
+        weight = len(images) / (count * world_size)
         with autocast(device, recipe.precision):
             images = recipe.data.preprocessing.normalise(images)
             weighted = learner(images, targets, keys) * weight

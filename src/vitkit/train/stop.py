@@ -46,7 +46,7 @@ def stoppable() -> Iterator[Stop]:
 
     def ask(number, frame):
         stop.asked = True
-        if number == signal.SIGINT and world().ranks == 1:
+        if number == signal.SIGINT and world().world_size == 1:
             signal.signal(number, before[number] or signal.SIG_DFL)
 
     try:
