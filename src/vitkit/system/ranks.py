@@ -40,8 +40,10 @@ class World(NamedTuple):
 
 
 def world() -> World:
-    """This process among those of its run: (0, 1) where it is alone."""
-    return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else World(0, 1)
+    """This process among those of its run: World(0, 1) if it is alone."""
+    if not dist.is_initialized():
+        return World(rank=0, world_size=1)
+    return World(dist.get_rank(), dist.get_world_size())
 
 
 def on_rank_0() -> bool:
