@@ -70,7 +70,7 @@ def vitkit(
         Augmentation(reduced_decode=reduced),
         Preprocessing(size=(SIDE, SIDE)),
     )
-    changes = {} if library else {"vitkit.data.engine.jpeg._library": lambda: None}
+    changes = {} if library else {"vitkit.data.engine.turbojpeg.library": lambda: None}
     if torchvisions_crops:
         changes["vitkit.data.augmentation.inception_box"] = torchvision_box
 

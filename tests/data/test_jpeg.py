@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from vitkit.data.engine import jpeg
+from vitkit.data.engine import jpeg, turbojpeg
 
 needs_library = pytest.mark.skipif(
     not jpeg.available(), reason="no TurboJPEG 3 library here; `pip install turbojpeg` brings one"
@@ -62,7 +62,7 @@ def encoded(kind: str, size: tuple[int, int]) -> bytes:
 
 
 def turbo_encoded(pixels: np.ndarray, subsampling: int) -> bytes:
-    library = jpeg._library()
+    library = turbojpeg.library()
     library.tj3Compress8.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int] * 4] + [
         ctypes.c_void_p
     ] * 2
@@ -319,7 +319,7 @@ def test_another_scale_is_an_error():
 def test_without_a_library_there_is_nothing(monkeypatch):
     file = io.BytesIO()
     photograph(16, 48).save(file, "JPEG")
-    monkeypatch.setattr(jpeg, "_library", lambda: None)
+    monkeypatch.setattr(turbojpeg, "library", lambda: None)
     assert not jpeg.available()
     assert jpeg.region(file.getvalue(), 0, 0, 8, 8) is None
 
@@ -331,9 +331,9 @@ def test_a_missing_or_old_library_is_passed_over(monkeypatch, tmp_path):
         str(tmp_path / "none"),
         "libc.so.6",
     ]  # the last has no tj3Init
-    monkeypatch.setattr(jpeg, "_system_paths", lambda: paths)
-    monkeypatch.setattr(jpeg, "_wheel_paths", list)
-    assert jpeg._library.__wrapped__() is None
+    monkeypatch.setattr(turbojpeg, "system_paths", lambda: paths)
+    monkeypatch.setattr(turbojpeg, "wheel_paths", list)
+    assert turbojpeg.library.__wrapped__() is None
 
 
 @needs_library

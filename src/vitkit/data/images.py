@@ -11,7 +11,6 @@ What a file may hold, and what becomes of it:
 Boxes are (top, left, height, width) in pixels of the upright image.
 """
 
-import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,17 +21,15 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
-from vitkit.data.engine import jpeg
+from vitkit.data.engine import jpeg, pillow
 
 Box = tuple[int, int, int, int]
 
 MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
-# What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has no signature.
-FORMATS = tuple("PNG JPEG GIF BMP PPM WEBP TIFF DIB JPEG2000 AVIF ICO QOI SGI PCX".split())
 REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
 
-_ORIENTATION, _BITS_PER_SAMPLE = 0x0112, 258  # tags of Exif and TIFF
-# What makes a stored image upright: turn it about its diagonal, then mirror top and bottom, then left and right.
+# What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror top and bottom, then
+# left and right.
 _TURNS = {
     1: (False, False, False),
     2: (False, False, True),
@@ -64,11 +61,15 @@ class Decoded:
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), of the whole or of a box; maybe a view, so do not write to it. `reduce` is for JPEG."""
-        array = self.array[..., None] if self.array.ndim == 2 else self.array
+        array = self.array
+        if array.ndim == 2:
+            array = array[..., None]
         if box is not None:
-            top, left, height, width = _inside(box, self.size)
+            top, left, height, width = _checked(box, self.size)
             array = array[top : top + height, left : left + width]
-        return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
+        if array.shape[2] == 1:
+            array = np.repeat(array, 3, axis=2)
+        return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,21 +84,23 @@ class Encoded:
     @cached_property
     def image(self) -> Image.Image:
         """As Pillow opens it. Raises BadImage."""
-        with _sentences(self.name):
-            return _open(self.data)
+        with _as_bad_image(self.name):
+            return pillow.open_lazily(self.data)
 
     @property
     def kind(self) -> str:
-        """Its format, one of FORMATS."""
-        return "JPEG" if self.plain else self.image.format or ""
+        """Its format, one of pillow.FORMATS."""
+        if self.plain:
+            return "JPEG"
+        return self.image.format or ""
 
     @cached_property
     def orientation(self) -> int:
         """Exif's: 1 to 8, where 1 is upright. Raises BadImage when it takes a decode to know and that fails."""
         if self.plain:
-            return 1
-        with _sentences(self.name):
-            return _orientation(self.image)
+            return pillow.UPRIGHT
+        with _as_bad_image(self.name):
+            return pillow.orientation(self.image)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -105,7 +108,10 @@ class Encoded:
         if self.plain:
             return self.plain.height, self.plain.width
         width, height = self.image.size
-        return (width, height) if _TURNS[self.orientation][0] else (height, width)
+        swapped, _, _ = _TURNS[self.orientation]
+        if swapped:
+            return width, height
+        return height, width
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), writable, of the whole image or of a box of it. Raises BadImage.
@@ -114,44 +120,35 @@ class Encoded:
         reduce: 2, 4 or 8 decodes a JPEG at 1/reduce of its size, ceil(h / reduce) by ceil(w / reduce) pixels or one more
         where the box lies across; other formats ignore it. The box remains in pixels of the full size.
         """
-        box = _inside(box or (0, 0, *self.size), self.size)
+        box = _checked(box or (0, 0, *self.size), self.size)
         if self.plain:
-            pixels = self._part(box, reduce)
+            pixels = self._decode_plain(box, reduce)
             if pixels is not None:
                 return pixels
-        stored = _before_turn(box, self.size, self.orientation)
-        with _sentences(self.name):
-            pixels = self._stored(stored, reduce)
-        return _turned(pixels, self.orientation)
+        stored_box = _before_turn(box, self.size, self.orientation)
+        with _as_bad_image(self.name):
+            pixels = self._decode_stored(stored_box, reduce)
+        return _upright(pixels, self.orientation)
 
-    def _part(self, box: Box, reduce: int) -> np.ndarray | None:
-        """A box of a plain JPEG, or None."""
-        width, height = -(-self.plain.width // reduce), -(-self.plain.height // reduce)
-        return jpeg.region(self.data, *_reduced(box, reduce, (width, height)), reduce, self.plain)
+    def _decode_plain(self, box: Box, reduce: int) -> np.ndarray | None:
+        """A box of a plain JPEG, or None if only Pillow can tell."""
+        width = -(-self.plain.width // reduce)
+        height = -(-self.plain.height // reduce)
+        box = _reduced(box, reduce, (width, height))
+        return jpeg.region(self.data, *box, reduce, self.plain)
 
-    def _stored(self, box: Box, reduce: int) -> np.ndarray:
+    def _decode_stored(self, box: Box, reduce: int) -> np.ndarray:
         """A box of the image as it is stored, before any turn."""
         image = self.image
         if image.format == "JPEG":
             if reduce > 1:
-                image = _open(self.data)
+                image = pillow.open_lazily(self.data)  # anew, as a draft changes an image for good
                 image.draft("RGB", (image.width // reduce, image.height // reduce))
                 box = _reduced(box, reduce, image.size)
             pixels = jpeg.region(self.data, *box, scale=reduce)
             if pixels is not None:
                 return pixels
-        top, left, height, width = box
-        image.load()
-        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-            image = _eight_bits(image)
-        if box != (0, 0, image.height, image.width):
-            image = image.crop((left, top, left + width, top + height))
-        if image.has_transparency_data:
-            image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        if image.mode != "RGB":
-            image = image.convert("RGB")
-        return np.array(image)
+        return pillow.rgb(image, box)
 
 
 Picture = Decoded | Encoded
@@ -166,9 +163,13 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
         return _open_array(data, name)
     if not data:
         raise BadImage(f"{name} is empty: 0 bytes")
+
+    # An ordinary JPEG that no Exif turns: Pillow, which takes longer, is not asked.
     header = jpeg.header(data) if jpeg.available() else None
     if header and not header.app1:
         return Encoded(data, name, header)
+
+    # Anything else.
     picture = Encoded(data, name)
     width, height = picture.image.size
     if not 0 < width * height <= MAX_PIXELS:
@@ -182,16 +183,17 @@ def _open_array(array: np.ndarray, name: str) -> Decoded:
     grey_or_rgb = array.ndim in (2, 3) and array.shape[2:] in ((), (1,), (3,))
     if array.dtype != np.uint8 or not grey_or_rgb or not array.size:
         raise BadImage(
-            f"{name} is an array of {array.dtype} {array.shape}; expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
+            f"{name} is an array of {array.dtype} {array.shape}; "
+            f"expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
         )
     return Decoded(array, name)
 
 
-def _open(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data), formats=FORMATS)
+# Boxes and turns
 
 
-def _inside(box: Box, size: tuple[int, int]) -> Box:
+def _checked(box: Box, size: tuple[int, int]) -> Box:
+    """The same box, which must lie within an image of `size` (height, width)."""
     top, left, height, width = box
     assert min(top, left) >= 0 and min(height, width) > 0, box
     assert top + height <= size[0] and left + width <= size[1], (box, size)
@@ -200,27 +202,31 @@ def _inside(box: Box, size: tuple[int, int]) -> Box:
 
 def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
     """The box of an image at 1/reduce of its size, `size` (width, height), that covers a box of the full one."""
-    top, left = box[0] // reduce, box[1] // reduce
-    bottom = min(-(-(box[0] + box[2]) // reduce), size[1])
-    right = min(-(-(box[1] + box[3]) // reduce), size[0])
+    top, left, height, width = box
+    bottom = min(-(-(top + height) // reduce), size[1])
+    right = min(-(-(left + width) // reduce), size[0])
+    top = top // reduce
+    left = left // reduce
     return top, left, bottom - top, right - left
 
 
 def _before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
     """Where a box of the upright image, of `size` (height, width), lies in the image as it is stored."""
-    turn, flip_rows, flip_columns = _TURNS[orientation]
+    swapped, flip_rows, flip_columns = _TURNS[orientation]
     top, left, height, width = box
     if flip_rows:
         top = size[0] - top - height
     if flip_columns:
         left = size[1] - left - width
-    return (left, top, width, height) if turn else (top, left, height, width)
+    if swapped:
+        return left, top, width, height
+    return top, left, height, width
 
 
-def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels (h, w, 3) as they are stored, upright, contiguous."""
-    turn, flip_rows, flip_columns = _TURNS[orientation]
-    if turn:
+def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels (h, w, 3) as they are stored, turned upright, contiguous."""
+    swapped, flip_rows, flip_columns = _TURNS[orientation]
+    if swapped:
         pixels = pixels.transpose(1, 0, 2)
     if flip_rows:
         pixels = pixels[::-1]
@@ -229,53 +235,15 @@ def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
     return np.ascontiguousarray(pixels)
 
 
-def _orientation(image: Image.Image) -> int:
-    if image.format == "TIFF":  # Pillow turns these itself
-        return 1
-    if image.format == "PNG":  # its Exif may come after the pixels
-        image.load()
-    try:
-        orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # unreadable Exif is no reason to refuse the pixels
-        return 1
-    known = isinstance(orientation, int) and orientation in _TURNS
-    return orientation if known else 1
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of more than 8 bits as mode L. Raises ValueError for values that are no numbers."""
-    values = np.asarray(image).astype(np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("it holds values that are not finite")
-    low, high = _black_and_white(image, values.min(), values.max())
-    grey = ((values - low) * (255 / (high - low))).round().clip(0, 255).astype(np.uint8)
-    transparent = image.info.get("transparency")
-    if isinstance(transparent, int):
-        grey[values == transparent] = 255
-    return Image.fromarray(grey)
-
-
-def _black_and_white(image: Image.Image, least: float, most: float) -> tuple[float, float]:
-    """The levels of black and white in a grey image whose values go from `least` to `most`."""
-    if image.mode.startswith("I;16"):
-        bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
-        return 0.0, float(2**bits - 1)
-    if least >= 0:
-        for white in (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,):
-            if most <= white:
-                return 0.0, white
-    return least, max(most, least + 1e-9)
-
-
 @contextmanager
-def _sentences(name: str) -> Iterator[None]:
+def _as_bad_image(name: str) -> Iterator[None]:
     """Pillow's many ways to fail as BadImage. Its warnings are silenced: what they tell does not spoil the pixels."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except Image.UnidentifiedImageError:
-        known = ", ".join(FORMATS)
+        known = ", ".join(pillow.FORMATS)
         raise BadImage(
             f"{name} is no image of a format that is read here ({known}), or its header is damaged"
         ) from None
