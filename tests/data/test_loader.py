@@ -32,6 +32,7 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.data.engine import workers
+from vitkit.data.order import Stream
 from vitkit.data.stores import Arrays
 
 TO = Preprocessing(size=(16, 16))
@@ -304,7 +305,7 @@ def test_preparing_a_batch_leaves_the_threads_of_the_model_alone(photographs):
 
 def test_a_stream_is_numpys_philox_at_a_counter():
     """What a run drew must never change: a checkpoint could not be continued."""
-    stream = loader._Stream(5, 1)
+    stream = Stream(5, 1)
     for epoch, index in [(3, 77), (0, 0), (2**40, 2**62)]:
         fresh = np.random.Generator(np.random.Philox(key=(5, 1), counter=(0, 0, epoch, index)))
         found = stream.at(epoch, index)

@@ -36,7 +36,7 @@ from vitkit.data import (
 from vitkit.data.formats import tar as tars
 from vitkit.data.formats import tar_index
 from vitkit.data.formats.parquet import ParquetRows
-from vitkit.data.loader import order
+from vitkit.data.order import permutation
 from vitkit.data.sources import stratified
 from vitkit.data.stores import Names
 from vitkit.system import remote
@@ -264,7 +264,7 @@ def test_damaged_shards_are_one_sentence(tmp_path, damage):
 def test_windows_hold_whole_pieces_and_every_example_comes_once():
     sizes = np.random.default_rng(0).integers(3, 30, 40)
     piece = np.repeat(np.arange(40), sizes)
-    first, second = (order(len(piece), 5, epoch, (piece, 6)) for epoch in (0, 1))
+    first, second = (permutation(len(piece), 5, epoch, (piece, 6)) for epoch in (0, 1))
     assert sorted(first) == sorted(second) == list(range(len(piece))) and not np.array_equal(
         first, second
     )
@@ -279,7 +279,7 @@ def test_windows_hold_whole_pieces_and_every_example_comes_once():
         np.sort(first[:20]), np.arange(first[:20].min(), first[:20].min() + 20)
     )
     assert np.array_equal(
-        order(50, 5, 0), order(50, 5, 0, (np.zeros(50, int), 1))
+        permutation(50, 5, 0), permutation(50, 5, 0, (np.zeros(50, int), 1))
     )  # one window is the plain order
 
 

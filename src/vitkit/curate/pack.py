@@ -24,7 +24,7 @@ from vitkit.curate.writers import WRITERS, Example
 from vitkit.data.engine.workers import in_order
 from vitkit.data.formats.tar import CLASSES
 from vitkit.data.images import BadImage, open_image
-from vitkit.data.loader import order
+from vitkit.data.order import permutation
 from vitkit.data.sources import Source, fingerprint
 from vitkit.system.files import on_this_machine, whole, write_whole
 from vitkit.system.progress import counted
@@ -231,7 +231,7 @@ class _Jobs:
         source = self.parts[job.part]
         rows = self.rows(job)
         if self.how.shuffle:
-            rows = order(len(source), 0, 0, source.chunks())[rows]
+            rows = permutation(len(source), 0, 0, source.chunks())[rows]
         number = self.all.index(job)
         rows = _ticking(rows, self.done[number : number + 1])
         left_out, shrunk = [], []

@@ -1,16 +1,13 @@
 """Batches: the one at step t is a pure function of (seed, t), whatever the number of worker processes.
 
 The order is the permutations of all epochs end to end, and batch t is positions (t - 1) B to t B of it: epochs have no
-seam, every example comes once in each, and B may be larger than the data set. What augmentation does to an example is
-decided by (seed, epoch, example). So a run is continued by its step number alone, with any number of workers.
-
-Where examples can only be read many together (row groups of large parquet files, remote shards), a permutation goes
-through windows of some of these chunks: which chunks meet in a window, and the order inside it, are random.
+seam, every example comes once in each, and B may be larger than the data set (see order.py). What augmentation does to
+an example is decided by (seed, epoch, example). So a run is continued by its step number alone, with any number of
+workers.
 
 Legend: B batch, N examples, K classes, h w pixels.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,15 +20,14 @@ from torch import Tensor
 from vitkit.data.augmentation import Augmentation, augment, suit, warm_up
 from vitkit.data.engine.resident import Drawing, Stack, gathered, stackable
 from vitkit.data.engine.workers import in_order
-from vitkit.data.images import BadImage, open_image
+from vitkit.data.images import BadImage, Picture, open_image
+from vitkit.data.order import AUGMENT, Stream, TrainingRows
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays
 from vitkit.system.machine import cpus
 
 MAX_WORKERS = 16
-
-_ORDER, _AUGMENT = 0, 1  # what a stream of random numbers is for
 
 
 class Batch(NamedTuple):
@@ -68,11 +64,12 @@ def train_batches(
 ) -> Iterator[Batch]:
     """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented. Close it to end its workers.
 
-    workers: processes that prepare batches; 0 is none besides this one. share: (rank, world_size) yields this rank's equal
-    part of every batch, so that all ranks together see what one would. device: that of the model; images that are decoded
-    already and need no resize are kept, and augmented, there, and for a GPU others go into page-locked memory.
+    workers: processes that prepare batches; 0 is none besides this one. share: (rank, world size) yields this rank's
+    equal part of every batch, so that all ranks together see what one would. device: that of the model; images that are
+    decoded already and need no resize are kept, and augmented, there, and for a GPU others go into page-locked memory.
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
     """
+    # Refuse what cannot be done before the first batch.
     suit(augmentation, preprocessing)
     if not len(source):
         raise ValueError("there are no images to train on")
@@ -81,15 +78,20 @@ def train_batches(
     _check_workers(workers)
     part = _part(batch, share)
     device = device or torch.device("cpu")
-    rows = _Rows(source, batch, seed, part, after)
+    on_gpu = device.type == "cuda"
+    rows = TrainingRows(source, batch, seed, part, after)
+
+    # Small images that are decoded already: whole batches are made on the device.
     if stackable(source, augmentation, preprocessing):
         stack = Stack.of(source, augmentation, preprocessing, device)
-        drawing = Drawing(augmentation, preprocessing, _Stream(seed, _AUGMENT))
-        ahead = workers if device.type == "cuda" else 0
-        return _stacked(gathered(stack, drawing, rows, ahead), source)
+        drawing = Drawing(augmentation, preprocessing, Stream(seed, AUGMENT))
+        drawing_workers = workers if on_gpu else 0  # drawn ahead while a GPU computes
+        return _stacked(gathered(stack, drawing, rows, drawing_workers), source)
+
+    # All others: image by image, in worker processes.
     warm_up(augmentation)
     build = _Training(source, augmentation, preprocessing, seed, part)
-    return _prepared(build, rows, workers, pin=device.type == "cuda")
+    return _prepared(build, rows, workers, pin=on_gpu)
 
 
 def eval_batches(
@@ -102,8 +104,8 @@ def eval_batches(
 ) -> "EvalBatches":
     """Every example once, in order, in batches of `batch`; can be gone through again and again.
 
-    The last batch is filled up with rows whose `real` is False. share: as in train_batches; every rank gets as many
-    batches. pin: into page-locked memory. Raises ValueError for a batch that cannot be, and while it runs BadImage with
+    The last batch is filled up with rows whose `real` is False. share: as in train_batches; every rank gets the same
+    number of batches. pin: into page-locked memory. Raises ValueError for a batch that cannot be, and while it runs BadImage with
     the image's name.
     """
     _check_workers(workers)
@@ -130,49 +132,6 @@ class EvalBatches:
         return _prepared(build, range(len(self)), workers, self.pin)
 
 
-def order(
-    count: int, seed: int, epoch: int, chunks: tuple[np.ndarray, int] | None = None
-) -> np.ndarray:
-    """The permutation of `count` examples in an epoch, counted from 0: int64 (count,).
-
-    chunks: which chunk each example lies in, int64 (count,), and how many of them make a window; None if each is read
-    alone.
-    """
-    random = _Stream(seed, _ORDER).at(epoch, 0)
-    plain = random.permutation(count)
-    if chunks is None:
-        return plain
-    chunk, together = chunks
-    window = random.permutation(int(chunk.max()) + 1)[chunk] // together
-    return plain[np.argsort(window[plain], kind="stable")]
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """For every step after `after`, the (epoch, example) of each row: int64 (B, 2). Made in one process for all workers."""
-
-    source: Source
-    batch: int
-    seed: int
-    part: range
-    after: int
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        count = len(self.source)
-        chunks = self.source.chunks()
-        orders: dict[int, np.ndarray] = {}
-        for step in itertools.count(self.after):
-            positions = step * self.batch + np.arange(self.part.start, self.part.stop)
-            epochs, positions = np.divmod(positions, count)
-            rows = np.stack([epochs, positions], axis=1)
-            for epoch in np.unique(epochs).tolist():
-                if epoch not in orders:
-                    orders = {epoch: order(count, self.seed, epoch, chunks)}
-                here = epochs == epoch
-                rows[here, 1] = orders[epoch][positions[here]]
-            yield rows
-
-
 @dataclass(frozen=True, eq=False)
 class _Training:
     """(epoch, example) of every row -> Batch, or what is wrong with an image. Works in a worker."""
@@ -185,11 +144,11 @@ class _Training:
 
     def __getitem__(self, rows: np.ndarray) -> "Batch | Exception":
         images = torch.empty(len(rows), 3, *self.preprocessing.size, dtype=torch.uint8)
-        stream = _Stream(self.seed, _AUGMENT)
+        stream = Stream(self.seed, AUGMENT)
         for row, (epoch, index) in enumerate(rows.tolist()):
+            random = stream.at(epoch, index)
             try:
-                picture = open_image(self.source[index][0], self.source.name(index))
-                random = stream.at(epoch, index)
+                picture = _open(self.source, index)
                 images[row] = augment(picture, self.augmentation, self.preprocessing, random)
             except (BadImage, OSError) as error:
                 return error
@@ -206,17 +165,18 @@ class _Evaluation:
     part: range
 
     def __getitem__(self, number: int) -> "Batch | Exception":
-        indices = number * self.batch + np.arange(self.part.start, self.part.stop)
         count = len(self.source)
+        indices = number * self.batch + np.arange(self.part.start, self.part.stop)
+        is_padding = indices >= count
         images = torch.zeros(len(indices), 3, *self.preprocessing.size, dtype=torch.uint8)
-        for row, index in enumerate(indices[indices < count].tolist()):
+        for row, index in enumerate(indices[~is_padding].tolist()):
             try:
-                picture = open_image(self.source[index][0], self.source.name(index))
-                images[row] = self.preprocessing(picture)
+                images[row] = self.preprocessing(_open(self.source, index))
             except (BadImage, OSError) as error:
                 return error
+        # A padding row has a black image, the target 0, and the index of the last example.
         batch = _batch(self.source, images, indices.clip(max=count - 1))
-        padding = torch.from_numpy(indices >= count)
+        padding = torch.from_numpy(is_padding)
         batch.targets[padding] = 0
         batch.real[padding] = False
         return batch
@@ -227,15 +187,22 @@ def _prepared(
 ) -> Iterator[Batch]:
     """The batch of every step, prepared by worker processes."""
     build.source.prepare()
-    example = 3 * math.prod(build.preprocessing.size)
+    example_bytes = 3 * math.prod(build.preprocessing.size)
     if build.source.target == "classes":
-        example += 4 * len(build.source.labels)  # a row of ones and zeros
-    return in_order(build, steps, workers, pin, size=len(build.part) * example)
+        example_bytes += 4 * len(build.source.labels)  # a float32 row of ones and zeros
+    return in_order(build, steps, workers, pin, size=len(build.part) * example_bytes)
 
 
-def _stacked(parts: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
-    for images, indices in parts:
+def _stacked(steps: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
+    """The batch of every step, from its images and the indices of its examples."""
+    for images, indices in steps:
         yield _batch(source, images, indices.numpy())
+
+
+def _open(source: Source, index: int) -> Picture:
+    """The picture of an example. Raises BadImage, and OSError if reading may succeed later."""
+    data, _ = source[index]
+    return open_image(data, source.name(index))
 
 
 def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
@@ -252,24 +219,10 @@ def _part(batch: int, share: tuple[int, int]) -> range:
         raise ValueError(
             f"a batch of {batch} cannot be shared equally: this is rank {rank} of {world_size}"
         )
-    return range(batch // world_size * rank, batch // world_size * (rank + 1))
+    rows = batch // world_size
+    return range(rows * rank, rows * (rank + 1))
 
 
 def _check_workers(workers: int) -> None:
     if workers < 0:
         raise ValueError(f"workers is {workers}; it is 0 or more")
-
-
-class _Stream:
-    """Random numbers of their own for everything that is ever drawn: Philox counts in its key's name, so none overlap."""
-
-    def __init__(self, seed: int, purpose: int):
-        self.bits = np.random.Philox(key=(seed, purpose))
-        self.random = np.random.Generator(self.bits)
-        self.state = self.bits.state
-
-    def at(self, epoch: int, index: int) -> np.random.Generator:
-        """The generator, at the beginning of what an example in an epoch has. To be used up before the next call."""
-        self.state["state"]["counter"][:] = 0, 0, epoch, index
-        self.bits.state = self.state
-        return self.random
