@@ -114,37 +114,56 @@ def test_every_setting_of_a_command_is_read_by_it(command):
     )
 
 
-def test_nothing_heavy_is_imported_with_vitkit():
-    heavy = [
-        "torch",
-        "torchvision",
-        "matplotlib",
-        "sklearn",
-        "pyarrow",
-        "numpy",
-        "PIL",
-        "rich",
-        "tyro",
-    ]
-    code = f"import sys, vitkit; print([m for m in {heavy} if m in sys.modules])"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "[]\n"
-    )
-
-
-def test_using_a_model_needs_no_pictures_or_tables():
+def imported_by(*argv: str) -> set[str]:
+    """The packages, and the rooms of vitkit, that a command imports in a process of its own."""
     code = (
-        "import sys, vitkit; vitkit.create('mu/16'); "
-        "print([m for m in 'torchvision matplotlib sklearn pyarrow'.split() if m in sys.modules])"
+        "import sys; from vitkit.cli import main; status = main(sys.argv[1:]); "
+        "sys.stderr.write(' '.join(sys.modules)); sys.exit(status)"
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "[]\n"
+    run = subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True
+    )
+    modules = run.stderr.split("\n")[-1].split()
+    return {part for module in modules for part in (module.split(".")[0], module)}
+
+
+PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow"}
+COMPILERS = {"torch._dynamo", "torch._inductor", "torch.distributed.checkpoint"}
+PEERS = {"timm", "transformers", "datasets", "huggingface_hub", "fsspec"}
+TRAINING = {"vitkit.train", "vitkit.objectives", "vitkit.recipes", "vitkit.studies"}
+HEAVY = PICTURES_AND_TABLES | COMPILERS | PEERS | TRAINING
+
+
+def test_importing_vitkit_imports_nothing_heavy():
+    code = "import sys, vitkit; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(run.stdout.split())
+    assert not {"torch", "numpy", "PIL", "rich", "tyro"} & set(run.stdout.split())
+
+
+def test_the_overview_imports_no_torch():
+    assert not {"torch", "numpy", "tyro"} & imported_by("--help")
+
+
+def test_using_a_model_imports_what_it_needs(tmp_path, photographs):
+    """The light paths: what somebody waits for who wants one answer."""
+    model = str(tmp_path / "model")
+    create = (
+        "import sys; from vitkit.data import Preprocessing; from vitkit import Classifier, create, save; "
+        "model = create('mu/16', classes=2, image=(32, 32)); "
+        "save(Classifier(model, Preprocessing(size=(32, 32)), ('blue', 'red')), sys.argv[1]); "
+        "print(*sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", create, model], capture_output=True, text=True, check=True
+    )
+    assert not HEAVY & set(run.stdout.split())
+
+    image = str(next(photographs.glob("red/*.jpg")))
+    for command in (["predict", model, image], ["show", model], ["models"]):
+        assert not HEAVY & imported_by(*command), command
+    assert not (HEAVY - {"sklearn", "scipy", "pyarrow"}) & imported_by(
+        "evaluate", model, str(photographs)
     )
 
 

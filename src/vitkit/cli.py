@@ -69,11 +69,7 @@ def _unknown(name: str) -> str:
 
 def _run_and_report(command: Command, words: list[str]) -> int:
     """Run a command; errors that a user can cause become a sentence, and every end an exit status."""
-    import torch
-
-    from vitkit.data import WorkerDied
-    from vitkit.system.ranks import PeerFailed, RankLost
-    from vitkit.train import Interrupted
+    from vitkit.system.errors import Interrupted, PeerFailed, RankLost, WorkerDied
 
     try:
         return _run(command, words)
@@ -89,11 +85,13 @@ def _run_and_report(command: Command, words: list[str]) -> int:
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1
-    except torch.OutOfMemoryError as error:
-        advice = "out of memory: use a smaller --micro-batch, or --recompute"
-        return _complain(f"{advice} ({str(error).splitlines()[0]})")
     except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
         return _complain(str(error))
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, named without importing torch
+            raise
+        advice = "out of memory: use a smaller --micro-batch, or --recompute"
+        return _complain(f"{advice} ({str(error).splitlines()[0]})")
 
 
 def _complain(sentence: str) -> int:

@@ -4,7 +4,6 @@ from vitkit.data.augmentation import Augmentation, Draw, apply, augment, draw, p
 from vitkit.data.check import check_images
 from vitkit.data.dataset import from_dataset
 from vitkit.data.engine.resident import decoded
-from vitkit.data.engine.workers import WorkerDied
 from vitkit.data.images import BadImage, Picture, open_image
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
 from vitkit.data.mix import mix, uniforms
@@ -22,6 +21,7 @@ from vitkit.data.sources import (
 )
 from vitkit.data.tables import Columns
 from vitkit.data.targets import Target
+from vitkit.system.errors import WorkerDied
 
 __all__ = [
     "Augmentation",

@@ -18,18 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from vitkit.system.errors import PeerFailed, RankLost
 from vitkit.system.machine import Precision, pick_device
 from vitkit.system.watchdog import PATIENCE, watchdog
 
 T = TypeVar("T")
-
-
-class RankLost(RuntimeError):
-    """A rank died, or does not answer; the message says what is known of it."""
-
-
-class PeerFailed(RuntimeError):
-    """Another rank was the first to fail and says why; this one ends in silence."""
 
 
 class World(NamedTuple):

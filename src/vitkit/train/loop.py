@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 
 from vitkit.data import default_workers, train_batches
+from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.span import due
@@ -23,7 +24,7 @@ from vitkit.train.recover import skip
 from vitkit.train.run import Run, locked, record_run
 from vitkit.train.state import State
 from vitkit.train.step import gradient, set_rates, update
-from vitkit.train.stop import Interrupted, stoppable
+from vitkit.train.stop import stoppable
 from vitkit.weights import Classifier, load
 
 

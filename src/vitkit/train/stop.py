@@ -5,12 +5,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vitkit.system.errors import Interrupted
 from vitkit.system.ranks import any_rank, world
 from vitkit.system.watchdog import watchdog
-
-
-class Interrupted(Exception):
-    """The run was asked to stop, saved itself and can be continued by the same command."""
 
 
 class Stop:

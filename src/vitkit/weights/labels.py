@@ -1,5 +1,7 @@
 """Names of classes: a model's own, ImageNet's, or numbers."""
 
+from pathlib import Path
+
 
 def numbered(classes: int) -> tuple[str, ...]:
     """Names for classes that nobody named: "0", "1", ..."""
@@ -12,13 +14,12 @@ def counted(classes: int) -> str:
 
 
 def imagenet_labels() -> tuple[str, ...]:
-    """The names of ImageNet-1k's classes, in the order that every published model has; no name twice."""
-    from torchvision.models import ViT_B_16_Weights
+    """The names of ImageNet-1k's classes, in the order that every published model has; no name twice.
 
-    names = list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])
-    for i, name in {134: "crane (bird)", 517: "crane (machine)", 639: "maillot, tank suit"}.items():
-        names[i] = name
-    return tuple(names)
+    Where two classes share a name ("crane"), it says which is meant. They are in a file of ours,
+    for importing the libraries that have such a list takes longer than a prediction.
+    """
+    return tuple(Path(__file__).with_name("imagenet_classes.txt").read_text("utf-8").splitlines())
 
 
 def usual_labels(classes: int) -> tuple[tuple[str, ...] | None, list[str]]:

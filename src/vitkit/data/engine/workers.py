@@ -18,14 +18,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from vitkit.system.errors import WorkerDied
+
 AHEAD = 2  # batches that each worker prepares before they are asked for
 ORPHANED = 0.5  # seconds, at most, that a worker outlives the main process
 # Workers are forked where that is safe: at once, and they share what the source holds in memory.
 START = "fork" if sys.platform.startswith("linux") else "spawn"
-
-
-class WorkerDied(RuntimeError):
-    """A process that prepares batches was killed; the message says what to do."""
 
 
 def in_order(build, steps, workers: int, pin: bool = False, size: int = 0) -> Iterator:
