@@ -1,55 +1,67 @@
-"""What the machine gives us, whatever it says of itself."""
+"""CPUs, devices and precision: what a process may use of its machine."""
 
 import os
 
 import pytest
 import torch
 
-from vitkit.system import machine
+from vitkit.system.machine import autocast, cpus, pick_device, slow
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def host_of_64(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("max 100000", None),
+        ("max 100000", 64),
         ("200000 100000", 2),
         ("150000 100000", 1),
         ("50000 100000", 1),
-        ("nonsense", None),
+        ("nonsense", 64),
     ],
 )
-def test_the_quota_of_a_container(content, expected, tmp_path, monkeypatch):
+def test_a_container_has_the_cpus_of_its_quota(content, expected, host_of_64, tmp_path):
     (tmp_path / "cpu.max").write_text(content)
-    real = machine.Path
-    monkeypatch.setattr(
-        machine, "Path", lambda path: real(str(path).replace("/sys/fs/cgroup", str(tmp_path)))
-    )
-    assert machine._quota() == expected
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert machine.cpus() == (expected or 64)
+    assert cpus(tmp_path) == expected
 
 
-def test_devices():
-    assert machine.pick_device("cpu") == torch.device("cpu")
-    assert machine.pick_device().type in ("cpu", "cuda", "mps")
+@pytest.mark.parametrize(("quota", "expected"), [("-1", 64), ("300000", 3)])
+def test_the_quota_of_older_control_groups(quota, expected, host_of_64, tmp_path):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert cpus(tmp_path) == expected
+
+
+def test_the_ranks_of_a_machine_share_its_cpus(host_of_64, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert cpus(tmp_path) == 8
+
+
+def test_a_device_that_is_not_there_is_a_sentence():
+    assert pick_device("cpu") == CPU
+    assert pick_device().type in ("cpu", "cuda", "mps")
     with pytest.raises(ValueError, match="no device 'abacus' on this machine; there is"):
-        machine.pick_device("abacus")
+        pick_device("abacus")
 
 
-def test_precision():
+def test_autocast_computes_products_in_the_precision():
     a = torch.randn(4, 4)
-    with machine.autocast(torch.device("cpu"), "bfloat16"):
+    with autocast(CPU, "bfloat16"):
         assert (a @ a).dtype == torch.bfloat16
-    with machine.autocast(torch.device("cpu"), "float32"):
+    with autocast(CPU, "float32"):
         assert (a @ a).dtype == torch.float32
 
 
-def test_bfloat16_is_slow_where_it_is_emulated(monkeypatch):
-    for there in (True, False):
-        monkeypatch.setattr(
-            torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda there=there: there
-        )
-        assert machine.slow(torch.device("cpu"), "bfloat16") is not there
-        assert not machine.slow(torch.device("cpu"), "float32") and not machine.slow(
-            torch.device("cuda"), "bfloat16"
-        )
+@pytest.mark.parametrize("supported", [True, False])
+def test_bfloat16_is_slow_on_a_cpu_without_its_instructions(supported, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    assert slow(CPU, "bfloat16") is not supported
+    assert not slow(CPU, "float32")
+    assert not slow(torch.device("cuda"), "bfloat16")

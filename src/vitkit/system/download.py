@@ -1,8 +1,10 @@
-"""The one way to download a file: continued where it broke off, checked, and there whole or not at all.
+"""The one way to download a file: continued where it broke off, checked, and there whole or not at
+all.
 
-By the standard library, not by fsspec, which reads data from everywhere (remote.py): its HTTP needs ten more packages
-(13 MB, 0.4 s to import), takes twice as long for a local server's 200 MB, starts over after a break, and does not pass on
-the md5 that Google's storage states.
+With the standard library, not with fsspec, which reads data from everywhere (remote.py). fsspec's
+HTTP needs ten more packages (13 MB, 0.4 s to import), takes twice as long for 200 MB from a local
+server, starts over when a download breaks off, and does not pass on the md5 that Google's storage
+states.
 """
 
 import base64
@@ -13,8 +15,14 @@ from http.client import HTTPMessage
 from pathlib import Path
 from typing import NamedTuple
 
-TIMEOUT = 30  # seconds without an answer
-CHUNK = 2**20  # bytes
+TIMEOUT = 30  # seconds to wait for an answer
+CHUNK = 2**20  # bytes to read at once
+
+# HTTP statuses
+PARTIAL_CONTENT = 206
+FORBIDDEN = 403  # Google's storage says so for a file that is not there
+NOT_FOUND = 404
+RANGE_NOT_SATISFIABLE = 416
 
 
 class Expected(NamedTuple):
@@ -23,14 +31,15 @@ class Expected(NamedTuple):
     size: int
     """In bytes."""
     md5: str | None
-    """In base64, if it says so."""
+    """In base64; None if the server does not say it."""
 
 
 def download(url: str, target: Path) -> Path:
-    """Download a file to `target`, with a progress bar, and return that; if it is there already, nothing is asked.
+    """Downloads a file to `target`, with a progress bar, and returns `target`. A file that is there
+    already is not downloaded again.
 
-    What comes is kept beside it (.part), and continued when this is called again. Raises FileNotFoundError if the server
-    has no such file, OSError for a download that breaks off or arrives damaged.
+    Until it is complete it is called *.part; a later call continues it. Raises FileNotFoundError if
+    the server has no such file, OSError for a download that breaks off or arrives damaged.
     """
     if target.is_file():
         return target
@@ -39,10 +48,12 @@ def download(url: str, target: Path) -> Path:
     try:
         expected = _receive(url, part, target.name)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # all of it was there, or more than there is
+        if error.code == RANGE_NOT_SATISFIABLE:
+            # The part is as long as the file or longer, so it belongs to another version: start
+            # over
             part.unlink()
             return download(url, target)
-        if error.code in (403, 404):
+        if error.code in (FORBIDDEN, NOT_FOUND):
             raise FileNotFoundError(f"{url}: there is no such file") from error
         raise OSError(f"{url}: the server answers {error.code}") from error
     except OSError as error:
@@ -57,12 +68,15 @@ def download(url: str, target: Path) -> Path:
 
 
 def _receive(url: str, part: Path, name: str) -> Expected:
-    """Add what is missing to a part of the file. Raises OSError."""
-    present = part.stat().st_size if part.is_file() else 0
-    headers = {"Range": f"bytes={present}-"} if present else {}
+    """Appends what is missing to `part`. Raises OSError."""
+    present = 0
+    headers = {}
+    if part.is_file():
+        present = part.stat().st_size
+        headers = {"Range": f"bytes={present}-"}
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-        if answer.status != 206:  # the server sends all of it
+        if answer.status != PARTIAL_CONTENT:  # the server sends the whole file
             present = 0
         size = present + int(answer.headers["Content-Length"])
         _write(answer, part, present, size, name)
@@ -70,7 +84,7 @@ def _receive(url: str, part: Path, name: str) -> Expected:
 
 
 def _write(answer, part: Path, present: int, size: int, name: str) -> None:
-    """Write what comes behind what is present, and show how far it is."""
+    """Writes an answer to `part`, after the bytes that are present, under a progress bar."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -98,7 +112,7 @@ def _write(answer, part: Path, present: int, size: int, name: str) -> None:
 
 
 def _md5(headers: HTTPMessage) -> str | None:
-    """The md5 among the hashes that Google's storage states: "crc32c=...,md5=..." on one line or several."""
+    """The md5 in Google's header x-goog-hash: "crc32c=...,md5=...", on one line or several."""
     for line in headers.get_all("x-goog-hash", []):
         for digest in line.split(","):
             kind, _, value = digest.strip().partition("=")
@@ -108,7 +122,7 @@ def _md5(headers: HTTPMessage) -> str | None:
 
 
 def _check(part: Path, expected: Expected, url: str) -> None:
-    """Raise OSError unless the file is whole; a damaged one is deleted."""
+    """Raises OSError unless the file is whole. A damaged one is deleted, a short one kept."""
     size = part.stat().st_size
     if size < expected.size:
         raise OSError(

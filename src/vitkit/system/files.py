@@ -1,4 +1,4 @@
-"""Files of this machine: written whole or not at all, and where downloads and indices are kept."""
+"""Files on this machine: written whole or not at all, and the cache of downloads and indices."""
 
 import json
 import os
@@ -13,28 +13,30 @@ from secrets import token_hex
 def cache_dir() -> Path:
     """Where downloads and indices are kept: $VITKIT_CACHE, or vitkit in the user's cache
     directory."""
-    if chosen := os.environ.get("VITKIT_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitkit"
+    if own := os.environ.get("VITKIT_CACHE"):
+        return Path(own)
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user_cache) / "vitkit"
 
 
 def on_this_machine(path: Path) -> Path:
-    """The same path. Raises ValueError for an address, which Path has made a folder named "s3:" of:
-    results are written here."""
+    """The same path. Raises ValueError for an address such as s3://bucket: results are written to
+    this machine, and Path would make a folder called "s3:"."""
     if re.match(r"[a-z][a-z0-9+.\-]+:/", str(path), re.IGNORECASE):
+        address = str(path).replace(":/", "://", 1)  # Path makes one slash of two
         raise ValueError(
-            f"{str(path).replace(':/', '://', 1)} is an address, and results are written to a folder of this machine or of a "
-            f"file system that it has mounted; give such a folder, and copy it afterwards"
+            f"{address} is an address, and results are written to a folder of this machine or of a "
+            "file system that it has mounted; give such a folder, and copy it afterwards"
         )
     return path
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Another path to write to, which becomes this one once all of it is on the disk; of one that
-    fails nothing is left.
+    """A temporary path to write to. When the block ends and all of it is on the disk, it is renamed
+    to `path`; if the block fails, it is deleted.
 
-    Its name is nobody else's, so that several may write the same file. Raises OSError.
+    Its name is random, so that several processes may write the same file. Raises OSError.
     """
     new = path.with_name(f"{path.name}.{token_hex(4)}.new")
     try:
@@ -47,21 +49,21 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """A file that is there whole or not at all. Raises OSError."""
+    """Write a file, whole or not at all. Raises OSError."""
     with whole(path) as new:
         new.write_bytes(data)
 
 
 def write_json(path: Path, value: dict) -> None:
-    """A JSON file that is there whole or not at all. Raises OSError."""
+    """Write a JSON file, whole or not at all. Raises OSError."""
     write_whole(path, json.dumps(value, indent=1, ensure_ascii=False).encode())
 
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """Another directory to write to, which takes the place of this one once it is complete.
+    """A temporary directory to write to, which replaces `path` when the block ends.
 
-    Of one that fails nothing stays, and what was at `path` is there as before. Raises OSError.
+    If the block fails, it is deleted, and what was at `path` stays as it was. Raises OSError.
     """
     new = path.with_name(path.name + ".new")
     old = path.with_name(path.name + ".old")
@@ -69,6 +71,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
     new.mkdir(parents=True)
     try:
         yield new
+        # A directory cannot be renamed onto one with files in it, so the old one steps aside
         shutil.rmtree(old, ignore_errors=True)
         if path.exists():
             path.rename(old)

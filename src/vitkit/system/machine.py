@@ -1,4 +1,4 @@
-"""The machine that this process has: CPUs, devices, arithmetic, and where files are kept."""
+"""The machine that this process runs on: its CPUs, its devices, and the arithmetic on them."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
@@ -9,56 +9,66 @@ import torch
 
 Precision = Literal["float32", "bfloat16"]
 
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # where Linux tells a container its limits
 
-def cpus() -> int:
+
+def cpus(control_group: Path = CONTROL_GROUP) -> int:
     """CPUs that this process may use, at least 1.
 
-    That is the affinity mask or the container's quota, whichever is less, shared with the other ranks
-    of the machine. A container on a 64-core host often owns two; as many workers as cores would fight
-    over those.
+    That is the affinity mask or the container's quota, whichever is less, divided among the ranks
+    on this machine. A container on a 64-core host often owns two CPUs; 64 workers would fight over
+    them.
     """
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
-    quota = _quota()
+    quota = _quota(control_group)
     if quota is not None:
         count = min(count, quota)
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # set by torchrun
     return max(1, count // processes)
 
 
-def _quota() -> int | None:
-    """CPUs that the control group grants, rounded down; None if nothing limits them."""
-    try:  # version 2: "max 100000" or "200000 100000"
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+def _quota(control_group: Path) -> int | None:
+    """CPUs that the control group grants, rounded down; None if nothing limits them.
+
+    The kernel states them as microseconds of CPU time in each period.
+    """
+    version_1 = control_group / "cpu"
+    try:  # version 2, one file: "200000 100000", or "max 100000" without a limit
+        quota, period = (control_group / "cpu.max").read_text().split()
     except (OSError, ValueError):
-        try:  # version 1: -1 is no limit
-            quota = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text().strip()
-            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
+        try:  # version 1, two files: "200000", or "-1" without a limit
+            quota = (version_1 / "cpu.cfs_quota_us").read_text().strip()
+            period = (version_1 / "cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
     if not quota.isdecimal() or not period.isdecimal():
-        return None
+        return None  # "max" and "-1" are no decimals
     return max(1, int(quota) // int(period))
 
 
 def pick_device(name: str = "auto") -> torch.device:
     """The named device, or for "auto" the best there is: CUDA, then Apple's MPS, then the CPU.
 
-    Each rank of a machine has a GPU of its own. Raises ValueError, with what there is, for a device
-    that this machine does not have.
+    Under torchrun each rank of a machine gets a GPU of its own. Raises ValueError for a device that
+    this machine does not have, and says which it has.
     """
+    # What there is, the best first
     devices = ["cpu"]
     if torch.backends.mps.is_available():
         devices.insert(0, "mps")
     if torch.cuda.is_available():
         devices.insert(0, "cuda")
     best = devices[0]
+
+    # Which one is meant
     if name in ("auto", "cuda") and best == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     if name == "auto":
         return torch.device(best)
 
+    # Whether it is there: "cuda:1" is kind "cuda", index "1"
     kind, _, index = name.partition(":")
     count = 1
     if kind == "cuda":
@@ -76,15 +86,16 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager:
-    """Where matrix products run in bfloat16, with float32 weights, or everything in float32."""
+    """A context in which matrix products run in bfloat16, on float32 weights; or one that changes
+    nothing, for float32."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
 
 
 def slow(device: torch.device, precision: Precision) -> bool:
-    """Whether the processor has no bfloat16 instructions, so that it is many times slower there
-    than float32."""
+    """Whether this precision is many times slower than float32: bfloat16 on a CPU that lacks the
+    instructions for it."""
     if precision == "float32" or device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -1,4 +1,4 @@
-"""Progress on the terminal, for what takes a while."""
+"""Progress bars on the terminal, for work that takes longer than a moment."""
 
 import threading
 import time
@@ -11,17 +11,19 @@ Shown = Callable[[Iterable, int], Iterable]  # (items, how many) -> the same ite
 
 
 def silent(items: Iterable, total: int) -> Iterable:
-    """The same items, and nothing on the terminal."""
+    """The same items, without a bar."""
     return items
 
 
 def bar(text: str) -> Shown:
-    """A function (items, total) -> the same items, under a progress bar once they have taken a while."""
+    """A function (items, total) -> the same items; a bar appears once they have taken PATIENCE."""
 
     def shown(items: Iterable, total: int) -> Iterator:
         began = time.monotonic()
         done = 0
         items = iter(items)
+
+        # Without a bar, until there is need for one
         for item in items:
             yield item
             done += 1
@@ -29,6 +31,8 @@ def bar(text: str) -> Shown:
                 break
         else:
             return
+
+        # The remaining items under a bar. rich takes a while to import: only here
         from rich.console import Console
         from rich.progress import track
 
@@ -39,24 +43,27 @@ def bar(text: str) -> Shown:
 
 @contextmanager
 def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
-    """A progress bar, once it has taken a while, of what other processes do; count() tells how much is done."""
-    over = threading.Event()
+    """A bar of work that other processes do while this block runs; it appears after PATIENCE.
+
+    count() tells how much of `total` is done.
+    """
+    ended = threading.Event()
 
     def show() -> None:
-        if over.wait(PATIENCE):
+        if ended.wait(PATIENCE):  # the work was quick
             return
         from rich.console import Console
         from rich.progress import Progress
 
-        with Progress(console=Console(stderr=True), transient=True) as shown:
-            task = shown.add_task(text, total=total)
-            while not over.wait(0.2):
-                shown.update(task, completed=count())
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(text, total=total)
+            while not ended.wait(0.2):
+                progress.update(task, completed=count())
 
-    shows = threading.Thread(target=show, daemon=True)
-    shows.start()
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        over.set()
-        shows.join()
+        ended.set()
+        thread.join()

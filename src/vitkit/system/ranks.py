@@ -1,9 +1,9 @@
-"""The other processes of the same run.
+"""The processes of one run, and what they tell each other.
 
 torchrun starts a run of several processes, its ranks, each with a device of its own.
-`process_group()` makes them one run: FSDP2 shards the learner, every batch is shared out, and
-counts are summed over ranks. In a run of one process all of this is the identity. With
-train/state.py and the watchdog this is the only file that names torch.distributed.
+`process_group()` makes them one run: FSDP2 shards the model, each rank takes its share of a batch,
+and sums go over all ranks. In a run of one process every function here does nothing or returns its
+argument. Only this file, the watchdog and train/state.py name torch.distributed.
 """
 
 import os
@@ -40,47 +40,52 @@ def world() -> World:
 
 
 def on_rank_0() -> bool:
-    """Whether this is the process that speaks and writes."""
+    """Whether this is the process that prints and writes."""
     return world().rank == 0
 
 
 @contextmanager
 def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.device]:
-    """The device of this process, within the process group of all that torchrun started.
+    """A block in which this process belongs to the process group of its run; yields its device.
 
-    Alone, or inside of another process group, it is the device only. An error of several ranks is
-    raised by the first to fail, in the others it becomes a PeerFailed. RankLost is raised when a rank
-    dies; when one hangs for `patience` seconds, the process says which and ends with status 1.
+    A process that runs alone, or is in a process group already, only gets its device.
+
+    An error is raised on the rank that fails first, and becomes a PeerFailed on the others.
+    RankLost is raised if a rank dies. If one hangs for `patience` seconds, the others say which,
+    and end with status 1.
     """
-    chosen = pick_device(device)
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
+    own_device = pick_device(device)
+    if own_device.type == "cuda":
+        torch.cuda.set_device(own_device)  # NCCL and new tensors use the current device
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        yield chosen
+        yield own_device
         return
-    if chosen.type == "cuda" and ":" in device:
+    if own_device.type == "cuda" and ":" in device:
         raise ValueError(
             f"{device} is one GPU, and every process of torchrun needs its own; say --device cuda"
         )
 
-    # All ranks meet in a store. The watchdog is to come before the timeout of a collective
-    # operation: it knows who is missing.
+    # All ranks meet in a store. Collective operations time out later than the watchdog, because
+    # the watchdog can tell who is missing.
     timeout = timedelta(seconds=2 * patience + 30)
     store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timeout)))
     store = dist.PrefixStore(_session(store, rank, world_size), store)
     watchdog.begin(store, rank, world_size, patience)
     backend = "gloo"
-    if chosen.type == "cuda":
+    if own_device.type == "cuda":
         backend = "cpu:gloo,cuda:nccl"
+
+    # The run, and which rank reports its failure
     try:
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout
         )
-        yield chosen
+        yield own_device
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if not watchdog.first_to_fail():
             raise PeerFailed(str(error)) from error
         if any(word in str(error) for word in ("gloo", "NCCL", "Connection closed")):
+            # The backends' own errors: the fault is elsewhere
             raise RankLost(
                 f"rank {rank} lost contact with another one, which died or cannot be reached; "
                 "torchrun's own report says which. The same command continues from the last "
@@ -94,27 +99,33 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
 
 
 def _session(store: dist.Store, rank: int, world_size: int) -> str:
-    """A name that the ranks of this start share, and no other.
+    """A name that all ranks of this start share, and those of no other start: a prefix for their
+    keys.
 
-    torchrun keeps its store when it starts ranks again, and what those before them left there,
-    addresses above all, must not be taken for one's own. So rank 0 makes the name, and hands it to
-    everyone who is there until everyone has answered: those of an earlier start never will.
+    torchrun keeps its store when it restarts the ranks of a run. What the ranks of an earlier start
+    left there, above all their addresses, must not be taken for ours. So rank 0 makes up the name
+    and sends it to whoever has announced itself, again and again until every rank has confirmed it.
+    Ranks of an earlier start never confirm.
     """
+    # Announce this rank, by an id that no earlier start has
     own = uuid.uuid4().hex
     store.set(f"vitkit/here/{rank}", own)
+
+    # Other ranks wait for the name, and confirm it
     if rank > 0:
         session = store.get(f"vitkit/session/{own}").decode()  # waits until rank 0 has set it
         store.set(f"vitkit/there/{session}/{rank}", "")
         return session
 
+    # Rank 0 sends its own id as the name, until all have confirmed it
     missing = set(range(1, world_size))
-    limit = time.monotonic() + store.timeout.total_seconds()
+    deadline = time.monotonic() + store.timeout.total_seconds()
     while missing:
         for other in missing:
             if store.check([f"vitkit/here/{other}"]):
-                name = store.get(f"vitkit/here/{other}").decode()
-                store.set(f"vitkit/session/{name}", own)
-        if time.monotonic() > limit:
+                other_id = store.get(f"vitkit/here/{other}").decode()
+                store.set(f"vitkit/session/{other_id}", own)
+        if time.monotonic() > deadline:
             raise RankLost(f"rank {min(missing)} never came; look at its machine's log")
         time.sleep(0.02)
         missing = {other for other in missing if not store.check([f"vitkit/there/{own}/{other}"])}
@@ -122,10 +133,12 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
 
 
 def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
-    """The learner with its parameters shared out among the ranks (FSDP2).
+    """The learner (the model and its objective) with its parameters sharded among the ranks, by
+    FSDP2.
 
-    Each of `blocks` is gathered when it runs, the rest for the whole pass. Gradients are summed over
-    ranks, in float32. In a run of one process it is the learner as it was.
+    The parameters of each of `blocks` are gathered while it runs; those outside of them for a whole
+    forward and backward pass. Gradients are summed over ranks, in float32. In a run of one process
+    this returns the learner unchanged.
 
     Raises ValueError for BatchNorm, whose statistics would differ between ranks.
     """
@@ -143,7 +156,7 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
         register_fsdp_forward_method,
     )
 
-    # Parameters are gathered in this precision; the shards stay float32, as do activations.
+    # Parameters are gathered in this precision. Shards and activations stay float32.
     gathered_dtype = None
     if precision == "bfloat16":
         gathered_dtype = torch.bfloat16
@@ -152,23 +165,26 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
     )
     device = next(learner.parameters()).device
     mesh = init_device_mesh(device.type, (world().world_size,))
+    # The blocks first: the learner then takes the parameters that are in none of them
     for module in [*blocks, learner]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
-    # Losses are weighted by examples already, so gradients are summed, not averaged.
+    # FSDP averages gradients over ranks by default; our losses are weighted by examples already
     for module in learner.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    learner.gather = lambda: None  # FSDP's hooks around it gather what is beside the blocks
+
+    # A method to gather the parameters outside of the blocks: the work is done by FSDP's hooks
+    learner.gather = lambda: None
     register_fsdp_forward_method(learner, "gather")
     return learner
 
 
 @contextmanager
 def gathered(learner: nn.Module) -> Iterator[nn.Module]:
-    """The learner with the parameters beside its blocks whole, so that any of its modules can be
-    called alone."""
+    """A block in which the learner's parameters outside of its blocks are whole, so that any of its
+    modules can be called alone, not only its forward."""
     if world().world_size == 1:
         yield learner
         return
@@ -180,33 +196,34 @@ def gathered(learner: nn.Module) -> Iterator[nn.Module]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A sharded tensor in one piece, on every rank, which must all ask; any other as it is."""
+    """A sharded tensor in one piece; any other tensor as it is. Every rank must call this
+    together."""
     if hasattr(tensor, "full_tensor"):
         return tensor.full_tensor()
     return tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """This rank's part of a sharded tensor; any other as it is."""
+    """This rank's part of a sharded tensor; any other tensor as it is."""
     if hasattr(tensor, "to_local"):
         return tensor.to_local()
     return tensor
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """The sum of every rank's tensor, in place and returned."""
+    """Adds up the ranks' tensors, in place, and returns the tensor."""
     if world().world_size > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether it is so on any rank; every rank gets the same answer."""
+    """Whether the flag is set on any rank; every rank gets the same answer."""
     return bool(sum_over_ranks(torch.tensor(int(flag))))
 
 
 def from_every_rank(value: T) -> list[T]:
-    """What each rank has, in their order. Values are small and plain."""
+    """The ranks' values, in order of rank; small values that can be pickled."""
     if world().world_size == 1:
         return [value]
     values: list = [None] * world().world_size
@@ -215,18 +232,19 @@ def from_every_rank(value: T) -> list[T]:
 
 
 def from_rank_0(make: Callable[[], T]) -> T:
-    """What `make` returns on rank 0, which alone calls it; its error is raised on every rank."""
+    """Calls `make` on rank 0 alone; every rank gets its result, or raises its error."""
     if world().world_size == 1:
         return make()
-    result, failure = None, None
+    result = None
+    failure = None
     if on_rank_0():
         try:
             result = make()
         except (ValueError, OSError) as error:
             failure = error
-    shared = [result, failure]
-    dist.broadcast_object_list(shared)
-    result, failure = shared
+    message = [result, failure]
+    dist.broadcast_object_list(message)  # fills it in on the other ranks
+    result, failure = message
     if failure is not None:
         raise failure
     return result

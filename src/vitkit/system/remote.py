@@ -1,6 +1,8 @@
-"""Files wherever they lie: local paths, and addresses (https://, s3://, gs://, hf:// ...) that fsspec opens.
+"""Files wherever they are: local paths, and addresses (https://, s3://, gs://, hf:// ...), which
+fsspec opens.
 
-Patterns: "train-{000..146}.tar" and "a/{x,y}.parquet" are written out, "*", "?" and "[...]" match what is there.
+A pattern may name several files. Braces are expanded, whether the files are there or not:
+"train-{000..146}.tar", "a/{x,y}.parquet". Wildcards ("*", "?", "[...]") match files that are there.
 """
 
 import glob
@@ -10,44 +12,47 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ATTEMPTS = 4  # at reading from elsewhere, 1, 2 and 4 seconds apart
-BLOCK = 8 << 20  # bytes fetched at once of a remote file that is read from its beginning to its end
-MOST_FILES = 100_000  # of a pattern
+ATTEMPTS = 4  # to read from elsewhere, 1, 2 and 4 seconds apart
+BLOCK = 8 << 20  # bytes to fetch at once of a remote file that is read from start to end
+MOST_FILES = 100_000  # that a pattern may name
 WILDCARDS = "*?["
-_BRACES = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"\{([^{}]*)\}")  # the innermost
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.\-]+://", re.IGNORECASE)
-_NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")  # 000..146
 
 
 def is_address(where: str) -> bool:
-    """Whether this is read through fsspec: anything with a scheme."""
+    """Whether this is an address, which fsspec reads: anything with a scheme, such as s3://."""
     return bool(_ADDRESS.match(where))
 
 
 def is_pattern(where: str) -> bool:
-    """Whether this may name several files, unless a file or folder of that very name is there."""
+    """Whether this may name several files. A file may be called so too: callers look for that
+    first."""
     return any(sign in where for sign in "{" + WILDCARDS)
 
 
 def plain(where: str) -> str:
-    """The same without what follows "?" in an address of the web, such as a signature; there it is no wildcard."""
+    """A web address without its query, such as a signature: there "?" is no wildcard. Other names
+    as they are."""
     if where.lower().startswith(("http://", "https://")):
         return where.partition("?")[0]
     return where
 
 
 def suffix(where: str) -> str:
-    """ ".parquet" and the like, of a file or an address; "" where there is none."""
+    """The ending of a path or an address in lower case, such as ".parquet"; "" if there is none."""
     return Path(plain(where)).suffix.lower()
 
 
 def expand(where: str) -> list[str]:
-    """The files that a path, an address or a pattern of either names, sorted; a folder is all the files in it.
+    """The files that a path, an address or a pattern of either names, sorted.
 
-    Raises ValueError for a pattern that matches nothing, OSError for an address that does not answer.
+    The address of a folder names all files in it. Raises ValueError for a pattern that matches
+    nothing, OSError for an address that does not answer.
     """
     files = []
-    for name in _written_out(where):
+    for name in _expand_braces(where):
         if is_address(name):
             files += _remote_files(name)
         elif _has_wildcards(name):
@@ -56,83 +61,91 @@ def expand(where: str) -> list[str]:
             files.append(name)
     if not files:
         raise ValueError(f"{where} matches no file")
-    return sorted(dict.fromkeys(files))
+    return sorted(set(files))
 
 
 def _has_wildcards(name: str) -> bool:
     return any(sign in name for sign in WILDCARDS)
 
 
-def _written_out(where: str) -> list[str]:
-    """The names that braces stand for. Raises ValueError for too many."""
-    done = []
-    waiting = [where]
-    while waiting:
-        name = waiting.pop()
+def _expand_braces(where: str) -> list[str]:
+    """All names that a pattern with braces stands for. Raises ValueError for too many."""
+    names = []
+    to_expand = [where]
+    while to_expand:
+        name = to_expand.pop()
         match = _BRACES.search(name)
         if not match:
-            done.append(name)
+            names.append(name)
             continue
-        before, after = name[: match.start()], name[match.end() :]
-        waiting += [before + choice + after for choice in _choices(match[1])]
-        if len(done) + len(waiting) > MOST_FILES:
+        before = name[: match.start()]
+        after = name[match.end() :]
+        to_expand += [before + choice + after for choice in _choices(match[1])]
+        if len(names) + len(to_expand) > MOST_FILES:
             raise ValueError(f"{where} stands for more than {MOST_FILES:,} files")
-    return done
+    return names
 
 
 def _choices(braces: str) -> list[str]:
-    """What "000..146" or "x,y" stands for."""
-    numbers = _NUMBERS.fullmatch(braces)
-    if not numbers:
+    """What is between braces, as a list: "x,y" is ["x", "y"], "08..10" is ["08", "09", "10"]."""
+    match = _RANGE.fullmatch(braces)
+    if not match:
         return braces.split(",")
-    first, last = int(numbers[1]), int(numbers[2])
-    width = len(numbers[1])
-    return [f"{i:0{width}d}" for i in range(first, last + 1)[: MOST_FILES + 1]]
+    first, last = match.groups()
+    numbers = range(int(first), int(last) + 1)
+    digits = len(first)  # leading zeros count
+    return [f"{number:0{digits}d}" for number in numbers[: MOST_FILES + 1]]
 
 
 def _remote_files(address: str) -> list[str]:
-    """The files that an address names: a pattern, a file, or all in a folder. Raises OSError."""
+    """The files that an address names: those of a pattern, those in a folder, or one file. Raises
+    OSError."""
 
-    def list_them(system, path: str) -> list[str]:
+    def list_files(system, path: str) -> list[str]:
         if _has_wildcards(plain(path)):
             paths = system.glob(path)
         elif suffix(path) and not address.endswith("/"):
-            return [address]  # a file; asking first would cost an answer for each
+            return [address]  # a file: to ask whether it is there would cost a request for each
         elif system.isdir(path):
-            paths = [inner for inner in system.ls(path, detail=False) if Path(inner).suffix]
+            listed = system.ls(path, detail=False)
+            paths = [entry for entry in listed if Path(entry).suffix]  # no folders
         elif system.exists(path):
             paths = [path]
         else:
             raise FileNotFoundError
         return [system.unstrip_protocol(path) for path in paths]
 
-    return _patiently(list_them, address)
+    return _patiently(list_files, address)
 
 
 def open_file(path: str):
-    """A file opened for reading bytes, from anywhere; of remote ones a BLOCK is fetched at once. Raises OSError."""
+    """Opens a local or remote file for reading bytes. A remote one is fetched BLOCK by BLOCK.
+    Raises OSError."""
     if not is_address(path):
         return open(path, "rb")  # noqa: PTH123 the caller's to close
     return io.BufferedReader(_Remote(path), BLOCK)
 
 
 def parquet_file(path: str):
-    """A parquet file opened by pyarrow, from anywhere, to be used in a `with`. Raises OSError, and pyarrow's own errors."""
+    """Opens a local or remote parquet file with pyarrow, to be used in a `with`. Raises OSError,
+    and pyarrow's own errors."""
     import pyarrow.parquet as pq
 
     if not is_address(path):
         return pq.ParquetFile(path, memory_map=True)
-    # pyarrow asks for the footer and for whole columns by their place: blocks ahead would fetch what lies between
+    # Without our blocks: pyarrow asks for the footer and for whole columns, by offset, and blocks
+    # would fetch what lies between them
     return pq.ParquetFile(_Remote(path), pre_buffer=True)
 
 
 class _Remote(io.RawIOBase):
-    """A remote file, of which every read asks for a part, patiently: file systems' own files may fail halfway."""
+    """A remote file as Python reads files. Every read is a request for a range of bytes, with new
+    attempts if it fails: the files that fsspec opens may fail halfway and stay broken."""
 
     def __init__(self, address: str):
         self.address = address
-        self.at = 0
-        self.size = _patiently(lambda system, name: system.info(name)["size"], address)
+        self.position = 0
+        self.size = _patiently(lambda system, path: system.info(path)["size"], address)
         if self.size is None:
             raise OSError(
                 f"{address} cannot be read in parts: the server does not say how large it is"
@@ -145,62 +158,64 @@ class _Remote(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self.at = offset + (0, self.at, self.size)[whence]
-        return self.at
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}
+        self.position = origins[whence] + offset
+        return self.position
 
     def tell(self) -> int:
-        return self.at
+        return self.position
 
     def readinto(self, buffer) -> int:
-        count = max(0, min(len(buffer), self.size - self.at))
+        count = max(0, min(len(buffer), self.size - self.position))
         if count:
-            buffer[:count] = read_range(self.address, self.at, self.at + count)
-        self.at += count
+            buffer[:count] = read_range(self.address, self.position, self.position + count)
+        self.position += count
         return count
 
 
 def read_range(address: str, start: int, end: int) -> bytes:
-    """Bytes start to end of a remote file. Raises OSError, also for a server that sends something else."""
-    data = _patiently(lambda system, name: system.cat_file(name, start=start, end=end), address)
+    """The bytes from `start` up to `end` of a remote file. Raises OSError, also if a server ignores
+    the range and sends more or less."""
+    data = _patiently(lambda system, path: system.cat_file(path, start=start, end=end), address)
     if len(data) != end - start:
         raise OSError(
-            f"{address}: asked for {end - start:,} bytes from {start:,}, {len(data):,} came: {_RANGES}"
+            f"{address}: asked for {end - start:,} bytes from {start:,}, {len(data):,} came: the "
+            "file is shorter than it was, or the server does not serve parts of files"
         )
     return data
-
-
-_RANGES = "the file is shorter than it was, or the server does not serve parts of files"
 
 
 def exists(path: str) -> bool:
     """Whether there is such a file. Raises OSError for an address that does not answer."""
     if is_address(path):
-        return _patiently(lambda system, name: system.isfile(name), path)
+        return _patiently(lambda system, file: system.isfile(file), path)
     return Path(path).is_file()
 
 
 def state_of(path: str) -> str:
-    """What changes when a file does: its place, size, times and whatever else a server tells, as text. Raises OSError."""
+    """A text that changes when the file does: its path, size, times and whatever else a server
+    tells. Raises OSError."""
     if not is_address(path):
-        state = Path(path).stat()
-        # copies and downloads may keep the time of the original, but not the time of the change nor the place on the disk
-        numbers = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+        stat = Path(path).stat()
+        # A copy may keep the original's size and mtime, but has a ctime and an inode of its own
+        numbers = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
         return " ".join([str(Path(path).absolute()), *map(str, numbers)])
-    info = _patiently(lambda system, name: system.info(name), path)
-    return " ".join([path, *(str(info[key]) for key in _STATE if info.get(key) is not None)])
+    info = _patiently(lambda system, file: system.info(file), path)
+    known = [str(info[key]) for key in _STATE if info.get(key) is not None]
+    return " ".join([path, *known])
 
 
 # What changes with a file, as http, s3, gs, abfs, hf and others name it.
 _STATE = (
-    *("size", "ETag", "etag", "Content-MD5", "md5Hash", "generation", "blob_id"),
-    *("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
-)
+    "size", "ETag", "etag", "Content-MD5", "md5Hash", "generation", "blob_id",
+    "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created",
+)  # fmt: skip
 
 
 def _patiently(act: Callable, address: str):
-    """act(file system, path), tried again if the network may be to blame.
+    """Returns act(file system, path on it), with several attempts if the network may be to blame.
 
-    Raises OSError, and ValueError for a scheme that is unknown.
+    Raises OSError, and ValueError for an unknown scheme.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -208,19 +223,20 @@ def _patiently(act: Callable, address: str):
 
             return act(*fsspec.core.url_to_fs(address))
         except FileNotFoundError as error:
-            # the file system for https says so too if no one answers, with that as the cause
+            # fsspec's https raises this also if nobody answers, with the network's error as its
+            # cause
             if not isinstance(error.__cause__, OSError):
                 raise FileNotFoundError(f"there is no {address}") from None
             failure: Exception = error.__cause__
         except (ImportError, ValueError) as error:
-            # a scheme that is unknown, or whose package is not installed
+            # An unknown scheme, or its package is not installed
             reason = str(error).splitlines()[0]
             raise ValueError(
                 f"{address} cannot be opened: {reason}; try pip install 'vitkit[remote]'"
             ) from None
         except PermissionError as error:
             raise PermissionError(f"{address} may not be read: {error}") from None
-        except Exception as error:  # every file system has failures of its own
+        except Exception as error:  # every file system has error classes of its own
             failure = error
         if attempt < ATTEMPTS - 1:
             time.sleep(2**attempt)

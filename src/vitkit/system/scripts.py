@@ -1,4 +1,5 @@
-"""Functions of one's own, by "file.py:function": recipes and data sets."""
+"""A user's own functions (recipes and data sets), named on the command line as
+"file.py:function"."""
 
 import sys
 from collections.abc import Callable
@@ -7,9 +8,10 @@ from types import ModuleType
 
 
 def function_in(where: str) -> Callable | None:
-    """The function that "file.py:function" names; the file is run to get it. Returns None for a name of another form.
+    """The function that "file.py:function" names. The file is run to get it.
 
-    Raises ValueError if there is no such file, or no such function in it.
+    Returns None for a name of another form. Raises ValueError if there is no such file, or no such
+    function in it.
     """
     file, colon, name = where.rpartition(":")
     if not colon or not file.endswith(".py"):
@@ -23,10 +25,12 @@ def function_in(where: str) -> Callable | None:
 
 
 def _run(path: Path) -> ModuleType:
-    """The module of a file, which is run. It has the file's name, by which recipe.json knows its classes."""
+    """Run a file; returns it as a module."""
+    # recipe.json names a class of the user's by its module, so that has the file's name
     module = ModuleType(path.name)
     module.__file__ = str(path.resolve())
-    sys.modules[module.__name__] = module  # where help texts and types of its classes are looked up
+    # typing and inspect look up the types and help texts of a class in its registered module
+    sys.modules[module.__name__] = module
     code = compile(path.read_bytes(), module.__file__, "exec")
     exec(code, module.__dict__)
     return module

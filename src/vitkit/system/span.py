@@ -1,5 +1,4 @@
-"""Time is data: a duration in the unit that its writer thinks in. It becomes steps once, in
-resolve()."""
+"""A duration of a run, in steps, epochs or images. It becomes steps once, in train.resolve()."""
 
 import re
 from typing import Literal, NamedTuple, get_args
@@ -7,39 +6,55 @@ from typing import Literal, NamedTuple, get_args
 Unit = Literal["steps", "epochs", "images"]
 
 
+FORM = re.compile(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*")  # a number, and maybe a unit
+
+
 class Span(NamedTuple):
-    """`Span(10, "epochs")`; the paper's tables mix epochs (Table 3) and steps (Table 4)."""
+    """`Span(10, "epochs")`. The paper's tables mix epochs (Table 3) and steps (Table 4)."""
 
     n: float
     unit: Unit = "steps"
 
     def steps(self, batch: int, examples: int) -> int:
-        """Whole steps, when a step takes `batch` of `examples` images; at least one unless the span
-        is zero."""
-        exact = self.n * {"steps": 1, "epochs": examples / batch, "images": 1 / batch}[self.unit]
-        return max(round(exact), 1) if exact > 0 else 0
+        """The span in steps of `batch` images, where an epoch has `examples` images.
+
+        Rounded to whole steps; at least one, unless the span is zero.
+        """
+        steps_a_unit = {"steps": 1, "epochs": examples / batch, "images": 1 / batch}
+        exact = self.n * steps_a_unit[self.unit]
+        if exact <= 0:
+            return 0
+        return max(round(exact), 1)
 
     def __str__(self) -> str:
-        return (
-            f"{self.n:g} {self.unit}" if self.n != round(self.n) else f"{int(self.n)} {self.unit}"
-        )
+        if self.n == round(self.n):  # all digits of a whole number: 1000000 images, not 1e+06
+            return f"{int(self.n)} {self.unit}"
+        return f"{self.n:g} {self.unit}"
 
     @classmethod
     def parse(cls, text: str) -> "Span":
-        """From "10 epochs", "10epochs" or "500" (steps). Raises ValueError for anything else."""
-        found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text)
-        unit = (found[2].rstrip("s") + "s" if found[2] else "steps") if found else ""
+        """From "10 epochs", "10epochs", "1epoch" or "500" (steps). Raises ValueError for any other
+        text."""
+        sentence = f"{text!r} is not a duration; write it like 500steps, 10epochs or 1e6images"
+        match = FORM.fullmatch(text)
+        if match is None:
+            raise ValueError(sentence)
+        number, unit = match.groups()
+        if unit == "":
+            unit = "steps"
+        elif not unit.endswith("s"):
+            unit += "s"
         if unit not in get_args(Unit):
-            raise ValueError(
-                f"{text!r} is not a duration; write it like 500steps, 10epochs or 1e6images"
-            )
+            raise ValueError(sentence)
         try:
-            return cls(float(found[1]), unit)
-        except ValueError:
-            raise ValueError(f"{text!r} is not a duration; {found[1]!r} is not a number") from None
+            return cls(float(number), unit)
+        except ValueError:  # such as 1.2.3
+            raise ValueError(f"{text!r} is not a duration; {number!r} is not a number") from None
 
 
 def due(step: int, every: int, total: int) -> bool:
-    """Whether something that happens `every` steps happens at this one; the last step always
-    counts, step 0 never."""
-    return step > 0 and ((every > 0 and step % every == 0) or step == total)
+    """Whether something that happens `every` steps is due at this one. It always is at the last
+    step, `total`, and never at step 0; `every` 0 is only at the end."""
+    if step == 0:
+        return False
+    return step == total or (every > 0 and step % every == 0)

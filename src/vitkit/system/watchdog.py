@@ -24,8 +24,7 @@ PATIENCE = 600.0  # seconds that ranks wait for one that does not answer
 
 
 class Watchdog:
-    """The watch over one process. Outside of a run of several processes every method does
-    nothing."""
+    """Watches one process of a run. In a run of one process every method does nothing."""
 
     def __init__(self):
         self.store: Store | None = None
@@ -37,8 +36,8 @@ class Watchdog:
         self.stopped = threading.Event()
 
     def begin(self, store: "Store", rank: int, world_size: int, patience: float) -> None:
-        """Watch rank `rank` of `world_size`, which all share `store`, from its first heartbeat
-        on."""
+        """Watch rank `rank` of `world_size` ranks, which share `store`. The patience begins with
+        its first heartbeat, so that a slow start is not taken for a hang."""
         self.store = store
         self.rank = rank
         self.world_size = world_size
@@ -47,26 +46,27 @@ class Watchdog:
         self.stopped.clear()
 
     def heartbeat(self) -> None:
-        """This rank has made progress. Every rank calls this in step."""
+        """Note that this rank has made progress. Every rank calls this once a step, so their counts
+        can be compared."""
         self.last_heartbeat = time.monotonic()
         self.heartbeats += 1
         if self.heartbeats == 1 and self.store is not None:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def pause(self) -> None:
-        """Expect no heartbeat until the next one: reading and writing may be slow, and report their
-        own errors."""
+        """Stop the clock until the next heartbeat. Checkpoints and evaluations may take long, and
+        report their own errors."""
         self.last_heartbeat = float("inf")
 
     def end(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self.stopped.set()
         self.store = None
 
     def first_to_fail(self) -> bool:
-        """Whether no other rank has asked this before."""
+        """Whether no other rank has asked this before, so that only one rank reports an error."""
         try:
-            return self.store.add("failed", 1) == 1
+            return self.store.add("failed", 1) == 1  # add is atomic: it is 1 for one rank alone
         except RuntimeError:  # the store is gone with the machine that held it
             return True
 
@@ -75,21 +75,25 @@ class Watchdog:
         while not self.stopped.wait(min(1.0, self.patience / 10)):
             if time.monotonic() - self.last_heartbeat > self.patience:
                 self._report()
-                os._exit(
-                    1
-                )  # the main thread waits inside a kernel, and no exception would reach it
+                # The main thread waits inside a kernel, where no exception would reach it.
+                os._exit(1)
 
     def _report(self) -> None:
         """Print which ranks are missing, on one rank only."""
-        # The roll call may never return where the store cannot be reached, so it has a thread of
-        # its own.
+        # What is true unless the roll call answers: it may never return if the store cannot be
+        # reached. So it runs in a thread of its own, and appends its answer.
         sentences = [
-            f"rank {self.rank} came no further for {self.patience:g} s and cannot reach the others; look at the network of "
-            f"{socket.gethostname()}. The same command continues from the last checkpoint"
+            f"rank {self.rank} came no further for {self.patience:g} s and cannot reach the "
+            f"others; look at the network of {socket.gethostname()}. "
+            "The same command continues from the last checkpoint"
         ]
-        asking = threading.Thread(target=self._ask, args=(self.store, sentences), daemon=True)
-        asking.start()
-        asking.join(3 * self._time_to_answer())
+        roll_call = threading.Thread(
+            target=self._append_roll_call, args=(self.store, sentences), daemon=True
+        )
+        roll_call.start()
+        roll_call.join(timeout=3 * self._time_to_answer())
+
+        # An empty sentence: another rank prints it
         if sentences[-1]:
             print(f"vitkit: {sentences[-1]}", file=sys.stderr, flush=True)
 
@@ -97,16 +101,18 @@ class Watchdog:
         """Seconds that ranks have to answer a roll call."""
         return max(2.0, self.patience / 10)
 
-    def _ask(self, store: "Store", sentences: list[str]) -> None:
-        """Append what the roll call says, or an empty sentence where another rank says it."""
-        with suppress(RuntimeError):
+    def _append_roll_call(self, store: "Store", sentences: list[str]) -> None:
+        """Append the roll call's result to `sentences`, or "" if another rank was first to print
+        it."""
+        with suppress(RuntimeError):  # the store cannot be reached
             sentence = self._roll_call(store)
-            first = store.add("failed", 1) == 1
-            sentences.append(sentence if first else "")
+            if store.add("failed", 1) > 1:
+                sentence = ""
+            sentences.append(sentence)
 
     def _roll_call(self, store: "Store") -> str:
         """Which ranks do not answer, or have fallen behind, as one sentence."""
-        # Every living rank writes how far it is, and waits for the others to do so.
+        # Every living rank writes how far it is, and gives the others time to do so
         store.set(f"here/{self.rank}", str(self.heartbeats))
         time.sleep(self._time_to_answer())
         progress = {}
@@ -114,10 +120,10 @@ class Watchdog:
             if store.check([f"here/{rank}"]):
                 progress[rank] = int(store.get(f"here/{rank}"))
 
+        # Who is missing
         silent = [rank for rank in range(self.world_size) if rank not in progress]
-        behind = [
-            rank for rank, heartbeats in progress.items() if heartbeats < max(progress.values())
-        ]
+        furthest = max(progress.values())
+        behind = [rank for rank, heartbeats in progress.items() if heartbeats < furthest]
         if silent:
             problem = f"{_named(silent)} did not answer"
         elif behind:
@@ -125,13 +131,15 @@ class Watchdog:
         else:
             problem = "no rank came further"
         return (
-            f"{problem} for {self.patience:g} s while the others waited; look there for a stalled disk, network or machine. "
-            f"The same command continues from the last checkpoint; --patience waits longer"
+            f"{problem} for {self.patience:g} s while the others waited; "
+            "look there for a stalled disk, network or machine. "
+            "The same command continues from the last checkpoint; --patience waits longer"
         )
 
 
 def _named(ranks: list[int]) -> str:
+    """ "rank 1, rank 3"."""
     return ", ".join(f"rank {rank}" for rank in ranks)
 
 
-watchdog = Watchdog()
+watchdog = Watchdog()  # of this process: a thread outlives the calls that start it
