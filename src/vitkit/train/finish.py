@@ -1,4 +1,4 @@
-"""What a run leaves: the finished model, as everybody can open it."""
+"""The end of a run: the trained model is saved so that everybody can open it."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from vitkit.train.state import State
 from vitkit.train.tune import apply_tuning, merged
 from vitkit.weights import Classifier, load, save
 
-MODEL = "model"  # the folder of a run
+MODEL = "model"  # the folder, in the run's directory
 
 
 def is_finished(recipe: Recipe, run_dir: Path, state: State) -> bool:
-    """Whether the run has nothing left to do."""
+    """Whether all steps are done and the model is saved."""
     if state.step < recipe.length.n:
         return False
     return from_rank_0(lambda: (run_dir / MODEL / "config.json").exists())
@@ -26,13 +26,16 @@ def is_finished(recipe: Recipe, run_dir: Path, state: State) -> bool:
 
 def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classifier:
     """Save the trained model, averaged if there is an average, in `model/`; returns it as it opens
-    there."""
+    from there."""
+    # Whole weights on every rank; all of them must ask
+    weights = {}
     with state.averaged() as learner, learner.deployed():
-        weights = {}
         for name, tensor in learner.model.state_dict().items():
             weights[name] = full_tensor(tensor).to("cpu", copy=True)
-    origin = _origin(recipe, run_dir, state)
+
+    # Rank 0 saves
     labels = output_names(recipe, facts)
+    origin = _origin(recipe, run_dir, state)
     from_rank_0(lambda: _save(recipe, weights, labels, origin, run_dir / MODEL))
     return load(run_dir, quiet=True)
 
@@ -40,9 +43,9 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classif
 def _save(
     recipe: Recipe, weights: dict[str, Tensor], labels: tuple[str, ...], origin: dict, path: Path
 ) -> None:
-    """Write the model of these weights, adapters added to what they adapt."""
+    """Write the model of these weights, with its adapters (LoRA) merged into it."""
     model = create(recipe.model, seed=0)
-    apply_tuning(model, recipe.tune)
+    apply_tuning(model, recipe.tune)  # makes the adapters, whose weights are among these
     model.load_state_dict(weights)
     model = merged(model)
     activation = recipe.objective.activation()
@@ -50,7 +53,7 @@ def _save(
 
 
 def _origin(recipe: Recipe, run_dir: Path, state: State) -> dict:
-    """Where the model comes from, for people."""
+    """Where the model comes from, for people who meet it without its run."""
     origin = {
         "recipe": recipe.name,
         "data": recipe.data.source,

@@ -1,9 +1,11 @@
-"""The record of a run: metrics.jsonl always, TensorBoard when asked, and the terminal."""
+"""What a run writes down while it trains: metrics.jsonl always, TensorBoard if the recipe asks for
+it, and a bar on the terminal."""
 
 import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,9 +17,10 @@ from vitkit.system.ranks import on_rank_0
 
 
 class Log:
-    """Writes one JSON line an event, and shows where the run is. Opened at a step, it forgets lines
-    of later steps: a run that was killed after its last checkpoint does those steps again, and
-    writes the same lines again.
+    """Writes one JSON line an event, and shows how far the run is.
+
+    A log that is opened at a step forgets the lines of later steps: a run that was killed after its
+    last checkpoint does those steps again, and writes their lines again.
     """
 
     def __init__(
@@ -30,45 +33,46 @@ class Log:
     ):
         self.console = console or Console()
         self.total = total
+
+        # The file, on rank 0 only; all ranks read what it holds
         self.path = run_dir / "metrics.jsonl"
         past = [line for line in read_metrics(self.path) if line["step"] <= step]
-        if on_rank_0():
+        writes = on_rank_0()
+        if writes:
             new = self.path.with_suffix(".new")
             new.write_text("".join(map(to_line, past)), "utf-8")
             new.replace(self.path)
+        path = self.path if writes else Path(os.devnull)
+        self.file = path.open("a", buffering=1)  # line by line
         self.evaluated = {
             (line["step"], line["evaluator"]) for line in past if line["event"] == "evaluation"
         }
-        """Which evaluators have measured at which steps, by their titles."""
-        self.file = (self.path if on_rank_0() else Path(os.devnull)).open("a", buffering=1)
-        self.board = _tensorboard(run_dir, step) if tensorboard and on_rank_0() else None
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            console=self.console,
-            transient=True,
-            auto_refresh=self.console.is_terminal,
-            disable=not self.console.is_terminal,
-        )
+        """At which steps evaluators have measured: (step, title of the evaluator)."""
+
+        # TensorBoard, the bar, and the clock
+        self.board = None
+        if tensorboard and writes:
+            self.board = _tensorboard(run_dir, step)
+        self.bar = _bar(self.console)
         self.task = self.bar.add_task("step", total=total, completed=step, text="")
         self.bar.start()
         self.meter = Meter(step)
 
     def say(self, text: str) -> None:
-        """A sentence for the person who watches."""
+        """Print a sentence for the person who watches, above the bar."""
         self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: str, step: int, **values: float | int | str | list) -> None:
-        """Keep `values` under this event and step."""
+        """Write `values` as a line of this event and step."""
         self._write({"event": event, "step": step, **values})
-        self._draw(step, {name: x for name, x in values.items() if isinstance(x, int | float)})
+        numbers = {name: x for name, x in values.items() if isinstance(x, int | float)}
+        self._draw(step, numbers)
 
     def evaluation(
         self, step: int, evaluator: str, metrics: Sequence[Metric], primary: str = ""
     ) -> None:
-        """Keep what an evaluator, of this title, measured; `primary` is the metric by which runs
-        are compared, if it is one."""
+        """Write what an evaluator measured, which is named by its title. `primary` is the name of
+        the metric by which runs are compared, if it is among them."""
         line = {"event": "evaluation", "step": step, "evaluator": evaluator}
         if primary:
             line["primary"] = primary
@@ -81,60 +85,92 @@ class Log:
         self.file.write(to_line(line))
 
     def _draw(self, step: int, numbers: dict[str, float]) -> None:
-        """Numbers for TensorBoard, where it is asked for."""
+        """Numbers for TensorBoard, if it is on."""
         if self.board:
             for name, value in numbers.items():
                 self.board.add_scalar(name, value, step)
 
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
-        """A line of the training curve, with speed, the share of time spent waiting for data, and
-        the time left."""
-        speed, waiting, seconds = self.meter.read(step, images, self.total)
+        """Write a point of the training curve, with the speed; `images` is those of one step."""
+        # To the file, in six digits
+        speed, data_wait, seconds = self.meter.read(step, images, self.total)
         values = {
             "loss": loss,
             "norm": norm,
             "lr": lr,
             "images_per_second": speed,
-            "data_wait": waiting,
+            "data_wait": data_wait,
         }
         rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
         self("training", step, **rounded)
+
+        # To the bar, or without a terminal as a line
         text = (
             f"{step:>7,}/{self.total:,}  loss {loss:.4f}  lr {lr:.2e}  {speed:,.0f} images/s  "
-            f"data wait {waiting:.0%}  {clock(seconds)} left"
+            f"data wait {data_wait:.0%}  {clock(seconds)} left"
         )
         self.bar.update(self.task, completed=step, text=text)
         if not self.console.is_terminal:
             self.say(text)
 
     def metrics(self, step: int, metrics: Sequence[Metric]) -> None:
-        """Say what was measured, but for what is neither good nor bad, such as counts."""
-        shown = [metric for metric in metrics if metric.unit.better != "neither"]
-        self.say(f"step {step:,}: {', '.join(f'{each.name} {each.text()}' for each in shown)}")
+        """Print what was measured, without what is neither good nor bad, such as counts."""
+        texts = []
+        for metric in metrics:
+            if metric.unit.better != "neither":
+                texts.append(f"{metric.name} {metric.text()}")
+        self.say(f"step {step:,}: {', '.join(texts)}")
 
     def at(self, step: int) -> None:
-        """Move the bar; its text waits for the next line of the log."""
+        """Move the bar; its text changes with the next point of the training curve."""
         self.bar.update(self.task, completed=step)
 
     def evaluating(self, name: str, batches) -> Iterator:
-        """The same batches, with the way through them on the bar."""
-        for done, batch in enumerate(batches):
-            self.bar.update(
-                self.task, text=f"evaluating {name}, batch {done + 1:,} of {len(batches):,}"
-            )
+        """The same batches, while the bar says how many of them are done."""
+        for number, batch in enumerate(batches, 1):
+            text = f"evaluating {name}, batch {number:,} of {len(batches):,}"
+            self.bar.update(self.task, text=text)
             yield batch
 
+    def clear(self) -> None:
+        """Remove the bar's text."""
+        self.bar.update(self.task, text="")
+
     def close(self) -> None:
-        """Everything is written; the bar goes."""
+        """Close the files and remove the bar."""
         self.bar.stop()
         self.file.close()
         if self.board:
             self.board.close()
 
 
+def _bar(console: Console) -> Progress:
+    """A bar with a text after it, on a terminal; nothing elsewhere."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[text]}"),
+        console=console,
+        transient=True,
+        auto_refresh=console.is_terminal,
+        disable=not console.is_terminal,
+    )
+
+
+def _tensorboard(run_dir: Path, step: int):
+    """TensorBoard's writer, which forgets the events of later steps. Raises ValueError if it is not
+    installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "--tensorboard needs the extra `track`: pip install 'vitkit[track]'"
+        ) from None
+    return SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)
+
+
 class Meter:
-    """Speed since the last reading. What is not training (evaluation, checkpoints) is kept out with
-    `pause`."""
+    """The speed of the training since it was last read, without what is not training."""
 
     def __init__(self, step: int):
         self._begin(step, time.perf_counter())
@@ -143,26 +179,40 @@ class Meter:
         self.step = step
         self.since = now
         self.waited = 0.0
-        """Seconds spent waiting for data, since then."""
+        """Seconds spent waiting for data."""
         self.paused = 0.0
-        """Seconds that were not training."""
+        """Seconds spent on evaluation and checkpoints."""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count what happens within it as waiting for data."""
+        began = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - began
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Do not count what happens within it as training."""
+        began = time.perf_counter()
+        yield
+        self.paused += time.perf_counter() - began
 
     def read(self, step: int, images: int, total: int) -> tuple[float, float, float]:
-        """Images per second, share of the time spent waiting for data, seconds left; `images` is
-        those of one step."""
+        """Images per second, the share of the time spent waiting for data, and seconds left;
+        `images` is those of one step."""
         now = time.perf_counter()
         steps = step - self.step
-        spent = max(now - self.since - self.paused, 1e-9)
-        speed = steps * images / spent
-        waiting = self.waited / spent
-        seconds = (total - step) * spent / max(steps, 1)
+        seconds = max(now - self.since - self.paused, 1e-9)
+        speed = steps * images / seconds
+        data_wait = self.waited / seconds
+        left = (total - step) * seconds / max(steps, 1)
         self._begin(step, now)
-        return speed, waiting, seconds
+        return speed, data_wait, left
 
 
 def to_line(line: dict) -> str:
-    """A line of metrics.jsonl, always valid JSON: a number that is not finite is null, and "notes"
-    say what it was."""
+    """A line of metrics.jsonl. It is always valid JSON: a number that is not finite is null, and
+    "notes" say which it was."""
     values = {}
     notes = {}
     for name, value in line.items():
@@ -197,8 +247,8 @@ def _from_json(values: dict) -> dict:
     for name, note in values.pop("notes", {}).items():
         values[name] = number_of(values[name], note)
     if "metrics" in values:
-        metrics = values["metrics"]
-        values["metrics"] = {name: Metric.from_json(name, of) for name, of in metrics.items()}
+        metrics = values["metrics"].items()
+        values["metrics"] = {name: Metric.from_json(name, saved) for name, saved in metrics}
     return values
 
 
@@ -211,11 +261,11 @@ def last_metrics(run_dir: Path) -> dict[str, Metric]:
 
 
 def primary_metric(run_dir: Path) -> Metric | None:
-    """The metric by which a run is compared with others, at its latest evaluation; None where
-    nothing is measured.
+    """The metric by which a run is compared with others, at its latest evaluation; None if nothing
+    is measured.
 
     It is the first metric of the recipe's first evaluator, on the last part that it measures: the
-    test part where there is one.
+    test part, if there is one.
     """
     for line in reversed(read_metrics(run_dir / "metrics.jsonl")):
         if "primary" in line:
@@ -229,13 +279,3 @@ def clock(seconds: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
     return f"{minutes}:{seconds:02d}"
-
-
-def _tensorboard(run_dir: Path, step: int):
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(
-            "--tensorboard needs the extra `track`: pip install 'vitkit[track]'"
-        ) from None
-    return SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)

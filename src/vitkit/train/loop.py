@@ -1,13 +1,18 @@
-"""The loop: one, whatever the objective."""
+"""The training loop: one for every objective.
 
-import time
+`train` prepares a run and `_steps` is its loop. What an act does is in the file of its name:
+data.py, recipe.py (resolve), begin.py, step.py (gradient and update), recover.py, evaluation.py,
+state.py (checkpoints) and finish.py.
+"""
+
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from vitkit.data import default_workers, train_batches
+from vitkit.data import Batch, train_batches
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
@@ -32,10 +37,10 @@ def train(
     recipe: Recipe, run_dir: Path | str, device: str = "auto", console: Console | None = None
 ) -> Classifier:
     """Run a recipe in a directory, or continue the run that is there; returns the finished model,
-    saved in `model/`.
+    which is saved in `model/`.
 
-    Killed at any moment and called again, it ends with the weights of a run that was never
-    disturbed: bit for bit on a CPU. Raises ValueError for what cannot run, Interrupted after
+    A run that is killed at any moment and called again ends with the weights of a run that was
+    never disturbed: bit for bit on a CPU. Raises ValueError for what cannot run, Interrupted after
     SIGTERM or Ctrl-C, OSError when the disk is full, FloatingPointError when the loss stays
     non-finite.
     """
@@ -47,27 +52,29 @@ def train(
 
 
 def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console) -> Classifier:
-    """One rank's part of it."""
+    """What each rank does of a run."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    # What runs, and on what
+    # The images, and the recipe with all that follows from them: what is saved is what runs
     data = open_data(recipe.data, recipe.evals, run_dir, say)
     recipe = resolve(recipe, data.facts)
-    _check_share(recipe)
+    _check_batch(recipe)
     record_run(run_dir, recipe, data)
 
-    # Where it begins
+    # Where the run begins: at its own checkpoint, with given weights, or from scratch
     state = begin(recipe, run_dir, data, device, say)
     if is_finished(recipe, run_dir, state):
         say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
         return load(run_dir, quiet=True)
 
-    # Its steps, until the last one or until it is asked to stop
+    # What is about to run, for the person who watches
     log = Log(run_dir, state.step, recipe.length.n, recipe.tensorboard, console)
     for sentence in _opening(recipe, data, state):
         log.say(sentence)
+
+    # The steps, until the last one or until the run is asked to stop
     with stoppable() as stop:
         try:
             _steps(Run(recipe, run_dir, data, state, log, stop))
@@ -75,63 +82,66 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
         except Interrupted:
             _save_interrupted(recipe, run_dir, state, log)
             raise
-        except FloatingPointError:  # on every rank
+        except FloatingPointError:  # every rank raises it, so all can wait for the last checkpoint
             state.wait()
             raise
         finally:
             log.close()
             watchdog.pause()
 
-    # What it leaves
+    # The finished model
     return finish(recipe, run_dir, state, data.facts)
 
 
 def _steps(run: Run) -> None:
-    """From the state's step to the last one, with evaluations and checkpoints on the way."""
+    """The loop: from the state's step to the last one."""
     recipe, state, log = run.recipe, run.state, run.log
     total = recipe.length.n
-    if state.step == 0 and not from_rank_0(lambda: checkpoints(run.run_dir)):
-        state.save(run.run_dir, recipe.keep)  # a disk without room for one says so before the first
-    with closing(_batches(run)) as batches:
-        while True:
-            evaluate(run)
-            if state.step == total:
-                return
 
+    # Save the beginning: a disk that has no room for a checkpoint says so now, not hours later
+    if state.step == 0 and not from_rank_0(lambda: checkpoints(run.run_dir)):
+        state.save(run.run_dir, recipe.keep)
+
+    with closing(_batches(run)) as batches:
+        evaluate(run)  # if the run was interrupted between a step and its evaluation
+        while state.step < total:
             # The next batch
-            began = time.perf_counter()
-            batch = next(batches)
-            log.meter.waited += time.perf_counter() - began
+            with log.meter.waiting():
+                batch = next(batches)
             run.stop.raise_if_asked()
 
-            # Its gradient, and the update, if both are finite
+            # Its gradient
             rate = set_rates(recipe, state)
             state.learner.before(state.step, total)
             loss, norm = gradient(recipe, state, batch)
             state.step += 1
+
+            # The update. A step that is not finite is skipped; after a few the run goes back
             if torch.isfinite(loss + norm):
                 update(recipe, state)
             else:
                 skip(run, batch, loss, norm)
             state.optimizer.zero_grad()
 
-            # What is written down
+            # Log
             log.at(state.step)
             if due(state.step, recipe.log_every, total):
                 log.training(state.step, recipe.batch, loss.item(), norm.item(), rate)
+
+            # Save, unless the step was skipped: its weights may be the cause, and are not to go
+            # back to
             if due(state.step, recipe.save_every.n, total) and state.bad_in_row == 0:
-                began = time.perf_counter()
-                state.save(run.run_dir, recipe.keep)
-                log.meter.paused += time.perf_counter() - began
+                with log.meter.pausing():
+                    state.save(run.run_dir, recipe.keep)
+
+            # Evaluate
+            evaluate(run)
 
 
-def _batches(run: Run):
-    """This rank's share of the batches that follow the state's step; their order is a function of
-    (seed, step)."""
+def _batches(run: Run) -> Iterator[Batch]:
+    """This rank's share of every batch that follows the state's step. Their order is a function of
+    (seed, step), so that nothing of it needs to be saved."""
     data = run.recipe.data
-    workers = data.workers
-    if workers < 0:
-        workers = default_workers(run.data.train)
     return train_batches(
         run.data.train,
         data.augmentation,
@@ -139,27 +149,26 @@ def _batches(run: Run):
         run.recipe.batch,
         run.recipe.seed,
         run.state.step,
-        workers,
+        run.workers,
         world(),
         run.state.device,
     )
 
 
-def _check_share(recipe: Recipe) -> None:
-    """Raises ValueError for a batch that the ranks cannot share."""
+def _check_batch(recipe: Recipe) -> None:
+    """Raises ValueError for a batch that the ranks cannot share equally."""
     world_size = world().world_size
     if recipe.batch % world_size:
-        next_batch = -(-recipe.batch // world_size) * world_size
+        next_multiple = -(-recipe.batch // world_size) * world_size
         raise ValueError(
             f"a batch of {recipe.batch} cannot be shared equally by {world_size} processes; choose "
-            "--batch "
-            f"{next_batch}, or another number of them"
+            f"--batch {next_multiple}, or another number of them"
         )
 
 
 def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> None:
-    """Save where the run was asked to stop; unless its last step was bad, for then it continues
-    before that."""
+    """Save the state at which the run was asked to stop. If its last step was skipped it is not
+    saved, and the run continues from the checkpoint before that step."""
     if state.bad_in_row == 0:
         state.save(run_dir, recipe.keep, scheduled=False)
     state.wait()
@@ -168,26 +177,30 @@ def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> 
 
 
 def _opening(recipe: Recipe, data: RunData, state: State) -> list[str]:
-    """What is about to run, in the numbers that people get wrong (effective batch, rate, length),
-    and what will be missing."""
+    """Sentences that say what is about to run, in the numbers that people get wrong (effective
+    batch, rate, length), and what will be missing."""
+    # The model, and where it is
     parameters = sum(p.numel() for p in state.learner.parameters())
-    start = f"{parameters:,} parameters on {state.device}"
+    model = f"{parameters:,} parameters on {state.device}"
     if recipe.init:
-        start = f"from {recipe.init}: {start}"
+        model = f"from {recipe.init}: {model}"
     if world().world_size > 1:
-        start += f" and {world().world_size - 1} more"
+        model += f" and {world().world_size - 1} more"
 
+    # The images
+    height, width = recipe.model.image
     images = [f"{len(data.train):,} training images"]
     images += [f"{len(part):,} {name}" for name, part in data.held_out.items()]
-    height, width = recipe.model.image
     images += [_targets(data.facts), f"{height} x {width}"]
 
+    # The steps
     optim = recipe.optim
     steps = f"{recipe.length} of {recipe.batch} ({optim.name}, lr {optim.lr:g}, {optim.schedule})"
     if state.step:
         steps += f"; continuing at step {state.step:,}"
 
-    sentences = [f"{start}, {recipe.precision}; {', '.join(images)}; {steps}"]
+    # What the person may not expect
+    sentences = [f"{model}, {recipe.precision}; {', '.join(images)}; {steps}"]
     if not data.held_out:
         sentences.append("nothing is held out to evaluate on")
     elif not recipe.evals:
@@ -200,7 +213,7 @@ def _opening(recipe: Recipe, data: RunData, state: State) -> list[str]:
 
 
 def _targets(facts: Facts) -> str:
-    """What the images are labelled with, in two words."""
+    """What the images are labelled with, in two or three words."""
     if facts.target == "number":
         return "a number each"
     if facts.target == "none":

@@ -1,7 +1,7 @@
-"""A run: what its acts share, and its directory.
+"""A run: what the steps of the loop share, and the directory that it is written to.
 
-The directory holds recipe.json (what runs), data.json (what it runs on), metrics.jsonl,
-checkpoints/ + LAST, and model/.
+The directory holds recipe.json (what runs), data.json (on which images), metrics.jsonl,
+checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
 import json
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitkit.data import default_workers
 from vitkit.system.files import on_this_machine, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0
 from vitkit.train.checkpoints import checkpoints, step_of
@@ -25,7 +26,7 @@ from vitkit.train.stop import Stop
 
 @dataclass(frozen=True)
 class Run:
-    """What the acts of a run share."""
+    """What the loop hands to evaluation, recovery and the log. Only `state` changes."""
 
     recipe: Recipe
     """What runs, resolved."""
@@ -40,38 +41,47 @@ class Run:
     stop: Stop
     """Whether it is asked to stop."""
 
+    @property
+    def workers(self) -> int:
+        """Processes that decode images: as many as the recipe says, or as suit the CPUs."""
+        workers = self.recipe.data.workers
+        if workers < 0:
+            workers = default_workers(self.data.train)
+        return workers
+
 
 def record_run(run_dir: Path, recipe: Recipe, data: RunData) -> None:
-    """Write down what runs, and on what. Raises ValueError for a directory where another recipe was
-    trained, with the differences."""
-    asked = to_json(recipe)
-    from_rank_0(lambda: _record(run_dir, asked, data.record))
+    """Write recipe.json and data.json. Raises ValueError, with the differences, for a directory
+    where another recipe was trained."""
+    settings = to_json(recipe)
+    from_rank_0(lambda: _record(run_dir, settings, data.record))
 
 
-def _record(run_dir: Path, asked: dict, data_record: dict) -> None:
+def _record(run_dir: Path, settings: dict, data_record: dict) -> None:
     path = run_dir / "recipe.json"
     if path.exists():
-        changed = differences(json.loads(path.read_text("utf-8")), asked)
-        was_trained = any(step_of(checkpoint) for checkpoint in checkpoints(run_dir))
+        changed = differences(json.loads(path.read_text("utf-8")), settings)
+        was_trained = any(step_of(checkpoint) > 0 for checkpoint in checkpoints(run_dir))
         if changed and was_trained:
             raise ValueError(
                 f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose "
                 "another --workdir, or remove it"
             )
-        if changed:  # settings that were refused, or a run that was stopped at once
+        # Nothing was trained: the earlier settings were refused, or the run was stopped at once
+        if changed:
             shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+
+    # recipe.json comes last: a directory that has it has a data.json of the same run
     write_json(run_dir / "data.json", data_record)
-    write_json(path, asked)  # last: where it is, the other holds
+    write_json(path, settings)
 
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Make the directory, and keep any other process from training into it. Raises ValueError if
-    one does.
-
-    The system drops the lock with the process that holds it, however that ends; processes that it
-    forked do not hold it, and it works on shared file systems.
-    """
+    """Make the directory, and keep every other process from training into it. Raises ValueError if
+    another one is training there."""
+    # fcntl.lockf: the system drops the lock when the process ends, however it ends; data workers,
+    # which are forked, do not hold it; and it works on shared file systems
     handle = from_rank_0(lambda: _lock(run_dir))
     try:
         yield
@@ -81,7 +91,8 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 
 def _lock(run_dir: Path) -> int:
-    import fcntl
+    """The open file, locked. Raises ValueError if another process holds the lock."""
+    import fcntl  # which Windows does not have
 
     on_this_machine(run_dir).mkdir(parents=True, exist_ok=True)
     handle = os.open(run_dir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
