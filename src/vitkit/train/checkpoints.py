@@ -1,9 +1,9 @@
-"""Checkpoints on the disk: complete or absent, never half.
+"""Checkpoints on the disk: a checkpoint is complete or absent, never half there.
 
-A checkpoint is a folder `checkpoints/step-00000500` of safetensors files (weights, average,
-optimiser; one file, or one of each rank) and `state.json` (counters, and a checksum of every file).
-It is written under another name, synced and renamed; then the pointer `LAST` moves, by rename. No
-pickle.
+It is a folder `checkpoints/step-00000500` of safetensors files (weights, average, optimiser; one
+file, or one of each rank) and `state.json` (counters, and a checksum of every file). It is written
+under another name, synced and renamed; then the pointer `LAST` moves to it, by rename too. Nothing
+is pickled.
 """
 
 import hashlib
@@ -12,14 +12,16 @@ import os
 import shutil
 from pathlib import Path
 
-COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")
+COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")  # of State, in state.json
 
 
 def new_folder(run_dir: Path, step: int) -> Path:
-    """A new folder for a checkpoint's files, under a name that no reader takes for one."""
+    """A folder for a new checkpoint's files, under a name that readers do not look for."""
     folder = run_dir / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    for unfinished in folder.glob(".step-*.new"):  # by a save that was killed
+
+    # What a run that was killed while it saved has left
+    for unfinished in folder.glob(".step-*.new"):
         shutil.rmtree(unfinished, ignore_errors=True)
     new = folder / f".step-{step:08d}.new"
     new.mkdir()
@@ -27,14 +29,18 @@ def new_folder(run_dir: Path, step: int) -> Path:
 
 
 def complete(new: Path, facts: dict, checksums: dict[str, str]) -> Path:
-    """Make a folder whose files are written a checkpoint, and move the pointer to it; `checksums`
-    has one for each file."""
-    (new / "state.json").write_text(json.dumps(facts | {"sha256": checksums}, indent=1), "utf-8")
-    for path in (*(new / name for name in checksums), new / "state.json", new):
-        sync(path)
+    """Turn a folder, whose files are all written, into a checkpoint, and move the pointer to it.
+    `checksums` has one for each file."""
+    # All of it on the disk before it gets its name
+    text = json.dumps(facts | {"sha256": checksums}, indent=1)
+    (new / "state.json").write_text(text, "utf-8")
+    for name in (*checksums, "state.json"):
+        sync(new / name)
+    sync(new)
 
+    # One of that name is damaged, or the run was killed before it moved the pointer to it
     final = new.with_name(f"step-{facts['step']:08d}")
-    if final.exists():  # damaged, or of an earlier start that was killed before it moved LAST
+    if final.exists():
         shutil.rmtree(final)
     new.rename(final)
     sync(final.parent)
@@ -43,28 +49,29 @@ def complete(new: Path, facts: dict, checksums: dict[str, str]) -> Path:
 
 
 def step_of(checkpoint: Path) -> int:
-    """After how many steps it was written."""
+    """The step at which a checkpoint was written."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
-    """Leave the last `keep` checkpoints of the recipe's schedule, not counting `damaged` ones, and
-    the very last one.
+    """Remove old checkpoints: all but the newest, and the last `keep` of the recipe's schedule that
+    are not `damaged`.
 
-    What an interruption wrote neither counts nor outlives the next one: an undisturbed run goes
-    back to the same places. What cannot be removed now is tried again the next time.
+    A checkpoint of an interruption is not counted and is soon removed, so that a run that was
+    interrupted keeps the same ones as an undisturbed run, and goes back to the same ones.
     """
-    every = checkpoints(run_dir)
-    good = [path for path in every if on_schedule(path) and path.name not in damaged]
-    for old in set(every) - {every[0], *good[:keep]}:
-        shutil.rmtree(old, ignore_errors=True)
+    all_checkpoints = checkpoints(run_dir)
+    newest = all_checkpoints[0]
+    good = [path for path in all_checkpoints if on_schedule(path) and path.name not in damaged]
+    for old in set(all_checkpoints) - {newest, *good[:keep]}:
+        shutil.rmtree(old, ignore_errors=True)  # if that fails, the next call tries again
 
 
 def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
-    """The facts of a checkpoint, if its files are intact; with share (rank, world_size) only
-    that rank's part of them is read.
+    """The facts of a checkpoint (state.json), after a look at its files' checksums; with share
+    (rank, world_size) at those of this rank's part of the files.
 
-    Raises ValueError, saying what, if any byte is damaged.
+    Raises ValueError if anything is damaged.
     """
     rank, world_size = share
     try:
@@ -74,7 +81,8 @@ def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
         if not facts["sha256"]:
             raise ValueError("it names no files")
         for name in sorted(facts["sha256"])[rank::world_size]:
-            if checksum(checkpoint / Path(name).name) != facts["sha256"][name]:
+            file = checkpoint / Path(name).name  # never outside of the folder
+            if checksum(file) != facts["sha256"][name]:
                 raise ValueError("its checksum does not fit")
         return facts
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -82,8 +90,7 @@ def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
-    """The finished checkpoints of a run, newest first; the one that LAST names comes before all
-    others."""
+    """The checkpoints of a run, newest first. The one that LAST names comes before all others."""
     folder = run_dir / "checkpoints"
     newest_first = sorted(folder.glob("step-*"), key=lambda path: path.name, reverse=True)
     try:
@@ -94,8 +101,8 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 
 def on_schedule(checkpoint: Path) -> bool:
-    """Whether the recipe asked for this checkpoint, as opposed to an interruption: an undisturbed
-    run has it too."""
+    """Whether the recipe asked for this checkpoint, so that an undisturbed run has it too; else an
+    interruption did."""
     try:
         return bool(json.loads((checkpoint / "state.json").read_text("utf-8"))["scheduled"])
     except (OSError, ValueError, KeyError, TypeError):

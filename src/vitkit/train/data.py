@@ -1,4 +1,4 @@
-"""The images of a run: which train, which measure, and what was wrong with some of them."""
+"""The images of a run: which of them train, which measure, and which are broken."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -26,47 +26,52 @@ from vitkit.system.ranks import from_every_rank, from_rank_0, on_rank_0, world
 from vitkit.train.recipe import Data, Facts
 
 Say = Callable[[str], None]
+"""Prints a sentence for the person who watches."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """The parts of a data set, and what else a run is measured on, after broken images were dealt
-    with."""
+    """The images of a run, without the broken ones."""
 
     train: Source
+    """The images that train."""
     held_out: dict[str, Source]
-    """"val" and "test", as far as they are there."""
+    """The parts of the same data set that measure: "val" and "test", as far as there are such."""
     others: dict[str, Source]
     """The images that evaluators of the recipe bring along, by the name that their metrics begin
     with."""
     facts: Facts
+    """What the recipe must know of them."""
     record: dict
     """What data.json holds."""
 
 
 def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> RunData:
-    """Open and check the images of a run. An interrupted run, one with a recipe.json, is not
+    """Open and check the images of a run. A run that continues, one with a recipe.json, is not
     checked again.
 
-    Unless `check` is off, every image is decoded once before the training. A broken one raises
-    BadImage, or with `on_bad_image` "skip" is left out, counted and listed in data.json. Raises
-    ValueError for images that cannot be found, and for a run whose images have changed.
+    Unless `check` is off, every image is decoded once. A broken one raises BadImage, or with
+    `on_bad_image` "skip" is left out, counted and listed in data.json. Raises ValueError for images
+    that cannot be found, and for a run whose images have changed since it began.
     """
     if not data.source:
         raise ValueError(
             "no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits"
         )
+
+    # Open: the run's own parts, and what its evaluators bring along
     splits = _open(data, say)
     own = divide(splits, data)
     others = _open_others(evals)
-    parts = own | others
     record = _describe(data, splits, own, others)
 
-    # The images of an earlier start of this run, or new ones
-    known = from_rank_0(lambda: _known(run_dir))
-    if known and (known["source"], known["split_seed"]) == (data.source, data.split_seed):
-        _refuse_changes(known, record)
-        record["skipped"] = known["skipped"]
+    # Check: by data.json if the run continues, else by decoding
+    parts = own | others
+    earlier = from_rank_0(lambda: _earlier_record(run_dir))
+    asked = (data.source, data.split_seed)
+    if earlier and (earlier["source"], earlier["split_seed"]) == asked:
+        _refuse_changes(earlier, record)
+        record["skipped"] = earlier["skipped"]
     else:
         for note in splits.notes:
             say(note)
@@ -74,17 +79,20 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         if data.check:
             record["skipped"] = _check(parts, data, say)
 
-    # Without the broken ones
+    # Leave out the broken ones
     for name, bad in record["skipped"].items():
         broken = {index for index, _ in bad}
         intact = [i for i in range(len(parts[name])) if i not in broken]
         parts[name] = subset(parts[name], intact)
 
     train = _in_memory(parts["train"], data)
-    held_out = {name: parts[name] for name in own if name != "train"}
-    others = {name: parts[name] for name in others}
-    facts = Facts(len(train), tuple(splits.labels), splits.target)
-    return RunData(train, held_out, others, facts, record)
+    return RunData(
+        train=train,
+        held_out={name: parts[name] for name in own if name != "train"},
+        others={name: parts[name] for name in others},
+        facts=Facts(len(train), tuple(splits.labels), splits.target),
+        record=record,
+    )
 
 
 def _open(data: Data, say: Say) -> Splits:
@@ -92,10 +100,46 @@ def _open(data: Data, say: Say) -> Splits:
     splits = open_splits(data.source, data.columns, data.split_seed)
     if not data.exclude or splits.train is None:
         return splits
-    rest = without(splits.train, data.exclude)
-    count = len(splits.train) - len(rest)
+    train = without(splits.train, data.exclude)
+    count = len(splits.train) - len(train)
     say(f"{count:,} training images that {data.exclude} lists are left out")
-    return replace(splits, train=rest)
+    return replace(splits, train=train)
+
+
+def divide(splits: Splits, data: Data) -> dict[str, Source]:
+    """The parts of a data set that a run uses, as `data.parts` says: "train", and "val" and "test".
+
+    Raises ValueError if there is nothing to train on, or nothing that can be held out.
+    """
+    parts = {}
+    for name in ("train", "val", "test"):
+        part = getattr(splits, name)
+        if part is not None:
+            parts[name] = part
+    if "train" not in parts:
+        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
+    has_all_three = len(parts) == 3
+
+    # given: all of them as they are
+    if data.parts == "given":
+        return parts
+
+    # final: all but the test part trains
+    if data.parts == "final":
+        if has_all_three:
+            return {"train": together(parts["train"], parts["val"]), "test": parts["test"]}
+        return parts
+
+    # select: the val part measures, or a share of the training images; the test part is not used
+    if has_all_three:
+        return {"train": parts["train"], "val": parts["val"]}
+    train, held_out = split_off(parts["train"], data.hold_out, data.split_seed)
+    if not len(held_out):
+        raise ValueError(
+            f"{data.source!r} has no class with two training images, so none can be held out to "
+            "select on"
+        )
+    return {"train": subset(parts["train"], train), "val": subset(parts["train"], held_out)}
 
 
 def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
@@ -109,11 +153,11 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
     for each in evals:
         if not each.data:
             continue
-        if paths.setdefault(each.images, each.data) != each.data:
+        path = paths.setdefault(each.images, each.data)
+        if path != each.data:
             raise ValueError(
-                f"metrics on {paths[each.images]} and on {each.data} would both be called "
-                f"{each.images}; "
-                f"rename one of them"
+                f"metrics on {path} and on {each.data} would both be called {each.images}; rename "
+                "one of them"
             )
         if each.images not in sources:
             sources[each.images] = open_source(each.data, each.columns)
@@ -129,9 +173,10 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
 def _describe(
     data: Data, splits: Splits, own: dict[str, Source], others: dict[str, Source]
 ) -> dict:
-    """What data.json says of the images. Raises ValueError where ranks see other ones."""
+    """What data.json says of the images. Raises ValueError if the ranks do not see the same
+    ones."""
     fingerprints = {name: fingerprint(part) for name, part in (own | others).items()}
-    if any(other != fingerprints for other in from_every_rank(fingerprints)):
+    if any(of_rank != fingerprints for of_rank in from_every_rank(fingerprints)):
         raise ValueError(
             f"{data.source!r} is not the same on every machine of this run; bring all to one state"
         )
@@ -148,94 +193,62 @@ def _describe(
     }
 
 
-def _known(run_dir: Path) -> dict:
-    """What data.json holds, empty before the run is recorded."""
+def _earlier_record(run_dir: Path) -> dict:
+    """What data.json holds if the run has begun before; else nothing."""
     if not (run_dir / "recipe.json").exists():
         return {}
     return json.loads((run_dir / "data.json").read_text("utf-8"))
 
 
-def _refuse_changes(known: dict, record: dict) -> None:
-    """Raises ValueError where the images are not those that the run began with."""
-    if any(known[name] != record[name] for name in ("target", "labels", "counts", "fingerprint")):
-        raise ValueError(
-            f"{record['source']!r} has changed since this run began ({known['counts']} images "
-            "then, "
-            f"{record['counts']} now); choose another --workdir for a new run, or bring the images "
-            "back as they were"
-        )
-    for name in known["others"].keys() & record["others"].keys():
-        if known["others"][name] != record["others"][name]:
+def _refuse_changes(earlier: dict, record: dict) -> None:
+    """Raises ValueError if the images are not those that the run began with."""
+    # The run's own
+    for fact in ("target", "labels", "counts", "fingerprint"):
+        if earlier[fact] != record[fact]:
+            raise ValueError(
+                f"{record['source']!r} has changed since this run began ({earlier['counts']} "
+                f"images then, {record['counts']} now); choose another --workdir for a new run, or "
+                "bring the images back as they were"
+            )
+
+    # Those of its evaluators, which may come and go
+    for name in earlier["others"].keys() & record["others"].keys():
+        if earlier["others"][name] != record["others"][name]:
             raise ValueError(
                 f"the images of {name}, which this run is measured on, have changed since it "
-                "began; choose "
-                f"another --workdir for a new run, or bring them back as they were"
+                "began; choose another --workdir for a new run, or bring them back as they were"
             )
 
 
-def _in_memory(train: Source, data: Data) -> Source:
-    """The training images, decoded once where they fit into `keep_decoded`."""
-    if data.augmentation.reduced_decode:  # which makes other pixels of a file
-        return train
-    room = int(data.keep_decoded * 1e9) // world().world_size
-    shown = bar("decoding") if on_rank_0() else silent
-    return decoded(train, room, _workers(data), shown)
-
-
-def _workers(data: Data) -> int:
-    """Processes that decode before the training: all that there are, for no model is running
-    yet."""
-    return cpus() if data.workers < 0 else data.workers
-
-
-def divide(splits: Splits, data: Data) -> dict[str, Source]:
-    """The parts of a run: "train", and "val" and "test" as far as it may see them. Raises
-    ValueError without any to train on."""
-    parts = {}
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is not None:
-            parts[name] = part
-    if "train" not in parts:
-        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
-    if data.parts == "given":
-        return parts
-
-    all_three = {"val", "test"} <= parts.keys()
-    if data.parts == "final":
-        if all_three:
-            return {"train": together(parts["train"], parts["val"]), "test": parts["test"]}
-        return parts
-    if all_three:
-        return {"train": parts["train"], "val": parts["val"]}
-    first, second = split_off(parts["train"], data.hold_out, data.split_seed)
-    if not len(second):
-        raise ValueError(
-            f"{data.source!r} has no class with two training images, so none can be held out to "
-            "select on"
-        )
-    return {"train": subset(parts["train"], first), "val": subset(parts["train"], second)}
-
-
 def _check(parts: dict[str, Source], data: Data, say: Say) -> dict[str, list[tuple[int, str]]]:
-    """Broken images of every part, by index, with what is wrong; each rank looks at its share.
+    """The broken images of every part: (index, what is wrong) each. Every rank decodes its share.
 
-    Raises BadImage where there must not be any.
+    Raises BadImage if there are some and they may not be left out.
     """
+    # This rank's: every world_size-th image
     rank, world_size = world()
     own = {}
     for name, part in parts.items():
-        share = subset(part, range(rank, len(part), world_size)) if world_size > 1 else part
+        share = part
+        if world_size > 1:
+            share = subset(part, range(rank, len(part), world_size))
         broken = check_images(share, _workers(data), on_rank_0())
         own[name] = [(rank + i * world_size, text) for i, text in broken]
-    everyone = from_every_rank(own)
 
-    skipped = {}
+    # Those of all ranks
+    skipped: dict[str, list[tuple[int, str]]] = {}
+    everyone = from_every_rank(own)
     for name in parts:
-        bad = sorted(pair for shares in everyone for pair in shares[name])
-        if bad:
-            skipped[name] = bad
-    texts = [text for bad in skipped.values() for _, text in bad]
+        broken = []
+        for of_rank in everyone:
+            broken += of_rank[name]
+        if broken:
+            skipped[name] = sorted(broken)
+
+    # Refused, or said
+    texts = []
+    for broken in skipped.values():
+        texts += [text for _, text in broken]
     if texts and data.on_bad_image == "fail":
         raise BadImage(_complaint(texts, data.source))
     for text in texts:
@@ -244,7 +257,7 @@ def _check(parts: dict[str, Source], data: Data, say: Say) -> dict[str, list[tup
 
 
 def _complaint(texts: list[str], source: str) -> str:
-    """What is said of broken images that may not be left out: the first ten by name."""
+    """A message about broken images that may not be left out, which names the first ten."""
     plural = "s" if len(texts) > 1 else ""
     lines = texts[:10]
     if len(texts) > 10:
@@ -254,3 +267,20 @@ def _complaint(texts: list[str], source: str) -> str:
         f"{len(texts)} broken image{plural} in {source!r}; mend or remove them, or leave them out "
         f"with --data.on-bad-image skip:\n  {listed}"
     )
+
+
+def _in_memory(train: Source, data: Data) -> Source:
+    """The training images, decoded now if all of them fit into `keep_decoded`."""
+    if data.augmentation.reduced_decode:  # it decodes a file to other pixels each time
+        return train
+    bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
+    progress = bar("decoding") if on_rank_0() else silent
+    return decoded(train, bytes_per_rank, _workers(data), progress)
+
+
+def _workers(data: Data) -> int:
+    """Processes that decode before the training: one a CPU by default, for no model is running
+    yet."""
+    if data.workers < 0:
+        return cpus()
+    return data.workers

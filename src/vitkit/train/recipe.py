@@ -1,5 +1,8 @@
-"""A Recipe is everything that decides a run, as one frozen value; resolve() returns the one that
-runs, and is saved."""
+"""A Recipe is everything that decides a run, as one frozen value.
+
+A recipe leaves some settings open (the number of classes, spans in epochs). `resolve` fills them in
+from the data and returns another Recipe: that one runs, and is saved.
+"""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple
@@ -23,7 +26,7 @@ class Data:
     """Folder of images, CSV or JSONL manifest, parquet files, tar shards, their address, hf:NAME,
     or digits (docs/data.md)."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns of a table hold the image and its label; found by their names unless told."""
+    """Which columns of a table hold the image and its label; by default found by their names."""
     exclude: str = ""
     """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE`
     writes it."""
@@ -32,23 +35,25 @@ class Data:
     augmentation: Augmentation = field(default_factory=Augmentation)
     """What training images go through instead."""
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """What a broken image does to the run: stop it before it starts, or be left out and listed."""
+    """What happens to a broken image: it stops the run before it starts, or is left out and
+    listed."""
     check: bool = True
-    """Decode every image once before the run. Without, a broken one stops the run when its turn
-    comes: for millions of images that are known to be sound, as packed ones are."""
+    """Decode every image once before the run. If it is off, a broken image stops the run when its
+    turn comes; turn it off for millions of images that are known to be sound, as packed ones
+    are."""
     parts: Literal["given", "select", "final"] = "given"
-    """What trains and what measures. given: the parts as the data set has them. select, to choose
-    settings without a look at the test part: the val part measures, or `hold_out` of the training
-    images where there is none beside a test part. final, the run after that: all but the test part
-    trains."""
+    """Which images train and which measure. given: the parts as the data set has them. select: the
+    val part measures, or `hold_out` of the training images if there is none beside a test part; for
+    choosing settings without a look at the test part. final: all but the test part trains; for the
+    run after that."""
     hold_out: float = 0.1
-    """Share of every class that measures in a run with parts "select"."""
+    """Share of every class's training images that parts "select" measures on."""
     split_seed: int = 0
-    """Chooses the images of a part that had to be made; apart from `seed`, so that several seeds
-    share one test part."""
+    """Draws the images of a part that the data set does not have. It is not `seed`, so that runs of
+    several seeds share one test part."""
     keep_decoded: float = 1.0
-    """Gigabytes that the training images may take, decoded once and kept in memory; larger sets are
-    decoded as they come."""
+    """Gigabytes of memory that the decoded training images may take; a larger set is decoded anew
+    in every epoch."""
     workers: int = -1
     """Processes that decode images; 0 is none besides the main one, -1 follows the CPU quota."""
 
@@ -62,7 +67,7 @@ class Recipe:
     data: Data
     """The images."""
     name: str = "unnamed"
-    """What the run is called; its directory is runs/NAME unless told."""
+    """What the run is called; its directory is runs/NAME by default."""
     init: str = ""
     """Weights to begin with, in any format: a run, a model directory, a file, or a published
     model's name. Empty is none."""
@@ -77,11 +82,11 @@ class Recipe:
     batch: int = 512
     """Examples an update sees, whatever the micro-batch."""
     micro_batch: int = 0
-    """Examples a forward pass sees; 0 is the whole batch. Smaller ones accumulate to the same
-    gradient in less memory."""
+    """Examples a forward pass sees; 0 is the whole batch. Smaller ones add up to the same gradient
+    in less memory."""
     average: float = 0.0
-    """Factor of the weights' Polyak average (0.9999 in Section 4.1), which is then what is
-    evaluated and saved; 0 is off."""
+    """Factor of the weights' Polyak average (0.9999 in Section 4.1); 0 is off. If it is on, the
+    average is what is evaluated and saved."""
     precision: Precision = "float32"
     """Arithmetic of the matrix products; weights and loss stay float32."""
     compile: bool = False
@@ -91,7 +96,7 @@ class Recipe:
     seed: int = 0
     """Decides initial weights, order, augmentation and dropout."""
     evals: tuple[Eval, ...] = ()
-    """What measures the run, when and on which images; unless told what the objective is usually
+    """What measures the run, when, and on which images; by default what the objective is usually
     measured by, on held-out images. Runs are compared by the first."""
     evaluate_every: Span = Span(1, "epochs")
     """Time between evaluations of those `evals` that do not say their own; one always ends the
@@ -99,7 +104,7 @@ class Recipe:
     save_every: Span = Span(1, "epochs")
     """Time between checkpoints."""
     keep: int = 2
-    """Checkpoints that stay on disk; two, so that a damaged last one has one before it."""
+    """Checkpoints that stay on the disk: two, so that there is one before a damaged one."""
     log_every: int = 50
     """Steps between lines of the log."""
     tensorboard: bool = False
@@ -107,38 +112,28 @@ class Recipe:
 
 
 class Facts(NamedTuple):
-    """What a recipe must know of its data."""
+    """What `resolve` must know of the data."""
 
     examples: int
     """Images to train on."""
     labels: tuple[str, ...]
     """Names of the classes, if the targets are classes."""
     target: Target = "class"
-    """What a target is."""
+    """What an image's target is: a class, several, a number, or none."""
 
 
 def resolve(recipe: Recipe, facts: Facts) -> Recipe:
-    """The recipe with every span in steps and every open setting filled in. Raises ValueError for
-    what cannot run."""
-    _check_data(recipe, facts)
+    """The recipe with every span in steps and every open setting filled in: the one that runs.
+
+    Raises ValueError for what cannot run. A resolved recipe resolves to itself.
+    """
     _check_numbers(recipe)
+    _check_images(recipe, facts)
 
-    # The head
-    outputs = recipe.objective.head(facts.target, len(facts.labels))
-    if recipe.model.classes not in (0, outputs):
-        raise ValueError(
-            f"the model has {recipe.model.classes} classes, the data {outputs}; leave "
-            "model.classes at 0"
-        )
-    if outputs and getattr(recipe.model, "pool", "") == "none":
-        raise ValueError(
-            'the model\'s pool is "none", so it has an answer for every patch; a label needs one: '
-            "use another pool"
-        )
-
-    # Spans in steps
+    # Spans become steps
     resolved = _in_steps(recipe, recipe.batch, facts.examples)
     optim = _in_steps(recipe.optim, recipe.batch, facts.examples)
+    objective = _in_steps(recipe.objective, recipe.batch, facts.examples)
     if resolved.length.n < 1:
         raise ValueError(
             f"a length of {recipe.length} is not one step of {recipe.batch} images; choose a "
@@ -150,19 +145,37 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
             "choose a shorter one"
         )
 
+    # The rest follows from the data and from the other settings
     return replace(
         resolved,
-        model=replace(recipe.model, classes=outputs),
+        model=replace(recipe.model, classes=_outputs(recipe, facts)),
         optim=optim,
-        objective=_in_steps(recipe.objective, recipe.batch, facts.examples),
+        objective=objective,
         evals=_resolve_evals(recipe, facts),
         micro_batch=min(recipe.micro_batch or recipe.batch, recipe.batch),
     )
 
 
+def _outputs(recipe: Recipe, facts: Facts) -> int:
+    """How many outputs the model's head has. Raises ValueError if the model has other ones, or an
+    answer for each patch."""
+    outputs = recipe.objective.head(facts.target, len(facts.labels))
+    if recipe.model.classes not in (0, outputs):
+        raise ValueError(
+            f"the model has {recipe.model.classes} classes, the data {outputs}; leave "
+            "model.classes at 0"
+        )
+    if outputs and getattr(recipe.model, "pool", "") == "none":
+        raise ValueError(
+            'the model\'s pool is "none", so it has an answer for every patch; a label needs one: '
+            "use another pool"
+        )
+    return outputs
+
+
 def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
-    """What the outputs of a resolved recipe's model are called: the classes, or "value" for a
-    number."""
+    """What the outputs of a resolved recipe's model are called: by the classes, "value" for a
+    number, else by their numbers."""
     outputs = recipe.model.classes
     if outputs == len(facts.labels):
         return facts.labels
@@ -171,8 +184,8 @@ def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
     return tuple(map(str, range(outputs)))
 
 
-def _check_data(recipe: Recipe, facts: Facts) -> None:
-    """Raises ValueError where the model and the images do not fit together."""
+def _check_images(recipe: Recipe, facts: Facts) -> None:
+    """Raises ValueError if there are no images, or the model is for other ones."""
     if facts.examples < 1:
         raise ValueError(f"{recipe.data.source!r} has no training images")
     if recipe.model.channels != 3:
@@ -185,13 +198,12 @@ def _check_data(recipe: Recipe, facts: Facts) -> None:
         data_size = " ".join(map(str, recipe.data.preprocessing.size))
         raise ValueError(
             f"the model's images are {model_size} but the data's are {data_size} (height width); "
-            "set both: "
-            f"--model.image {data_size} --data.preprocessing.size {data_size}"
+            f"set both: --model.image {data_size} --data.preprocessing.size {data_size}"
         )
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    """Raises ValueError for a number out of its range."""
+    """Raises ValueError for a number outside of its range."""
     if recipe.batch < 1 or recipe.micro_batch < 0:
         raise ValueError(
             f"batch is {recipe.batch} and micro_batch {recipe.micro_batch}; a batch has at least "
@@ -212,7 +224,7 @@ def _check_numbers(recipe: Recipe) -> None:
 
 
 def _in_steps(node, batch: int, examples: int):
-    """The same settings, those that are spans in steps."""
+    """A recipe, or a part of it, whose own spans are in steps; those of its parts are left."""
     spans = {}
     for setting in fields(node):
         value = getattr(node, setting.name)
@@ -222,26 +234,26 @@ def _in_steps(node, batch: int, examples: int):
 
 
 def _resolve_evals(recipe: Recipe, facts: Facts) -> tuple[Eval, ...]:
-    """The evaluators of a run, each with its span. Raises ValueError for two of one name, or one
-    without anything to judge by."""
+    """The evaluators of a run, each with its span in steps. Raises ValueError for two of one name,
+    or one that cannot measure on this data."""
     evals = recipe.evals
     if not evals:
         evals = tuple(map(Eval, recipe.objective.evaluators(facts.target)))
+
     titles = [each.title for each in evals]
-    for title in titles:
-        if titles.count(title) > 1:
-            raise ValueError(
-                f"two of the recipe's evals are called {title}, and so would be their metrics; "
-                "leave one, "
-                f"or give them data of different names"
-            )
+    resolved = []
     for each in evals:
+        if titles.count(each.title) > 1:
+            raise ValueError(
+                f"two of the recipe's evals are called {each.title}, and so would be their "
+                "metrics; leave one, or give them data of different names"
+            )
         if not each.data and not each.evaluator.judges(facts.target):
             raise ValueError(
                 f"{each.title} cannot measure on {recipe.data.source!r}, whose targets are of the "
-                "kind "
-                f"{facts.target!r}; leave it out of the evals, or give it other data"
+                f"kind {facts.target!r}; leave it out of the evals, or give it other data"
             )
-    spans = [each.every or recipe.evaluate_every for each in evals]
-    steps = [Span(span.steps(recipe.batch, facts.examples)) for span in spans]
-    return tuple(replace(each, every=span) for each, span in zip(evals, steps, strict=True))
+        span = each.every or recipe.evaluate_every
+        every = Span(span.steps(recipe.batch, facts.examples))
+        resolved.append(replace(each, every=every))
+    return tuple(resolved)

@@ -1,4 +1,4 @@
-"""What is written down of a recipe: plain values, and in what two of them differ."""
+"""A recipe as plain values, which recipe.json holds, and in what two of them differ."""
 
 import sys
 from dataclasses import fields, is_dataclass
@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vitkit.system.span import Span
 
+# Settings that may change when a run continues: they do not change its weights
 FREE_ON_RESUME = (
     "data.workers",
     "data.keep_decoded",
@@ -15,25 +16,29 @@ FREE_ON_RESUME = (
     "keep",
     "log_every",
     "tensorboard",
-)  # they do not change the weights
+)
 
 
 def to_json(node: Any, declared: Any = None) -> Any:
-    """A recipe, or a part of it, as plain values; spans as text.
+    """A recipe, or a part of it (`node`), as plain values; spans as text.
 
-    A dataclass that is not of its `declared` type says its "class": two objectives with the same
-    settings are two recipes. A node whose type is not declared is its own.
+    `declared` is the type that the field of the node is annotated with. A dataclass of another type
+    says its "class", because two objectives with the same settings are two recipes. Without
+    `declared` no class is said.
     """
+    # Values that are no dataclass
     if isinstance(node, Span):
         return str(node)
     if isinstance(node, tuple):
-        item, *_ = get_args(declared) or (None,)
-        return [to_json(value, item) for value in node]
+        item_type, *_ = get_args(declared) or (None,)
+        return [to_json(value, item_type) for value in node]
     if not is_dataclass(node):
         return node
+
+    # A dataclass: its class, if that is not known from the field, and its settings
     values = {}
     if declared is not None and type(node) is not _without_none(declared):
-        values["class"] = class_name(type(node))  # no field can be called so
+        values["class"] = class_name(type(node))  # no setting can have this name: it is a keyword
     types = get_type_hints(type(node))
     for setting in fields(node):
         values[setting.name] = to_json(getattr(node, setting.name), types[setting.name])
@@ -41,19 +46,21 @@ def to_json(node: Any, declared: Any = None) -> Any:
 
 
 def _without_none(declared: Any) -> Any:
-    """The type T of `T | None`; any other as it is."""
+    """The type T of `T | None`; any other type as it is."""
+    if get_origin(declared) is tuple:
+        return declared
     others = [kind for kind in get_args(declared) if kind is not NoneType]
-    if get_origin(declared) is not tuple and len(others) == 1:
+    if len(others) == 1:
         return others[0]
     return declared
 
 
 def class_name(kind: type) -> str:
-    """A class as a file names it: by its name alone for vitkit's own, else as "module:Class" or
+    """A class as recipe.json names it: "Class" if it is vitkit's own, else "module:Class" or
     "file.py:Class".
 
-    A file is named without its folder, so that a run goes on from wherever it is started and on
-    whichever machine.
+    A file is named without its folder, so that a run can be continued from any folder and on any
+    machine.
     """
     module = kind.__module__
     if module.partition(".")[0] == "vitkit":
@@ -64,13 +71,13 @@ def class_name(kind: type) -> str:
 
 
 def differences(ran: dict, asked: dict, prefix: str = "") -> list[str]:
-    """ "name: value that ran -> value asked for" of every setting in which two saved recipes differ
-    and that counts."""
+    """In what two recipes, as plain values, differ: "name: value that ran -> value asked for" of
+    every such setting, but those that are free on resume."""
     texts = []
     for name in sorted(ran.keys() | asked.keys()):
         path = prefix + name
-        before = _by_name(ran.get(name))
-        now = _by_name(asked.get(name))
+        before = _numbered(ran.get(name))
+        now = _numbered(asked.get(name))
         if isinstance(before, dict) and isinstance(now, dict):
             texts += differences(before, now, path + ".")
         elif before != now and path not in FREE_ON_RESUME:
@@ -78,8 +85,8 @@ def differences(ran: dict, asked: dict, prefix: str = "") -> list[str]:
     return texts
 
 
-def _by_name(value: Any) -> Any:
-    """A list of settings as a dict, by their number; anything else as it is."""
+def _numbered(value: Any) -> Any:
+    """A list of dataclasses, such as evals, as a dict by number; anything else as it is."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return {str(i): item for i, item in enumerate(value)}
     return value

@@ -1,8 +1,8 @@
-"""Everything that a run must remember, and how it comes to the disk and back.
+"""Everything that a run must remember, and how it is written to a checkpoint and read from it.
 
-One process writes its tensors while it waits. Several write through torch.distributed.checkpoint:
-each copies its shards, and a thread writes them while training goes on; any number of processes
-reads what any other number wrote.
+One process writes its tensors to one file, and training waits for it. Several processes write
+through torch.distributed.checkpoint: each copies its shards, and a thread writes the copies while
+training goes on. What some number of processes wrote, any other number can read.
 """
 
 import shutil
@@ -27,20 +27,39 @@ from vitkit.system.ranks import any_rank, from_rank_0, gathered, on_rank_0, worl
 from vitkit.system.watchdog import watchdog
 from vitkit.train.checkpoints import COUNTERS, checksum, complete, new_folder, prune, verify
 
-WHOLE = "state.safetensors"  # the file of a run of one process
+ONE_FILE = "state.safetensors"  # of a run of one process
+
+
+class Writing(NamedTuple):
+    """A checkpoint that is being written."""
+
+    folder: Path
+    """Where its files go until it is complete."""
+    facts: dict
+    """What its state.json says."""
+    keep: int
+    """How many checkpoints stay on the disk."""
+    damaged: set[str]
+    """Names of checkpoints that are not counted among those."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory of the run."""
+        return self.folder.parent.parent
 
 
 @dataclass
 class State:
-    """Learner, optimiser, Polyak average (None when off) and the counters of a run. Only the loop
-    changes it."""
+    """What changes while a run trains. Only the loop changes it."""
 
     learner: Learner
-    """The model under the name `model`, with what its objective adds."""
+    """What is trained: the model, under the name `model`, and what its objective adds."""
     optimizer: torch.optim.Optimizer
+    """With its moments."""
     average: dict[str, Tensor] | None = None
+    """The Polyak average of the trained weights, by their names; None if it is off."""
     step: int = 0
-    """Finished steps, the skipped ones among them."""
+    """Finished steps, including the skipped ones."""
     skipped: int = 0
     """Steps whose loss or gradient was not finite."""
     bad_in_row: int = 0
@@ -48,23 +67,22 @@ class State:
     rollbacks: int = 0
     """How often the run went back to an earlier checkpoint's weights."""
     saved_step: int = -1
-    """The step whose checkpoint this process wrote or read, so that it is known to be intact."""
+    """The step whose checkpoint this process wrote or read last: it need not be written again."""
     damaged: set[str] = field(default_factory=set)
     """Names of checkpoints that could not be read."""
     writing: Future | None = None
-    """The checkpoint that a thread is writing."""
+    """The checkpoint that a thread is writing; None if there is none."""
     group: dist.ProcessGroup | None = None
-    """Where such threads of all ranks meet, apart from the training's own exchange."""
+    """The process group of those threads. They cannot use the training's own at the same time."""
 
     @property
     def device(self) -> torch.device:
-        """Where the learner's parameters are."""
+        """The device of the learner's parameters."""
         return next(self.learner.parameters()).device
 
     def update_average(self, factor: float) -> None:
-        """average <- factor * average + (1 - factor) * weights. The factor grows to its value over
-        the first steps as (1 + step) / (10 + step), so that the initial weights do not linger; the
-        paper gives the factor only."""
+        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor)."""
+        # The factor grows to its value over the first steps, so that initial weights do not linger
         factor = min(factor, (1 + self.step) / (10 + self.step))
         weights = trained(self.learner)
         averages = list(self.average.values())
@@ -72,24 +90,25 @@ class State:
 
     @contextmanager
     def averaged(self) -> Iterator[Learner]:
-        """The learner with the averaged weights in it, if there is an average; the trained ones
-        come back after."""
-        self._swap()
+        """The learner with the averaged weights, if there is an average. Afterwards it has the
+        trained ones again."""
+        self._swap_average()
         try:
             yield self.learner
         finally:
-            self._swap()
+            self._swap_average()
 
     @contextmanager
     def deployed(self) -> Iterator[Learner]:
-        """The learner with the model that will be saved: averaged, as its objective deploys it, its
-        modules whole on every rank so that each can be called. What is trained comes back after."""
+        """The learner with the model as it would be saved now: averaged, and as its objective
+        deploys it. Every rank has whole modules, so that each can be called. Afterwards all is as
+        it was."""
         with self.averaged() as learner, learner.deployed(), gathered(learner):
             yield learner
 
-    def _swap(self) -> None:
-        """Exchange weights and averages: their values, not the tensors, for FSDP knows where its
-        shards lie."""
+    def _swap_average(self) -> None:
+        """Exchange the values of weights and averages. The tensors stay, because FSDP holds on to
+        its shards."""
         weights = trained(self.learner)
         for name, average in (self.average or {}).items():
             weight = weights[name].clone()
@@ -97,8 +116,8 @@ class State:
             average.copy_(weight)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name, views of the live ones: weights, average, and the optimiser's by
-        parameter."""
+        """Every tensor of a checkpoint by name, not copied: weights, average, and what the
+        optimiser has of each parameter ("optimizer.exp_avg.model.norm.weight")."""
         named = self._model_tensors()
         for name, parameter in self.learner.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -107,84 +126,99 @@ class State:
         return named
 
     def _model_tensors(self) -> dict[str, Tensor]:
-        """Weights and average: the tensors that are there before the first step."""
-        named = {f"learner.{name}": t for name, t in self.learner.state_dict().items()}
-        return named | {f"average.{name}": t for name, t in (self.average or {}).items()}
+        """Weights and average by name: the tensors that exist before the first step."""
+        named = {f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()}
+        for name, tensor in (self.average or {}).items():
+            named[f"average.{name}"] = tensor
+        return named
 
     def save(self, run_dir: Path, keep: int, scheduled: bool = True) -> None:
-        """Write a checkpoint, then move the pointer to it. On any failure, a full disk too, what
-        was there still is.
+        """Write a checkpoint, then move the pointer to it. If that fails, as on a full disk, the
+        earlier checkpoints are untouched.
 
-        Several ranks return when their shards are copied; `wait` waits until all is written, and
-        raises what failed. scheduled: the recipe asks for it, rather than an interruption.
+        Several ranks return when their shards are copied; `wait` waits until they are written, and
+        raises what failed. scheduled: whether the recipe asks for it, or an interruption.
         """
         self.wait()
         if self.saved_step == self.step:
             return
-        facts = {name: getattr(self, name) for name in COUNTERS} | {"scheduled": scheduled}
-        with _blamed(run_dir, self.step):
+
+        # What is to be written, and where
+        facts = {name: getattr(self, name) for name in COUNTERS}
+        facts["scheduled"] = scheduled
+        with _explaining_failure(run_dir, self.step):
             folder = from_rank_0(lambda: new_folder(run_dir, self.step))
         writing = Writing(folder, facts, keep, set(self.damaged))
+
+        # By this process alone, or by a thread of every process
         if world().world_size == 1:
-            _write_whole(self.tensors(), writing)
+            _write_one_file(self.tensors(), writing)
         else:
             self._write_in_a_thread(writing)
         self.saved_step = self.step
 
-    def _write_in_a_thread(self, writing: "Writing") -> None:
-        """Copy this rank's shards, at once, so that training may go on with the originals; then a
-        thread writes them."""
+    def _write_in_a_thread(self, writing: Writing) -> None:
+        """Copy this rank's shards now, so that training can go on with the originals, and let a
+        thread write them."""
         if self.group is None:
             self.group = dist.new_group(backend="gloo")
-        plain = StagingOptions(False, False, False, False)
-        copies = DefaultStager(plain).stage(self.tensors())
+        in_plain_memory = StagingOptions(
+            use_pinned_memory=False,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=False,
+        )
+        copies = DefaultStager(in_plain_memory).stage(self.tensors())
         thread = ThreadPoolExecutor(1)
         self.writing = thread.submit(_write_shards, copies, self.group, writing)
         thread.shutdown(wait=False)
 
     def wait(self) -> None:
-        """Wait until what was saved is on the disk. Raises OSError if it could not be written."""
+        """Wait until the last checkpoint is on the disk. Raises OSError if it could not be
+        written."""
         if self.writing is not None:
             writing = self.writing
             self.writing = None
-            watchdog.pause()
+            watchdog.pause()  # a slow disk is no reason to end the run
             writing.result()
 
     def load(self, checkpoint: Path) -> None:
-        """Become what the checkpoint holds. Raises ValueError if it is damaged or of another model;
-        the state is then as it was."""
+        """Read a checkpoint into this state. Raises ValueError, and changes nothing, if it is
+        damaged or of another model."""
         self.wait()
         facts = self._verified(checkpoint)
 
-        # What is there: weights and average must be those of this learner
+        # Its weights and its average must be those of this learner
         reader = dcp.HuggingFaceStorageReader(str(checkpoint))
         stored = reader.read_metadata().state_dict_metadata
         of_optimizer = sorted(name for name in stored if name.startswith("optimizer."))
-        shapes = {name: stored[name].size for name in stored.keys() - set(of_optimizer)}
+        stored_shapes = {name: stored[name].size for name in stored.keys() - set(of_optimizer)}
         tensors = self._model_tensors()
-        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+        if {name: tensor.shape for name, tensor in tensors.items()} != stored_shapes:
             raise ValueError(f"{checkpoint} holds another model than this recipe's")
 
-        # Room for the optimiser's
+        # The optimiser makes its tensors in its first step only, so make them here
         parameters = dict(self.learner.named_parameters())
         self.optimizer.state.clear()
         for name in of_optimizer:
-            _, key, path = name.split(".", 2)
-            value = _room(parameters[path].detach(), key, stored[name].size)
-            self.optimizer.state[parameters[path]][key] = value
+            _, key, path = name.split(".", 2)  # "optimizer.exp_avg.model.norm.weight"
+            parameter = parameters[path]
+            value = _optimizer_zeros(parameter.detach(), key, stored[name].size)
+            self.optimizer.state[parameter][key] = value
             tensors[name] = value
 
+        # Read all of them in place
+        alone = world().world_size == 1
         with warnings.catch_warnings():
-            # in a run of one process it is
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            dcp.load(tensors, storage_reader=reader, no_dist=world().world_size == 1)
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as `no_dist` says
+            dcp.load(tensors, storage_reader=reader, no_dist=alone)
         for name in COUNTERS:
             setattr(self, name, facts[name])
         self.saved_step = self.step
 
     def _verified(self, checkpoint: Path) -> dict:
-        """The facts of a checkpoint. Raises ValueError on every rank if one of them finds it
-        damaged."""
+        """The facts of a checkpoint, whose files the ranks check together. Raises ValueError on
+        every rank if one of them finds it damaged."""
         facts = {}
         problem = None
         try:
@@ -198,70 +232,59 @@ class State:
 
 
 def trained(learner: nn.Module) -> dict[str, Tensor]:
-    """The parameters that the optimiser changes, by name, without their graph."""
+    """The parameters that the optimiser changes, by name, detached."""
     return {name: p.detach() for name, p in learner.named_parameters() if p.requires_grad}
 
 
-def _room(parameter: Tensor, key: str, shape: torch.Size) -> Tensor:
-    """Zeros for a tensor of the optimiser: sharded as its parameter is, but for Adam's count, whole
-    on every rank."""
+def _optimizer_zeros(parameter: Tensor, key: str, shape: torch.Size) -> Tensor:
+    """Zeros for a tensor that the optimiser has of a parameter: sharded as the parameter is, but
+    Adam's "step", a count, is whole on every rank."""
     if shape == parameter.shape and key != "step":
         return torch.zeros_like(parameter)
     return torch.zeros(shape, device=parameter.device)
 
 
-class Writing(NamedTuple):
-    """A checkpoint that is being written."""
-
-    folder: Path
-    """Where its files go until it is complete."""
-    facts: dict
-    """What its state.json says."""
-    keep: int
-    """How many checkpoints stay."""
-    damaged: set[str]
-    """Names of those that do not count."""
-
-    @property
-    def run_dir(self) -> Path:
-        """The directory of the run."""
-        return self.folder.parent.parent
-
-
-def _write_whole(tensors: dict[str, Tensor], writing: Writing) -> None:
-    """One process: one file. Raises OSError."""
-    on_cpu = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    path = writing.folder / WHOLE
-    with _blamed(writing.run_dir, writing.facts["step"], writing.folder):
+def _write_one_file(tensors: dict[str, Tensor], writing: Writing) -> None:
+    """Write the checkpoint of a run of one process. Raises OSError."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    path = writing.folder / ONE_FILE
+    with _explaining_failure(writing.run_dir, writing.facts["step"], writing.folder):
         try:
             save_file(on_cpu, path)
-        except SafetensorError as error:  # how it reports what the system refused
+        except SafetensorError as error:  # safetensors' name for a full disk
             raise OSError(str(error)) from error
-        complete(writing.folder, writing.facts, {WHOLE: checksum(path)})
+        complete(writing.folder, writing.facts, {ONE_FILE: checksum(path)})
     prune(writing.run_dir, writing.keep, writing.damaged)
 
 
 def _write_shards(tensors: dict, group: dist.ProcessGroup, writing: Writing) -> None:
-    """Several: a file of each rank's shards. When all are there, rank 0 makes them a checkpoint.
-    Raises OSError."""
+    """Write the checkpoint of a run of several processes, a file of each. Raises OSError."""
     rank, world_size = world()
     folder = writing.folder
-    with _blamed(writing.run_dir, writing.facts["step"], folder):
+    with _explaining_failure(writing.run_dir, writing.facts["step"], folder):
+        # Every rank writes its shards
         writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
         dcp.save(tensors, storage_writer=writer, process_group=group)
+
+        # The ranks share the work of making checksums
         files = sorted(folder.glob("*.safetensors"))[rank::world_size]
         own = {path.name: checksum(path) for path in files}
-        every: list = [None] * world_size
-        dist.all_gather_object(every, own, group)
+        everyone: list = [None] * world_size
+        dist.all_gather_object(everyone, own, group)
+
+        # Now that every file is written, rank 0 makes the folder a checkpoint
         if on_rank_0():
-            checksums = {name: value for of_rank in every for name, value in of_rank.items()}
+            checksums = {}
+            for of_rank in everyone:
+                checksums |= of_rank
             complete(folder, writing.facts, checksums)
             prune(writing.run_dir, writing.keep, writing.damaged)
 
 
 @contextmanager
-def _blamed(run_dir: Path, step: int, folder: Path | None = None) -> Iterator[None]:
-    """What could not be written whole goes, and frees its room. Raises OSError, saying so."""
+def _explaining_failure(run_dir: Path, step: int, folder: Path | None = None) -> Iterator[None]:
+    """If the writing within fails, remove the unfinished `folder`, which frees its room, and raise
+    OSError that says what to do."""
     try:
         yield
     except (OSError, dcp.CheckpointException) as error:
@@ -269,6 +292,5 @@ def _blamed(run_dir: Path, step: int, folder: Path | None = None) -> Iterator[No
             shutil.rmtree(folder, ignore_errors=True)
         raise OSError(
             f"could not write a checkpoint at step {step} to {run_dir / 'checkpoints'} ({error}); "
-            "the earlier ones are "
-            f"untouched: make room and run the same command again"
+            "the earlier ones are untouched: make room and run the same command again"
         ) from error

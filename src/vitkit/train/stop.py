@@ -1,29 +1,33 @@
-"""Stopping a run so that it can be continued: the signals of schedulers and people, heard between
-steps."""
+"""Stopping a run between two steps, so that it can be continued, when a scheduler or a person asks
+for it."""
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from vitkit.system.errors import Interrupted
 from vitkit.system.ranks import any_rank, world
 from vitkit.system.watchdog import watchdog
 
+T = TypeVar("T")
+
 
 class Stop:
-    """Whether someone asked the run to stop (SIGTERM of a scheduler, Ctrl-C), of any rank: they
-    stop at the same step."""
+    """Whether someone asked the run to stop: a scheduler by SIGTERM, a person by Ctrl-C."""
 
     def __init__(self):
         self.asked = False
+        """Whether this rank was asked."""
 
     def raise_if_asked(self) -> None:
-        """Raises Interrupted, on every rank. All of them ask at the same places."""
+        """Raises Interrupted on every rank if any of them was asked, so that they stop at the same
+        step. All ranks call it at the same places."""
         watchdog.heartbeat()
         if any_rank(self.asked):
             raise Interrupted
 
-    def watch(self, items) -> Iterator:
+    def watch(self, items: Iterable[T]) -> Iterator[T]:
         """The same items, until someone asks."""
         for item in items:
             self.raise_if_asked()
@@ -32,27 +36,24 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Turn SIGTERM and SIGINT into a question that the loop asks itself; only in the main thread,
-    as signals go.
+    """Within it SIGTERM and SIGINT do not end the process: they are noted, and the loop looks at
+    the note between steps. Only the main thread can catch signals; elsewhere nothing changes."""
+    stop = Stop()
+    handlers_before = {}
 
-    Ctrl-C again stops a run of one process at once. SIGTERM again does not, for SLURM sends it
-    twice in a moment; nor does either stop one of several: torchrun and the scheduler both pass the
-    same signal on, and kill what takes too long.
-    """
-    stop, before = Stop(), {}
-
-    def ask(number, frame):
+    def note(number, frame):
         stop.asked = True
+        # Ctrl-C a second time ends a run of one process at once. Not so SIGTERM, which SLURM sends
+        # twice in a moment; nor several processes, to which torchrun and the scheduler both pass
+        # the same signal on, and which they kill if that takes too long.
         if number == signal.SIGINT and world().world_size == 1:
-            signal.signal(number, before[number] or signal.SIG_DFL)
+            signal.signal(number, handlers_before[number] or signal.SIG_DFL)
 
-    try:
+    with suppress(ValueError):  # not the main thread
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, ask)
-    except ValueError:  # not the main thread
-        pass
+            handlers_before[number] = signal.signal(number, note)
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers_before.items():
             signal.signal(number, handler)
