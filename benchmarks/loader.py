@@ -72,7 +72,7 @@ def vitkit(
     )
     changes = {} if library else {"vitkit.data.engine.turbojpeg.library": lambda: None}
     if torchvisions_crops:
-        changes["vitkit.data.augmentation.inception_box"] = torchvision_box
+        changes["vitkit.data.draws.inception_box"] = torchvision_box
 
     def start(seed: int) -> Batches:
         stream = train_batches(

@@ -13,12 +13,13 @@ from vitkit.data import (
     Preprocessing,
     apply,
     augment,
-    augmentation,
     draw,
     images,
     open_image,
 )
-from vitkit.data.augmentation import Draw, place, suit
+from vitkit.data.augmentation import check_fits
+from vitkit.data.crops import inception_box
+from vitkit.data.draws import Draw, apply_geometry
 from vitkit.data.preprocessing import resize
 
 
@@ -43,7 +44,7 @@ def test_a_crop_must_fit_the_resize():
     with pytest.raises(
         ValueError, match=r"resize is 200; a crop of 224 x 224 does not fit: make it 224 or more"
     ):
-        suit(Augmentation(crop="resize_crop", resize=200), Preprocessing())
+        check_fits(Augmentation(crop="resize_crop", resize=200), Preprocessing())
 
 
 WAYS = [
@@ -82,7 +83,7 @@ def test_every_augmentation_takes_every_image(how, height, width, seed, kind):
 def test_an_inception_crop_is_a_box_of_the_image_resized():
     pixels = photograph(60, 80)
     how, to = Augmentation(flip=False), Preprocessing(size=(24, 24))
-    box = augmentation.inception_box(60, 80, how.area, generator(3))
+    box = inception_box(60, 80, how.area, generator(3))
     top, left, height, width = box
     want = resize(
         pixels[top : top + height, left : left + width].copy(), (24, 24), "bilinear", antialias=True
@@ -213,7 +214,7 @@ def test_what_is_drawn_is_a_value_that_says_everything():
     assert drawn == draw((60, 80), how, to, generator(2)) != draw((60, 80), how, to, generator(3))
     top, left, height, width = drawn.box
     assert top >= 0 and top + height <= 60 and left >= 0 and left + width <= 80
-    colours, *operations = drawn.changes
+    colours, *operations = drawn.colour_changes
     brightness, contrast, saturation, hue = colours.amounts
     assert 0.6 <= brightness <= 1.4 and contrast is None and 0.8 <= saturation <= 1.2
     assert -0.1 <= hue <= 0.1 and sorted(colours.order) == [0, 1, 2, 3]
@@ -222,7 +223,7 @@ def test_what_is_drawn_is_a_value_that_says_everything():
     made = apply(drawn, picture, how, to)
     assert torch.equal(made, augment(picture, how, to, generator(2)))
     left_alone = apply(Draw(drawn.box), picture, how, to)  # a draw may be edited
-    assert torch.equal(left_alone, place(Draw(drawn.box), picture, how, to))
+    assert torch.equal(left_alone, apply_geometry(Draw(drawn.box), picture, how, to))
     mirrored = apply(Draw(drawn.box, flip=True), picture, how, to)
     assert torch.equal(mirrored, left_alone.flip(-1))
 
@@ -244,6 +245,6 @@ def test_a_mask_goes_where_the_image_goes(how, rule):
     for seed in range(20):
         drawn = draw((60, 80), how, to, generator(seed))
         made = apply(drawn, open_image(image, "x"), how, to)
-        moved = place(drawn, open_image(mask, "mask"), how, to, "nearest")
+        moved = apply_geometry(drawn, open_image(mask, "mask"), how, to, "nearest")
         assert set(moved.unique().tolist()) <= {0, 7}
         assert ((made[0] > 127) == (moved[0] == 7)).float().mean() > 0.93

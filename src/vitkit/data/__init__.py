@@ -1,8 +1,9 @@
 """From images on disk to batches on their way to a model."""
 
-from vitkit.data.augmentation import Augmentation, Draw, apply, augment, draw, place
+from vitkit.data.augmentation import Augmentation
 from vitkit.data.check import check_images
 from vitkit.data.dataset import from_dataset
+from vitkit.data.draws import Draw, apply, apply_geometry, augment, draw
 from vitkit.data.engine.resident import decoded
 from vitkit.data.images import BadImage, Picture, open_image
 from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
@@ -37,6 +38,7 @@ __all__ = [
     "Target",
     "WorkerDied",
     "apply",
+    "apply_geometry",
     "augment",
     "check_images",
     "decoded",
@@ -50,7 +52,6 @@ __all__ = [
     "open_parts",
     "open_source",
     "open_splits",
-    "place",
     "split_off",
     "stratified",
     "subset",

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data.augmentation import Augmentation, augment, suit, warm_up
+from vitkit.data.augmentation import Augmentation, check_fits
+from vitkit.data.draws import augment, preload
 from vitkit.data.engine.resident import Drawing, Stack, gathered, stackable
 from vitkit.data.engine.workers import in_order
 from vitkit.data.images import BadImage, Picture, open_image
@@ -45,7 +46,7 @@ class Batch(NamedTuple):
 
 
 def default_workers(source: Source | None = None) -> int:
-    """Worker processes that suit this machine's CPU quota, one being left to the model; 0 if nothing is to be decoded."""
+    """Worker processes that check_fits this machine's CPU quota, one being left to the model; 0 if nothing is to be decoded."""
     if source is not None and isinstance(source.store, Arrays):
         return 0
     return max(1, min(MAX_WORKERS, cpus() - 1))
@@ -70,7 +71,7 @@ def train_batches(
     Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
     """
     # Refuse what cannot be done before the first batch.
-    suit(augmentation, preprocessing)
+    check_fits(augmentation, preprocessing)
     if not len(source):
         raise ValueError("there are no images to train on")
     if seed < 0 or after < 0:
@@ -89,7 +90,7 @@ def train_batches(
         return _stacked(gathered(stack, drawing, rows, drawing_workers), source)
 
     # All others: image by image, in worker processes.
-    warm_up(augmentation)
+    preload(augmentation)
     build = _Training(source, augmentation, preprocessing, seed, part)
     return _prepared(build, rows, workers, pin=on_gpu)
 

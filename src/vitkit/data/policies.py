@@ -21,15 +21,15 @@ class Colours(NamedTuple):
     """A colour jitter as it was drawn."""
 
     order: tuple[int, ...]
-    """Of ADJUSTMENTS."""
+    """Which of ADJUSTMENTS comes first, second and so on, by number."""
     amounts: tuple[float | None, ...]
     """Factors of the first three, part of the colour circle for the hue; None leaves one out."""
 
     def __call__(self, image: Tensor) -> Tensor:
         """uint8 (3, h, w) -> uint8 (3, h, w)."""
         for i in self.order:
+            adjust = getattr(functional, f"adjust_{ADJUSTMENTS[i]}")
             if self.amounts[i] is not None:
-                adjust = getattr(functional, f"adjust_{ADJUSTMENTS[i]}")
                 image = adjust(image, self.amounts[i])
         return image
 
@@ -38,8 +38,9 @@ def draw_colours(strengths: tuple[float, float, float, float], seed: int) -> Col
     """A jitter of at most these strengths, by ADJUSTMENTS."""
     with _seeded(seed):
         drawn = v2.ColorJitter(*strengths).make_params([])
+    order = drawn["fn_idx"].tolist()
     amounts = [drawn[f"{name}_factor"] for name in ADJUSTMENTS]
-    return Colours(tuple(drawn["fn_idx"].tolist()), tuple(amounts))
+    return Colours(tuple(order), tuple(amounts))
 
 
 class Policy(NamedTuple):
@@ -69,6 +70,7 @@ def draw_erased(share: float, size: tuple[int, int], seed: int) -> Box | None:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
+    """PyTorch's global generator, of the CPU, begins with this seed inside, and goes on as before outside."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

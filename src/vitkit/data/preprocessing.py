@@ -1,4 +1,4 @@
-"""What every image goes through before a model sees it, in evaluation; in training, augmentation.py takes the place of its rule.
+"""What every image goes through before a model sees it, in evaluation; in training, an Augmentation takes the place of its rule.
 
 Images are uint8 until they are normalised, on the model's device. In evaluation Pillow resizes, as in the pipelines that
 published accuracies come from; in training PyTorch does, which is faster: fewer than two values in a hundred differ, by

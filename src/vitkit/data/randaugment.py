@@ -44,11 +44,11 @@ def draw_operations(
     the images.
     """
     names = list(OPERATIONS)
-    chosen = torch.randint(len(names), (layers,), generator=generator).tolist()
-    level = magnitude / 10
-    return tuple(
-        Operation(names[i], OPERATIONS[names[i]].draw(level, size, generator)) for i in chosen
-    )
+    operations = []
+    for i in torch.randint(len(names), (layers,), generator=generator).tolist():
+        value = OPERATIONS[names[i]].draw(magnitude / 10, size, generator)
+        operations.append(Operation(names[i], value))
+    return tuple(operations)
 
 
 @dataclass(frozen=True)
@@ -61,43 +61,70 @@ class Kind:
     """(uint8 (3, h, w), its value) -> uint8 (3, h, w)"""
 
 
-def fixed(value: Callable[[float], Value]) -> Callable:
-    """A function of the level alone; nothing is drawn."""
-    return lambda level, size, generator: value(level)
+# Values. Most are functions of the level alone, for which nothing is drawn.
 
 
-def signed(most: float) -> Callable:
+def no_value(level: float, *_) -> None:
+    """The operation has none."""
+
+
+def bits_kept(level: float, *_) -> int:
+    return max(int(4 * level), 1)
+
+
+def threshold(level: float, *_) -> int:
+    return int(256 * level) % 256
+
+
+def enhancement(level: float, *_) -> float:
+    """A factor; 1 changes nothing, and is that of a magnitude of 5."""
+    return 1.8 * level + 0.1
+
+
+def addition(level: float, *_) -> int:
+    return int(110 * level)
+
+
+def either_sign(most: float) -> Callable:
     """So much at level 1, in either direction."""
 
     def draw(level: float, size: tuple[int, int], generator: torch.Generator) -> float:
-        value = most * level
-        return value if torch.rand((), generator=generator) < 0.5 else -value
+        negative = torch.rand((), generator=generator) >= 0.5
+        return -most * level if negative else most * level
 
     return draw
 
 
 def square(level: float, size: tuple[int, int], generator: torch.Generator) -> tuple[int, int, int]:
     """A centre (y, x) anywhere, and half the side: 40 pixels at level 1."""
-    y, x = (int(torch.randint(side, (), generator=generator)) for side in size)
+    y = int(torch.randint(size[0], (), generator=generator))
+    x = int(torch.randint(size[1], (), generator=generator))
     return y, x, int(40 * level)
 
 
-def nothing(level: float) -> None:
-    """The operation has no value."""
+# Operations: uint8 (3, h, w) and a value -> uint8 (3, h, w)
 
 
-def enhancement(level: float) -> float:
-    """A factor; 1 changes nothing, and is that of a magnitude of 5."""
-    return 1.8 * level + 0.1
+def autocontrast(image: Tensor, _: None) -> Tensor:
+    return F.autocontrast(image)
+
+
+def equalize(image: Tensor, _: None) -> Tensor:
+    return F.equalize(image)
+
+
+def invert(image: Tensor, _: None) -> Tensor:
+    return F.invert(image)
 
 
 def solarize_add(image: Tensor, addition: int) -> Tensor:
     """Brightens the darker half of the values."""
-    return torch.where(image < 128, (image.int() + addition).clamp(max=255).byte(), image)
+    brightened = (image.int() + addition).clamp(max=255).byte()
+    return torch.where(image < 128, brightened, image)
 
 
 def contrast(image: Tensor, factor: float) -> Tensor:
-    """Distances from the grey named above, times a factor."""
+    """Distances from the grey of h w / 256, times a factor."""
     grey = min(image[0].numel() // 256, 255)
     return (grey + factor * (image.float() - grey)).clamp(0, 255).byte()
 
@@ -110,29 +137,50 @@ def cutout(image: Tensor, at: tuple[int, int, int]) -> Tensor:
     return image
 
 
-def moved(
+def rotate(image: Tensor, angle: float) -> Tensor:
+    return F.rotate(image, angle, fill=GREY)
+
+
+def translate_x(image: Tensor, pixels: float) -> Tensor:
+    return affine(image, x=pixels)
+
+
+def translate_y(image: Tensor, pixels: float) -> Tensor:
+    return affine(image, y=pixels)
+
+
+def shear_x(image: Tensor, shear: float) -> Tensor:
+    return affine(image, shear_x=shear)
+
+
+def shear_y(image: Tensor, shear: float) -> Tensor:
+    return affine(image, shear_y=shear)
+
+
+def affine(
     image: Tensor, x: float = 0.0, y: float = 0.0, shear_x: float = 0.0, shear_y: float = 0.0
 ) -> Tensor:
     """Shifted by pixels, or sheared around the middle of the first pixel; the nearest pixel's value."""
-    shear = [degrees(atan(shear_x)), degrees(atan(shear_y))]
-    return F.affine(image, 0.0, [x, y], 1.0, shear, fill=GREY, center=[0.5, 0.5])
+    angles = [degrees(atan(shear_x)), degrees(atan(shear_y))]
+    return F.affine(image, 0.0, [x, y], 1.0, angles, fill=GREY, center=[0.5, 0.5])
 
 
+# Name: its value, what it does. The order counts: operations are drawn by their number.
 OPERATIONS: dict[str, Kind] = {
-    "AutoContrast": Kind(fixed(nothing), lambda image, _: F.autocontrast(image)),
-    "Equalize": Kind(fixed(nothing), lambda image, _: F.equalize(image)),
-    "Invert": Kind(fixed(nothing), lambda image, _: F.invert(image)),
-    "Rotate": Kind(signed(30), lambda image, angle: F.rotate(image, angle, fill=GREY)),
-    "Posterize": Kind(fixed(lambda level: max(int(4 * level), 1)), F.posterize),
-    "Solarize": Kind(fixed(lambda level: int(256 * level) % 256), F.solarize),
-    "Color": Kind(fixed(enhancement), F.adjust_saturation),
-    "Contrast": Kind(fixed(enhancement), contrast),
-    "Brightness": Kind(fixed(enhancement), F.adjust_brightness),
-    "Sharpness": Kind(fixed(enhancement), F.adjust_sharpness),
-    "ShearX": Kind(signed(0.3), lambda image, shear: moved(image, shear_x=shear)),
-    "ShearY": Kind(signed(0.3), lambda image, shear: moved(image, shear_y=shear)),
-    "TranslateX": Kind(signed(100), lambda image, pixels: moved(image, x=pixels)),
-    "TranslateY": Kind(signed(100), lambda image, pixels: moved(image, y=pixels)),
+    "AutoContrast": Kind(no_value, autocontrast),
+    "Equalize": Kind(no_value, equalize),
+    "Invert": Kind(no_value, invert),
+    "Rotate": Kind(either_sign(30), rotate),
+    "Posterize": Kind(bits_kept, F.posterize),
+    "Solarize": Kind(threshold, F.solarize),
+    "Color": Kind(enhancement, F.adjust_saturation),
+    "Contrast": Kind(enhancement, contrast),
+    "Brightness": Kind(enhancement, F.adjust_brightness),
+    "Sharpness": Kind(enhancement, F.adjust_sharpness),
+    "ShearX": Kind(either_sign(0.3), shear_x),
+    "ShearY": Kind(either_sign(0.3), shear_y),
+    "TranslateX": Kind(either_sign(100), translate_x),
+    "TranslateY": Kind(either_sign(100), translate_y),
     "Cutout": Kind(square, cutout),
-    "SolarizeAdd": Kind(fixed(lambda level: int(110 * level)), solarize_add),
+    "SolarizeAdd": Kind(addition, solarize_add),
 }

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data.augmentation import Augmentation, draw
+from vitkit.data.augmentation import Augmentation
+from vitkit.data.draws import draw
 from vitkit.data.engine.workers import forked, in_order
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.preprocessing import Preprocessing
@@ -68,23 +69,31 @@ def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> 
     if not _worth_decoding(source, limit):
         return source
     source.prepare()
+
+    # Decode chunk by chunk, one image after the other into one block.
     block = np.empty(limit, np.uint8)  # pages that are never written to take no memory
     sizes = np.zeros((len(source), 2), np.int32)
     end = 0
-    starts = range(0, len(source), CHUNK)
-    chunks = in_order(_Decoding(source), starts, min(workers, len(starts) // 4))
-    for start, images in zip(starts, shown(chunks, len(starts)), strict=True):
-        for i, image in enumerate(images, start):
+    chunk_starts = range(0, len(source), CHUNK)
+    workers = min(
+        workers, len(chunk_starts) // 4
+    )  # a process takes longer to start than to do less
+    chunks = in_order(_Decoding(source), chunk_starts, workers)
+    for first, images in zip(chunk_starts, shown(chunks, len(chunk_starts)), strict=True):
+        for i, image in enumerate(images, first):
             if end + image.size > limit:
                 return source
             block[end : end + image.size] = image.ravel()
             sizes[i] = image.shape[:2]
             end += image.size
+
+    # The encoded images are not needed any more.
     cache = getattr(source.store, "cache", None)
     if cache is not None:
-        cache.clear()  # the encoded ones are not needed any more
-    begins = np.cumsum([0, *sizes.prod(axis=1, dtype=np.int64)[:-1] * 3])
-    store = Pixels(source.store, source.rows, block[:end], begins, sizes)
+        cache.clear()
+    lengths = sizes.prod(axis=1, dtype=np.int64) * 3
+    starts = np.cumsum(lengths) - lengths
+    store = Pixels(source.store, source.rows, block[:end], starts, sizes)
     return replace(source, store=store, rows=np.arange(len(source)))
 
 
@@ -97,8 +106,11 @@ def _worth_decoding(source: Source, limit: int) -> bool:
     if source.chunks() is not None:  # more than memory holds
         return False
     sample = range(0, len(source), -(-len(source) // SAMPLE))
-    sizes = [open_image(source[i][0], source.name(i)).size for i in sample]
-    return float(np.mean([np.prod(size) * 3 for size in sizes])) * len(source) <= limit
+    pixels = 0
+    for i in sample:
+        height, width = open_image(source[i][0], source.name(i)).size
+        pixels += height * width
+    return 3 * pixels / len(sample) * len(source) <= limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,20 +120,26 @@ class _Decoding:
     source: Source
 
     def __getitem__(self, start: int) -> list[np.ndarray] | Exception:
+        images = []
         try:
-            chunk = range(start, min(start + CHUNK, len(self.source)))
-            return [open_image(self.source[i][0], self.source.name(i)).pixels() for i in chunk]
+            for i in range(start, min(start + CHUNK, len(self.source))):
+                picture = open_image(self.source[i][0], self.source.name(i))
+                images.append(picture.pixels())
         except (BadImage, OSError) as error:
             return error
+        return images
 
 
-def stackable(source: Source, how: Augmentation, preprocessing: Preprocessing) -> bool:
+def stackable(source: Source, augmentation: Augmentation, preprocessing: Preprocessing) -> bool:
     """Whether whole batches can be made where the model is: pictures decoded and of its size, then shifted and mirrored."""
-    if how.crop not in ("none", "pad_crop") or how.repaints or preprocessing.resize:
+    if augmentation.crop not in ("none", "pad_crop") or augmentation.changes_colours:
         return False
-    if isinstance(source.store, Pixels):
-        return bool((source.store.sizes == preprocessing.size).all())
-    return isinstance(source.store, Arrays) and source.store.array.shape[1:3] == preprocessing.size
+    if preprocessing.resize:
+        return False
+    store = source.store
+    if isinstance(store, Pixels):
+        return bool((store.sizes == preprocessing.size).all())
+    return isinstance(store, Arrays) and store.array.shape[1:3] == preprocessing.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,29 +153,35 @@ class Stack:
 
     @classmethod
     def of(
-        cls, source: Source, how: Augmentation, preprocessing: Preprocessing, device: torch.device
+        cls,
+        source: Source,
+        augmentation: Augmentation,
+        preprocessing: Preprocessing,
+        device: torch.device,
     ) -> "Stack":
         """The images of a source that is `stackable`."""
+        height, width = preprocessing.size
         if isinstance(source.store, Pixels):
-            shape = (len(source.store.sizes), *preprocessing.size, 3)
-            array = source.store.block.reshape(shape)[source.rows]
+            arrays = source.store.block.reshape(-1, height, width, 3)
         else:
-            array = source.store.array[source.rows]
-            array = array.reshape(*array.shape[:3], -1)
-        images = torch.from_numpy(array).to(device).permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
-        pad = how.pad if how.crop == "pad_crop" else 0
+            arrays = source.store.array
+        arrays = arrays[source.rows].reshape(len(source), height, width, -1)  # (N, h, w, 1 or 3)
+        images = torch.from_numpy(arrays).to(device).permute(0, 3, 1, 2)
+        images = images.expand(-1, 3, -1, -1)  # (N, 3, h, w)
+        pad = augmentation.pad if augmentation.crop == "pad_crop" else 0
         return cls(F.pad(images, [pad] * 4).contiguous(), preprocessing.size)
 
     def gather(self, drawn: Tensor) -> Tensor:
         """Rows of (example, top, left, flip), int64 (B, 4) -> uint8 (B, 3, h, w)."""
         device = self.images.device
-        height = torch.arange(self.size[0], device=device)
-        width = torch.arange(self.size[1], device=device)
+        height, width = self.size
+        y = torch.arange(height, device=device)
+        x = torch.arange(width, device=device)
         channels = torch.arange(3, device=device)
         example, top, left, flip = drawn.to(device, non_blocking=True).T[..., None]  # (B, 1) each
-        rows = top + height  # (B, h)
-        columns = left + torch.where(flip.bool(), self.size[1] - 1 - width, width)  # (B, w)
-        return self.images[
+        rows = top + y  # (B, h)
+        columns = left + torch.where(flip.bool(), width - 1 - x, x)  # (B, w)
+        return self.images[  # one index for each of (B, 3, h, w)
             example[..., None, None],
             channels[:, None, None],
             rows[:, None, :, None],
@@ -169,7 +193,7 @@ class Stack:
 class Drawing:
     """(epoch, example) of every row -> what is drawn for it: int64 (B, 4), as Stack.gather takes it."""
 
-    how: Augmentation
+    augmentation: Augmentation
     preprocessing: Preprocessing
     stream: object
     """Its .at(epoch, example) are the random numbers of an example."""
@@ -178,9 +202,11 @@ class Drawing:
         draws = np.zeros((len(rows), 4), np.int64)
         for row, (epoch, index) in enumerate(rows.tolist()):
             random = self.stream.at(epoch, index)
-            drawn = draw(self.preprocessing.size, self.how, self.preprocessing, random)
-            top, left = drawn.box[:2] if drawn.box else (0, 0)
-            draws[row] = index, top, left, drawn.flip
+            drawn = draw(self.preprocessing.size, self.augmentation, self.preprocessing, random)
+            draws[row, 0] = index
+            if drawn.box:
+                draws[row, 1:3] = drawn.box[:2]  # top, left
+            draws[row, 3] = drawn.flip
         return torch.from_numpy(draws)
 
 
