@@ -549,7 +549,7 @@ class Synthetic:
         return (rows // 1000, self.together) if self.together else None
 
 
-@pytest.mark.parametrize("together", [0, 16])
+@pytest.mark.parametrize("merge_parts", [0, 16])
 def test_ten_million_examples_start_in_seconds_in_bounded_memory(together):
     count, began = 10_000_000, time.perf_counter()
     tracemalloc.start()  # numpy counts there too

@@ -17,11 +17,11 @@ from vitkit.data import (
     Preprocessing,
     Source,
     eval_batches,
+    merge_parts,
     open_source,
     open_splits,
     split_off,
     subset,
-    together,
 )
 from vitkit.data.labels import as_labels
 from vitkit.data.numbering import numbered
@@ -45,7 +45,7 @@ def test_lists_are_taken_joined_and_made_rows_of_ones():
     assert picked.multi_hot(3).tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 1], [1, 0, 1]]
     assert lists[np.array([], int)].multi_hot(3).shape == (0, 3)
     first = source(lists, "classes", ("a", "b", "c"))
-    both = together(first, subset(first, [2, 0]))
+    both = merge_parts(first, subset(first, [2, 0]))
     assert [both.targets.row(i).tolist() for i in range(6)] == [
         [0, 2],
         [],

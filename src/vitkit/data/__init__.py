@@ -13,10 +13,10 @@ from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import (
     Source,
     fingerprint,
+    merge_parts,
     split_off,
     stratified,
     subset,
-    together,
     without,
     write_list,
 )
@@ -55,7 +55,7 @@ __all__ = [
     "split_off",
     "stratified",
     "subset",
-    "together",
+    "merge_parts",
     "train_batches",
     "uniforms",
     "without",

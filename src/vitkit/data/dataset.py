@@ -18,7 +18,7 @@ import torch
 from PIL import Image, ImageOps
 
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels, concatenated
+from vitkit.data.labels import as_labels, concatenate_values
 from vitkit.data.numbering import numbered
 from vitkit.data.sources import Source
 from vitkit.data.stores import read_file
@@ -113,7 +113,7 @@ def dataset_table(
         raise ValueError(f"{titles[missing.index(True)]} has no targets, and other parts have them")
     known = None
     if not any(missing):
-        known = as_labels(concatenated(values), title or titles[0], target)
+        known = as_labels(concatenate_values(values), title or titles[0], target)
     names = tuple(map(str, labels or getattr(datasets[0], "classes", ()) or ())) or None
     rows = np.repeat(np.array(list(parts), dtype=object), counts)
     return Table(store, known, rows, names, ())

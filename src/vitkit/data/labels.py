@@ -5,41 +5,47 @@ Legend: N examples.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from vitkit.data.targets import Labels, Lists, Target, joined
+from vitkit.data.targets import Labels, Lists, Target, concatenate
 
 LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
 SEPARATOR = "|"  # between the classes of one image in a cell of a manifest
+
+# Labels as they were read: text, numbers, lists of either, or what arrow columns become.
+Values = Sequence | np.ndarray | Lists
+
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-def as_labels(values: Sequence | np.ndarray | Lists, where: str, target: str = "auto") -> Labels:
-    """Labels of one kind, from values as they were read: text, numbers, lists of either.
+def as_labels(values: Values, where: str, target: str = "auto") -> Labels:
+    """Labels of one kind, from values as they were read. where: what errors call the file that they come from.
 
     target: as Columns has it. Raises ValueError, with the row, for a label that is missing or of another kind.
     """
     if target == "none":
         return None
     if isinstance(values, np.ndarray):
-        values = _whole(values)
-    kind = _kind(values) if target == "auto" else target
-    read: dict[str, Callable] = {"class": _classes, "classes": _lists, "number": _numbers}
-    if target == "classes":
-        values = _split(values)
-    return read[kind](values, where)
+        values = _integers_or_list(values)
+    kind = target
+    if kind == "auto":
+        kind = _likely_kind(values)
+    elif kind == "classes":  # only then may text be a list
+        values = _split_cells(values)
+    read = {"class": _classes, "classes": _lists, "number": _numbers}[kind]
+    return read(values, where)
 
 
-def _whole(values: np.ndarray) -> np.ndarray | list:
+def _integers_or_list(values: np.ndarray) -> np.ndarray | list:
     """An array as int64 if it holds whole numbers; else as a list."""
     if values.dtype != object and (values == values.round()).all():
         return values.astype(np.int64)
     return values.tolist()
 
 
-def _kind(values: Sequence | np.ndarray | Lists) -> Target:
+def _likely_kind(values: Values) -> Target:
     """What labels seem to be: lists are several classes, fractions are numbers, all else is one class."""
     if isinstance(values, Lists):
         return "classes"
@@ -66,12 +72,12 @@ def _as_number(value) -> float | None:
         return None
 
 
-def _classes(values: Sequence | np.ndarray | Lists, where: str) -> np.ndarray:
+def _classes(values: Values, where: str) -> np.ndarray:
     """One class each: int64 (N,), or names as objects (N,). Text that is all whole numbers counts as numbers."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, Lists):
-        values = [values.row(i).tolist() for i in range(len(values))]
+        values = _as_lists(values)  # each of which will be refused
     for row, value in enumerate(values):
         _check_class(value, where, row)
         if isinstance(value, str) != isinstance(values[0], str):
@@ -86,11 +92,13 @@ def _check_class(value, where: str, row: int) -> None:
     if value is None or value == "":
         raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
     whole = isinstance(value, float) and value.is_integer()
-    if not isinstance(value, str | int) and not whole:
-        advice = "; --data.columns.target says what else it is" if value == value else ""
-        raise ValueError(
-            f"{where} row {row} has the label {value!r}; a class is a whole number or a name{advice}"
-        )
+    if isinstance(value, str | int) or whole:
+        return
+    message = f"{where} row {row} has the label {value!r}; a class is a whole number or a name"
+    is_nan = value != value
+    if not is_nan:
+        message += "; --data.columns.target says what else it is"
+    raise ValueError(message)
 
 
 def _as_array(values: Sequence, where: str) -> np.ndarray:
@@ -108,34 +116,43 @@ def _as_array(values: Sequence, where: str) -> np.ndarray:
 
 
 def _is_whole(text: str) -> bool:
+    """Whether text is a whole number as one writes it: "12", but not "012", which is a name."""
     return text.isascii() and text.isdigit() and len(text) < 19 and str(int(text)) == text
 
 
-def _numbers(values: Sequence | np.ndarray | Lists, where: str) -> np.ndarray:
+def _numbers(values: Values, where: str) -> np.ndarray:
     """One number each: float64 (N,), all of them finite in 32 bits."""
     if isinstance(values, Lists):
         raise ValueError(f"{where} has lists as labels; a number to predict is one an image")
-    numbers = [_as_number(value) for value in values]
-    for row, number in enumerate(numbers):
-        if values[row] is None or (isinstance(values[row], str) and not values[row].strip()):
+    numbers = []
+    for row, value in enumerate(values):
+        empty = isinstance(value, str) and not value.strip()
+        if value is None or empty:
             raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
+        number = _as_number(value)
         if number is None or not abs(number) <= LARGEST:
-            raise ValueError(
-                f"{where} row {row} has the label {values[row]!r}; expected a finite number"
-            )
+            raise ValueError(f"{where} row {row} has the label {value!r}; expected a finite number")
+        numbers.append(number)
     return np.array(numbers, dtype=np.float64)
 
 
-def _split(values: Sequence | np.ndarray | Lists) -> Sequence | Lists:
+def _split_cells(values: Values) -> Sequence | Lists:
     """Cells like "cat|dog" and '["cat", "dog"]' as lists; an empty cell is an empty list."""
     if isinstance(values, Lists):
         return values
-    texts = {value for value in values if isinstance(value, str)}
-    lists = {text: _cell(text) for text in texts}
-    return [lists[value] if isinstance(value, str) else value for value in values]
+    lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
+    result = []
+    for value in values:
+        if not isinstance(value, str):
+            result.append(value)
+            continue
+        if value not in lists:
+            lists[value] = _split_cell(value)
+        result.append(lists[value])
+    return result
 
 
-def _cell(text: str) -> list:
+def _split_cell(text: str) -> list:
     if text.lstrip().startswith("["):
         try:
             return json.loads(text)
@@ -144,48 +161,57 @@ def _cell(text: str) -> list:
     return [name.strip() for name in text.split(SEPARATOR) if name.strip()]
 
 
-def _lists(values: Sequence | np.ndarray | Lists, where: str) -> Lists:
+def _lists(values: Values, where: str) -> Lists:
     """Several classes each. A value that is no list is a list of one."""
+    lists = values
     if not isinstance(values, Lists):
-        lists = [value if isinstance(value, list | tuple) else [value] for value in values]
-        for row, classes in enumerate(lists):
-            for value in classes:
-                _check_class(value, where, row)
-        flat = [value for classes in lists for value in classes]
-        if len({isinstance(value, str) for value in flat}) > 1:
+        flat = []
+        ends = []
+        for row, value in enumerate(values):
+            classes = value if isinstance(value, list | tuple) else [value]
+            for name in classes:
+                _check_class(name, where, row)
+            flat += classes
+            ends.append(len(flat))
+        kinds = {isinstance(name, str) for name in flat}
+        if len(kinds) > 1:
             raise ValueError(f"{where} has numbers and names as labels; choose one kind")
-        ends = np.cumsum([len(classes) for classes in lists], dtype=np.int64)
-        values = Lists(_as_array(flat, where), ends)
-    _refuse_repetitions(values, where)
-    return values
+        lists = Lists(_as_array(flat, where), np.array(ends, dtype=np.int64))
+    _refuse_repetitions(lists, where)
+    return lists
 
 
 def _refuse_repetitions(lists: Lists, where: str) -> None:
     """Raises ValueError for an image that is of a class twice, as rows of zeros and ones seem to be."""
+    # Side by side: first by image, then by class.
     codes = np.unique(lists.values, return_inverse=True)[1]
     order = np.lexsort((codes, lists.owners))
-    again = (np.diff(codes[order]) == 0) & (np.diff(lists.owners[order]) == 0)
-    if again.any():
-        row = int(lists.owners[order][1:][again][0])
+    same_class = np.diff(codes[order]) == 0
+    same_image = np.diff(lists.owners[order]) == 0
+    repeated = same_class & same_image
+    if repeated.any():
+        row = int(lists.owners[order][1:][repeated][0])
         raise ValueError(
-            f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class twice; several classes are "
-            f"the list of their names or numbers, not zeros and ones"
+            f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class twice; "
+            f"several classes are the list of their names or numbers, not zeros and ones"
         )
 
 
-def concatenated(several: Sequence[Sequence | np.ndarray | Lists]) -> Sequence | np.ndarray | Lists:
-    """Labels of several files as those of one, before `as_labels`."""
-    if all(isinstance(values, Lists) for values in several):
-        whole = several[0]
-        for values in several[1:]:
-            whole = joined(whole, values)
-        return whole
-    if all(isinstance(values, np.ndarray) for values in several):
-        return np.concatenate(several)
-    return [value for values in several for value in _plain(values)]
+def concatenate_values(several: Sequence[Values]) -> Values:
+    """Values of several files as those of one, before `as_labels`."""
+    types = {type(values) for values in several}
+    if types in ({Lists}, {np.ndarray}):
+        return concatenate(several)
+    result = []
+    for values in several:
+        if isinstance(values, Lists):
+            values = _as_lists(values)
+        elif isinstance(values, np.ndarray):
+            values = values.tolist()
+        result += values
+    return result
 
 
-def _plain(values: Sequence | np.ndarray | Lists) -> Sequence:
-    if isinstance(values, Lists):
-        return [values.row(i).tolist() for i in range(len(values))]
-    return values.tolist() if isinstance(values, np.ndarray) else values
+def _as_lists(lists: Lists) -> list[list]:
+    """Lists as Python's."""
+    return [lists.row(i).tolist() for i in range(len(lists))]

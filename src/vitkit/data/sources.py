@@ -1,4 +1,4 @@
-"""A Source answers len and [i], whatever its images lie in; parts of sources, and how one is known again.
+"""A Source has len and [i], whatever its images lie in; parts of sources, and how one is known again.
 
 Legend: N examples, B batch, K classes.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.stores import Store
-from vitkit.data.targets import Lists, Target, joined
+from vitkit.data.targets import Lists, Target, concatenate
 
 TEST_SHARE = 0.2  # of every class, if a data set comes without a test part
 SAMPLE = 20_000  # images, at most, that a data set is known again by
-_MADE_FOR = "# fingerprint "  # how a list of images to leave out begins, unless written by hand
+_HEADING = "# fingerprint "  # how a list of images to leave out begins, unless written by hand
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,9 @@ class Source:
             return self.labels[target]
         if self.target == "classes":
             return ", ".join(self.labels[k] for k in target)
-        return None if target is None else f"{target:g}"
+        if self.target == "number":
+            return f"{target:g}"
+        return None
 
     def targets_of(self, indices: np.ndarray) -> np.ndarray:
         """The targets of a batch: int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a
@@ -63,12 +65,16 @@ class Source:
         return targets
 
     def chunks(self) -> tuple[np.ndarray, int] | None:
-        """If examples are read many at once: the chunk of each, numbered from 0, and how many fit in memory. Else None."""
+        """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks stay in memory.
+
+        None if examples are read one at a time.
+        """
         chunks = self.store.chunks(self.rows)
         if chunks is None:
             return None
-        numbers, together = chunks
-        return np.unique(numbers, return_inverse=True)[1], together
+        chunk_of, chunks_in_memory = chunks
+        numbered_from_0 = np.unique(chunk_of, return_inverse=True)[1]
+        return numbered_from_0, chunks_in_memory
 
     def prepare(self) -> None:
         """Bring into memory what worker processes are to share; call it before they are started."""
@@ -88,12 +94,12 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
     return replace(source, rows=source.rows[indices], targets=source.targets[indices])
 
 
-def together(first: Source, second: Source) -> Source:
+def merge_parts(first: Source, second: Source) -> Source:
     """The examples of two parts of one data set, as one. Raises ValueError if they lie in different stores."""
     if first.store is not second.store:
         raise ValueError("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
-    return replace(first, rows=rows, targets=joined(first.targets, second.targets))
+    return replace(first, rows=rows, targets=concatenate([first.targets, second.targets]))
 
 
 def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +109,8 @@ def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.n
     """
     if source.target == "class":
         return stratified(source.targets, share, seed)
-    return stratified(np.zeros(len(source), dtype=np.int64), share, seed)
+    one_class = np.zeros(len(source), dtype=np.int64)
+    return stratified(one_class, share, seed)
 
 
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,30 +120,34 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
     """
     random = np.random.Generator(np.random.PCG64(seed))
     by_class = np.argsort(targets, kind="stable")
-    second = np.zeros(len(targets), dtype=bool)
-    for members in np.split(by_class, np.flatnonzero(np.diff(targets[by_class])) + 1):
-        members = random.permutation(members)
+    class_starts = np.flatnonzero(np.diff(targets[by_class])) + 1
+    in_second = np.zeros(len(targets), dtype=bool)
+    for members in np.split(by_class, class_starts):
+        shuffled = random.permutation(members)
         count = min(max(1, round(share * len(members))), len(members) - 1)
-        second[members[:count]] = True
-    return np.flatnonzero(~second), np.flatnonzero(second)
+        in_second[shuffled[:count]] = True
+    return np.flatnonzero(~in_second), np.flatnonzero(in_second)
 
 
 def fingerprint(source: Source) -> str:
-    """A digest of the targets and, of SAMPLE images, of names and sizes: other images in the same number are noticed.
+    """A digest of the targets and of the names and sizes of SAMPLE images: other images in the same number are noticed.
 
     Nothing is read for it, and times are left out, which differ between copies of a data set: an image that was replaced by
     one of the very same size is not noticed, nor is one between those of the sample.
     """
     digest = hashlib.sha256(json.dumps(source.labels).encode() + source.targets.tobytes())
-    for row in source.rows[:: len(source) // SAMPLE + 1].tolist():
+    step = len(source) // SAMPLE + 1
+    for row in source.rows[::step].tolist():
         digest.update(source.store.identity(row).encode("utf-8", "surrogateescape") + b"\0")
     return digest.hexdigest()
 
 
 def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
     """A file for `without`: the examples to leave out, by index, each with the reason, for a reader."""
-    lines = [_MADE_FOR + fingerprint(source), *(f"{source.name(i)}\t{why[i]}" for i in sorted(why))]
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8", "surrogateescape")
+    lines = [_HEADING + fingerprint(source)]
+    for i in sorted(why):
+        lines.append(f"{source.name(i)}\t{why[i]}")
+    path.write_text("\n".join(lines) + "\n", "utf-8", "surrogateescape")
 
 
 def without(source: Source, path: Path | str) -> Source:
@@ -149,17 +160,20 @@ def without(source: Source, path: Path | str) -> Source:
         lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    names = {line.split("\t")[0] for line in lines if line.strip() and not line.startswith("#")}
+    entries = [line for line in lines if line.strip() and not line.startswith("#")]
+    names = {line.split("\t")[0] for line in entries}
     listed = [i for i in range(len(source)) if source.name(i) in names]
-    strangers = sorted(names - {source.name(i) for i in listed})
-    if strangers:
+    unknown = sorted(names - {source.name(i) for i in listed})
+    if unknown:
         raise ValueError(
-            f"{path} lists {len(strangers):,} images that are not in the training part, the first is {strangers[0]!r}; it "
-            f"must be written for this very source and split seed, by vitkit data stats --exclude FILE"
+            f"{path} lists {len(unknown):,} images that are not in the training part, "
+            f"the first is {unknown[0]!r}; it must be written for this very source and split seed, "
+            f"by vitkit data stats --exclude FILE"
         )
-    if lines[0].startswith(_MADE_FOR) and lines[0] != _MADE_FOR + fingerprint(source):
+    if lines[0].startswith(_HEADING) and lines[0] != _HEADING + fingerprint(source):
         raise ValueError(
-            f"{path} was written for other images of the same names: the data set has changed since, or has another split "
-            f"seed; write the list anew, by vitkit data stats --exclude FILE"
+            f"{path} was written for other images of the same names: the data set has changed "
+            f"since, or has another split seed; write the list anew, by vitkit data stats "
+            f"--exclude FILE"
         )
     return subset(source, np.setdiff1d(np.arange(len(source)), listed))

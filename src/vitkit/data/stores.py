@@ -15,11 +15,11 @@ import numpy as np
 
 from vitkit.data.images import BadImage
 
-MAX_FILE = 1 << 30  # bytes of an image file; a device or a disk image is none
+MAX_FILE = 1 << 30  # bytes; larger files are disk images and the like
 
 
 class Store(Protocol):
-    """What every kind of store answers."""
+    """What every kind of store can do."""
 
     def read(self, row: int) -> bytes | np.ndarray:
         """The image, as a file's bytes or as an array. Raises BadImage, and OSError if reading may succeed later."""
@@ -28,14 +28,17 @@ class Store(Protocol):
         """What a user would call it."""
 
     def identity(self, row: int) -> str:
-        """What tells it from others without being read: its name below the data set's own folder, and the bytes that it, or
-        what it lies in, has. It is the same on every machine, however the way to that folder is written."""
+        """What tells it from others without being read: its name below the data set's own folder, and the size of it, or
+        of what it lies in. It is the same on every machine, however the path of that folder is written."""
 
     def prepare(self, rows: np.ndarray) -> None:
         """Bring into memory what processes that are forked from this one are to share."""
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """If many rows are read at once: the chunk that each lies in, and how many chunks stay in memory. Else None."""
+        """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory.
+
+        None if rows are read one at a time.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,7 @@ class Names:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Names":
+        """These strings."""
         block = bytearray()
         ends = np.zeros(len(names), dtype=np.int64)
         for row, name in enumerate(names):
@@ -56,10 +60,15 @@ class Names:
         return cls(bytes(block), ends)
 
     @classmethod
-    def joined(cls, several: Sequence["Names"]) -> "Names":
-        starts = np.cumsum([0, *(len(names.block) for names in several)])[:-1]
-        ends = [names.ends + start for names, start in zip(several, starts, strict=True)]
-        return cls(b"".join(names.block for names in several), np.concatenate(ends))
+    def concatenate(cls, several: Sequence["Names"]) -> "Names":
+        """The strings of several, one after the other."""
+        block = b"".join(names.block for names in several)
+        ends = []
+        start = 0
+        for names in several:
+            ends.append(names.ends + start)
+            start += len(names.block)
+        return cls(block, np.concatenate(ends))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -94,7 +103,7 @@ class Arrays:
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files below a folder, by their relative names; `of` makes one."""
+    """Image files below a folder, by their relative names."""
 
     root: str
     names: Names
@@ -113,7 +122,7 @@ class Files:
     def identity(self, row: int) -> str:
         try:
             size = os.stat(self.name(row)).st_size  # noqa: PTH116
-        except OSError:  # which reading it will say
+        except OSError:  # reading it will raise this again
             size = None
         return f"{self.names[row]} {size}"
 

@@ -28,10 +28,13 @@ class Lists:
     @classmethod
     def of(cls, lists: Sequence[Sequence]) -> "Lists":
         """The same lists, without repetitions in a list; values are all int or all str."""
-        unique = [list(dict.fromkeys(values)) for values in lists]
-        flat = [value for values in unique for value in values]
-        kind = object if flat and isinstance(flat[0], str) else np.int64
-        return cls(np.array(flat, dtype=kind), np.cumsum([len(v) for v in unique], dtype=np.int64))
+        flat = []
+        ends = []
+        for values in lists:
+            flat += dict.fromkeys(values)
+            ends.append(len(flat))
+        dtype = object if flat and isinstance(flat[0], str) else np.int64
+        return cls(np.array(flat, dtype=dtype), np.array(ends, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -40,8 +43,11 @@ class Lists:
         """The lists of these rows, int64 or bool as numpy takes them."""
         counts = self.counts[rows]
         ends = np.cumsum(counts, dtype=np.int64)
-        shift = (self.ends - self.counts)[rows] - (ends - counts)  # from new places to old ones
-        return Lists(self.values[np.arange(counts.sum()) + np.repeat(shift, counts)], ends)
+        old_starts = (self.ends - self.counts)[rows]
+        new_starts = ends - counts
+        # Value j of the result, which is of list i, was value j - new_starts[i] + old_starts[i].
+        shift = np.repeat(old_starts - new_starts, counts)
+        return Lists(self.values[np.arange(counts.sum()) + shift], ends)
 
     @property
     def counts(self) -> np.ndarray:
@@ -69,12 +75,13 @@ class Lists:
         return self.ends.tobytes() + self.values.tobytes()
 
 
-def joined(first: np.ndarray | Lists, second: np.ndarray | Lists) -> np.ndarray | Lists:
-    """The targets of two parts of one data set, one after the other."""
-    if isinstance(first, Lists):
-        values = np.concatenate([first.values, second.values])
-        return Lists(values, np.concatenate([first.ends, second.ends + len(first.values)]))
-    return np.concatenate([first, second])
+def concatenate(several: Sequence[np.ndarray] | Sequence[Lists]) -> np.ndarray | Lists:
+    """The targets of several parts of one data set, one after the other."""
+    if not isinstance(several[0], Lists):
+        return np.concatenate(several)
+    counts = np.concatenate([lists.counts for lists in several])
+    values = np.concatenate([lists.values for lists in several])
+    return Lists(values, np.cumsum(counts, dtype=np.int64))
 
 
 # Labels before they are targets: class numbers, int64 (N,); class names, objects (N,); numbers to predict, float64 (N,);

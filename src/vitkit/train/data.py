@@ -12,11 +12,11 @@ from vitkit.data import (
     check_images,
     decoded,
     fingerprint,
+    merge_parts,
     open_source,
     open_splits,
     split_off,
     subset,
-    together,
     without,
 )
 from vitkit.evaluate import Eval
@@ -127,7 +127,7 @@ def divide(splits: Splits, data: Data) -> dict[str, Source]:
     # final: all but the test part trains
     if data.parts == "final":
         if has_all_three:
-            return {"train": together(parts["train"], parts["val"]), "test": parts["test"]}
+            return {"train": merge_parts(parts["train"], parts["val"]), "test": parts["test"]}
         return parts
 
     # select: the val part measures, or a share of the training images; the test part is not used

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels, concatenated
+from vitkit.data.labels import as_labels, concatenate_values
 from vitkit.data.parts import PARTS
 from vitkit.data.stores import MAX_FILE
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
@@ -126,7 +126,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
             notes += (unlabelled(where, list(features)),)
         return Table(store, None, rows, None, notes)
     read = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
-    labels = as_labels(concatenated(read), where, columns.target)
+    labels = as_labels(concatenate_values(read), where, columns.target)
     return Table(store, labels, rows, class_names(features[label]), notes)
 
 

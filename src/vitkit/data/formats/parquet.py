@@ -13,7 +13,7 @@ import numpy as np
 from vitkit.data import chunks
 from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels, concatenated
+from vitkit.data.labels import as_labels, concatenate_values
 from vitkit.data.parts import as_parts
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 from vitkit.data.targets import Lists
@@ -170,7 +170,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     if first.label is None:
         notes = () if columns.target == "none" else (unlabelled(title, first.present),)
         return Table(store, None, np.concatenate(parts), None, notes)
-    labels = concatenated([file.labels for file in opened.values()])
+    labels = concatenate_values([file.labels for file in opened.values()])
     labels = as_labels(labels, title, columns.target)
     return Table(store, labels, np.concatenate(parts), first.names, ())
 

@@ -151,7 +151,7 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         file=np.repeat(np.arange(len(shards), dtype=np.int32), counts),
         offsets=np.concatenate([index.offsets for index in indices]),
         sizes=np.concatenate([index.sizes for index in indices]),
-        names=Names.joined([index.names for index in indices]),
+        names=Names.concatenate([index.names for index in indices]),
     )
 
     # What is known of the images.
