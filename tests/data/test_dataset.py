@@ -247,7 +247,7 @@ def test_a_function_of_one_s_own_gives_a_data_set(mine):
     assert (len(splits.train), len(splits.test)) == (64, 16) and splits.labels[1] == "top right"
     assert splits.train.name(0).startswith("mine.py:squares item ")
     divided = open_splits(f"{mine}:parts")
-    assert (len(divided.train), len(divided.test)) == (60, 20) and divided.made is None
+    assert (len(divided.train), len(divided.test)) == (60, 20) and divided.made_test is None
     assert divided.test.name(0) == "mine.py:parts test item 0"
     assert open_splits(f"{mine}:source").target == "number"
     assert len(open_splits(f"{mine}:fake").train.labels) == 2

@@ -189,7 +189,7 @@ def test_parts_are_told_by_the_names_of_shards(tmp_path):
     shards(tmp_path / "w", "imagenet-train-{:04}.tar", 2)
     shards(tmp_path / "w", "imagenet-val-{:04}.tar", 1)
     splits = open_splits(str(tmp_path / "w"))
-    assert (len(splits.train), len(splits.val)) == (16, 8) and splits.made is None
+    assert (len(splits.train), len(splits.val)) == (16, 8) and splits.made_test is None
 
 
 def test_nothing_in_a_shard_leads_out_of_it(tmp_path):

@@ -52,7 +52,7 @@ def test_a_folder_with_parts(folder, names):
         f"{test}/cat/4.webp": 8,
     }
     splits = open_splits(str(folder(files)))
-    assert sizes(splits) == (1 + 1, 1, 1) and splits.made is None and splits.notes == ()
+    assert sizes(splits) == (1 + 1, 1, 1) and splits.made_test is None and splits.notes == ()
     assert splits.val[0][1] == 1 and splits.test[0][1] == 0
     where = str(folder(files))
     assert open_source(where).name(0).endswith("4.webp") and open_source(where, split="val").name(
@@ -295,7 +295,9 @@ def test_a_parquet_file(write):
 def test_shared_parquet_families_open(shared):
     root = shared("data/cifar10_1k-train.parquet").parent
     splits = open_splits(str(root / "cifar10_1k"))
-    assert sizes(splits) == (800, 200, 2000) and splits.labels[3] == "cat" and splits.made is None
+    assert (
+        sizes(splits) == (800, 200, 2000) and splits.labels[3] == "cat" and splits.made_test is None
+    )
     assert len(open_source(str(root / "cifar10_1k"))) == 2000
     two = open_splits(str(root / "tiny_imagenet100"))
     assert sizes(two) == (49_984, None, 4_999)
@@ -502,7 +504,9 @@ def test_sources_travel_light(folder, write):
 def test_the_digits_have_their_own_test_part():
     one, two = open_splits("digits", seed=0), open_splits("digits", seed=7)
     assert (
-        sizes(one) == (1438, None, 359) and one.made is None and one.labels == tuple("0123456789")
+        sizes(one) == (1438, None, 359)
+        and one.made_test is None
+        and one.labels == tuple("0123456789")
     )
     assert np.array_equal(one.test.rows, two.test.rows)
     assert len(open_source("digits")) == 359 and not set(one.train.rows) & set(one.test.rows)
@@ -526,23 +530,27 @@ def test_a_test_part_is_made_stratified_and_written_down(folder):
     splits = open_splits(where, seed=3)
     assert np.bincount(splits.test.targets, minlength=4).tolist() == [4, 2, 1, 0]
     assert np.bincount(splits.train.targets, minlength=4).tolist() == [16, 8, 1, 1]
-    made = json.loads(json.dumps(splits.made))
+    made = json.loads(json.dumps(splits.made_test))
     assert made["seed"] == 3 and len(splits.train) == 26
     whole = open_source(where)
     apart = [part.name(i) for part in (splits.train, splits.test) for i in range(len(part))]
     assert sorted(apart) == sorted(whole.name(i) for i in range(33))
     assert [splits.test.name(i) for i in range(7)] == [whole.name(i) for i in made["test"]]
     assert "7 of 33 images, 20% of every class, were set aside" in splits.notes[-1]
-    assert open_splits(where, seed=3).made == splits.made != open_splits(where, seed=4).made
+    assert (
+        open_splits(where, seed=3).made_test
+        == splits.made_test
+        != open_splits(where, seed=4).made_test
+    )
 
 
 def test_a_training_part_alone_is_divided_too(folder):
     splits = open_splits(str(folder({f"train/{name}": side for name, side in CATS.items()})))
-    assert sizes(splits) == (16, None, 4) and splits.made["seed"] == 0
+    assert sizes(splits) == (16, None, 4) and splits.made_test["seed"] == 0
     both = open_splits(
         str(folder({f"{part}/{name}": 8 for name in CATS for part in ("train", "val")}, "other"))
     )
-    assert sizes(both) == (20, 20, None) and both.made is None
+    assert sizes(both) == (20, 20, None) and both.made_test is None
 
 
 @settings(max_examples=60, deadline=None)

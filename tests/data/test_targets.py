@@ -197,7 +197,7 @@ FORMATS = ["parquet", "tar", "jsonl", "saved"]
 def test_several_classes_an_image_in_every_format(packed, kind):
     splits = open_splits(packed(kind, SEVERAL_NAMES))
     assert splits.target == "classes" and splits.labels == ("cat", "cow", "dog")
-    assert (len(splits.train), len(splits.test)) == (8, 2) and splits.made["share"] == 0.2
+    assert (len(splits.train), len(splits.test)) == (8, 2) and splits.made_test["share"] == 0.2
     source = open_source(packed(kind, SEVERAL_NAMES))
     assert [source.answer(i) for i in range(5)] == ["cat, dog", "cat", "", "dog", "cow"]
     assert source.targets_of(np.array([0, 2]))[0].tolist() == [1, 0, 1]

@@ -98,7 +98,7 @@ def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
         splits = open_splits(command.data, columns, origin.get("split_seed", 0))
         name = command.split or "test"
         part = getattr(splits, name)
-        if splits.made and part:
+        if splits.made_test and part:
             return part, (
                 f"{len(part):,} images of {command.data}, the {name} part of its own training"
             )

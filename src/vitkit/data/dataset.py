@@ -26,6 +26,7 @@ from vitkit.data.tables import Table
 from vitkit.system.progress import bar
 
 SAMPLE = 64  # images, spread evenly, by which a data set is known again
+TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +40,19 @@ class DatasetItems:
 
     def read(self, row: int) -> bytes | np.ndarray:
         """The image. Raises BadImage for whatever the data set raises, and for an item that is no image."""
-        which, at = self._dataset_and_item(row)
+        dataset, item = self._dataset_and_item(row)
         name = self.name(row)
         try:
-            return as_image(image_and_target(self.datasets[which][at])[0], name)
+            image, _ = image_and_target(self.datasets[dataset][item])
+            return as_image(image, name)
         except BadImage:
             raise
         except Exception as error:  # other people's code raises anything
             raise BadImage(f"{name} cannot be read: {type(error).__name__}: {error}") from error
 
     def name(self, row: int) -> str:
-        which, at = self._dataset_and_item(row)
-        return f"{self.titles[which]} item {at}"
+        dataset, item = self._dataset_and_item(row)
+        return f"{self.titles[dataset]} item {item}"
 
     def identity(self, row: int) -> str:
         return f"{self.name(row)} {self._digest}"
@@ -60,7 +62,8 @@ class DatasetItems:
         """Of a few images: nothing else tells one data set from another of the same length."""
         digest = hashlib.sha256()
         count = int(self.firsts[-1]) + len(self.datasets[-1])
-        for row in range(0, count, -(-count // SAMPLE)):
+        step = -(-count // SAMPLE)
+        for row in range(0, count, step):
             image = self.read(row)
             digest.update(image if isinstance(image, bytes) else image.tobytes())
         return digest.hexdigest()
@@ -72,8 +75,8 @@ class DatasetItems:
         """One is read as quickly as another, as far as is known."""
 
     def _dataset_and_item(self, row: int) -> tuple[int, int]:
-        which = int(np.searchsorted(self.firsts, row, side="right")) - 1
-        return which, row - int(self.firsts[which])
+        dataset = int(np.searchsorted(self.firsts, row, side="right")) - 1
+        return dataset, row - int(self.firsts[dataset])
 
 
 def from_dataset(
@@ -97,33 +100,41 @@ def dataset_table(
     parts: dict[str, Any], labels: Sequence[str] = (), target: str = "auto", title: str = ""
 ) -> Table:
     """The table of one data set or of several that are its parts ("train", "val", "test"). Raises ValueError."""
+    # The images of all parts, one after the other.
     datasets = tuple(parts.values())
     counts = []
     titles = []
     for part, dataset in parts.items():
         titles.append(f"{title or type(dataset).__name__} {part}".strip())
         counts.append(_length(dataset, titles[-1]))
-    store = DatasetItems(tuple(titles), datasets, np.cumsum([0, *counts[:-1]]))
+    store = DatasetItems(tuple(titles), datasets, firsts=np.cumsum([0, *counts[:-1]]))
     for first in store.firsts:
         _check_twice(store, int(first))
 
-    values = [_targets(*pair, target) for pair in zip(datasets, titles, strict=True)]
-    missing = [of_part is None for of_part in values]
+    # Their targets: all parts have some, or none has.
+    values = []
+    for dataset, dataset_title in zip(datasets, titles, strict=True):
+        values.append(_targets(dataset, dataset_title, target))
+    missing = [part_values is None for part_values in values]
     if any(missing) and not all(missing):
         raise ValueError(f"{titles[missing.index(True)]} has no targets, and other parts have them")
-    known = None
+    target_labels = None
     if not any(missing):
-        known = as_labels(concatenate_values(values), title or titles[0], target)
-    names = tuple(map(str, labels or getattr(datasets[0], "classes", ()) or ())) or None
-    rows = np.repeat(np.array(list(parts), dtype=object), counts)
-    return Table(store, known, rows, names, ())
+        target_labels = as_labels(concatenate_values(values), title or titles[0], target)
+
+    # The names of their classes.
+    names = labels or getattr(datasets[0], "classes", None) or ()
+    names = tuple(str(name) for name in names) or None
+    part_of_row = np.repeat(np.array(list(parts), dtype=object), counts)
+    return Table(store, target_labels, part_of_row, names, ())
 
 
 def _length(dataset: Any, title: str) -> int:
     """How many items there are. Raises ValueError for what is no map-style data set, or has no item."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ValueError(
-            f"{title} is no map-style data set: it has no length, or no item by number; a list of (image, target) is one"
+            f"{title} is no map-style data set: it has no length, or no item by number; "
+            f"a list of (image, target) is one"
         )
     if not len(dataset):
         raise ValueError(f"{title} has no items")
@@ -132,27 +143,38 @@ def _length(dataset: Any, title: str) -> int:
 
 def _check_twice(store: DatasetItems, row: int) -> None:
     """Raises ValueError unless an item is an image, and the same one again."""
-    first, again = store.read(row), store.read(row)
-    if not np.array_equal(np.frombuffer(first, np.uint8), np.frombuffer(again, np.uint8)):
+    first = np.frombuffer(store.read(row), np.uint8)
+    second = np.frombuffer(store.read(row), np.uint8)
+    if not np.array_equal(first, second):
         raise ValueError(
-            f"{store.name(row)} is another image each time it is asked for: leave random transforms to --data.augmentation, "
-            f"which draws the same again when a run goes on"
+            f"{store.name(row)} is another image each time it is asked for: leave random "
+            f"transforms to --data.augmentation, which draws the same again when a run goes on"
         )
 
 
 def _targets(dataset: Any, title: str, target: str) -> list | None:
     """What the items have as targets; None if they are images alone."""
-    item = dataset[0]
-    if target == "none" or image_and_target(item)[1] is None:
+    count = len(dataset)
+    if target == "none" or _target(dataset, 0) is None:
         return None
-    known = getattr(dataset, "targets", None)
-    if known is not None and len(known) == len(dataset):
-        values = [_plain(value) for value in known]
-        some = range(0, len(dataset), -(-len(dataset) // 32))
-        if all(_plain(image_and_target(dataset[i])[1]) == values[i] for i in some):
+
+    # The attribute, which needs no image, if it is what some of the items say.
+    attribute = getattr(dataset, "targets", None)
+    if attribute is not None and len(attribute) == count:
+        values = [_plain(value) for value in attribute]
+        checked = range(0, count, -(-count // TARGETS_CHECKED))
+        if all(_target(dataset, i) == values[i] for i in checked):
             return values
-    items = bar(f"reading the targets of {title}")(range(len(dataset)), len(dataset))
-    return [_plain(image_and_target(dataset[i])[1]) for i in items]
+
+    # Else every item is read.
+    rows = bar(f"reading the targets of {title}")(range(count), count)
+    return [_target(dataset, i) for i in rows]
+
+
+def _target(dataset: Any, i: int) -> Any:
+    """The target of an item as a Python value; None for an image alone."""
+    _, target = image_and_target(dataset[i])
+    return _plain(target)
 
 
 def _plain(value: Any) -> Any:
@@ -161,8 +183,9 @@ def _plain(value: Any) -> Any:
         value = value.detach().cpu().numpy()
     if not isinstance(value, np.ndarray | np.generic):
         return value
-    ones = value.ndim == 1 and value.dtype.kind in "bf" and np.isin(value, (0, 1)).all()
-    return (np.flatnonzero(value) if ones else value).tolist()
+    if value.ndim == 1 and value.dtype.kind in "bf" and np.isin(value, (0, 1)).all():
+        value = np.flatnonzero(value)
+    return value.tolist()
 
 
 def image_and_target(item: Any) -> tuple[Any, Any]:
@@ -186,6 +209,7 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
         return read_file(str(value))
     if isinstance(value, Image.Image):
         return _from_pillow(value)
+    # A tensor is (3, h, w) if it may be; an array (h, w, 3) if it may be.
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
         channels_first = value.ndim == 3 and value.shape[0] in (1, 3)
@@ -194,8 +218,8 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         kind = getattr(value, "dtype", type(value).__name__)
         raise BadImage(
-            f"{name} is {kind}; expected a Pillow image, a uint8 array or tensor, the bytes of a file, or its path (leave out "
-            f"ToTensor and Normalize: vitkit normalises)"
+            f"{name} is {kind}; expected a Pillow image, a uint8 array or tensor, the bytes of a "
+            f"file, or its path (leave out ToTensor and Normalize: vitkit normalises)"
         )
     if channels_first:
         value = value.transpose(1, 2, 0)

@@ -32,69 +32,85 @@ def numbered(table: Table) -> Numbered:
     """
     labels = table.labels
     if labels is None:
-        return Numbered("none", np.full(len(table.parts), NO_TARGET, np.int64), (), ())
+        no_targets = np.full(len(table.parts), NO_TARGET, np.int64)
+        return Numbered("none", no_targets, (), ())
     if isinstance(labels, Lists):
-        names, numbers, notes = _named(labels.values, labels.owners, table)
-        several = Lists(numbers.astype(np.int32), labels.ends)
-        counts = several.counts
-        note = f"every image is of {counts.min()} to {counts.max()} of {len(names)} classes"
-        return Numbered("classes", several, names, (note, *notes))
+        classes = _number_classes(labels.values, labels.owners, table)
+        lists = Lists(classes.numbers.astype(np.int32), labels.ends)
+        least = lists.counts.min()
+        most = lists.counts.max()
+        note = f"every image is of {least} to {most} of {len(classes.names)} classes"
+        return Numbered("classes", lists, classes.names, (note, *classes.notes))
     if labels.dtype == np.float64:
         note = f"labels are numbers to predict, from {labels.min():g} to {labels.max():g}"
         return Numbered("number", labels.astype(np.float32), (), (note,))
-    names, numbers, notes = _named(labels, np.arange(len(labels)), table)
-    return Numbered("class", numbers, names, notes)
+    classes = _number_classes(labels, np.arange(len(labels)), table)
+    return Numbered("class", classes.numbers, classes.names, classes.notes)
 
 
-def _named(
-    values: np.ndarray, rows: np.ndarray, table: Table
-) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
-    """Names of the classes, the number of every value, and notes. rows: the example that each value belongs to."""
+class _Classes(NamedTuple):
+    """Classes, and which of them each value is."""
+
+    names: tuple[str, ...]
+    numbers: np.ndarray
+    """int64 (M,)"""
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+
+
+def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
+    """The classes of all values, numbers int64 (M,) or names. owners: the example that each value belongs to, (M,)."""
     if not len(values):
         if table.names is None:
             raise ValueError(f"{table.store.name(0)} and all others are of no class at all")
-        return table.names, values, ()
+        return _Classes(table.names, values)
     if values.dtype == np.int64:
-        return _by_number(values, rows, table)
-    return _by_name(values, rows, table)
+        return _check_numbers(values, owners, table)
+    return _number_names(values, owners, table)
 
 
-def _by_number(
-    values: np.ndarray, rows: np.ndarray, table: Table
-) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
-    low, high = int(values.min()), int(values.max())
+def _check_numbers(numbers: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
+    """Numbers of classes stay what they are. Raises ValueError for one that no class has."""
+    low = int(numbers.min())
+    high = int(numbers.max())
     limit = len(table.names) if table.names else MAX_CLASSES
     if low < 0 or high >= limit:
-        at = int(values.argmin() if low < 0 else values.argmax())
+        worst = int(numbers.argmin()) if low < 0 else int(numbers.argmax())
+        image = table.store.name(int(owners[worst]))
         raise ValueError(
-            f"{table.store.name(int(rows[at]))} has the label {values[at]}; labels go from 0 to {limit - 1}, unless they are "
-            f"numbers to predict (--data.columns.target number)"
+            f"{image} has the label {numbers[worst]}; labels go from 0 to {limit - 1}, unless they "
+            f"are numbers to predict (--data.columns.target number)"
         )
     if table.names is not None:
-        return table.names, values, ()
+        return _Classes(table.names, numbers)
+
+    # Without names a class is called by its number, and some may not occur.
     names = tuple(str(number) for number in range(high + 1))
-    used = len(np.unique(values))
+    used = len(np.unique(numbers))
     if used == len(names):
-        return names, values, ()
+        return _Classes(names, numbers)
     note = f"labels go from {low} to {high}; {used} of these {len(names)} classes occur"
-    return names, values, (note,)
+    return _Classes(names, numbers, (note,))
 
 
-def _by_name(
-    values: np.ndarray, rows: np.ndarray, table: Table
-) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
-    train = values[table.parts[rows] == "train"]
-    names = tuple(sorted(set(train if len(train) else values)))
-    number = {name: i for i, name in enumerate(names)}
+def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
+    """Names of classes become numbers. Raises ValueError for a class that the training part does not have."""
+    train_values = values[table.parts[owners] == "train"]
+    if not len(train_values):  # there is no such part
+        train_values = values
+    names = tuple(sorted(set(train_values)))
     unknown = sorted(set(values) - set(names))
     if unknown:
-        row = int(rows[np.flatnonzero(values == unknown[0])[0]])
-        known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        first = int(np.flatnonzero(values == unknown[0])[0])
+        known = ", ".join(names[:10])
+        if len(names) > 10:
+            known += ", ..."
         raise ValueError(
-            f"{table.store.name(row)} is of the class {unknown[0]!r}, which the training part does not have ({known}); "
-            f"rename or remove it"
+            f"{table.store.name(int(owners[first]))} is of the class {unknown[0]!r}, which the "
+            f"training part does not have ({known}); rename or remove it"
         )
-    return names, np.array([number[value] for value in values], dtype=np.int64), ()
+    number_of = {name: i for i, name in enumerate(names)}
+    return _Classes(names, np.array([number_of[value] for value in values], dtype=np.int64))
 
 
 def without_secret_parts(table: Table) -> Table:
@@ -103,17 +119,18 @@ def without_secret_parts(table: Table) -> Table:
     Their rows get no part. If there is no other part, nothing is left out.
     """
     labels = table.labels
-    classes = isinstance(labels, np.ndarray) and labels.dtype == np.int64
-    if table.names is None or not classes or not (labels == -1).any():
+    numbers = isinstance(labels, np.ndarray) and labels.dtype == np.int64
+    if not numbers or table.names is None:
         return table
-    known = set(table.parts[labels != -1])
-    secret = sorted(set(table.parts) - known)
-    if not known or not secret:
+    labelled_parts = set(table.parts[labels != -1])
+    secret_parts = sorted(set(table.parts) - labelled_parts)
+    if not labelled_parts or not secret_parts:
         return table
-    rows = np.isin(table.parts, secret)
-    note = f"left out: the part {' and '.join(secret)}, whose labels are all -1, that is, not told"
+    is_secret = np.isin(table.parts, secret_parts)
+    parts = " and ".join(secret_parts)
+    note = f"left out: the part {parts}, whose labels are all -1, that is, not told"
     return table._replace(
-        labels=np.where(rows, 0, labels),
-        parts=np.where(rows, None, table.parts),
+        labels=np.where(is_secret, 0, labels),
+        parts=np.where(is_secret, None, table.parts),
         notes=(*table.notes, note),
     )

@@ -33,7 +33,7 @@ class Splits:
     """Names of the classes, the same for all parts; empty unless targets are classes."""
     notes: tuple[str, ...]
     """What was decided on the way, for the user to read."""
-    made: dict | None
+    made_test: dict | None
     """If a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the others are for training."""
     target: Target = "class"
     """What the target of an example is, the same for all parts."""
@@ -55,22 +55,31 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
     sentence, for what is not there, malformed, or cannot be told apart.
     """
     sources, notes = open_parts(where, columns)
-    any_part = next(iter(sources.values()))
-    made = None
+    whole = next(iter(sources.values()))
+    made_test = None
     if set(sources) in ({""}, {"train"}):
-        train, test = split_off(any_part, TEST_SHARE, seed)
-        sources = {"train": subset(any_part, train)}
-        if len(test):
-            sources["test"] = subset(any_part, test)
-        made = {"seed": seed, "share": TEST_SHARE, "test": test.tolist()}
-        share = f"{TEST_SHARE:.0%} of every class"
-        if any_part.target != "class":
-            share = f"{TEST_SHARE:.0%}"
-        notes += (
-            f"{where} has no test part: {len(test):,} of {len(any_part):,} images, {share}, were set aside as one (seed {seed})",
+        train_rows, test_rows = split_off(whole, TEST_SHARE, seed)
+        sources = {"train": subset(whole, train_rows)}
+        if len(test_rows):
+            sources["test"] = subset(whole, test_rows)
+        made_test = {"seed": seed, "share": TEST_SHARE, "test": test_rows.tolist()}
+        share = f"{TEST_SHARE:.0%}"
+        if whole.target == "class":
+            share += " of every class"
+        note = (
+            f"{where} has no test part: {len(test_rows):,} of {len(whole):,} images, {share}, "
+            f"were set aside as one (seed {seed})"
         )
-    parts = [sources.get(name) for name in ("train", "val", "test")]
-    return Splits(*parts, any_part.labels, notes, made, any_part.target)
+        notes = (*notes, note)
+    return Splits(
+        train=sources.get("train"),
+        val=sources.get("val"),
+        test=sources.get("test"),
+        labels=whole.labels,
+        notes=notes,
+        made_test=made_test,
+        target=whole.target,
+    )
 
 
 def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
@@ -79,7 +88,8 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
     Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a part that is not there.
     """
     sources = open_parts(where, columns).sources
-    for name in (split,) if split else ("test", "val", "", "train"):
+    candidates = (split,) if split else ("test", "val", "", "train")
+    for name in candidates:
         if name in sources:
             return sources[name]
     present = ", ".join(filter(None, sources)) or "no parts"
@@ -90,13 +100,16 @@ def open_parts(where: str, columns: Columns | None = None) -> Parts:
     """The parts of a data set as it has them. Raises ValueError like open_splits."""
     columns = columns or Columns()
     function = function_in(where)
-    made = None if function is None else function()
-    if isinstance(made, Source | Splits):
-        return _own_parts(made, where, columns)
     if function is None:
-        table = read_table(where, columns)
-    else:
-        table = _own_table(made, where, columns)
+        return _parts_of(read_table(where, columns))
+    returned = function()
+    if isinstance(returned, Source | Splits):
+        return _own_parts(returned, where, columns)
+    return _parts_of(_own_table(returned, where, columns))
+
+
+def _parts_of(table: Table) -> Parts:
+    """The parts of a table, their targets numbered."""
     table = without_secret_parts(table)
     target, targets, labels, notes = numbered(table)
     sources = {}
@@ -107,21 +120,26 @@ def open_parts(where: str, columns: Columns | None = None) -> Parts:
     return Parts(sources, table.notes + notes)
 
 
-def _own_parts(made: Source | Splits, where: str, columns: Columns) -> Parts:
-    """The parts of what a function of one's own returned."""
+def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts:
+    """The parts that a function of one's own returned."""
     if columns != Columns():
         raise ValueError(
-            f"{where} returns a {type(made).__name__}, whose targets are what they are: leave out --data.columns"
+            f"{where} returns a {type(returned).__name__}, whose targets are what they are: "
+            f"leave out --data.columns"
         )
-    if isinstance(made, Source):
-        return Parts({"": made}, ())
-    parts = {name: getattr(made, name) for name in ("train", "val", "test")}
-    return Parts({name: part for name, part in parts.items() if part is not None}, made.notes)
+    if isinstance(returned, Source):
+        return Parts({"": returned}, ())
+    sources = {}
+    for name in ("train", "val", "test"):
+        part = getattr(returned, name)
+        if part is not None:
+            sources[name] = part
+    return Parts(sources, returned.notes)
 
 
-def _own_table(made: Any, where: str, columns: Columns) -> Table:
-    """The table of a data set, or of a dictionary of them, that a function of one's own returned."""
-    parts = made if isinstance(made, dict) else {"": made}
+def _own_table(returned: Any, where: str, columns: Columns) -> Table:
+    """The table of a data set, or of a dictionary of them by part, that a function of one's own returned."""
+    parts = returned if isinstance(returned, dict) else {"": returned}
     if not parts or not set(parts) <= {"", "train", "val", "test"}:
         raise ValueError(
             f"{where} returns parts called {', '.join(map(str, parts))}; expected train, val and test"

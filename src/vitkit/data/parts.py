@@ -9,13 +9,24 @@ import numpy as np
 from vitkit.system.remote import plain
 
 # What people call the parts of a data set, and what they are called here.
-PARTS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
-PARTS |= {"dev": "val", "test": "test", "testing": "test"}
+PARTS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+MAX_SHARDS = 100_000  # a larger number in a name is a mistake, or no number of shards
 
-# A name, a part and a shard, of which the part is needed:
-# NAME-train.parquet, train-00000-of-00004.parquet, NAME-train-000.tar
+# What files of a data set are called, without suffix. Of a name, a part and a shard the part is needed:
+# NAME-train, NAME-train-000, train-00000-of-00004, train-00000-of-00004-HASH
 _FILE = re.compile(
-    rf"(?:(?P<name>.+)[-_.])??(?P<part>{'|'.join(PARTS)})(?:[-_]\d+(?:-of-\d+(?:-[0-9a-f]+)?)?)?",
+    r"(?:(?P<name>.+)[-_.])??"
+    rf"(?P<part>{'|'.join(PARTS)})"
+    r"(?:[-_]\d+(?:-of-\d+(?:-[0-9a-f]+)?)?)?",
     re.IGNORECASE,
 )
 _SHARD = re.compile(r"(?P<name>.+)[-_](?P<shard>\d+)-of-(?P<shards>\d+)(?:-[0-9a-f]+)?")
@@ -35,28 +46,33 @@ def families(files: Iterable[str]) -> dict[str, dict[str, str]]:
     return by_name
 
 
-def complete(files: Iterable[str]) -> None:
+def check_complete(files: Iterable[str]) -> None:
     """Raises ValueError if a shard of several is missing or is there twice.
 
     Without this, half a data set would train without a complaint.
     """
+    # The shards of each name, by number; two of a number in one folder are one too many.
     shards: dict[tuple[str, int], dict[int, str]] = {}
     for file in files:
         match = _SHARD.fullmatch(Path(plain(file)).stem)
         if not match:
             continue
-        numbered = shards.setdefault((match["name"], int(match["shards"])), {})
-        before = numbered.setdefault(int(match["shard"]), file)
-        if before != file and Path(before).parent == Path(file).parent:
+        by_number = shards.setdefault((match["name"], int(match["shards"])), {})
+        other = by_number.setdefault(int(match["shard"]), file)
+        if other != file and Path(other).parent == Path(file).parent:
             raise ValueError(
-                f"{before} and {Path(file).name} are the same shard of {match['name']}; remove one"
+                f"{other} and {Path(file).name} are the same shard of {match['name']}; remove one"
             )
-    for (name, count), numbered in shards.items():
-        missing = sorted(set(range(min(count, 100_000))) - set(numbered))
-        if missing and count <= 100_000:
-            folder = next(iter(numbered.values())).rpartition("/")[0] or "."
+
+    # A number without a shard.
+    for (name, count), by_number in shards.items():
+        if count > MAX_SHARDS:
+            continue
+        missing = sorted(set(range(count)) - set(by_number))
+        if missing:
+            folder = next(iter(by_number.values())).rpartition("/")[0] or "."
             raise ValueError(
-                f"{folder} has {len(numbered)} of {count} {name} files; "
+                f"{folder} has {len(by_number)} of {count} {name} files; "
                 f"number {missing[0]:05d} is missing"
             )
 

@@ -20,9 +20,8 @@ from torch import Tensor
 from vitkit.data.images import MAX_PIXELS, BadImage, Picture
 
 Interpolation = Literal["bilinear", "bicubic"]
-Resampling = Literal[
-    "bilinear", "bicubic", "nearest"
-]  # nearest is for masks, whose values are no levels
+# Of anything that belongs to an image: nearest is for masks, whose values are no levels.
+Resampling = Literal["bilinear", "bicubic", "nearest"]
 MAX_SIDE = 8192
 
 
@@ -59,8 +58,8 @@ class Preprocessing:
         check_choice("antialias", self.antialias, (True, False))
         if self.resize and not max(self.size) <= self.resize <= MAX_SIDE:
             raise ValueError(
-                f"resize is {self.resize}; it must be from {max(self.size)}, for the crop of {self.size[0]} x {self.size[1]} "
-                f"to fit, to {MAX_SIDE}, or 0"
+                f"resize is {self.resize}; it must be from {max(self.size)}, for the crop of "
+                f"{self.size[0]} x {self.size[1]} to fit, to {MAX_SIDE}, or 0"
             )
         _check_colour("mean", self.mean)
         _check_colour("std", self.std)
@@ -72,26 +71,35 @@ class Preprocessing:
 
         interpolation: instead of its own, for what belongs to the picture, as a mask does.
         """
-        size = self._resized(picture)
-        resized = resize_as_pillow if self.antialias else resize
-        image = resized(picture.pixels(), size, interpolation or self.interpolation)
-        top = round((size[0] - self.size[0]) / 2)
-        left = round((size[1] - self.size[1]) / 2)
-        return image[:, top : top + self.size[0], left : left + self.size[1]]
+        # Resize.
+        resized_height, resized_width = self._resized_size(picture)
+        resize_function = resize_as_pillow if self.antialias else resize
+        image = resize_function(
+            picture.pixels(), (resized_height, resized_width), interpolation or self.interpolation
+        )
 
-    def _resized(self, picture: Picture) -> tuple[int, int]:
+        # Cut out the centre.
+        height, width = self.size
+        top = round((resized_height - height) / 2)
+        left = round((resized_width - width) / 2)
+        return image[:, top : top + height, left : left + width]
+
+    def _resized_size(self, picture: Picture) -> tuple[int, int]:
         """(height, width) of a picture before the centre crop. Raises BadImage for one that would be too large."""
         if self.rule == "square":
-            return (self.resize, self.resize) if self.resize else self.size
+            if self.resize:
+                return self.resize, self.resize
+            return self.size
         height, width = picture.size
-        short = min(height, width)
+        shorter = min(height, width)
         side = self.resize or max(self.size)
-        size = int(side * height / short), int(side * width / short)
-        if size[0] * size[1] > MAX_PIXELS:
+        resized_height = int(side * height / shorter)
+        resized_width = int(side * width / shorter)
+        if resized_height * resized_width > MAX_PIXELS:
             raise BadImage(
                 f"{picture.name} is {width} x {height} pixels: too narrow for a side of {side}"
             )
-        return size
+        return resized_height, resized_width
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, h, w) on any device -> float32: (x / 255 - mean) / std."""
@@ -142,9 +150,11 @@ class Preprocessing:
         """Raises ValueError for what to_json would not have written."""
         names = [field.name for field in fields(cls)]
         if not isinstance(values, dict) or values.keys() != set(names):
-            given = ", ".join(map(str, values)) if isinstance(values, dict) else repr(values)
+            content = repr(values)
+            if isinstance(values, dict):
+                content = ", ".join(map(str, values))
             raise ValueError(
-                f"a preprocessing has the settings {', '.join(names)}; got {given[:200]}"
+                f"a preprocessing has the settings {', '.join(names)}; got {content[:200]}"
             )
         try:
             return cls(**values)
@@ -167,11 +177,10 @@ def resize(
     """uint8 (height, width, 3) -> uint8 (3, *size)."""
     if not pixels.flags.writeable:  # which torch would warn about
         pixels = pixels.copy()
-    images = torch.from_numpy(pixels).permute(2, 0, 1)[
-        None
-    ]  # channels last in memory: the fast way
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    images = image[None]  # (1, 3, height, width), channels last in memory: the fast way
     if images.shape[2:] == size:
-        return images[0]
+        return image
     if interpolation == "nearest":
         return F.interpolate(images, size, mode="nearest-exact")[0]
     return F.interpolate(images, size, mode=interpolation, antialias=antialias)[0]

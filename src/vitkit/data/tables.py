@@ -103,6 +103,6 @@ def pick(
 def unlabelled(where: str, present: Sequence[str]) -> str:
     """The note on a table without a column of labels."""
     return (
-        f"{where} is unlabelled: none of its columns {', '.join(present)} is called {', '.join(LABEL)}; "
-        f"if one holds the labels, say which with --data.columns.label"
+        f"{where} is unlabelled: none of its columns {', '.join(present)} is called "
+        f"{', '.join(LABEL)}; if one holds the labels, say which with --data.columns.label"
     )

@@ -189,7 +189,7 @@ def _describe(
         "fingerprint": {name: fingerprints[name] for name in own},
         "others": {name: [len(part), fingerprints[name]] for name, part in others.items()},
         "notes": list(splits.notes),
-        "made": splits.made,
+        "made": splits.made_test,
     }
 
 

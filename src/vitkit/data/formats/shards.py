@@ -6,7 +6,7 @@ from pathlib import Path
 from vitkit.data.formats.folder import folder_of_images
 from vitkit.data.formats.parquet import read_parquet
 from vitkit.data.formats.tar import read_tars
-from vitkit.data.parts import complete, families
+from vitkit.data.parts import check_complete, families
 from vitkit.data.tables import Columns, Table
 from vitkit.system import remote
 
@@ -92,7 +92,7 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     parts = next(iter(named.values()), {})
     alone = files == [where]  # a file that is asked for alone is all there is
     if not alone:
-        complete(files)
+        check_complete(files)
     if alone or len(parts) < len(files):
         parts = dict.fromkeys(files, "")
     return SHARDED[kinds.pop()](parts, columns)
