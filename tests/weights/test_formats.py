@@ -437,7 +437,7 @@ def test_large_models_have_the_libraries_names_and_shapes(name):
         for r in format_of(to, config).rules(config):
             made |= zip(
                 r.theirs,
-                (part.shape for part in r.way.write(model.state_dict()[r.ours])),
+                (part.shape for part in r.transform.write(model.state_dict()[r.ours])),
                 strict=True,
             )
         made = format_of(to, config).spell(made, config, "")

@@ -119,7 +119,9 @@ def test_named_models_have_timm_s_names_and_shapes(name):
         state = build(config).state_dict()
     made = {}
     for r in format.rules(config):
-        made |= zip(r.theirs, (part.shape for part in r.way.write(state[r.ours])), strict=True)
+        made |= zip(
+            r.theirs, (part.shape for part in r.transform.write(state[r.ours])), strict=True
+        )
     assert format.spell(made, config, "") == {
         key: t.shape for key, t in theirs.state_dict().items()
     }

@@ -11,8 +11,9 @@ from vitkit.weights import convert, formats, load
 from vitkit.weights.description import Description
 from vitkit.weights.files.lazy import Lazy
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.limits import those_of
-from vitkit.weights.rules import DENSE, rule
+from vitkit.weights.formats.limits import reasons
+from vitkit.weights.rules import rule
+from vitkit.weights.transforms import DENSE
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 
@@ -33,7 +34,8 @@ def rules(config):
     with torch.device("meta"):
         names = VisionTransformer(config).state_dict()
     return [
-        rule(name, name, way=DENSE) if name == "head.weight" else rule(name, name) for name in names
+        rule(name, name, transform=DENSE) if name == "head.weight" else rule(name, name)
+        for name in names
     ]
 
 
@@ -53,7 +55,7 @@ TOY = Format(
     rules=rules,
     tidy=tidy,
     spell=spell,
-    cannot=lambda config: those_of({"any width but 32": config.width != 32}),
+    cannot=lambda config: reasons({"any width but 32": config.width != 32}),
     endings=(".safetensors", ".npz", ".pth"),
     directory=lambda classifier: {"config.json": {"toy": True}},
     library="toy",

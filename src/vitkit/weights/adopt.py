@@ -1,4 +1,5 @@
-"""The one place where a loaded model is made to fit another task: a new head, another image size."""
+"""The one place where a loaded model is made to fit another task: a new head, another image
+size."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,7 +53,8 @@ def adopt(
 
 
 def with_new_head(model: Model, classes: int) -> Model:
-    """The model with a head of zeros for so many classes, straight on the pooled state; 0 is none."""
+    """The model with a head of zeros for so many classes, straight on the pooled state; 0 is
+    none."""
     with torch.device("meta"):
         new = build(model.config.with_head(classes))
     weights = model.state_dict()
@@ -68,7 +70,8 @@ def with_new_head(model: Model, classes: int) -> Model:
 
 
 def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> Preprocessing:
-    """The same preprocessing for images of another size: what a crop leaves out stays in proportion."""
+    """The same preprocessing for images of another size: what a crop leaves out stays in
+    proportion."""
     resize = 0
     if preprocessing.resize:
         share = max(image) / max(preprocessing.size)

@@ -1,4 +1,5 @@
-"""The model card that goes with a saved model: README.md with the header that the Hugging Face hub reads."""
+"""The model card that goes with a saved model: README.md with the header that the Hugging Face hub
+reads."""
 
 import json
 

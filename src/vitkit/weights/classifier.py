@@ -22,20 +22,23 @@ Activation = Literal["softmax", "sigmoid", "none"]
 class Classifier:
     """A model and what it must never travel without.
 
-    Every room that needs a model's answer to an image takes the same three steps, in this order: `batch` prepares
-    pictures, `logits` computes, `probabilities` applies the activation.
+    Every room that needs a model's answer to an image takes the same three steps, in this order:
+    `batch` prepares pictures, `logits` computes, `probabilities` applies the activation.
     """
 
     model: Model
     preprocessing: Preprocessing
     labels: tuple[str, ...]
-    """A name for every class; none for a model without a head. Without names the classes of a saved model are numbered."""
+    """A name for every class; none for a model without a head. Without names the classes of a saved
+    model are numbered."""
     activation: Activation = "softmax"
-    """How logits become probabilities. softmax: one class among K, the probabilities sum to one. sigmoid: each class is a
-    question of its own. none: the outputs are numbers of another kind, such as those of a regression."""
+    """How logits become probabilities. softmax: one class among K, the probabilities sum to one.
+    sigmoid: each class is a question of its own. none: the outputs are numbers of another kind,
+    such as those of a regression."""
     origin: dict = field(default_factory=dict)
-    """Where the model came from. Two of its entries decide something: a model that is written in the format of its
-    "format" gets the tensors' names that its "layout" stands for. All others are for people."""
+    """Where the model came from. Two of its entries decide something: a model that is written in
+    the format of its "format" gets the tensors' names that its "layout" stands for. All others are
+    for people."""
 
     def __post_init__(self):
         if self.activation not in get_args(Activation):
@@ -53,11 +56,13 @@ class Classifier:
         return next(self.model.parameters()).device
 
     def to(self, device: torch.device | str) -> "Classifier":
-        """The same classifier with its model on a device. As nn.Module.to does, it moves the model itself."""
+        """The same classifier with its model on a device. As nn.Module.to does, it moves the model
+        itself."""
         return replace(self, model=self.model.to(device))
 
     def for_inference(self) -> "Classifier":
-        """The same classifier to deploy, with what can be computed once for the size of its preprocessing.
+        """The same classifier to deploy, with what can be computed once for the size of its
+        preprocessing.
 
         Its model is for inference alone: it is not trained on, and not saved.
         """
@@ -65,19 +70,22 @@ class Classifier:
         return replace(self, model=model)
 
     def batch(self, pictures: Iterable[Picture]) -> Tensor:
-        """Prepare pictures: -> uint8 (B, 3, h, w) on the model's device. Raises BadImage for one that cannot be decoded."""
+        """Prepare pictures: -> uint8 (B, 3, h, w) on the model's device. Raises BadImage for one
+        that cannot be decoded."""
         images = [self.preprocessing(picture) for picture in pictures]
         return torch.stack(images).to(self.device)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, K), without a gradient, in evaluation mode.
+        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, K), without a gradient,
+        in evaluation mode.
 
         A model without a head gives its representation, (B, D).
         """
         return self._compute(self.model, images)
 
     def features(self, images: Tensor) -> Tensor:
-        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, D): what the head reads."""
+        """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, D): what the head
+        reads."""
         return self._compute(self.model.features, images)
 
     @torch.no_grad()  # not inference_mode: what trains on evaluates too, and FSDP keeps memory that it takes here
@@ -93,7 +101,8 @@ class Classifier:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode; afterwards each of its modules is as it was, those that are frozen too."""
+    """A model in evaluation mode; afterwards each of its modules is as it was, those that are
+    frozen too."""
     modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -104,7 +113,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises ValueError for one string in place of several names: its letters would be taken for them."""
+    """Raises ValueError for one string in place of several names: its letters would be taken for
+    them."""
     if isinstance(labels, str):
         raise ValueError(f"labels is {labels!r}, one string; give a list of names, one a class")
 

@@ -1,4 +1,5 @@
-"""What is known of a model before its weights are read: from a file of another format, or as vitkit itself wrote it."""
+"""What is known of a model before its weights are read: from a file of another format, or as vitkit
+itself wrote it."""
 
 from typing import NamedTuple
 
@@ -65,7 +66,8 @@ def from_json(values: dict) -> Description:
 
 
 def _recorded_activation(origin: dict) -> Activation:
-    """The activation of a model that was saved before descriptions named it: that of the loss which trained it."""
+    """The activation of a model that was saved before descriptions named it: that of the loss which
+    trained it."""
     objective = origin.get("objective")
     if isinstance(objective, dict) and objective.get("loss") == "sigmoid":
         return "sigmoid"

@@ -1,4 +1,5 @@
-"""Where a model is: a path, a repository on the Hugging Face hub, or one of Google's published files, fetched once."""
+"""Where a model is: a path, a repository on the Hugging Face hub, or one of Google's published
+files, fetched once."""
 
 import re
 from pathlib import Path
@@ -21,8 +22,9 @@ SENT = (*DESCRIPTIONS, "model.safetensors", "README.md")
 def fetch(source: Path | str) -> Path:
     """The local path of a model, downloaded if it is a name and not there yet.
 
-    Names are a hub repository ("google/vit-base-patch16-224", "timm/...", with @REVISION if wanted), a file of Google's
-    bucket ("imagenet21k/ViT-B_16", or the whole name of an AugReg checkpoint), or its address. Raises ValueError.
+    Names are a hub repository ("google/vit-base-patch16-224", "timm/...", with @REVISION if
+    wanted), a file of Google's bucket ("imagenet21k/ViT-B_16", or the whole name of an AugReg
+    checkpoint), or its address. Raises ValueError.
     """
     if Path(source).exists():
         return Path(source)
@@ -63,7 +65,8 @@ def from_google(name: str) -> Path:
 
 
 def from_hub(name: str) -> Path:
-    """A snapshot of a hub repository: its JSON files and its weights, from the cache if there is no network."""
+    """A snapshot of a hub repository: its JSON files and its weights, from the cache if there is no
+    network."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import (
@@ -95,9 +98,11 @@ def from_hub(name: str) -> Path:
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a model directory to the Hugging Face hub; returns its address. The repository is made if it is not there.
+    """Upload a model directory to the Hugging Face hub; returns its address. The repository is made
+    if it is not there.
 
-    Only what a model directory holds is sent. Raises ValueError if the hub refuses, and says how to log in.
+    Only what a model directory holds is sent. Raises ValueError if the hub refuses, and says how to
+    log in.
     """
     try:
         from huggingface_hub import HfApi

@@ -14,7 +14,8 @@ def counted(classes: int) -> str:
 
 
 def imagenet_labels() -> tuple[str, ...]:
-    """The names of ImageNet-1k's classes, in the order that every published model has; no name twice.
+    """The names of ImageNet-1k's classes, in the order that every published model has; no name
+    twice.
 
     Where two classes share a name ("crane"), it says which is meant. They are in a file of ours,
     for importing the libraries that have such a list takes longer than a prediction.

@@ -8,7 +8,8 @@ from vitkit.weights.rules import gist
 
 
 def check_own_weights(model: nn.Module) -> None:
-    """Raises ValueError for a model that was made for inference, and for one that something else wrapped or changed."""
+    """Raises ValueError for a model that was made for inference, and for one that something else
+    wrapped or changed."""
     if getattr(model, "prepared", False):
         raise ValueError("the model was made for inference; save the one it was made from")
     if not isinstance(model, Model):
@@ -29,7 +30,8 @@ def check_own_weights(model: nn.Module) -> None:
 
 
 def _fits(tensor: object, expected: Tensor | None) -> bool:
-    """Whether a weight is a plain tensor of the expected shape, of floating-point numbers where those are expected."""
+    """Whether a weight is a plain tensor of the expected shape, of floating-point numbers where
+    those are expected."""
     if expected is None or type(tensor) is not Tensor or tensor.shape != expected.shape:
         return False
     return tensor.is_floating_point() == expected.is_floating_point()

@@ -32,16 +32,18 @@ class Proof(NamedTuple):
     scale: float
     """Largest logit, for comparison."""
     pixels: float | None = None
-    """Largest difference between the pixels that its own preprocessing and vitkit's make of an image, in levels of 255."""
+    """Largest difference between the pixels that its own preprocessing and vitkit's make of an
+    image, in levels of 255."""
 
 
 def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool = False) -> Proof:
-    """Write `classifier` to `path` in a format: huggingface and native (a directory), google (.npz), timm (a directory for
-    its hub, or a file), torchvision (a file: .safetensors, or .pth).
+    """Write `classifier` to `path` in a format: huggingface and native (a directory), google
+    (.npz), timm (a directory for its hub, or a file), torchvision (a file: .safetensors, or .pth).
 
-    What is written is opened again: every tensor must come back to the bit, and if the other library is installed its
-    logits are compared with vitkit's. Raises ValueError for what the format cannot express, and, unless `approximate`, for
-    what the other library would compute a little differently.
+    What is written is opened again: every tensor must come back to the bit, and if the other
+    library is installed its logits are compared with vitkit's. Raises ValueError for what the
+    format cannot express, and, unless `approximate`, for what the other library would compute a
+    little differently.
     """
     path = Path(path)
     check_own_weights(classifier.model)
@@ -68,7 +70,8 @@ def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool
 
 
 def _check(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
-    """The format, and what its library computes differently. Raises ValueError for what may not be written."""
+    """The format, and what its library computes differently. Raises ValueError for what may not be
+    written."""
     if to not in names():
         raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
     if problems := cannot(to, config):
@@ -99,7 +102,8 @@ def _probes(config: ModelConfig) -> torch.Tensor:
 
 
 def _open_elsewhere(classifier: Classifier, path: Path, format: Format) -> Elsewhere | None:
-    """The written model in the format's library; None if there is no library, or it is not installed."""
+    """The written model in the format's library; None if there is no library, or it is not
+    installed."""
     if format.open_elsewhere is None:
         return None
     try:
@@ -109,7 +113,8 @@ def _open_elsewhere(classifier: Classifier, path: Path, format: Format) -> Elsew
 
 
 def _pixels(classifier: Classifier, path: Path, format: Format) -> float | None:
-    """The largest difference between two preprocessings of a photograph-like image, in levels of 255.
+    """The largest difference between two preprocessings of a photograph-like image, in levels of
+    255.
 
     The library's is the one that the written files describe; None if they describe none.
     """

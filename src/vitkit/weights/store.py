@@ -1,4 +1,5 @@
-"""Loading models of every format, recognised by content and not trusted, and saving them for everybody."""
+"""Loading models of every format, recognised by content and not trusted, and saving them for
+everybody."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,15 +34,17 @@ def load(
     preprocessing: Preprocessing | None = None,
     quiet: bool = False,
 ) -> Classifier:
-    """Open any published model of the family: a run, a model directory, a file of weights, or the name of one to download.
+    """Open any published model of the family: a run, a model directory, a file of weights, or the
+    name of one to download.
 
-    The format (vitkit's, Hugging Face's, Google's .npz, timm's or torchvision's) is recognised by the tensors' names and
-    shapes; what it implies (eps, form of the GELU, position rows, preprocessing) is set, and a short account of that is
-    printed to the standard error unless `quiet`. The model is in evaluation mode, on the CPU.
+    The format (vitkit's, Hugging Face's, Google's .npz, timm's or torchvision's) is recognised by
+    the tensors' names and shapes; what it implies (eps, form of the GELU, position rows,
+    preprocessing) is set, and a short account of that is printed to the standard error unless
+    `quiet`. The model is in evaluation mode, on the CPU.
 
-    `image` (height, width) and `heads` are for files that do not say them; `labels` and `preprocessing` replace what the
-    file has. Nothing is unpickled or run, and every name and shape is checked before memory is taken: ValueError names
-    all that does not fit.
+    `image` (height, width) and `heads` are for files that do not say them; `labels` and
+    `preprocessing` replace what the file has. Nothing is unpickled or run, and every name and shape
+    is checked before memory is taken: ValueError names all that does not fit.
     """
     opened = open_weights(fetch(source))
     with _naming(opened.path):
@@ -103,7 +106,8 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
 
 
 def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
-    """What vitkit wrote about the model; what the format can tell where there is nothing, or where that came later."""
+    """What vitkit wrote about the model; what the format can tell where there is nothing, or where
+    that came later."""
     if not opened.described:
         return format.describe(opened, tidied, hints)
     described = from_json(opened.described)
@@ -133,7 +137,8 @@ def _origin(opened: Opened, description: Description, format: Format, layout: st
 
 
 def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
-    """A model with a format's tensors as its own, mapped from the disk where the numbers are the same."""
+    """A model with a format's tensors as its own, mapped from the disk where the numbers are the
+    same."""
     # before anything is built for a configuration that nobody should trust
     if config.blocks > len(tensors):
         raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks} blocks")
@@ -157,13 +162,15 @@ def summary(classifier: Classifier, format: Format) -> str:
 
 
 def save(classifier: Classifier, path: Path | str) -> Path:
-    """Write a model directory, which `vitkit.load` opens to the bit. An earlier model at `path` is replaced at the end.
+    """Write a model directory, which `vitkit.load` opens to the bit. An earlier model at `path` is
+    replaced at the end.
 
-    config.json, model.safetensors, preprocessor_config.json and a model card. Wherever Transformers can express the
-    architecture, `AutoModelForImageClassification.from_pretrained` opens it too; else the names are vitkit's.
+    config.json, model.safetensors, preprocessor_config.json and a model card. Wherever Transformers
+    can express the architecture, `AutoModelForImageClassification.from_pretrained` opens it too;
+    else the names are vitkit's.
 
-    Raises ValueError when `path` holds something else than a model, and for a model that was made for inference or that
-    another library changed.
+    Raises ValueError when `path` holds something else than a model, and for a model that was made
+    for inference or that another library changed.
     """
     check_own_weights(classifier.model)
     config = classifier.model.config

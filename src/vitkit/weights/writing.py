@@ -16,10 +16,11 @@ from vitkit.weights.rules import write
 
 
 def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
-    """Write a model to a directory, or to a file where the format has those and `path` has an ending; returns `path`.
+    """Write a model to a directory, or to a file where the format has those and `path` has an
+    ending; returns `path`.
 
-    vitkit's own description is in it, where others do not look. Raises ValueError for a path that does not fit, and for a
-    model that was made for inference or that another library changed.
+    vitkit's own description is in it, where others do not look. Raises ValueError for a path that
+    does not fit, and for a model that was made for inference or that another library changed.
     """
     check_own_weights(classifier.model)
     if format.directory and not (format.endings and path.suffix):
@@ -50,7 +51,8 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
 
 
 def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:
-    """The model's tensors in a format, spelled as it spells them: as the model's origin did, if that was the same format."""
+    """The model's tensors in a format, spelled as it spells them: as the model's origin did, if
+    that was the same format."""
     config = classifier.model.config
     state = {name: tensor.detach().cpu() for name, tensor in classifier.model.state_dict().items()}
     layout = ""

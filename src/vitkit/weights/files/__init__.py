@@ -1,6 +1,7 @@
 """Files of weights, not trusted: what they hold by name and shape, before any of it is read.
 
-safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files through its restricted unpickler.
+safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files through its restricted
+unpickler.
 """
 
 from vitkit.weights.files.lazy import FLOATS, Lazy, Tensors

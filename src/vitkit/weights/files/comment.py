@@ -1,4 +1,5 @@
-"""The comment of an archive, which nobody else reads: .npz and .pth are ZIP files, and vitkit's description lies there."""
+"""The comment of an archive, which nobody else reads: .npz and .pth are ZIP files, and vitkit's
+description lies there."""
 
 import json
 import zipfile
@@ -26,7 +27,8 @@ def read_comment(file: Path) -> dict:
 
 
 def write_comment(file: Path, description: dict) -> None:
-    """Put vitkit's description of the model there; without the labels if they are too long, as 21,843 names are."""
+    """Put vitkit's description of the model there; without the labels if they are too long, as
+    21,843 names are."""
     comment = json.dumps({KEY: description}, ensure_ascii=True).encode()
     if len(comment) >= LONGEST:
         comment = json.dumps({KEY: {**description, "labels": None}}).encode()

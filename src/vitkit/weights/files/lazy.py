@@ -28,7 +28,8 @@ class Lazy(NamedTuple):
     read: Callable[[], Tensor]
     """The tensor, mapped from the file where that is possible."""
     into: Callable[[Tensor], None] | None = None
-    """Reads it into a tensor of this shape and dtype, where `read` maps: who copies anyway holds no page of the file then."""
+    """Reads it into a tensor of this shape and dtype, where `read` maps: who copies anyway holds no
+    page of the file then."""
 
 
 Tensors = dict[str, Lazy]
@@ -58,7 +59,8 @@ def parse_object(text: bytes | str) -> dict:
 
 
 def fill(buffer: memoryview, file) -> bool:
-    """Read a whole buffer from an opened file, however little of it comes at once. False if the file ends before."""
+    """Read a whole buffer from an opened file, however little of it comes at once. False if the
+    file ends before."""
     filled = 0
     while filled < len(buffer) and (count := file.readinto(buffer[filled:])):
         filled += count

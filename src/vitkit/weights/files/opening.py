@@ -1,4 +1,5 @@
-"""A model directory or a file of weights, opened: its tensors by name and shape, and what lies beside them."""
+"""A model directory or a file of weights, opened: its tensors by name and shape, and what lies
+beside them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,8 @@ class Opened:
 
 
 def open_weights(path: Path) -> Opened:
-    """Open a model directory, a run or a file of weights. Raises ValueError for what is none, in one sentence."""
+    """Open a model directory, a run or a file of weights. Raises ValueError for what is none, in
+    one sentence."""
     ending = path.suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
         raise ValueError(f"{path} is no file of weights; {NO_WEIGHTS[ending]}")
@@ -105,7 +107,8 @@ def _beside(folder: Path, name: str) -> dict:
 def _read(file: Path) -> tuple[Tensors, dict, str]:
     """The tensors, vitkit's description inside the file, and which part of a checkpoint they are.
 
-    The kind of file is known by its first bytes: an archive (.npz, .pth), a pickle, or the length of a safetensors header.
+    The kind of file is known by its first bytes: an archive (.npz, .pth), a pickle, or the length
+    of a safetensors header.
     """
     with file.open("rb") as opened:
         start = opened.read(9)

@@ -17,7 +17,8 @@ PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "modul
 
 
 def read_pickle(file: Path) -> tuple[Tensors, str]:
-    """The tensors of a file, and which part of a training checkpoint they were. Raises ValueError."""
+    """The tensors of a file, and which part of a training checkpoint they were. Raises
+    ValueError."""
     checkpoint = _unpickle(file)
     wrapper = ""
     while isinstance(checkpoint, dict) and not _holds_tensors(checkpoint):
@@ -36,7 +37,8 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
 
 def _unpickle(file: Path) -> object:
     try:
-        # settings that training checkpoints carry are harmless; a sentence follows whatever torch warns of
+        # settings that training checkpoints carry are harmless; a sentence follows whatever torch
+        # warns of
         with (
             torch.serialization.safe_globals([argparse.Namespace]),
             warnings.catch_warnings(action="ignore"),

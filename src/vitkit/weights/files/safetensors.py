@@ -1,4 +1,5 @@
-"""safetensors: tensors mapped from the disk, with vitkit's description of the model in the header."""
+"""safetensors: tensors mapped from the disk, with vitkit's description of the model in the
+header."""
 
 import json
 from functools import partial
@@ -15,7 +16,8 @@ DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float6
 
 
 def read_safetensors(file: Path) -> tuple[Tensors, dict]:
-    """The tensors, no second copy of them, and the description of the model in the header ({} without one).
+    """The tensors, no second copy of them, and the description of the model in the header ({}
+    without one).
 
     Raises SafetensorError for a damaged file, ValueError for a description that is none.
     """
@@ -58,7 +60,8 @@ def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
 def write_safetensors(
     file: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """A safetensors file. Raises OSError, also where the library calls a full disk something else."""
+    """A safetensors file. Raises OSError, also where the library calls a full disk something
+    else."""
     try:
         save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:

@@ -14,7 +14,8 @@ from vitkit.weights.files.safetensors import write_safetensors
 
 
 def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> None:
-    """Write tensors, with vitkit's description of the model inside, to a .npz, .safetensors, .pth or .pt file.
+    """Write tensors, with vitkit's description of the model inside, to a .npz, .safetensors, .pth
+    or .pt file.
 
     The file is there whole or not at all. Raises OSError.
     """
@@ -31,7 +32,8 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> 
 
 
 def load_state_dict(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors, .pth or .pt file that vitkit wrote, as another library reads them."""
+    """The tensors of a .safetensors, .pth or .pt file that vitkit wrote, as another library reads
+    them."""
     if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""The formats there are."""
+"""The table of formats, and how to choose one: by a file's tensors, or by name."""
 
 from vitkit.models import ModelConfig, called
 from vitkit.weights.files import Tensors
@@ -22,30 +22,30 @@ FORMATS: tuple[Format, ...] = (
 
 
 def names() -> list[str]:
-    """The formats' names, each once."""
+    """The formats' names, each once: a format has an entry for each kind of model."""
     return list(dict.fromkeys(format.name for format in FORMATS))
 
 
 def recognise(tensors: Tensors) -> Format | None:
-    """The format that has these names; None if nobody's are like them."""
+    """The format whose names these tensors have; None if there is none."""
     return next((format for format in FORMATS if format.recognises(tensors)), None)
 
 
 def format_of(name: str, config: ModelConfig) -> Format | None:
-    """The format of this name for this kind of model; None if it stores no such models."""
+    """The format of this name, for this kind of model; None if it stores no such models."""
     matching = (format for format in FORMATS if format.name == name)
     return next((format for format in matching if config.kind in format.kinds), None)
 
 
 def formats_for(config: ModelConfig) -> list[Format]:
-    """The formats that have a place for all of a model."""
+    """The formats that can express all of a model."""
     return [
         format for format in FORMATS if config.kind in format.kinds and not format.cannot(config)
     ]
 
 
 def cannot(name: str, config: ModelConfig) -> list[str]:
-    """What of a model a format has no place for."""
+    """What the format of this name cannot express of a model."""
     format = format_of(name, config)
     if format is None:
         return [f"a {config.title} ({called(config)})"]

@@ -1,18 +1,23 @@
-"""Where a model goes beyond what other libraries have, and where they compute it differently, in words."""
+"""What other libraries cannot express of a model, and what they would compute differently, in
+words.
+
+The formats' `cannot` and `differs` are made of these. An empty list means: nothing.
+"""
 
 from vitkit.models import Backbone, ViTConfig
 
 
-def those_of(conditions: dict[str, object]) -> list[str]:
-    """The names whose condition holds."""
+def reasons(conditions: dict[str, object]) -> list[str]:
+    """The names whose condition is true."""
     return [name for name, holds in conditions.items() if holds]
 
 
 def beyond_vit(
     config: ViTConfig, positions: tuple[str, ...] = ("learned",), stems: bool = False
 ) -> list[str]:
-    """What of a model goes beyond the plain Vision Transformer of other libraries, or the hybrid of those with `stems`."""
-    beyond = those_of(
+    """What of a model is not in other libraries' plain Vision Transformer, or, with `stems`, in
+    their hybrid."""
+    beyond = reasons(
         {
             "a ResNet stem": config.stem is not None and not stems,
             "axial attention": config.mixer != "full",
@@ -27,8 +32,9 @@ def beyond_vit(
 
 
 def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
-    """What of a ResNet goes beyond BiT's, in one of these orders of norm and convolution."""
-    return those_of(
+    """What of a ResNet is not in BiT's. `orders`: those of norm and convolution that the library
+    has."""
+    return reasons(
         {
             f'a ResNet in the order "{backbone.order}"': backbone.order not in orders,
             "a ResNet with BatchNorm": backbone.norm != "group",
@@ -39,23 +45,27 @@ def beyond_bit(backbone: Backbone, *orders: str) -> list[str]:
 
 
 def another_gelu(config: ViTConfig, theirs: str) -> list[str]:
-    """The form of the GELU, if it is not theirs."""
+    """A sentence if the GELU has another form ("erf" or "tanh") than theirs."""
     if config.gelu == theirs:
         return []
     return [f"GELU: the {config.gelu} form here, the {theirs} form there"]
 
 
 def another_eps(config: ViTConfig) -> list[str]:
-    """The LayerNorms' eps, if it is not the usual one."""
-    return [] if config.eps == 1e-6 else [f"eps: {config.eps:g} here, 1e-06 there"]
+    """A sentence if the LayerNorms' eps is not 1e-6, which all these libraries fix."""
+    if config.eps == 1e-6:
+        return []
+    return [f"eps: {config.eps:g} here, 1e-06 there"]
 
 
 def another_dialect(backbone: Backbone | None, theirs: dict) -> list[str]:
-    """Settings in which a ResNet is not of their dialect: they would compute it a little differently."""
+    """A sentence for each setting in which a ResNet differs from their dialect (padding, eps,
+    ...)."""
     if backbone is None:
         return []
-    return [
-        f"the ResNet's {name}: {getattr(backbone, name)} here, {setting} there"
-        for name, setting in theirs.items()
-        if getattr(backbone, name) != setting
-    ]
+    sentences = []
+    for name, setting in theirs.items():
+        own = getattr(backbone, name)
+        if own != setting:
+            sentences.append(f"the ResNet's {name}: {own} here, {setting} there")
+    return sentences

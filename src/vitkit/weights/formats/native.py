@@ -1,4 +1,7 @@
-"""vitkit's own names: every architecture there is; what the numbers mean is described beside them."""
+"""vitkit's own names, for every architecture that vitkit has.
+
+Shapes alone do not tell what such a model computes, so these files always carry a description.
+"""
 
 import torch
 
@@ -10,7 +13,8 @@ from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.formats.huggingface.processors import processor_json
 from vitkit.weights.rules import Rule, rule
 
-FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")  # of each kind
+# The first weights of a Vision Transformer or hybrid, of a ResNet, and of LeNet.
+FIRST = ("stem.project.weight", "root.conv.weight", "blocks.0.conv.weight")
 
 
 def recognises(tensors: Tensors) -> bool:
@@ -19,14 +23,15 @@ def recognises(tensors: Tensors) -> bool:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """Nothing: shapes alone do not tell what a vitkit model computes."""
+    """Raises ValueError: this is called only if the file has no description."""
     raise ValueError(
-        f"{opened.path} has vitkit's names but lacks the description that vitkit writes into its config.json"
+        f"{opened.path} has vitkit's names but lacks the description that vitkit writes into its "
+        "config.json"
     )
 
 
 def rules(config: ModelConfig) -> list[Rule]:
-    """Every name as it is."""
+    """Every tensor under its own name."""
     with torch.device("meta"):
         return [rule(name, name) for name in build(config).state_dict()]
 

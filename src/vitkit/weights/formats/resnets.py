@@ -1,95 +1,129 @@
-"""What the tables of ResNets and of hybrids share: one walk through root, stages and units, under anybody's names."""
+"""What all tables of ResNets and hybrids share: one walk through root, stages and units.
+
+A format says how it spells their names (`Names`); the walk is the same for all.
+"""
 
 from typing import NamedTuple
 
 from vitkit.models import Backbone
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.shapes import shape_of
-from vitkit.weights.rules import CONVOLUTION, SAME, Rule, Way, pairs, rule
+from vitkit.weights.rules import Rule, layer, rule
+from vitkit.weights.transforms import CONVOLUTION, SAME, Transform
 
 
 class Names(NamedTuple):
-    """How a format spells the parts of a ResNet: {b} is the stage, {u} the unit, {n} the convolution from 1, {x} from "a"."""
+    """How a format spells the parts of a ResNet.
+
+    In the names {b} stands for the stage, {u} for the unit in it, and the convolution of a unit is
+    {n} (1, 2, 3) or {x} (a, b, c).
+    """
 
     root: str
     unit: str
     conv: str
     norm: str
     shortcut: str
-    ends: tuple[str, str]
-    """A norm's factor and its bias."""
+    norm_ends: tuple[str, str]
+    """How the names of a norm's weight and bias end."""
     root_norm: str = ""
     shortcut_norm: str = ""
-    last: str = ""
-    """The norm before the head, of those that normalise first."""
-    under: str = ""
+    last_norm: str = ""
+    """The norm before the head. Only ResNets v2 have it, which normalise before each
+    convolution."""
+    prefix: str = ""
     """What every name begins with."""
-    first: int = 1
-    """Number of the first stage and of its first unit."""
-    way: Way = CONVOLUTION
-    """Of kernels."""
+    first_number: int = 1
+    """Number of the first stage, and of the first unit of each."""
+    kernel_transform: Transform = CONVOLUTION
+    """How their kernels become PyTorch's."""
 
-    def of_unit(self, stage: int, unit: int) -> str:
-        """What every name of a unit begins with, both from 0."""
-        return self.under + self.unit.format(b=stage + self.first, u=unit + self.first)
+    def unit_prefix(self, stage: int, unit: int) -> str:
+        """What every name of a unit begins with; stage and unit count from 0."""
+        first = self.first_number
+        return self.prefix + self.unit.format(b=stage + first, u=unit + first)
 
 
 def backbone_rules(config: Backbone, ours: str, names: Names) -> list[Rule]:
     """The table of a ResNet below its head; every name of ours begins with `ours`."""
-    normalises_last = config.order == "post"
-    table = [rule(f"{ours}root.conv.weight", names.under + names.root, way=names.way)]
-    if normalises_last:
-        table += pairs(f"{ours}root.norm", names.under + names.root_norm, names=names.ends)
-    units = [(stage, unit) for stage, count in enumerate(config.units) for unit in range(count)]
-    for block, (stage, unit) in enumerate(units):
-        table += _unit_rules(
-            f"{ours}blocks.{block}",
-            names.of_unit(stage, unit),
-            names,
-            shortcut=unit == 0,
-            shortcut_norm=unit == 0 and normalises_last,
-        )
-    if not normalises_last:
-        table += pairs(f"{ours}norm", names.under + names.last, names=names.ends)
+    # "post" (ResNet v1) normalises after each convolution, also after those of root and shortcut.
+    # "pre" (ResNet v2) normalises before, so it needs a norm after the last unit instead.
+    post = config.order == "post"
+
+    # Root
+    root = names.prefix + names.root
+    table = [rule(f"{ours}root.conv.weight", root, transform=names.kernel_transform)]
+    if post:
+        table += layer(f"{ours}root.norm", names.prefix + names.root_norm, ends=names.norm_ends)
+
+    # Units: ours are numbered in a row, theirs in each stage
+    block = 0
+    for stage, units in enumerate(config.units):
+        for unit in range(units):
+            table += _unit_rules(
+                f"{ours}blocks.{block}",
+                names.unit_prefix(stage, unit),
+                names,
+                shortcut=unit == 0,
+                shortcut_norm=unit == 0 and post,
+            )
+            block += 1
+
+    # The last norm
+    if not post:
+        table += layer(f"{ours}norm", names.prefix + names.last_norm, ends=names.norm_ends)
     return table
 
 
 def _unit_rules(
     ours: str, theirs: str, names: Names, shortcut: bool, shortcut_norm: bool
 ) -> list[Rule]:
-    """The table of a residual unit: three convolutions and norms, and in the first of a stage a projected shortcut."""
+    """The table of a residual unit: three convolutions with a norm each, and a projected shortcut
+    in the first unit of a stage."""
     table = []
     for n, x in enumerate("abc", 1):
         conv = theirs + names.conv.format(n=n, x=x)
         norm = theirs + names.norm.format(n=n, x=x)
-        table.append(rule(f"{ours}.conv{n}.weight", conv, way=names.way))
-        table += pairs(f"{ours}.norm{n}", norm, names=names.ends)
+        table.append(rule(f"{ours}.conv{n}.weight", conv, transform=names.kernel_transform))
+        table += layer(f"{ours}.norm{n}", norm, ends=names.norm_ends)
     if shortcut:
-        table.append(rule(f"{ours}.shortcut.weight", theirs + names.shortcut, way=names.way))
+        table.append(
+            rule(
+                f"{ours}.shortcut.weight", theirs + names.shortcut, transform=names.kernel_transform
+            )
+        )
     if shortcut_norm:
-        table += pairs(f"{ours}.shortcut_norm", theirs + names.shortcut_norm, names=names.ends)
+        table += layer(f"{ours}.shortcut_norm", theirs + names.shortcut_norm, ends=names.norm_ends)
     return table
 
 
 def backbone_of(tensors: Tensors, names: Names, order: str, dialect: dict) -> tuple[Backbone, int]:
-    """The ResNet that the shapes say, in a dialect, and the channels of its images."""
-    kernel = shape_of(tensors, names.under + names.root, 4)
-    if names.way is SAME:
+    """The ResNet that the shapes describe, and the channels of its images.
+
+    `dialect` is what no shape tells: how the format's code pads, pools and standardises.
+    """
+    # Root: (out, in, height, width) in PyTorch, (height, width, in, out) in flax
+    kernel = shape_of(tensors, names.prefix + names.root, 4)
+    if names.kernel_transform is SAME:
         outputs, inputs = kernel[0], kernel[1]
-    else:  # flax: (height, width, in, out)
+    else:
         outputs, inputs = kernel[3], kernel[2]
+
+    # Units of each stage: as long as the next one has a first convolution
     first_conv = names.conv.format(n=1, x="a")
-    units = []  # of each stage
-    while names.of_unit(len(units), 0) + first_conv in tensors:
+    units = []
+    while names.unit_prefix(len(units), 0) + first_conv in tensors:
         count = 1
-        while names.of_unit(len(units), count) + first_conv in tensors:
+        while names.unit_prefix(len(units), count) + first_conv in tensors:
             count += 1
         units.append(count)
-    return Backbone(tuple(units), outputs / 64, order, **dialect), inputs
+
+    width = outputs / 64  # a factor of ResNet-50's channels: BiT's x1, x3
+    return Backbone(tuple(units), width, order, **dialect), inputs
 
 
 def assumed_size(image: tuple[int, int] | None) -> tuple[tuple[int, int], list[str]]:
-    """The size of a ResNet's images, as far as it is known, and the note if it is not."""
+    """The size of a ResNet's images if it is known, else 224 x 224 with a note that says so."""
     if image:
         return image, []
     note = "images: of 224 x 224 pixels; nothing in the file says so, and a ResNet takes any"

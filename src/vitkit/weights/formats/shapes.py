@@ -1,4 +1,8 @@
-"""Reading an architecture from the shapes of its tensors. Everything raises ValueError for shapes that make no model."""
+"""Reading an architecture from the shapes of its tensors.
+
+Everything here raises ValueError for shapes that make no model. A `hint` is what the user says
+because the file does not, or None.
+"""
 
 import math
 import re
@@ -7,13 +11,13 @@ from vitkit.models import SIZES
 from vitkit.models.backbone import Grid
 from vitkit.weights.files import Tensors
 
-# What channels are normalised by, where the file of a model that was trained so does not say it.
+# ImageNet's mean and standard deviation, for models whose files do not say that they need them.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 LONGEST_NAME = 500  # characters; a file that nobody should trust may have any
 
 
 def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
-    """The shape of a tensor that has to be there, with so many axes."""
+    """The shape of a tensor that must be there and have so many axes."""
     if name not in tensors:
         raise ValueError(f"there is no {name} in it")
     shape = tensors[name].shape
@@ -23,12 +27,16 @@ def shape_of(tensors: Tensors, name: str, axes: int) -> tuple[int, ...]:
 
 
 def length_of(tensors: Tensors, name: str) -> int:
-    """The length of a vector; 0 if it is not there, as the bias of a layer that a model may lack."""
-    return shape_of(tensors, name, 1)[0] if name in tensors else 0
+    """The length of a vector; 0 if it is not there. So the length of a head's bias is the number of
+    classes, also without a head."""
+    if name not in tensors:
+        return 0
+    return shape_of(tensors, name, 1)[0]
 
 
 def count_blocks(tensors: Tensors, pattern: str) -> int:
-    """How many blocks there are, by a pattern with the block's number in a group."""
+    """How many blocks there are. `pattern` matches a tensor's name and has the block's number in
+    its group."""
     matches = [re.match(pattern, name) for name in tensors if len(name) < LONGEST_NAME]
     numbers = {int(match[1]) for match in matches if match}
     if not numbers or max(numbers) + 1 != len(numbers):
@@ -37,7 +45,11 @@ def count_blocks(tensors: Tensors, pattern: str) -> int:
 
 
 def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
-    """Attention heads, which no shape gives away: of the published size, else 64 channels each. And the note about it."""
+    """The number of attention heads, and a note if it is a guess.
+
+    No shape tells it: q, k and v are (D, D) for any number. It is the user's, or that of the
+    published model of this width (Table 1 and its siblings), or one for every 64 channels.
+    """
     if hint:
         return hint, []
     for size in SIZES.values():
@@ -45,34 +57,36 @@ def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
             return size["heads"], []
     if width == 0 or width % 64:
         raise ValueError(
-            f"nothing in it says how many attention heads share its width of {width}, and no published model has that width; "
-            "say so: heads=..., or --heads"
+            f"nothing in it says how many attention heads share its width of {width}, "
+            "and no published model has that width; say so: heads=..., or --heads"
         )
     heads = width // 64
     return heads, [f"heads: {heads}, of 64 channels each; nothing in the file says so"]
 
 
 def grid_of(patches: int, patch: int, hint: tuple[int, int] | None) -> Grid:
-    """(h, w) of a position table with so many patches: as the user says, else square."""
+    """(h, w) of a position table with so many patches: of the size that the user gave, else a
+    square."""
     if hint:
-        grid = (hint[0] // patch, hint[1] // patch)
+        height, width = hint
+        grid = (height // patch, width // patch)
         if math.prod(grid) != patches:
             raise ValueError(
-                f"its position table has {patches} patches, but {hint[0]} x {hint[1]} pixels make {grid[0]} x {grid[1]} of "
-                f"{patch} x {patch}"
+                f"its position table has {patches} patches, but {height} x {width} pixels make "
+                f"{grid[0]} x {grid[1]} of {patch} x {patch}"
             )
         return grid
     side = math.isqrt(max(patches, 0))
     if side * side != patches or not side:
         raise ValueError(
-            f"its position table has {patches} patches, which make no square; say the size in pixels that it is for: "
-            "image=(height, width), or --image HEIGHT WIDTH"
+            f"its position table has {patches} patches, which make no square; say the size in "
+            "pixels that it is for: image=(height, width), or --image HEIGHT WIDTH"
         )
     return side, side
 
 
 def is_grid(patches: int, patch: int, hint: tuple[int, int] | None) -> bool:
-    """Whether so many patches make the grid that the user says, else a square."""
+    """Whether so many patches make a grid of the user's size, or without one a square."""
     try:
         grid_of(patches, patch, hint)
     except ValueError:
@@ -81,10 +95,10 @@ def is_grid(patches: int, patch: int, hint: tuple[int, int] | None) -> bool:
 
 
 def prefix_rows(rows: int, prefix: int, patch: int, hint: tuple[int, int] | None) -> int:
-    """How many of a position table's rows belong to tokens before the patches: all of those tokens, or none of them.
+    """How many rows of a position table belong to the tokens before the patches: `prefix`, or 0.
 
-    Tables of both kinds exist (DeiT III and big_vision dropped the class token's embedding); the one that leaves a
-    whole grid is meant, and the older kind if both do.
+    Both kinds of tables exist: DeiT III and big_vision give the class token no position. It is the
+    kind that leaves the rows of a whole grid. If neither or both do, it is the older one, `prefix`.
     """
     for count in (prefix, 0):
         if is_grid(rows - count, patch, hint):

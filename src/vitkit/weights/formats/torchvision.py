@@ -1,4 +1,7 @@
-"""torchvision's Vision Transformers (vit_b_16 and its siblings), in the names of every version."""
+"""torchvision's Vision Transformers (vit_b_16 and its siblings), in the names of every version.
+
+Its code: torchvision/models/vision_transformer.py.
+"""
 
 import re
 from math import prod
@@ -12,7 +15,7 @@ from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors, load_state_dict
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.limits import another_eps, another_gelu, beyond_vit, those_of
+from vitkit.weights.formats.limits import another_eps, another_gelu, beyond_vit, reasons
 from vitkit.weights.formats.shapes import (
     IMAGENET,
     count_blocks,
@@ -22,10 +25,13 @@ from vitkit.weights.formats.shapes import (
     shape_of,
 )
 from vitkit.weights.labels import usual_labels
-from vitkit.weights.rules import Rule, each, pairs, rows, rule
+from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.transforms import position_table
 
 PATCHES = "conv_proj.weight"
 BLOCK = "encoder.layers.encoder_layer_{i}"
+# Version 1 of torchvision's MLPBlock named its layers, version 2 is a Sequential. Old -> new, as in
+# MLPBlock._load_from_state_dict.
 OLD = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
 
 
@@ -35,7 +41,7 @@ def recognises(tensors: Tensors) -> bool:
 
 
 def tidy(tensors: Tensors) -> Tidied:
-    """The newest names, without a prefix that training put before them."""
+    """The newest names, without a prefix that training added."""
     prefix = next(name for name in tensors if name.endswith(PATCHES)).removesuffix(PATCHES)
     tidied = {}
     for name, lazy in tensors.items():
@@ -49,11 +55,16 @@ def tidy(tensors: Tensors) -> Tidied:
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What the shapes say; the file says nothing of the preprocessing."""
     tensors = tidied.tensors
+
+    # Patches and their positions; the class token has one too
     width, channels, patch, _ = shape_of(tensors, PATCHES, 4)
-    mlp = shape_of(tensors, f"{BLOCK.format(i=0)}.mlp.0.weight", 2)[0]
-    heads, heads_note = heads_of(width, mlp, hints.heads)
     positions = shape_of(tensors, "encoder.pos_embedding", 3)[1]
     grid = grid_of(positions - 1, patch, hints.image)
+
+    # Blocks
+    mlp = shape_of(tensors, f"{BLOCK.format(i=0)}.mlp.0.weight", 2)[0]
+    heads, heads_note = heads_of(width, mlp, hints.heads)
+
     config = ViTConfig(
         width=width,
         depth=count_blocks(tensors, BLOCK.format(i=r"(\d+)") + r"\."),
@@ -63,10 +74,11 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         image=(grid[0] * patch, grid[1] * patch),
         channels=channels,
         classes=length_of(tensors, "heads.head.bias"),
+        representation=length_of(tensors, "heads.pre_logits.bias"),
+        # What torchvision's code fixes
         gelu="erf",
         eps=1e-6,
         resample="torchvision",
-        representation=length_of(tensors, "heads.pre_logits.bias"),
     )
     preprocessing, preprocessing_note = _usual_preprocessing(config.image)
     labels, labels_note = usual_labels(config.classes)
@@ -75,52 +87,63 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 
 
 def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
-    """That of most of its models of this size, and the note about it."""
+    """The preprocessing of most of its models of this size, and the note about it.
+
+    torchvision keeps it in its code (ViT_B_16_Weights and siblings), not in the files.
+    """
     if image == (224, 224):
-        resize, interpolation = 256, "bilinear"
+        resize = 256
+        interpolation = "bilinear"
         usual = "256 to 224, bilinear"
     else:
-        resize, interpolation = max(image), "bicubic"
+        resize = max(image)
+        interpolation = "bicubic"
         usual = f"{resize}, bicubic"
     preprocessing = Preprocessing(
         size=image, rule="shorter", resize=resize, interpolation=interpolation, **IMAGENET
     )
-    return preprocessing, (
-        f"preprocessing: not in the file, so torchvision's usual one ({usual}); its L/16 has 242, its SWAG models bicubic: "
-        "give load() a preprocessing for those"
+    note = (
+        f"preprocessing: not in the file, so torchvision's usual one ({usual}); its L/16 has 242, "
+        "its SWAG models bicubic: give load() a preprocessing for those"
     )
+    return preprocessing, note
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The table."""
-    bare = config.prefix - config.position_rows  # tokens without a position
-    positions = rows(config.position_rows, bare, prod(config.grid))
-    in_proj = ("_weight", "_bias")
+    """The table of rules."""
+    without_position = config.prefix - config.position_rows
+    positions = position_table(config.position_rows, without_position, prod(config.grid))
     table = [
-        *pairs("stem.project", "conv_proj"),
+        *layer("stem.project", "conv_proj"),
         rule("cls", "class_token"),
-        rule("positions.table", "encoder.pos_embedding", way=positions),
-        *each(config.depth, [
-            *pairs("blocks.{i}.norm1", f"{BLOCK}.ln_1"),
-            *pairs("blocks.{i}.attention.qkv", f"{BLOCK}.self_attention.in_proj", names=in_proj),
-            *pairs("blocks.{i}.attention.out", f"{BLOCK}.self_attention.out_proj"),
-            *pairs("blocks.{i}.norm2", f"{BLOCK}.ln_2"),
-            *pairs("blocks.{i}.mlp.expand", f"{BLOCK}.mlp.0"),
-            *pairs("blocks.{i}.mlp.contract", f"{BLOCK}.mlp.3"),
-        ]),
-        *pairs("norm", "encoder.ln"),
-    ]  # fmt: skip
+        rule("positions.table", "encoder.pos_embedding", transform=positions),
+        *for_each_block(config.depth, _block_rules()),
+        *layer("norm", "encoder.ln"),
+    ]
     if config.representation:
-        table += pairs("representation", "heads.pre_logits")
+        table += layer("representation", "heads.pre_logits")
     if config.classes:
-        table += pairs("head", "heads.head")
+        table += layer("head", "heads.head")
     return table
 
 
+def _block_rules() -> list[Rule]:
+    # torch.nn.MultiheadAttention has q, k and v in one matrix, as vitkit has, under an odd name
+    in_proj = ("_weight", "_bias")
+    return [
+        *layer("blocks.{i}.norm1", f"{BLOCK}.ln_1"),
+        *layer("blocks.{i}.attention.qkv", f"{BLOCK}.self_attention.in_proj", ends=in_proj),
+        *layer("blocks.{i}.attention.out", f"{BLOCK}.self_attention.out_proj"),
+        *layer("blocks.{i}.norm2", f"{BLOCK}.ln_2"),
+        *layer("blocks.{i}.mlp.expand", f"{BLOCK}.mlp.0"),
+        *layer("blocks.{i}.mlp.contract", f"{BLOCK}.mlp.3"),
+    ]
+
+
 def cannot(config: ViTConfig) -> list[str]:
-    """What of a model torchvision's code has no place for."""
+    """What torchvision's code cannot express of a model."""
     height, width = config.image
-    return beyond_vit(config) + those_of(
+    return beyond_vit(config) + reasons(
         {
             f'pooling by "{config.pool}"': config.pool != "token",
             "registers": config.registers,
@@ -153,7 +176,7 @@ def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
         num_classes=config.classes or 1,
         representation_size=config.representation or None,
     )
-    if not config.classes:
+    if not config.classes:  # torchvision always makes a head
         model.heads = nn.Identity()
     model.load_state_dict(load_state_dict(path), strict=True)
     return Elsewhere(f"torchvision {__version__}", model)

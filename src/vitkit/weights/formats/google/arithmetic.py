@@ -1,4 +1,8 @@
-"""What Google's code would compute with weights that were trained with another arithmetic."""
+"""What Google's code would compute with weights that were trained with another arithmetic.
+
+Google's code is written in JAX and its arithmetic is fixed, so vitkit plays it: the same weights in
+a model with Google's GELU, eps and ResNet.
+"""
 
 import torch
 
@@ -8,7 +12,7 @@ from vitkit.weights.formats.format import Elsewhere
 
 
 def as_google_computes(classifier: Classifier, config: ModelConfig) -> Elsewhere:
-    """The classifier's weights in a model of another configuration. Google's code itself is written in JAX."""
+    """The classifier's weights in a model of the configuration that Google's code has."""
     with torch.device("meta"):
         model = build(config)
     model.load_state_dict(classifier.model.state_dict(), assign=True)

@@ -1,4 +1,8 @@
-"""How Google's .npz files spell their arrays: several generations of code, prefixes, and all blocks in one array."""
+"""How Google's .npz files spell the arrays of a Vision Transformer.
+
+There are several generations of code. Reading brings all names to the newest spelling, that of
+big_vision (`tidy_names`), and notes the file's own as a `Layout`; writing goes back (`spelled`).
+"""
 
 import re
 from functools import cache
@@ -10,37 +14,43 @@ from torch import Tensor
 from vitkit.weights.files import Lazy, Tensors
 
 TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
+# Of the image model: in a whole training state, beside a text tower (LiT, SigLIP), and by itself.
 PREFIXES = ("opt/target/", "params/img/", "params/")
-# Beside an image tower: what the optimiser keeps, and the other tower.
-SIDES = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")
+# What may lie beside it: the optimiser's state, the text tower, and the temperature and bias of a
+# contrastive loss.
+BESIDE = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")
 GROUP_NORM = re.compile(
     r"(.*/)?(gn(\d|_root|_proj)|norm-pre-head|group_norm)/(scale|bias|gamma|beta)"
 )
-NUMBERED = {
+# flax numbers a block's unnamed layers: linen for each kind, its predecessor over all kinds. New ->
+# old.
+PRE_LINEN = {
     "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
     "LayerNorm_1": "LayerNorm_2",
     "MlpBlock_0": "MlpBlock_3",
 }
 MAP_HEAD = ("probe", "LayerNorm_0/", "MlpBlock_0/", "MultiHeadDotProductAttention_0/")
-MOST_BLOCKS = 1000  # of a file that nobody should trust
+MOST_BLOCKS = 1000  # that are believed of a file
 
 
 class Layout(NamedTuple):
-    """How a file spells what the rules call by its newest name."""
+    """How a file spells its arrays. The defaults are the paper's own code, vit_jax."""
 
     prefix: str = ""
+    """What every name begins with."""
     table: str = TABLES[2]
+    """The name of the position table."""
     pre_linen: bool = True
-    """Layers of a block are numbered in a row, over all kinds: MlpBlock_3."""
+    """A block's layers are numbered over all kinds: MlpBlock_3, not MlpBlock_0."""
     scan: bool = False
-    """All blocks in one array, along its first axis."""
+    """All blocks are in one array, along its first axis (big_vision's scan=True)."""
     wide: bool = True
-    """GroupNorms of a hybrid are stored (1, 1, 1, C)."""
+    """GroupNorms of a hybrid are stored as (1, 1, 1, C), not as (C,)."""
 
     def __str__(self) -> str:
-        words = {"pre-linen": self.pre_linen, "scan": self.scan, "wide": self.wide}
-        written = [word for word, holds in words.items() if holds]
-        return " ".join([self.prefix or "-", self.table, *written])
+        flags = {"pre-linen": self.pre_linen, "scan": self.scan, "wide": self.wide}
+        words = [word for word, is_set in flags.items() if is_set]
+        return " ".join([self.prefix or "-", self.table, *words])
 
     @classmethod
     def parse(cls, text: str) -> "Layout":
@@ -62,19 +72,21 @@ BIG_VISION = Layout("params/", TABLES[0], pre_linen=False)
 
 
 def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
-    """The image model's tensors in the newest spelling, notes about what was left out, and how they were spelled."""
-    # the image model alone
-    prefix = next((p for p in PREFIXES if p + "embedding/kernel" in tensors), "")
+    """The image model's tensors in the newest spelling, notes about what was left out, and the
+    file's layout."""
+    # The image model alone
+    prefixes = (prefix for prefix in PREFIXES if prefix + "embedding/kernel" in tensors)
+    prefix = next(prefixes, "")
     tensors, notes = image_part(tensors, prefix)
 
-    # shapes as today
+    # The newest shapes
     tensors, wide = flat_norms(tensors)
     scan = any(name.startswith("Transformer/encoderblock/") for name in tensors)
     if scan:
         tensors = _unstacked(tensors)
 
-    # names as today
-    if "probe" in tensors:  # an early MAP head lay at the top
+    # The newest names
+    if "probe" in tensors:  # an early MAP head had no folder of its own
         tensors = {_below_map_head(name): lazy for name, lazy in tensors.items()}
     pre_linen = any(name.endswith("/MlpBlock_3/Dense_0/kernel") for name in tensors)
     if pre_linen:
@@ -86,7 +98,7 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
 
 
 def spelled(tensors: dict[str, Tensor], layout: Layout, depth: int) -> dict[str, Tensor]:
-    """Tensors of a model of so many blocks as a layout has them; `tidy_names` is the way back."""
+    """The way back from `tidy_names`: tensors of a model of `depth` blocks, in a layout."""
     if layout.scan:
         tensors = _stacked(tensors, depth)
     if layout.wide:
@@ -95,67 +107,70 @@ def spelled(tensors: dict[str, Tensor], layout: Layout, depth: int) -> dict[str,
 
 
 def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
-    """The arrays under a prefix, without it, and a note about the others. Raises ValueError for those that nobody knows."""
-    aside = [name for name in tensors if not name.startswith(prefix)]
-    unknown = [name for name in aside if not name.startswith(SIDES)]
+    """The arrays under a prefix, without it, and a note about the others. Raises ValueError for
+    arrays that are of no known kind."""
+    image = {}
+    others = []
+    for name, lazy in tensors.items():
+        if name.startswith(prefix):
+            image[name.removeprefix(prefix)] = lazy
+        else:
+            others.append(name)
+    unknown = [name for name in others if not name.startswith(BESIDE)]
     if unknown:
         raise ValueError(f"no rule reads {', '.join(sorted(unknown)[:20])}")
-    notes = []
-    if aside:
-        folders = sorted({"/".join(name.split("/")[:2]) for name in aside})
-        notes.append(
-            f"left out: {len(aside)} arrays beside the image model, under {', '.join(folders[:5])}"
-        )
-    image = {
-        name.removeprefix(prefix): lazy for name, lazy in tensors.items() if name.startswith(prefix)
-    }
-    return image, notes
+    if not others:
+        return image, []
+    folders = sorted({"/".join(name.split("/")[:2]) for name in others})
+    under = ", ".join(folders[:5])
+    return image, [f"left out: {len(others)} arrays beside the image model, under {under}"]
 
 
 def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
-    """GroupNorms stored as (1, 1, 1, C) as (C,), and whether there were any."""
-    flat = {
-        name: Lazy(lazy.shape[3:], lazy.dtype, lambda read=lazy.read: read().flatten())
-        for name, lazy in tensors.items()
-        if GROUP_NORM.fullmatch(name) and lazy.shape[:-1] == (1, 1, 1)
-    }
-    return {**tensors, **flat}, bool(flat)
+    """Tensors in which all GroupNorms are (C,), and whether any was (1, 1, 1, C)."""
+    flat = {}
+    for name, lazy in tensors.items():
+        if GROUP_NORM.fullmatch(name) and lazy.shape[:-1] == (1, 1, 1):
+            flat[name] = Lazy(lazy.shape[3:], lazy.dtype, lambda read=lazy.read: read().flatten())
+    return tensors | flat, bool(flat)
 
 
 def wide_norms(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The way back."""
-    wide = {
-        name: tensor[None, None, None]
-        for name, tensor in tensors.items()
-        if GROUP_NORM.fullmatch(name)
-    }
-    return {**tensors, **wide}
+    """The way back: tensors in which all GroupNorms are (1, 1, 1, C)."""
+    wide = {}
+    for name, tensor in tensors.items():
+        if GROUP_NORM.fullmatch(name):
+            wide[name] = tensor[None, None, None]
+    return tensors | wide
 
 
 def _below_map_head(name: str) -> str:
-    return f"MAPHead_0/{name}" if name.startswith(MAP_HEAD) else name
+    """A name at the top, in the folder of the MAP head if it is one of the head's."""
+    if name.startswith(MAP_HEAD):
+        return f"MAPHead_0/{name}"
+    return name
 
 
 def _newer(name: str) -> str:
-    """A name of a block's layer as linen numbers it."""
+    """The name of a block's layer as linen numbers it."""
     if name.startswith("Transformer/encoderblock"):
-        for new, old in NUMBERED.items():
+        for new, old in PRE_LINEN.items():
             name = name.replace(f"/{old}/", f"/{new}/")
     return name
 
 
 def _spelled(name: str, layout: Layout) -> str:
-    """A name as a layout has it."""
+    """A name of the newest spelling in a layout, without its prefix."""
     if name == TABLES[0]:
         return layout.table
     if layout.pre_linen and name.startswith("Transformer/encoderblock"):
-        for new, old in NUMBERED.items():
-            name = name.replace(new, old)
+        for new, old in PRE_LINEN.items():
+            name = name.replace(f"/{new}/", f"/{old}/")
     return name
 
 
 def _unstacked(tensors: Tensors) -> Tensors:
-    """Arrays with all blocks along the first axis as one for each block."""
+    """Arrays that hold all blocks along their first axis, as one array for each block."""
     unstacked = {}
     for name, lazy in tensors.items():
         match = re.fullmatch(r"Transformer/encoderblock/(.+)", name)
@@ -164,7 +179,7 @@ def _unstacked(tensors: Tensors) -> Tensors:
             continue
         if not lazy.shape or lazy.shape[0] > MOST_BLOCKS:
             raise ValueError(f"{name} {lazy.shape} should have the blocks along its first axis")
-        whole = cache(lazy.read)
+        whole = cache(lazy.read)  # read once, for all blocks
         for i in range(lazy.shape[0]):
             block = Lazy(lazy.shape[1:], lazy.dtype, lambda whole=whole, i=i: whole()[i])
             unstacked[f"Transformer/encoderblock_{i}/{match[1]}"] = block
@@ -172,7 +187,7 @@ def _unstacked(tensors: Tensors) -> Tensors:
 
 
 def _stacked(tensors: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """The way back."""
+    """The way back: one array for all blocks of each layer."""
     stacked = {}
     first = "Transformer/encoderblock_0/"
     for name, tensor in tensors.items():

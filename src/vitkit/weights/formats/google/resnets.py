@@ -1,6 +1,8 @@
-"""Google's .npz files of ResNets: the published BiT, and big_vision's two, bit.py (v1) and bit_paper.py (v2).
+"""Google's .npz files of ResNets, from three code bases.
 
-Each has names of its own, and with them goes the dialect: how it pads and standardises. Legend: as in rules.py.
+The published BiT (google-research/big_transfer), and big_vision's models/bit.py (ResNet v1) and
+models/bit_paper.py (ResNet v2). Each has names of its own, and with the names goes the dialect: how
+it pads and standardises.
 """
 
 import re
@@ -23,17 +25,18 @@ from vitkit.weights.formats.limits import another_dialect, beyond_bit
 from vitkit.weights.formats.resnets import Names, assumed_size, backbone_of, backbone_rules
 from vitkit.weights.formats.shapes import length_of
 from vitkit.weights.labels import usual_labels
-from vitkit.weights.rules import DENSE, Rule, pairs
+from vitkit.weights.rules import Rule, layer
+from vitkit.weights.transforms import DENSE
 
-V2 = V1._replace(root=f"root_block/{ROOT}", unit="block{b}/unit{u:02d}/", last="norm-pre-head")
+V2 = V1._replace(root=f"root_block/{ROOT}", unit="block{b}/unit{u:02d}/", last_norm="norm-pre-head")
 BIT = Names(
     root="root_block/standardized_conv2d/kernel",
     unit="block{b}/unit{u:02d}/",
     conv="{x}/standardized_conv2d/kernel",
     norm="{x}/group_norm",
     shortcut="a/proj/standardized_conv2d/kernel",
-    ends=("/gamma", "/beta"),
-    last="group_norm",
+    norm_ends=("/gamma", "/beta"),
+    last_norm="group_norm",
 )
 POINT = "head/conv2d/kernel"  # BiT's head is a 1 x 1 convolution
 
@@ -60,19 +63,25 @@ BIT_V1 = Code(V1, "post", DIALECTS["google"], "head", "params/", wide=False)
 
 
 def recognises(tensors: Tensors) -> bool:
-    """Whether these are a ResNet's names in this format; hybrids have them too."""
+    """Whether these are a ResNet's names in this format. Hybrids have them too, so google/vit.py is
+    asked first."""
     return any(name.endswith((ROOT, BIT.root)) for name in tensors)
 
 
 def tidy(tensors: Tensors) -> Tidied:
-    """The model's tensors without a prefix, norms as vectors and the head as a matrix."""
+    """The model's tensors without a prefix, with norms as vectors and the head as a matrix."""
+    # The prefix is what comes before the first convolution's name
     root = next(name for name in tensors if name.endswith((ROOT, BIT.root)))
     prefix = re.sub(rf"({BIT.root}|(root_block/)?{ROOT})$", "", root)
     tensors, notes = image_part(tensors, prefix)
+
+    # Vectors and a matrix
     tensors, wide = flat_norms(tensors)
     if POINT in tensors and tensors[POINT].shape[:2] == (1, 1):
         kernel = tensors[POINT]
         tensors[POINT] = Lazy(kernel.shape[2:], kernel.dtype, lambda: kernel.read()[0, 0])
+
+    # "resnet/ wide": the prefix, or "-" without one, and whether norms were (1, 1, 1, C)
     layout = prefix or "-"
     if wide:
         layout += " wide"
@@ -80,54 +89,58 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What names and shapes say; values from -1 to 1 and square images, as in BiT's own evaluation."""
+    """What names and shapes say. The preprocessing is that of BiT's own evaluation: square images,
+    and values from -1 to 1."""
     tensors = tidied.tensors
     code = next(code for code in (PUBLISHED, BIT_PAPER, BIT_V1) if code.names.root in tensors)
     backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)
     classes = length_of(tensors, f"{code.head}/bias")
-    image, notes = assumed_size(hints.image)
+    image, image_note = assumed_size(hints.image)
     labels, labels_note = usual_labels(classes)
     return Description(
         ResNetConfig(backbone, image, channels, classes),
         Preprocessing(size=image),
         labels,
-        tuple(notes + labels_note),
+        notes=(*image_note, *labels_note),
     )
 
 
 def nearest(config: Backbone) -> Code:
-    """The code that comes nearest to a model."""
+    """The code base that computes most like a model."""
     if config.order == "post":
         return BIT_V1
-    return BIT_PAPER if config.pool == "even" else PUBLISHED
+    if config.pool == "even":
+        return BIT_PAPER
+    return PUBLISHED
 
 
 def rules(config: ResNetConfig) -> list[Rule]:
-    """The table, in the spelling of the code that comes nearest."""
+    """The table of rules, in the spelling of the nearest code base."""
     code = nearest(config.backbone)
     table = backbone_rules(config.backbone, "", code.names)
     if config.classes:
-        table += pairs("head", code.head, DENSE, ("/kernel", "/bias"))
+        table += layer("head", code.head, DENSE, ("/kernel", "/bias"))
     return table
 
 
 def spell(tensors: dict[str, Tensor], config: ResNetConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors as the layout has them: that of their origin, or of the published files."""
+    """Tensors in a layout (see `tidy`); without one, as the nearest code base has them."""
     code = nearest(config.backbone)
-    prefix, wide = code.prefix, code.wide
+    prefix = code.prefix
+    wide = code.wide
     if layout:
         prefix = layout.removesuffix(" wide").removeprefix("-")
         wide = layout.endswith(" wide")
     if wide:
         tensors = wide_norms(tensors)
     spelled = {prefix + name: tensor for name, tensor in tensors.items()}
-    if POINT in tensors:
+    if POINT in tensors:  # a 1 x 1 convolution again
         spelled[prefix + POINT] = tensors[POINT][None, None]
     return spelled
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """What of a model Google's code has no place for."""
+    """What Google's code cannot express of a model."""
     return beyond_bit(config.backbone, "post", "pre")
 
 
@@ -137,7 +150,7 @@ def differs(config: ResNetConfig) -> list[str]:
 
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
-    """The same weights with the arithmetic of Google's code."""
+    """The same weights with the arithmetic of Google's code; None if that is vitkit's."""
     config = classifier.model.config
     if not differs(config):
         return None

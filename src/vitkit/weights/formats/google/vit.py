@@ -1,6 +1,8 @@
-"""Google's .npz files: google-research/vision_transformer (original, AugReg, SAM, fine-tuned, hybrids) and big_vision.
+"""Google's .npz files of Vision Transformers and hybrids.
 
-The same arrays under several spellings: names.py. Legend: as in rules.py.
+From google-research/vision_transformer (the paper's, AugReg, SAM, fine-tuned ones) and big_vision.
+They hold the same arrays under several spellings (names.py); the rules here use that of
+big_vision's models/vit.py.
 """
 
 from dataclasses import replace
@@ -22,7 +24,7 @@ from vitkit.weights.formats.limits import (
     another_eps,
     another_gelu,
     beyond_vit,
-    those_of,
+    reasons,
 )
 from vitkit.weights.formats.resnets import Names, backbone_of, backbone_rules
 from vitkit.weights.formats.shapes import (
@@ -33,19 +35,11 @@ from vitkit.weights.formats.shapes import (
     shape_of,
 )
 from vitkit.weights.labels import usual_labels
-from vitkit.weights.rules import (
-    CONVOLUTION,
-    DENSE,
-    Rule,
-    each,
-    flax_out,
-    flax_qkv,
-    flax_qkv_bias,
-    pairs,
-    rule,
-)
+from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.transforms import CONVOLUTION, DENSE, flax_out, flax_qkv, flax_qkv_bias
 
 ROOT = "conv_root/kernel"
+# The ResNet below a hybrid: vit_jax/models_resnet.py
 V1 = Names(
     root=ROOT,
     root_norm="gn_root",
@@ -54,7 +48,7 @@ V1 = Names(
     norm="gn{n}",
     shortcut="conv_proj/kernel",
     shortcut_norm="gn_proj",
-    ends=("/scale", "/bias"),
+    norm_ends=("/scale", "/bias"),
 )
 BLOCK = "Transformer/encoderblock_{i}"
 ATTENTION = "MultiHeadDotProductAttention_0"
@@ -72,18 +66,24 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What the shapes say; every released file has 0.5 as mean and standard deviation, tanh GELU and eps 1e-6."""
+    """What the shapes say; and what Google's code fixes for all released files: mean and standard
+    deviation 0.5, tanh GELU, eps 1e-6."""
     tensors = tidied.tensors
+
+    # Patches: of the image, or of a ResNet's feature map
     patch, _, channels, width = shape_of(tensors, "embedding/kernel", 4)
     stem = None
     stride = patch
     if ROOT in tensors:
         stem, channels = backbone_of(tensors, V1, "post", DIALECTS["google"])
         stride = patch * stem.stride
+    grid, positions, positions_note = _positions(tidied, stride, hints.image)
+
+    # Blocks: flax keeps the heads apart, (D, H, E), so their number is known
     block = BLOCK.format(i=0)
     heads = shape_of(tensors, f"{block}/{ATTENTION}/query/kernel", 3)[1]
     mlp = shape_of(tensors, f"{block}/MlpBlock_0/Dense_0/kernel", 2)[1]
-    grid, positions, notes = _positions(tidied, stride, hints.image)
+
     config = ViTConfig(
         width=width,
         depth=count_blocks(tensors, r"Transformer/encoderblock_(\d+)/"),
@@ -95,38 +95,46 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         classes=length_of(tensors, "head/bias"),
         pool=_pool(tensors),
         class_token="cls" in tensors,
+        stem=stem,
+        representation=length_of(tensors, "pre_logits/bias"),
         gelu="tanh",
         eps=1e-6,
         resample="google",
-        stem=stem,
-        representation=length_of(tensors, "pre_logits/bias"),
         **positions,
     )
     labels, labels_note = usual_labels(config.classes)
-    return Description(config, Preprocessing(size=config.image), labels, tuple(notes + labels_note))
+    notes = (*positions_note, *labels_note)
+    return Description(config, Preprocessing(size=config.image), labels, notes)
 
 
 def _pool(tensors: Tensors) -> str:
-    """What the head reads, by the parameters that it takes."""
+    """What the head reads, by the parameters that there are: a MAP head's, a class token's, or
+    none."""
     if "MAPHead_0/probe" in tensors:
         return "map"
-    return "token" if "cls" in tensors else "gap"
+    if "cls" in tensors:
+        return "token"
+    return "gap"
 
 
 def _positions(
     tidied: Tidied, stride: int, image: tuple[int, int] | None
 ) -> tuple[Grid, dict, list[str]]:
-    """The grid of patches, the settings of the positions, and notes about them."""
+    """The grid of patches, the settings of a ViTConfig about positions, and notes."""
     tensors = tidied.tensors
+
+    # big_vision's sincos2d positions are computed, so no file has them
     if "pos_embedding" not in tensors:
         height, width = image or (224, 224)
         grid = (height // stride, width // stride)
         note = "positions: none in the file, so big_vision's fixed sines and cosines"
         return grid, {"positions": "sincos"}, [note]
+
+    # In the paper's code the class token has a position; in big_vision's it may have none
     rows = shape_of(tensors, "pos_embedding", 3)[1]
     prefix = int("cls" in tensors)
     with_position = prefix
-    if Layout.parse(tidied.layout).table != ORIGINAL.table:  # there every token has a position
+    if Layout.parse(tidied.layout).table != ORIGINAL.table:
         with_position = prefix_rows(rows, prefix, stride, image)
     grid = grid_of(rows - with_position, stride, image)
     if with_position == prefix:
@@ -135,11 +143,11 @@ def _positions(
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The table, in big_vision's spelling."""
+    """The table of rules, in big_vision's spelling."""
     table = []
     if config.stem:
         table += backbone_rules(config.stem, "stem.", V1)
-    table += pairs("stem.project", "embedding", CONVOLUTION, ("/kernel", "/bias"))
+    table += layer("stem.project", "embedding", CONVOLUTION, ("/kernel", "/bias"))
     if config.prefix:
         table.append(rule("cls", "cls"))
     if config.positions == "learned":
@@ -150,7 +158,7 @@ def rules(config: ViTConfig) -> list[Rule]:
         *_norm("blocks.{i}.norm2", f"{BLOCK}/LayerNorm_1"),
         *_mlp("blocks.{i}.mlp", f"{BLOCK}/MlpBlock_0"),
     ]
-    table += each(config.depth, block)
+    table += for_each_block(config.depth, block)
     table += _norm("norm", "Transformer/encoder_norm")
     if config.pool == "map":
         table.append(rule("pool.probe", "MAPHead_0/probe"))
@@ -165,11 +173,11 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 
 def _norm(ours: str, theirs: str) -> list[Rule]:
-    return pairs(ours, theirs, names=("/scale", "/bias"))
+    return layer(ours, theirs, ends=("/scale", "/bias"))
 
 
 def _dense(ours: str, theirs: str) -> list[Rule]:
-    return pairs(ours, theirs, DENSE, ("/kernel", "/bias"))
+    return layer(ours, theirs, DENSE, ("/kernel", "/bias"))
 
 
 def _mlp(ours: str, theirs: str) -> list[Rule]:
@@ -179,36 +187,33 @@ def _mlp(ours: str, theirs: str) -> list[Rule]:
 
 
 def _attention(ours: str, theirs: str, heads: int) -> list[Rule]:
-    parts = [f"{theirs}/{part}" for part in ("query", "key", "value")]
-    kernels = [f"{part}/kernel" for part in parts]
-    biases = [f"{part}/bias" for part in parts]
+    qkv = ("query", "key", "value")
+    kernels = [f"{theirs}/{part}/kernel" for part in qkv]
+    biases = [f"{theirs}/{part}/bias" for part in qkv]
     return [
-        rule(f"{ours}.qkv.weight", *kernels, way=flax_qkv(heads)),
-        rule(f"{ours}.qkv.bias", *biases, way=flax_qkv_bias(heads)),
-        *pairs(f"{ours}.out", f"{theirs}/out", flax_out(heads), ("/kernel", "/bias")),
+        rule(f"{ours}.qkv.weight", *kernels, transform=flax_qkv(heads)),
+        rule(f"{ours}.qkv.bias", *biases, transform=flax_qkv_bias(heads)),
+        *layer(f"{ours}.out", f"{theirs}/out", flax_out(heads), ("/kernel", "/bias")),
     ]
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors under the names of a layout: that of their origin, or the oldest that has a place for all."""
-    fits_original = (
-        config.positions == "learned"
-        and config.position_rows == config.prefix
-        and config.pool != "map"
-    )
+    """Tensors in a layout. Without one, in that of the paper's code, which both code bases read, if
+    it can express the model; else in big_vision's."""
     if layout:
-        chosen = Layout.parse(layout)
-    elif fits_original:
-        chosen = ORIGINAL
-    else:
-        chosen = BIG_VISION
-    return spelled(tensors, chosen, config.depth)
+        return spelled(tensors, Layout.parse(layout), config.depth)
+    every_token_has_a_position = (
+        config.positions == "learned" and config.position_rows == config.prefix
+    )
+    if every_token_has_a_position and config.pool != "map":
+        return spelled(tensors, ORIGINAL, config.depth)
+    return spelled(tensors, BIG_VISION, config.depth)
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What of a model Google's code has no place for."""
+    """What Google's code cannot express of a model."""
     unread_token = config.prefix and config.pool not in ("token", "none")
-    return beyond_vit(config, ("learned", "sincos"), stems=True) + those_of(
+    return beyond_vit(config, ("learned", "sincos"), stems=True) + reasons(
         {
             "registers": config.registers,
             "LayerScale": config.layer_scale is not None,
@@ -224,8 +229,8 @@ def differs(config: ViTConfig) -> list[str]:
     return another_gelu(config, "tanh") + another_eps(config) + dialect
 
 
-def computed(config: ViTConfig) -> ViTConfig:
-    """The same model as Google's code computes it."""
+def as_computed_there(config: ViTConfig) -> ViTConfig:
+    """The configuration that Google's code would compute with the same weights."""
     stem = config.stem
     if stem is not None:
         stem = replace(stem, **DIALECTS["google"])
@@ -233,9 +238,11 @@ def computed(config: ViTConfig) -> ViTConfig:
 
 
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere | None:
-    """The same weights with the arithmetic of Google's code."""
+    """The same weights with the arithmetic of Google's code; None if that is vitkit's."""
     config = classifier.model.config
-    return as_google_computes(classifier, computed(config)) if differs(config) else None
+    if not differs(config):
+        return None
+    return as_google_computes(classifier, as_computed_there(config))
 
 
 FORMAT = Format(

@@ -1,4 +1,8 @@
-"""config.json of Transformers: what it says of a Vision Transformer, and what is written there."""
+"""config.json of Transformers: what it says of a Vision Transformer, and what is written there.
+
+`json` is that file's object. Transformers leaves out what equals the default of its ViTConfig
+(configuration_vit.py), so a field that is absent has that default.
+"""
 
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Activation
@@ -7,6 +11,7 @@ from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.labels import numbered
 
+# hidden_act -> the form of the GELU
 GELU = {
     "gelu": "erf",
     "gelu_python": "erf",
@@ -14,7 +19,8 @@ GELU = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
 }
-PROBLEMS = {  # what its problem_type calls the three kinds of outputs
+# activation -> problem_type
+PROBLEMS = {
     "softmax": "single_label_classification",
     "sigmoid": "multi_label_classification",
     "none": "regression",
@@ -23,12 +29,14 @@ HEADS = ("classifier", "cls_classifier", "distillation_classifier")
 
 
 def heads_in(tensors: Tensors) -> list[str]:
-    """The heads that there are: one, or a distilled model's two."""
+    """The names of the heads that there are: none, one, or a distilled model's two."""
     return [name for name in HEADS if f"{name}.weight" in tensors]
 
 
 def config_of(json: dict, tensors: Tensors) -> ViTConfig:
-    """The architecture of a config.json; heads, pooler and distillation token are where their tensors are."""
+    """The architecture that a config.json describes; whether there are a head, a pooler and a
+    distillation token is read from the tensors, which a config.json does not tell reliably."""
+    # What vitkit does not have
     act = json.get("hidden_act", "gelu")
     if act not in GELU:
         raise ValueError(
@@ -36,12 +44,18 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
         )
     if not json.get("qkv_bias", True):
         raise ValueError("its q, k and v have no biases (qkv_bias false), which vitkit's have")
+
+    # What the tensors say
     heads = heads_in(tensors)
     classes = 0
     if heads:
         classes = shape_of(tensors, f"{heads[0]}.weight", 2)[0]
-    pool = "distilled" if len(heads) == 2 else "token"
-    distilled = "embeddings.distillation_token" in tensors
+    pool = "token"
+    if len(heads) == 2:
+        pool = "distilled"
+    distillation_tokens = int("embeddings.distillation_token" in tensors)
+
+    # What config.json says
     return ViTConfig(
         width=json.get("hidden_size", 768),
         depth=json.get("num_hidden_layers", 12),
@@ -52,7 +66,7 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
         channels=json.get("num_channels", 3),
         classes=classes,
         pool=pool,
-        registers=int(distilled),
+        registers=distillation_tokens,
         representation=_representation(json, tensors),
         dropout=json.get("hidden_dropout_prob", 0.0),
         attention_dropout=json.get("attention_probs_dropout_prob", 0.0),
@@ -63,7 +77,7 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
 
 
 def _patch(json: dict) -> int:
-    """The side of a patch, which may be given twice."""
+    """The side of a patch, which may be written as one number or as height and width."""
     patch = json.get("patch_size", 16)
     if not isinstance(patch, list):
         return patch
@@ -73,56 +87,70 @@ def _patch(json: dict) -> int:
 
 
 def _representation(json: dict, tensors: Tensors) -> int:
-    """The width of the pooler, which is the hidden layer of the paper's head; 0 without one."""
+    """The width of the pooler, which is the hidden layer of the paper's head (Section 3.1); 0
+    without one."""
     if "pooler.dense.weight" not in tensors:
         return 0
-    if json.get("pooler_act", "tanh") != "tanh":
+    act = json.get("pooler_act", "tanh")
+    if act != "tanh":
         raise ValueError(
-            f"its pooler_act is {json['pooler_act']!r}; the hidden layer of the paper's head has tanh"
+            f"its pooler_act is {act!r}; the hidden layer of the paper's head has tanh"
         )
     return shape_of(tensors, "pooler.dense.weight", 2)[0]
 
 
 def labels_of(json: dict, classes: int) -> tuple[str, ...] | None:
-    """The names in id2label; numbers for the names that Transformers makes up; None if they are not one a class."""
+    """The names in id2label; None if there is not one for each class.
+
+    Numbers if all are the names that Transformers makes up for classes without one: LABEL_0,
+    LABEL_1.
+    """
     names = json.get("id2label")
     if not isinstance(names, dict) or not classes or len(names) < classes:
         return None
     made_up = tuple(f"LABEL_{i}" for i in range(classes))
     labels = tuple(str(names.get(str(i), made_up[i])) for i in range(classes))
-    return numbered(classes) if labels == made_up else labels
+    if labels == made_up:
+        return numbered(classes)
+    return labels
 
 
 def activation_of(json: dict, classes: int) -> tuple[Activation, list[str]]:
-    """Of its problem_type, and what was assumed.
+    """The activation that its problem_type means, and a note if that is unknown.
 
-    Transformers' rule for a file without one: a single output is a regression, several are one class among K.
+    Without a problem_type, Transformers' own rule: one output is a regression, several are a choice
+    of one class (ForSequenceClassificationLoss in loss_utils.py).
     """
     problem = json.get("problem_type")
+    if not problem and classes == 1:
+        return "none", []
     if not problem:
-        return "none" if classes == 1 else "softmax", []
+        return "softmax", []
     for activation, name in PROBLEMS.items():
         if name == problem:
             return activation, []
-    return "softmax", [
-        f"its problem_type is {problem!r}, which vitkit does not know; taken as {PROBLEMS['softmax']}"
-    ]
+    note = (
+        f"its problem_type is {problem!r}, which vitkit does not know; "
+        f"taken as {PROBLEMS['softmax']}"
+    )
+    return "softmax", [note]
 
 
 def contradictions(described: Description, opened: Opened) -> list[str]:
-    """The fields of config.json that vitkit would write otherwise for the model that it described.
+    """The fields of config.json that are not as vitkit would write them for the model it described.
 
-    Transformers keeps fields that it does not know: who edits or fine-tunes a model that vitkit wrote saves vitkit's
-    description with it, as it was. Fields that are absent contradict nothing.
+    Transformers keeps fields that it does not know. So whoever edits or fine-tunes a model that
+    vitkit wrote saves vitkit's description with it, out of date. Fields that are absent contradict
+    nothing.
     """
-    written = config_json(described.config, described.labels, described.activation)
-    written.pop("label2id", None)  # id2label the other way round
-    json = opened.config
-    return [name for name, value in written.items() if name in json and json[name] != value]
+    ours = config_json(described.config, described.labels, described.activation)
+    ours.pop("label2id", None)  # id2label the other way round
+    theirs = opened.config
+    return [name for name, value in ours.items() if name in theirs and theirs[name] != value]
 
 
 def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activation) -> dict:
-    """config.json for Transformers."""
+    """config.json for Transformers. A model with a distillation token is a DeiT there."""
     model_type = "deit" if config.registers else "vit"
     hidden_act = "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh"
     values = {

@@ -1,35 +1,41 @@
-"""Hugging Face's image processors (preprocessor_config.json) as a Preprocessing, and the way back."""
+"""Hugging Face's image processors (preprocessor_config.json) as a Preprocessing, and the way back.
+
+`json` is that file's object. What it leaves out is the default of the processor's class, and the
+classes differ: `name` is the class.
+"""
 
 from math import isfinite
 
 from vitkit.data import Preprocessing
 from vitkit.weights.formats.shapes import IMAGENET
 
+# Pillow's number for an interpolation, or its name -> ours, and back.
 RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
-NUMBER = {"bilinear": 2, "bicubic": 3}  # Pillow's
-# What processors do that are asked for nothing, by how their class's name begins.
-BICUBIC = ("DeiT", "Bit", "CLIP", "ConvNext")
-CROPS = ("DeiT", "Bit", "CLIP")
-SHORTER = ("Bit", "CLIP", "ConvNext")  # a size that is one number is the shorter side's
+NUMBER = {"bilinear": 2, "bicubic": 3}
+# Classes of processors, by how their names begin, that by default ...
+BICUBIC = ("DeiT", "Bit", "CLIP", "ConvNext")  # resize by bicubic interpolation, not bilinear
+CROPS = ("DeiT", "Bit", "CLIP")  # crop the centre
+SHORTER = ("Bit", "CLIP", "ConvNext")  # take a size of one number as the shorter side's
 
 
 def processor_json(preprocessing: Preprocessing) -> dict:
-    """preprocessor_config.json: the processor that does the same. What none does is antialias=False."""
+    """preprocessor_config.json, for the processor that does the same. None resizes without
+    antialiasing, so that is not written."""
     height, width = preprocessing.size
-    shorter = preprocessing.rule == "shorter"
-    crops = bool(preprocessing.resize) or shorter
+    crops = True
     side = preprocessing.resize or max(height, width)
-    if shorter:
-        kind = "Bit"
+    if preprocessing.rule == "shorter":  # the shorter side to `side`, then a crop
+        processor = "BitImageProcessor"
         size = {"shortest_edge": side}
-    elif crops:
-        kind = "DeiT"
+    elif preprocessing.resize:  # to a square, then a crop
+        processor = "DeiTImageProcessor"
         size = {"height": side, "width": side}
-    else:
-        kind = "ViT"
+    else:  # to the size of the model, whatever the image's proportions
+        processor = "ViTImageProcessor"
         size = {"height": height, "width": width}
+        crops = False
     values = {
-        "image_processor_type": f"{kind}ImageProcessor",
+        "image_processor_type": processor,
         "do_resize": True,
         "size": size,
         "resample": NUMBER[preprocessing.interpolation],
@@ -49,31 +55,40 @@ def processor_json(preprocessing: Preprocessing) -> dict:
 def preprocessing_of(
     json: dict, image: tuple[int, int], model_type: str
 ) -> tuple[Preprocessing, list[str]]:
-    """What an image processor does, and notes about what was assumed; without one what the type of model usually has.
+    """What an image processor does, and notes about what was assumed.
 
-    Raises ValueError for what no Preprocessing does.
+    Without a processor, what models of this type usually have. Raises ValueError for what no
+    Preprocessing does.
     """
     if not json:
-        statistics = {} if model_type == "vit" else IMAGENET
+        statistics = IMAGENET
+        if model_type == "vit":  # mean and standard deviation 0.5
+            statistics = {}
         note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one"
         return Preprocessing(size=image, **statistics), [note]
     name = str(json.get("image_processor_type") or json.get("feature_extractor_type") or "ViT")
-    interpolation = _interpolation(json, name)
+
+    # The size of the result
     rule, resized, crop = _geometry(json, name, image)
     size = crop or resized
     notes = []
     if not json.get("do_resize", True):
-        notes.append(
-            f"preprocessing: the processor does not resize; images are made {size[0]} x {size[1]} here"
-        )
+        sentence = "the processor does not resize; images are made"
+        notes.append(f"preprocessing: {sentence} {size[0]} x {size[1]} here")
+
+    # The size before a crop; 0 if there is none
     cropped = crop is not None and crop != resized
     if cropped and rule == "square" and resized[0] != resized[1]:
         raise ValueError(
-            f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; vitkit resizes to a square"
+            f"its preprocessor resizes to {resized[0]} x {resized[1]} before a crop; "
+            "vitkit resizes to a square"
         )
     resize = 0
     if cropped or rule == "shorter":
         resize = max(resized)
+
+    # Values
+    interpolation = _interpolation(json, name)
     mean, std = _statistics(json)
     preprocessing = Preprocessing(
         size=size,
@@ -87,12 +102,13 @@ def preprocessing_of(
 
 
 def _interpolation(json: dict, name: str) -> str:
-    """Of the resize: what is written, or what the processor does that is asked for nothing."""
-    usual = 3 if name.startswith(BICUBIC) else 2
-    resample = json.get("resample", usual)
+    """How it resizes: as is written, or the default of its class."""
+    default = 3 if name.startswith(BICUBIC) else 2
+    resample = json.get("resample", default)
     if resample not in RESAMPLE:
         raise ValueError(
-            f"its preprocessor resizes by method {resample!r}; vitkit knows 2 (bilinear) and 3 (bicubic)"
+            f"its preprocessor resizes by method {resample!r}; "
+            "vitkit knows 2 (bilinear) and 3 (bicubic)"
         )
     return RESAMPLE[resample]
 
@@ -100,7 +116,7 @@ def _interpolation(json: dict, name: str) -> str:
 def _geometry(
     json: dict, name: str, image: tuple[int, int]
 ) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
-    """The rule, what it resizes to (height, width), and the crop after that, if there is one."""
+    """The rule of the resize, its (height, width), and those of the crop after it, or None."""
     size = json.get("size", list(image))
     rule = "square"
     if isinstance(size, dict) and "shortest_edge" in size:
@@ -115,7 +131,8 @@ def _geometry(
 
 
 def _pair(size) -> tuple[int, int]:
-    """(height, width), however it is written."""
+    """(height, width), however it is written: {"height", "width"}, {"shortest_edge"}, a number or a
+    pair. Raises ValueError for anything else."""
     pair = size
     if isinstance(size, dict) and "height" in size:
         pair = (size["height"], size.get("width"))
@@ -130,20 +147,25 @@ def _pair(size) -> tuple[int, int]:
 
 
 def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation on the scale from 0 to 1, for a processor that multiplies by any factor f before:
+    """Mean and standard deviation on the scale from 0 to 1.
 
-    (x f - mean) / std = (x / 255 - mean / 255 f) / (std / 255 f)
+    A processor may multiply pixels by another factor f than 1 / 255 before it subtracts the mean:
+
+    (x f - mean) / std = (x / 255 - mean / (255 f)) / (std / (255 f))
     """
     factor = 1.0
     if json.get("do_rescale", True):
         factor = json.get("rescale_factor", 1 / 255)
     if not isinstance(factor, int | float) or not isfinite(factor) or factor <= 0:
         raise ValueError(f"its preprocessor's rescale_factor is {factor!r}")
-    mean, std = [0.0] * 3, [1.0] * 3
+    mean = [0.0] * 3
+    std = [1.0] * 3
     if json.get("do_normalize", True):
         mean = json.get("image_mean") or [0.5] * 3
         std = json.get("image_std") or [0.5] * 3
     scale = 255 * factor
     if abs(scale - 1) < 1e-6:  # 1 / 255, rounded: the published numbers stay as they are
         scale = 1.0
-    return tuple(value / scale for value in mean), tuple(value / scale for value in std)
+    scaled_mean = tuple(value / scale for value in mean)
+    scaled_std = tuple(value / scale for value in std)
+    return scaled_mean, scaled_std

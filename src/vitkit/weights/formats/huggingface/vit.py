@@ -1,7 +1,8 @@
-"""Hugging Face's Vision Transformers: ViT, DeiT (distilled too) and the encoders of ViT-MAE and ViT-MSN.
+"""Hugging Face's Vision Transformers: ViT, DeiT (distilled too) and the encoders of ViT-MAE and
+ViT-MSN.
 
-Written in the spelling of Transformers 4, which every later version reads; read in that of 5 too. config.json is
-in config.py, the image processors in processors.py.
+Names are written as in Transformers 4 (modeling_vit.py), which later versions read too; those of
+Transformers 5 are read as well. config.json is in config.py, the image processors in processors.py.
 """
 
 import re
@@ -27,12 +28,15 @@ from vitkit.weights.formats.huggingface.config import (
     labels_of,
 )
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
-from vitkit.weights.formats.limits import beyond_vit, those_of
-from vitkit.weights.rules import THREE, Rule, each, pairs, rows, rule
+from vitkit.weights.formats.limits import beyond_vit, reasons
+from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.transforms import THREE, position_table
 
 TYPES = ("vit", "deit", "vit_mae", "vit_msn")
 PATCHES = "embeddings.patch_embeddings.projection.weight"
-NEWER = {  # Transformers 5 in memory -> 4 and every file that it writes
+# Transformers 5 has new names in memory, and still writes the old ones: a pattern of the new -> the
+# old.
+NEWER = {
     r"^layers\.(\d+)\.": r"encoder.layer.\1.",
     r"\.attention\.q_proj\.": ".attention.attention.query.",
     r"\.attention\.k_proj\.": ".attention.attention.key.",
@@ -41,7 +45,7 @@ NEWER = {  # Transformers 5 in memory -> 4 and every file that it writes
     r"\.mlp\.fc1\.": ".intermediate.dense.",
     r"\.mlp\.fc2\.": ".output.dense.",
 }
-ASIDE = re.compile(r"(decoder\..*|.*mask_token)")  # of masked image modelling
+NOT_READ = re.compile(r"(decoder\..*|.*mask_token)")  # ViT-MAE's decoder, masked image modelling
 
 
 def recognises(tensors: Tensors) -> bool:
@@ -50,19 +54,23 @@ def recognises(tensors: Tensors) -> bool:
 
 
 def tidy(tensors: Tensors) -> Tidied:
-    """Transformers 4's names without the prefix of a classifier's encoder, and without what no classifier reads."""
-    prefix = next(name for name in tensors if name.endswith(PATCHES)).removesuffix(PATCHES)
-    aside = [name for name in tensors if ASIDE.fullmatch(name.removeprefix(prefix))]
-    tidied = {
-        _older(name.removeprefix(prefix)): lazy
-        for name, lazy in tensors.items()
-        if name not in aside
-    }
+    """Transformers 4's names, without the prefix that the encoder of a classifier has ("vit."), and
+    without what no classifier reads."""
+    patches = next(name for name in tensors if name.endswith(PATCHES))
+    prefix = patches.removesuffix(PATCHES)
+    tidied = {}
+    not_read = []
+    for full_name, lazy in tensors.items():
+        name = full_name.removeprefix(prefix)
+        if NOT_READ.fullmatch(name):
+            not_read.append(full_name)
+        else:
+            tidied[_older(name)] = lazy
+
     notes = []
-    if aside:
-        notes.append(
-            f"left out: {len(aside)} tensors of masked image modelling, such as {aside[0]}"
-        )
+    if not_read:
+        kind = "tensors of masked image modelling"
+        notes.append(f"left out: {len(not_read)} {kind}, such as {not_read[0]}")
     if "pooler.dense.weight" in tidied and heads_in(tidied):
         tidied = {name: lazy for name, lazy in tidied.items() if not name.startswith("pooler.")}
         notes.append("left out: the pooler, which the classifier does not read")
@@ -70,75 +78,88 @@ def tidy(tensors: Tensors) -> Tidied:
 
 
 def _older(name: str) -> str:
-    """A name of Transformers 5 as 4 has it."""
+    """A name of Transformers 5 as in Transformers 4; a name of 4 as it is."""
     for newer, older in NEWER.items():
         name = re.sub(newer, older, name)
     return name
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
-    """What config.json and preprocessor_config.json say, checked against the tensors later."""
-    kind = opened.config.get("model_type")
+    """What config.json and preprocessor_config.json say. The shapes are checked when tensors are
+    read."""
+    model_type = opened.config.get("model_type")
     if not opened.config:
         raise ValueError(
-            f"{opened.path} has Hugging Face's names and no config.json beside it; vitkit reads {', '.join(TYPES)}"
+            f"{opened.path} has Hugging Face's names and no config.json beside it; "
+            f"vitkit reads {', '.join(TYPES)}"
         )
-    if kind not in TYPES:
+    if model_type not in TYPES:
         raise ValueError(
-            f"{opened.path} has Hugging Face's names and a model of type {kind!r}; vitkit reads {', '.join(TYPES)}"
+            f"{opened.path} has Hugging Face's names and a model of type {model_type!r}; "
+            f"vitkit reads {', '.join(TYPES)}"
         )
     config = config_of(opened.config, tidied.tensors)
-    preprocessing, notes = preprocessing_of(opened.preprocessor, config.image, kind)
-    activation, assumed = activation_of(opened.config, config.classes)
+    preprocessing, preprocessing_notes = preprocessing_of(
+        opened.preprocessor, config.image, model_type
+    )
+    activation, activation_note = activation_of(opened.config, config.classes)
     return Description(
         config,
         preprocessing,
         labels=labels_of(opened.config, config.classes),
-        notes=(*notes, *assumed),
+        notes=(*preprocessing_notes, *activation_note),
         activation=activation,
     )
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The table, without the prefix that a classifier's encoder has."""
-    block = "encoder.layer.{i}"
-    attention = f"{block}.attention"
-    bare = config.prefix - config.position_rows  # tokens without a position
-    positions = rows(config.position_rows, bare, prod(config.grid))
-
-    def qkv(kind: str) -> Rule:
-        parts = [f"{attention}.attention.{part}.{kind}" for part in ("query", "key", "value")]
-        return rule(f"blocks.{{i}}.attention.qkv.{kind}", *parts, way=THREE)
-
+    """The table of rules, without the prefix of a classifier's encoder."""
+    # Tokens and positions
+    without_position = config.prefix - config.position_rows
+    positions = position_table(config.position_rows, without_position, prod(config.grid))
     table = [
-        *pairs("stem.project", "embeddings.patch_embeddings.projection"),
+        *layer("stem.project", "embeddings.patch_embeddings.projection"),
         rule("cls", "embeddings.cls_token"),
-        rule("positions.table", "embeddings.position_embeddings", way=positions),
-        *each(config.depth, [
-            *pairs("blocks.{i}.norm1", f"{block}.layernorm_before"),
-            qkv("weight"),
-            qkv("bias"),
-            *pairs("blocks.{i}.attention.out", f"{attention}.output.dense"),
-            *pairs("blocks.{i}.norm2", f"{block}.layernorm_after"),
-            *pairs("blocks.{i}.mlp.expand", f"{block}.intermediate.dense"),
-            *pairs("blocks.{i}.mlp.contract", f"{block}.output.dense"),
-        ]),
-        *pairs("norm", "layernorm"),
-    ]  # fmt: skip
+        rule("positions.table", "embeddings.position_embeddings", transform=positions),
+    ]
     if config.registers:
         table.append(rule("registers", "embeddings.distillation_token"))
+
+    # Encoder
+    table += for_each_block(config.depth, _block_rules())
+    table += layer("norm", "layernorm")
+
+    # Head
     if config.representation:
-        table += pairs("representation", "pooler.dense")
+        table += layer("representation", "pooler.dense")
     if config.classes and config.pool == "distilled":
-        table += pairs("head.token", "cls_classifier")
-        table += pairs("head.distilled", "distillation_classifier")
+        table += layer("head.token", "cls_classifier")
+        table += layer("head.distilled", "distillation_classifier")
     elif config.classes:
-        table += pairs("head", "classifier")
+        table += layer("head", "classifier")
     return table
 
 
+def _block_rules() -> list[Rule]:
+    block = "encoder.layer.{i}"
+    attention = f"{block}.attention"
+    qkv = [f"{attention}.attention.{part}" for part in ("query", "key", "value")]
+    weights = [f"{part}.weight" for part in qkv]
+    biases = [f"{part}.bias" for part in qkv]
+    return [
+        *layer("blocks.{i}.norm1", f"{block}.layernorm_before"),
+        rule("blocks.{i}.attention.qkv.weight", *weights, transform=THREE),
+        rule("blocks.{i}.attention.qkv.bias", *biases, transform=THREE),
+        *layer("blocks.{i}.attention.out", f"{attention}.output.dense"),
+        *layer("blocks.{i}.norm2", f"{block}.layernorm_after"),
+        *layer("blocks.{i}.mlp.expand", f"{block}.intermediate.dense"),
+        *layer("blocks.{i}.mlp.contract", f"{block}.output.dense"),
+    ]
+
+
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:
-    """Tensors under the names that the architecture's class has: an encoder's have a prefix beside a head."""
+    """Tensors under the names of Transformers' class. Of a classifier all but the heads' have a
+    prefix."""
     if not config.classes:
         return tensors
     prefix = "deit." if config.registers else "vit."
@@ -151,8 +172,8 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What of a model Transformers' ViT and DeiT have no place for."""
-    return beyond_vit(config) + those_of(
+    """What Transformers' ViT and DeiT cannot express of a model."""
+    return beyond_vit(config) + reasons(
         {
             f'pooling by "{config.pool}"': config.pool not in ("token", "distilled"),
             "more than one register": config.registers > 1,
@@ -175,7 +196,7 @@ def directory(classifier: Classifier) -> dict[str, dict]:
 
 
 class _Answer(nn.Module):
-    """Transformers' models answer with a record; vitkit's with a tensor."""
+    """A model of Transformers that returns a tensor, as vitkit's do, and not a record."""
 
     def __init__(self, model: nn.Module, config: ViTConfig):
         super().__init__()
@@ -205,7 +226,7 @@ def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
 
 
 def pixels_elsewhere(path: Path, image: Image.Image) -> Tensor:
-    """What the image processor of a written directory makes of an image."""
+    """What the image processor of a written directory makes of an image, (1, 3, h, w)."""
     from transformers import AutoImageProcessor
 
     processor = AutoImageProcessor.from_pretrained(path, local_files_only=True)

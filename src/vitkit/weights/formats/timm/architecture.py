@@ -1,8 +1,9 @@
-"""timm's names and arguments for Vision Transformers and hybrids."""
+"""What `timm.create_model` must be told to make a given Vision Transformer or hybrid: name and
+arguments."""
 
 from vitkit.models import ViTConfig
 
-# (width, depth, mlp, heads) -> timm's word, which says everything but the patch and the size of images.
+# (width, depth, mlp, heads) -> timm's word for that size.
 SIZES = {
     (192, 12, 768, 3): "tiny",
     (384, 12, 1536, 6): "small",
@@ -22,14 +23,15 @@ PATCHES = {
     "giant": (14,),
     "gigantic": (14,),
 }
-# A hybrid's ResNet, by its units: timm's word for it, and the sizes of Transformers that it has above it.
+# Units of a hybrid's ResNet -> timm's word for it, and the sizes of Transformers that timm has on
+# it.
 HYBRIDS = {
     (): ("r_s16_p8", ("tiny",)),
     (2, 2, 2, 2): ("r26_s32", ("small", "base")),
     (3, 4, 9): ("r50_s16", ("base",)),
     (3, 4, 6, 3): ("r50_s32", ("large",)),
 }
-POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}
+POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # pool -> global_pool
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict]:
@@ -45,7 +47,7 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     }
     if config.gelu == "tanh":
         arguments["act_layer"] = "gelu_tanh"
-    if config.pool == "distilled":
+    if config.pool == "distilled":  # VisionTransformerDistilled has none of the other arguments
         return "deit_base_distilled_patch16_224", arguments
     arguments["class_token"] = config.prefix > config.registers
     arguments["global_pool"] = POOLS[config.pool]
@@ -58,7 +60,7 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
 
 
 def _name(config: ViTConfig) -> str:
-    """The name that comes nearest; the arguments say the rest."""
+    """The nearest of timm's names; where the model differs from it, the arguments say so."""
     size = SIZES.get((config.width, config.depth, config.mlp, config.heads), "base")
     if config.stem:
         resnet, sizes = HYBRIDS[config.stem.units]

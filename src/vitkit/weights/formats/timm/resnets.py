@@ -1,4 +1,4 @@
-"""timm's BiT ResNets, `resnetv2_*_bit`. Legend: as in rules.py."""
+"""timm's BiT ResNets, `resnetv2_*_bit` (timm/models/resnetv2.py)."""
 
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from vitkit.weights.formats.timm.files import (
 )
 from vitkit.weights.formats.timm.names import RESNET
 from vitkit.weights.formats.timm.opening import example, open_in_timm, pixels_in_timm
-from vitkit.weights.rules import Rule, Way, pairs
+from vitkit.weights.rules import Rule, layer
+from vitkit.weights.transforms import Transform
 
-NAMES = RESNET._replace(under="")
-# The head is a 1 x 1 convolution.
-POINT = Way(lambda kernel: kernel.flatten(1), lambda ours: (ours[..., None, None],))
-# Layers and width of those that timm has.
+NAMES = RESNET._replace(prefix="")
+# Its head is a 1 x 1 convolution: (K, D, 1, 1) -> (K, D)
+POINT = Transform(lambda kernel: kernel.flatten(1), lambda ours: (ours[..., None, None],))
+# (layers, width) of those that timm has.
 KNOWN = ((50, 1), (50, 3), (101, 1), (101, 3), (152, 2), (152, 4))
 
 
@@ -35,7 +36,7 @@ def recognises(tensors: Tensors) -> bool:
 
 
 def tidy(tensors: Tensors) -> Tidied:
-    """timm's names without a prefix that training put before them."""
+    """timm's names without a prefix that training added."""
     root = next(name for name in tensors if name.endswith(NAMES.root))
     prefix = root.removesuffix(NAMES.root)
     return Tidied({name.removeprefix(prefix): lazy for name, lazy in tensors.items()})
@@ -57,12 +58,12 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         ResNetConfig(backbone, image, channels, classes),
         preprocessing,
         labels,
-        tuple(image_note + preprocessing_note + labels_note),
+        notes=(*image_note, *preprocessing_note, *labels_note),
     )
 
 
 def _preprocessing(json: dict, image: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
-    """What timm's config.json says; without one what BiT has in timm."""
+    """The preprocessing in timm's config.json; without one, that of BiT in timm, with a note."""
     if written := written_preprocessing(json, image):
         return written
     usual = Preprocessing(size=image, rule="shorter", resize=round(max(image) / 0.875))
@@ -70,15 +71,15 @@ def _preprocessing(json: dict, image: tuple[int, int]) -> tuple[Preprocessing, l
 
 
 def rules(config: ResNetConfig) -> list[Rule]:
-    """The table."""
+    """The table of rules."""
     table = backbone_rules(config.backbone, "", NAMES)
     if config.classes:
-        table += pairs("head", "head.fc", POINT)
+        table += layer("head", "head.fc", POINT)
     return table
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """What of a model timm has no place for."""
+    """What timm cannot express of a model."""
     beyond = beyond_bit(config.backbone, "pre")
     sizes = [(UNITS[layers], width) for layers, width in KNOWN]
     if (config.backbone.units, config.backbone.width) not in sizes:

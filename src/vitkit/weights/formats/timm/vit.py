@@ -1,4 +1,7 @@
-"""timm's Vision Transformers and hybrids; DeiT, MAE, DINO and DINOv2 have the same names as their authors publish them."""
+"""timm's Vision Transformers and hybrids (timm/models/vision_transformer.py and its hybrid).
+
+DeiT, MAE, DINO and DINOv2, as their authors publish them, have the same names.
+"""
 
 from math import prod
 from pathlib import Path
@@ -6,56 +9,68 @@ from pathlib import Path
 from vitkit.models import DIALECTS, ViTConfig
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats.format import Elsewhere, Format
-from vitkit.weights.formats.limits import another_dialect, another_eps, beyond_vit, those_of
+from vitkit.weights.formats.limits import another_dialect, another_eps, beyond_vit, reasons
 from vitkit.weights.formats.resnets import backbone_rules
 from vitkit.weights.formats.timm.architecture import HYBRIDS, architecture, first_convolution
 from vitkit.weights.formats.timm.describing import describe
 from vitkit.weights.formats.timm.files import repository
-from vitkit.weights.formats.timm.names import BARE, RESNET, recognises, spell, tidy
+from vitkit.weights.formats.timm.names import RESNET, ROOT_ALONE, recognises, spell, tidy
 from vitkit.weights.formats.timm.opening import example, open_in_timm, pixels_in_timm
-from vitkit.weights.rules import QUERY_AND_REST, Rule, each, pairs, rows, rule
+from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.transforms import QUERY_AND_REST, position_table
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The table."""
+    """The table of rules."""
+    # Patches
     table = []
     if config.stem:
-        names = RESNET if config.stem.units else BARE
+        names = RESNET
+        if not config.stem.units:
+            names = ROOT_ALONE
         table += backbone_rules(config.stem, "stem.", names)
-    table += pairs("stem.project", "patch_embed.proj")
+    table += layer("stem.project", "patch_embed.proj")
+
+    # Tokens and positions. Before the patches come a class token and registers (config.prefix of
+    # them); timm has a position for each, or for none (no_embed_class), but DeiT's always for each.
     if config.prefix > config.registers:
         table.append(rule("cls", "cls_token"))
     if config.registers:
         table.append(rule("registers", "registers"))
-    # timm has a position for all of the tokens before the patches, or, outside DeiT, for none
-    bare = 0
+    without_position = 0
     if config.position_rows or config.pool == "distilled":
-        bare = config.prefix - config.position_rows
-    positions = rows(config.position_rows, bare, prod(config.grid))
-    table.append(rule("positions.table", "pos_embed", way=positions))
-    table += each(config.depth, _block_rules(config))
-    last_norm = "fc_norm" if config.norm == "pooled" else "norm"
-    table += pairs("norm", last_norm)
+        without_position = config.prefix - config.position_rows
+    positions = position_table(config.position_rows, without_position, prod(config.grid))
+    table.append(rule("positions.table", "pos_embed", transform=positions))
+
+    # Encoder; the norm is called otherwise after the pooling
+    table += for_each_block(config.depth, _block_rules(config))
+    last_norm = "norm"
+    if config.norm == "pooled":
+        last_norm = "fc_norm"
+    table += layer("norm", last_norm)
+
+    # Pooling and head
     if config.pool == "map":
         table += _pool_rules()
     if config.representation:
-        table += pairs("representation", "pre_logits.fc")
+        table += layer("representation", "pre_logits.fc")
     if config.classes and config.pool == "distilled":
-        table += pairs("head.token", "head")
-        table += pairs("head.distilled", "head_dist")
+        table += layer("head.token", "head")
+        table += layer("head.distilled", "head_dist")
     elif config.classes:
-        table += pairs("head", "head")
+        table += layer("head", "head")
     return table
 
 
 def _block_rules(config: ViTConfig) -> list[Rule]:
     table = [
-        *pairs("blocks.{i}.norm1", "blocks.{i}.norm1"),
-        *pairs("blocks.{i}.attention.qkv", "blocks.{i}.attn.qkv"),
-        *pairs("blocks.{i}.attention.out", "blocks.{i}.attn.proj"),
-        *pairs("blocks.{i}.norm2", "blocks.{i}.norm2"),
-        *pairs("blocks.{i}.mlp.expand", "blocks.{i}.mlp.fc1"),
-        *pairs("blocks.{i}.mlp.contract", "blocks.{i}.mlp.fc2"),
+        *layer("blocks.{i}.norm1", "blocks.{i}.norm1"),
+        *layer("blocks.{i}.attention.qkv", "blocks.{i}.attn.qkv"),
+        *layer("blocks.{i}.attention.out", "blocks.{i}.attn.proj"),
+        *layer("blocks.{i}.norm2", "blocks.{i}.norm2"),
+        *layer("blocks.{i}.mlp.expand", "blocks.{i}.mlp.fc1"),
+        *layer("blocks.{i}.mlp.contract", "blocks.{i}.mlp.fc2"),
     ]
     if config.layer_scale is not None:
         table.append(rule("blocks.{i}.scale1.gamma", "blocks.{i}.ls1.gamma"))
@@ -64,36 +79,37 @@ def _block_rules(config: ViTConfig) -> list[Rule]:
 
 
 def _pool_rules() -> list[Rule]:
-    """Of attention pooling, whose query has a layer of its own there."""
+    """The rules of attention pooling (AttentionPoolLatent), where q has a layer of its own, k and v
+    one together."""
 
     def qkv(kind: str) -> Rule:
         parts = (f"attn_pool.q.{kind}", f"attn_pool.kv.{kind}")
-        return rule(f"pool.attention.qkv.{kind}", *parts, way=QUERY_AND_REST)
+        return rule(f"pool.attention.qkv.{kind}", *parts, transform=QUERY_AND_REST)
 
     return [
         rule("pool.probe", "attn_pool.latent"),
         qkv("weight"),
         qkv("bias"),
-        *pairs("pool.attention.out", "attn_pool.proj"),
-        *pairs("pool.norm", "attn_pool.norm"),
-        *pairs("pool.mlp.expand", "attn_pool.mlp.fc1"),
-        *pairs("pool.mlp.contract", "attn_pool.mlp.fc2"),
+        *layer("pool.attention.out", "attn_pool.proj"),
+        *layer("pool.norm", "attn_pool.norm"),
+        *layer("pool.mlp.expand", "attn_pool.mlp.fc1"),
+        *layer("pool.mlp.contract", "attn_pool.mlp.fc2"),
     ]
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What of a model timm has no place for."""
+    """What timm cannot express of a model."""
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
-    unread = config.registers == 1 and config.pool == "token" and config.position_rows == 0
-    return beyond_vit(config, stems=True) + those_of(
+    unread_token = config.registers == 1 and config.pool == "token" and config.position_rows == 0
+    return beyond_vit(config, stems=True) + reasons(
         {
             "a ResNet stem that none of its hybrids has": other_stem,
             "a representation layer (timm dropped it)": config.representation,
             "a norm after a pooling other than the mean": (
                 config.norm == "pooled" and config.pool != "gap"
             ),
-            "a distillation token that no head reads": unread,
+            "a distillation token that no head reads": unread_token,
             "more registers than the distillation token": (
                 config.pool == "distilled" and config.registers > 1
             ),
@@ -107,16 +123,20 @@ def differs(config: ViTConfig) -> list[str]:
 
 
 def directory(classifier: Classifier) -> dict[str, dict]:
-    """The JSON file of a model directory, for timm's hub and for `timm.create_model("local-dir:...")`."""
+    """The JSON file of a model directory, for the hub and for
+    `timm.create_model("local-dir:...")`."""
     config = classifier.model.config
     name, arguments = architecture(config)
     model = {"architecture": name, "num_features": config.width, "model_args": arguments}
-    classifier_layers = ["head", "head_dist"] if config.pool == "distilled" else "head"
+    # What timm wants to know for other channels, classes and sizes of images
+    head = "head"
+    if config.pool == "distilled":
+        head = ["head", "head_dist"]
     layers = {
         "fixed_input_size": True,
         "pool_size": None,
         "first_conv": first_convolution(config),
-        "classifier": classifier_layers,
+        "classifier": head,
     }
     json = repository(config, classifier.preprocessing, classifier.labels, model, layers)
     return {"config.json": json}
