@@ -272,7 +272,7 @@ def test_what_is_wrong_is_said_before_the_first_batch(photographs):
 def test_batches_travel_through_pipes_if_shared_memory_is_too_small(monkeypatch, photographs):
     for free, enough in [(None, True), (9 << 20, True), ((9 << 20) - 1, False)]:
         monkeypatch.setattr(workers, "_shared_memory", lambda free=free: free)
-        assert workers.fits(4, 1 << 20) == enough
+        assert workers.fits_shared_memory(4, 1 << 20) == enough
     how = (Augmentation(), TO, 5, 0, 0)
     through_memory = take(6, photographs, *how, 0)
     monkeypatch.setattr(workers, "_shared_memory", lambda: 1000)

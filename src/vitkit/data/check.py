@@ -16,13 +16,16 @@ def check_images(source: Source, workers: int, progress: bool = True) -> list[tu
     Returns the index of each image that cannot be used, and a sentence that names it. Raises OSError if the network or
     the disk fails.
     """
-    starts = range(0, len(source), CHUNK)
-    workers = min(workers, len(starts) // 4)  # a process takes longer to start than to do less
-    shown = bar("checking images") if progress else silent
     source.prepare()
+    chunk_starts = range(0, len(source), CHUNK)
+    workers = min(
+        workers, len(chunk_starts) // 4
+    )  # a process takes longer to start than to do less
+    chunks = in_order(_Check(source), chunk_starts, workers)
+    shown = bar("checking images") if progress else silent
     broken = []
-    for chunk in shown(in_order(_Check(source), starts, workers), len(starts)):
-        broken += chunk
+    for broken_in_chunk in shown(chunks, len(chunk_starts)):
+        broken += broken_in_chunk
     return broken
 
 

@@ -1,31 +1,34 @@
-"""What stores share that are read in chunks, of which each process keeps a few: row groups of parquet files, ranges of shards.
+"""For stores that are read in chunks (row groups of parquet files, ranges of shards), of which each process keeps a few.
 
-What fits in KEEP bytes is read once, whole, before worker processes are forked, and any order is as good as another. Of
-larger stores a process keeps a window of chunks, and the order of training goes from window to window (see loader.py).
+A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any order is as good as another.
+Of a larger one a process keeps a window of chunks, and the order of training goes from window to window (see order.py).
 """
 
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
 
 import numpy as np
 
 from vitkit.system import remote
 from vitkit.system.progress import bar
 
-KEEP = 2 << 30  # bytes: what is smaller is kept in memory, compressed as it is
+KEEP = 2 << 30  # bytes: smaller stores are kept in memory, compressed as they are
 WINDOW = 512 << 20  # bytes of larger ones that a process keeps
 LEAST = 4  # chunks in a window, however large they are
 
 
 def window(size: int, count: int) -> int:
     """How many of `count` chunks, `size` bytes in all, make a window."""
-    return max(LEAST, WINDOW * count // max(size, 1))
+    fitting = WINDOW * count // max(size, 1)
+    return max(LEAST, fitting)
 
 
 def cached(cache: OrderedDict, key: int, load: Callable, most: int | None):
-    """load(key), or what it returned before: the cache keeps the `most` last used; None keeps all."""
+    """load(key), or what it returned before.
+
+    The cache keeps the results of the `most` keys that were used last; None keeps all.
+    """
     if key in cache:
         cache.move_to_end(key)
         return cache[key]
@@ -46,8 +49,12 @@ def titles(files: Sequence[str]) -> list[str]:
     """What to call each file: its name, or if two have the same, its path below the folder that holds all of them."""
     # `plain`, as a signature in an address is for no one to read
     paths = [remote.plain(file).replace(os.sep, "/").split("/") for file in files]
-    if len({path[-1] for path in paths}) == len(paths):
-        return [path[-1] for path in paths]
-    levels = zip(*paths, strict=False)
-    common = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
+    names = [path[-1] for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    common = 0  # folders that all paths begin with
+    for folders in zip(*paths, strict=False):
+        if len(set(folders)) > 1:
+            break
+        common += 1
     return ["/".join(path[common:]) for path in paths]

@@ -23,9 +23,10 @@ def inception_box(
         # A shape, and the heights that it may have.
         aspect = random.uniform(*ASPECT)
         tallest = round((high / aspect) ** 0.5)
-        if round(tallest * aspect) > width:
+        if round(tallest * aspect) > width:  # then the width limits it
             tallest = int((width + 0.5 - 1e-7) / aspect)
-            tallest -= round(tallest * aspect) > width
+            if round(tallest * aspect) > width:
+                tallest -= 1
         tallest = min(tallest, height)
         shortest = min(round((low / aspect) ** 0.5), tallest)
 
@@ -37,11 +38,17 @@ def inception_box(
             h -= 1
         w = round(h * aspect)
 
-        # A place. As in the original, a crop smaller than the image never touches its last row or column.
-        if low <= h * w <= high and 0 < h <= height and 0 < w <= width:
-            top = int(random.integers(height - h)) if h < height else 0
-            left = int(random.integers(width - w)) if w < width else 0
-            return top, left, h, w
+        # A position, if it fits. As in the original, a crop smaller than the image never touches its last row or column.
+        fits = low <= h * w <= high and 0 < h <= height and 0 < w <= width
+        if not fits:
+            continue
+        top = 0
+        left = 0
+        if h < height:
+            top = int(random.integers(height - h))
+        if w < width:
+            left = int(random.integers(width - w))
+        return top, left, h, w
     return 0, 0, height, width
 
 

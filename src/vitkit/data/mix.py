@@ -17,13 +17,13 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
-_TABLE = 4096  # intervals of a quantile function, between which it is taken to be straight
+_INTERVALS = 4096  # of a quantile function, which is taken to be straight in each
 
 
 def mix(
     images: Tensor, targets: Tensor, keys: Tensor, mixup: float = 0.0, cutmix: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Images (B, C, H, W) and their targets (B, K), mixed; with both ways on, each example goes one of them at even chances.
+    """Images (B, C, H, W) and their targets (B, K), mixed. If both are on, either is used for an example at even chances.
 
     keys: int64 (B,). mixup (Zhang et al., 2018) and cutmix (Yun et al., 2019) are the shape alpha of the Beta(alpha, alpha)
     distribution that an example's own share is drawn from; 0 is off. Mixup blends whole images, CutMix puts a box of the
@@ -32,29 +32,35 @@ def mix(
     """
     if len(images) % 2:
         raise ValueError(
-            f"mixup and cutmix mix neighbours in pairs, and {len(images)} images have no pairs; make the batch, the "
-            f"micro-batch and every process's share of the batch even (--batch, --micro-batch)"
+            f"mixup and cutmix mix neighbours in pairs, and {len(images)} images have no pairs; "
+            f"make the batch, the micro-batch and every process's share of the batch even "
+            f"(--batch, --micro-batch)"
         )
     if not mixup and not cutmix:
         return images, targets
     draws = uniforms(keys, 4)  # which way, share, and the box's centre
 
-    # How much of itself every pixel keeps, and with it the target: exact, as nothing is broadcast yet.
+    # How much of itself every pixel keeps, and with it the target: (B, 1, 1, 1) or (B, 1, H, W).
     if mixup:
-        keep = _blended(draws, mixup)  # (B, 1, 1, 1)
-        share = keep
+        blend = _beta(draws[:, 1], mixup).view(-1, 1, 1, 1)
+        keep = blend
+        share = blend
     if cutmix:
-        box = _cut(draws, cutmix, images.shape[2:])  # (B, 1, H, W)
-        part = box.mean((1, 2, 3), keepdim=True)
-        first = draws[:, 0].view(-1, 1, 1, 1) < 0.5
-        keep = torch.where(first, keep, box) if mixup else box
-        share = torch.where(first, share, part) if mixup else part
+        outside_box = _outside_box(draws, cutmix, images.shape[2:])
+        outside_share = outside_box.mean((1, 2, 3), keepdim=True)
+        keep = outside_box
+        share = outside_share
+    if mixup and cutmix:
+        blended = draws[:, 0].view(-1, 1, 1, 1) < 0.5
+        keep = torch.where(blended, blend, outside_box)
+        share = torch.where(blended, blend, outside_share)
 
     # The rest is the partner's.
     keep = keep.to(images)
     share = share.view(-1, 1).to(targets)
-    mixed = keep * images + (1 - keep) * _partners(images)
-    return mixed, share * targets + (1 - share) * _partners(targets)
+    mixed_images = keep * images + (1 - keep) * _partners(images)
+    mixed_targets = share * targets + (1 - share) * _partners(targets)
+    return mixed_images, mixed_targets
 
 
 def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
@@ -63,9 +69,9 @@ def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
 
     SplitMix64, started at the key; its upper 24 bits.
     """
-    start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would wrap around
+    start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would overflow
     numbers = torch.arange(1, count + 1, device=keys.device)
-    bits = keys[:, None] + start + numbers * _GOLDEN  # int64 wraps around, as it should
+    bits = keys[:, None] + start + numbers * _GOLDEN  # overflows, as it should
     bits = (bits ^ _shifted(bits, 30)) * _FIRST
     bits = (bits ^ _shifted(bits, 27)) * _SECOND
     bits = bits ^ _shifted(bits, 31)
@@ -73,7 +79,7 @@ def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """To the right, zeros following: int64 would bring its sign."""
+    """Bits shifted to the right, with zeros on the left, where int64 would repeat its sign."""
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -82,39 +88,38 @@ def _partners(values: Tensor) -> Tensor:
     return values.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
 
 
-def _blended(draws: Tensor, alpha: float) -> Tensor:
-    """How much of itself every pixel keeps: (B, 1, 1, 1)."""
-    return _beta(draws[:, 1], alpha).view(-1, 1, 1, 1)
+def _outside_box(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
+    """Which pixels lie outside of a box: float (B, 1, H, W), of ones and zeros.
+
+    The box has the image's shape, and an area that is drawn, before it is clipped by the border.
+    """
+    area = 1 - _beta(draws[:, 1], alpha)  # as a share of the image's
+    half_side = area.sqrt() / 2
+    in_rows = _near(draws[:, 2], half_side, size[0])  # (B, H)
+    in_columns = _near(draws[:, 3], half_side, size[1])  # (B, W)
+    in_box = in_rows[:, :, None] & in_columns[:, None, :]
+    return 1 - in_box.float().unsqueeze(1)
 
 
-def _cut(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
-    """Which pixels are kept: (B, 1, H, W), 0 in a box of the image's shape and, before it is clipped, 1 - share of its area."""
-    side = (1 - _beta(draws[:, 1], alpha)).sqrt() / 2  # half of it, as a share of the image's
-    rows = _within(draws[:, 2], side, size[0])  # (B, H)
-    columns = _within(draws[:, 3], side, size[1])  # (B, W)
-    box = rows[:, :, None] & columns[:, None, :]
-    return 1 - box.float().unsqueeze(1)
-
-
-def _within(centre: Tensor, side: Tensor, length: int) -> Tensor:
-    """(B,) shares of an axis -> bool (B, length): which pixels lie at most `side` away from the centre."""
-    middle = (centre * length).floor()[:, None]
-    half = (side * length).floor()[:, None]
-    at = torch.arange(length, device=centre.device)
-    return (at >= middle - half) & (at < middle + half)
+def _near(centre: Tensor, distance: Tensor, length: int) -> Tensor:
+    """(B,) shares of an axis -> bool (B, length): which of its pixels lie at most a distance away from the centre."""
+    centre = (centre * length).floor()[:, None]
+    distance = (distance * length).floor()[:, None]
+    pixel = torch.arange(length, device=centre.device)
+    return (pixel >= centre - distance) & (pixel < centre + distance)
 
 
 def _beta(uniform: Tensor, alpha: float) -> Tensor:
     """Uniform numbers -> as many of the Beta(alpha, alpha) distribution, in the same order."""
     table = torch.from_numpy(_quantiles(alpha)).to(uniform.device, non_blocking=True)
-    position = uniform * _TABLE
-    low = position.long().clamp(max=_TABLE - 1)
+    position = uniform * _INTERVALS
+    low = position.long().clamp(max=_INTERVALS - 1)  # the interval that it lies in
     return torch.lerp(table[low], table[low + 1], position - low)
 
 
 @lru_cache(maxsize=8)
 def _quantiles(alpha: float) -> np.ndarray:
-    """The quantile function of Beta(alpha, alpha) at even steps from 0 to 1: float32 (_TABLE + 1,)."""
+    """The quantile function of Beta(alpha, alpha) at even steps from 0 to 1: float32 (_INTERVALS + 1,)."""
     from scipy.special import betaincinv
 
-    return betaincinv(alpha, alpha, np.linspace(0, 1, _TABLE + 1)).astype(np.float32)
+    return betaincinv(alpha, alpha, np.linspace(0, 1, _INTERVALS + 1)).astype(np.float32)

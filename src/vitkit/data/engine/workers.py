@@ -34,7 +34,7 @@ def in_order(build, steps, workers: int, pin: bool = False, size: int = 0) -> It
     """
     if not workers:
         items = _in_this_process(build, steps, pin)
-    elif fits(workers, size):
+    elif fits_shared_memory(workers, size):
         items = _in_workers(build, steps, workers, pin)
     else:
         items = _through_pipes(build, steps, workers, pin)
@@ -45,13 +45,13 @@ def in_order(build, steps, workers: int, pin: bool = False, size: int = 0) -> It
             yield item
 
 
-def fits(workers: int, size: int) -> bool:
+def fits_shared_memory(workers: int, size: int) -> bool:
     """Whether items of `size` bytes can travel through /dev/shm, which has often 64 MB in a container.
 
     Beyond that a process dies of a bus error.
     """
-    room = _shared_memory()
-    return room is None or (AHEAD * workers + 1) * size <= room
+    free = _shared_memory()
+    return free is None or (AHEAD * workers + 1) * size <= free
 
 
 def forked() -> bool:
@@ -68,12 +68,12 @@ def _in_this_process(build, steps, pin: bool) -> Iterator:
             item = build[step]
         finally:
             torch.set_num_threads(threads)
-        yield _pinned(item) if pin else item
+        yield _pinned(item, pin)
 
 
-def _pinned(item):
-    """A named tuple of tensors in page-locked memory; anything else as it is."""
-    if not isinstance(item, tuple):
+def _pinned(item, pin: bool):
+    """A named tuple of tensors in page-locked memory, if `pin`; anything else as it is."""
+    if not pin or not isinstance(item, tuple):
         return item
     return type(item)(*(tensor.pin_memory() for tensor in item))
 
@@ -84,7 +84,7 @@ def _through_pipes(build, steps, workers: int, pin: bool) -> Iterator:
         for item in items:
             if isinstance(item, tuple):
                 item = type(item)(*map(torch.from_numpy, item))
-            yield _pinned(item) if pin else item
+            yield _pinned(item, pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +106,10 @@ def _in_workers(build, steps, workers: int, pin: bool) -> Iterator:
         yield from items
         return
     except (RuntimeError, EOFError, OSError) as error:
-        # a dead worker is missed by the loader, a pipe or a socket
+        # A worker died, which the loader, a pipe or a socket noticed; or it raised an exception.
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        if reason.startswith("Caught"):  # raised in a worker, not by its death
+        raised_in_worker = reason.startswith("Caught")
+        if raised_in_worker:
             raise
     except KeyboardInterrupt:
         # in the middle of a shard, say: the loader would wait five seconds for each
@@ -116,15 +117,16 @@ def _in_workers(build, steps, workers: int, pin: bool) -> Iterator:
             worker.terminate()
         raise
 
-    # A worker is dead. Word of that, which PyTorch raises wherever the main process is, may still be on its way.
+    # A worker is dead. PyTorch's signal handler raises RuntimeError for it too, maybe a moment later, wherever the main
+    # process is then: let it come here.
     with suppress(RuntimeError):
         time.sleep(0.1)
-    # outside of the handler, which would hold on to it and to the dead worker; so does the odd cycle
+    # Let go of the loader, so that it ends its workers. The handler above would hold on to it, and so do cycles.
     del items
     gc.collect()
     raise WorkerDied(
-        f"a process that prepares images was killed, most likely for want of memory: use fewer --data.workers than "
-        f"{workers}, or 0 to prepare them in the main process ({reason})"
+        f"a process that prepares images was killed, most likely for want of memory: use fewer "
+        f"--data.workers than {workers}, or 0 to prepare them in the main process ({reason})"
     )
 
 
@@ -142,7 +144,7 @@ def _started(build, steps, workers: int, pin: bool) -> Iterator:
             sampler=steps,
             num_workers=workers,
             collate_fn=_unchanged,
-            worker_init_fn=partial(_begin, os.getpid()),
+            worker_init_fn=partial(_ignore_signals, os.getpid()),
             pin_memory=pin,
             prefetch_factor=AHEAD,
             multiprocessing_context=START,
@@ -155,7 +157,7 @@ def _unchanged(item):
     return item
 
 
-def _begin(parent: int, number: int) -> None:
+def _ignore_signals(parent: int, number: int) -> None:
     """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run wants to save first.
 
     SIGTERM ends a worker only when the main process sends it. A main process that ends, or is killed, takes its workers
@@ -166,14 +168,14 @@ def _begin(parent: int, number: int) -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "sigtimedwait"):  # which says who sent it; macOS cannot
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=[parent], daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    """End this process when the main one asks for it, or is no more: it may be in the middle of a shard, or of an hour."""
+def _end_with_parent(parent: int) -> None:
+    """End this process, whatever it is doing, when the main one asks for it or is no more."""
     while os.getppid() == parent:
-        asked = signal.sigtimedwait({signal.SIGTERM}, ORPHANED)
-        if asked and asked.si_pid == parent:
+        request = signal.sigtimedwait({signal.SIGTERM}, ORPHANED)
+        if request and request.si_pid == parent:
             break
     os._exit(0)
 
@@ -181,4 +183,6 @@ def _end_with(parent: int) -> None:
 def _shared_memory() -> int | None:
     """Free bytes of /dev/shm; None if there is none."""
     shared = Path("/dev/shm")
-    return shutil.disk_usage(shared).free if shared.is_dir() else None
+    if not shared.is_dir():
+        return None
+    return shutil.disk_usage(shared).free
