@@ -12,8 +12,9 @@ from test_resnet import images, lively
 
 from vitkit.models import create, recording, resample, vit
 from vitkit.models.ancestors import AugmentedMixer, LocalMixer
-from vitkit.models.axial import AxialMixer, halved
-from vitkit.models.positions import LearnedPositions2D, Offsets, RotaryPositions, sincos
+from vitkit.models.attention_positions import Offsets, RotaryPositions
+from vitkit.models.axial import AxialMixer, mean_2x2
+from vitkit.models.positions import LearnedPositions2D, sincos
 
 SMALL = vit("mu/8", image=(24, 32), classes=5, depth=2, heads=2)
 AXIAL = replace(SMALL, mixer="axial", pool="gap")
@@ -228,7 +229,7 @@ def test_every_block_and_the_stem_differ_only_in_where():
 def test_rotary_by_complex_numbers():
     positions = RotaryPositions(replace(SMALL, positions="rotary"))
     q, k = images(1, 2, 13, 16).double(), images(1, 2, 13, 16, seed=1).double()
-    turned, _, bias = positions.within((3, 4))(q, k)
+    turned, _, bias = positions.in_attention((3, 4))(q, k)
     assert bias is None
     for n in range(13):
         pairs = torch.complex(q[0, 1, n, :8], q[0, 1, n, 8:])
@@ -249,7 +250,7 @@ def test_rotary_products_depend_on_offsets():
         replace(SMALL, positions="rotary", class_token=False, pool="gap", image=(40, 40))
     )
     q, k = (images(1, 1, 1, 16, seed=seed).expand(-1, -1, 25, -1) for seed in (0, 1))
-    q, k, _ = positions.within((5, 5))(q, k)
+    q, k, _ = positions.in_attention((5, 5))(q, k)
     products = (q @ k.mT)[0, 0].reshape(5, 5, 5, 5)
     torch.testing.assert_close(products[0, 1, 2, 4], products[2, 0, 4, 3], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(products[3, 3, 1, 2], products[4, 2, 2, 1], atol=1e-5, rtol=1e-5)
@@ -278,7 +279,7 @@ def test_gradients_in_float64(part):
     elif part == "rotary":
         config = replace(SMALL, positions="rotary", pool="gap", width=8, image=(16, 24))
         assert torch.autograd.gradcheck(
-            lambda q, k: RotaryPositions(config).within((2, 3))(q, k)[:2], (q, k)
+            lambda q, k: RotaryPositions(config).in_attention((2, 3))(q, k)[:2], (q, k)
         )
     else:
         mixer = AxialMixer(8, 2, (2, 3)).double()
@@ -293,7 +294,7 @@ def test_gradients_in_float64(part):
 
 def test_stochastic_depth_of_an_axial_layer_drops_whole_examples():
     model = create(replace(AXIAL, stochastic_depth=0.5), seed=0).train()
-    keep = model.blocks[1].row.keep
+    keep = model.blocks[1].row.stochastic_depth
     out = keep(torch.ones(64, 3, 4, 2))
     assert keep.rate == 0.5
     assert all(one.unique().numel() == 1 for one in out) and out.unique().numel() == 2
@@ -327,7 +328,7 @@ def test_local_attention_by_loops(stride):
                             values.append(v[y, z, one])
                     out[r, c, one] = torch.stack(logits).softmax(0) @ torch.stack(values)
         out = out.permute(2, 0, 1)
-        torch.testing.assert_close(mixer(x)[0], halved(out) if stride == 2 else out)
+        torch.testing.assert_close(mixer(x)[0], mean_2x2(out) if stride == 2 else out)
 
 
 def test_augmented_convolution_by_loops():

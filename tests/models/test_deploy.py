@@ -96,7 +96,7 @@ def test_what_is_done_to_the_prepared_model_leaves_the_model_alone(config):
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     prepared = for_inference(model)
     prepared.double()
-    assert prepared.prepared and not model.prepared
+    assert prepared.inference_only and not model.inference_only
     assert not any(parameter.requires_grad for parameter in prepared.parameters())
     assert model.training and all(parameter.requires_grad for parameter in model.parameters())
     for name, tensor in model.state_dict().items():

@@ -12,7 +12,7 @@ from scipy.ndimage import zoom
 from test_resnet import images, lively
 
 from vitkit.models import RESAMPLE, ViTConfig, create, for_inference, resample, resized, vit
-from vitkit.models.config import POSITION_KINDS
+from vitkit.models.position_kinds import POSITION_KINDS
 from vitkit.models.positions import POSITIONS
 
 sides = st.integers(1, 64)
@@ -105,7 +105,7 @@ KINDS = [kind for kind in POSITION_KINDS if POSITION_KINDS[kind].any_grid]
 def test_fed_at_a_size_equals_adopted_to_it(kind, inject, old, new, method, prepared):
     """Every kind of position has one answer at a size, however the model got there: adopted to it,
     or prepared for inference; and from there once more."""
-    if inject == "own" or (inject == "every" and not POSITION_KINDS[kind].tables):
+    if inject == "own" or (inject == "every" and not POSITION_KINDS[kind].has_tables):
         inject = None
     config = vit("mu/4", image=(4 * old[0], 4 * old[1]), positions=kind, inject=inject, classes=3)
     model = lively(replace(config, resample=method, registers=1))

@@ -24,7 +24,8 @@ from vitkit.models import (
     named,
     plain,
 )
-from vitkit.models.resnet import Conv, Root, same, standardised
+from vitkit.models.convolution import Conv, same_padding, standardised
+from vitkit.models.resnet import Root
 from vitkit.objectives import Supervised
 from vitkit.train import Optim
 from vitkit.train.optim import parameter_groups
@@ -95,7 +96,7 @@ def test_timms_dialects(order, dialect):
 @pytest.mark.parametrize("size", range(1, 12))
 @pytest.mark.parametrize(("kernel", "stride"), [(7, 2), (3, 2), (3, 1), (1, 2)])
 def test_same_padding_is_the_smallest_that_gives_every_place(size, kernel, stride):
-    low, high = same(size, kernel, stride)
+    low, high = same_padding(size, kernel, stride)
     assert (size + low + high - kernel) // stride + 1 >= -(-size // stride)
     assert (size + low + high - kernel) // stride + 1 == -(-size // stride) or low + high == 0
     assert high - low in (0, 1)

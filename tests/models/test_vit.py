@@ -404,9 +404,11 @@ class TestRegularisation:
 
     def test_stochastic_depth_grows_linearly_and_keeps_the_mean(self):
         model = create(replace(SMALL, stochastic_depth=0.4), seed=0)
-        assert [block.keep.rate for block in model.blocks] == pytest.approx([0, 0.2, 0.4])
+        assert [block.stochastic_depth.rate for block in model.blocks] == pytest.approx(
+            [0, 0.2, 0.4]
+        )
         torch.manual_seed(0)
-        out = model.blocks[2].keep(torch.ones(20_000, 1, 1))
+        out = model.blocks[2].stochastic_depth(torch.ones(20_000, 1, 1))
         assert sorted(out.unique().tolist()) == pytest.approx([0, 1 / 0.6])
         assert out.mean().item() == pytest.approx(1, abs=0.02)
 

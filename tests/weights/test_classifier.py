@@ -177,7 +177,7 @@ def test_models_that_are_not_their_own_weights_are_not_saved(classifier, tmp_pat
     adapted = deepcopy(classifier)
     adapted.model.head = torch.nn.Sequential(adapted.model.head)
     prepared = deepcopy(classifier)
-    prepared.model.prepared = True
+    prepared.model.inference_only = True
     sentences = {
         "wrapped in a OptimizedModule": compiled,
         "not those that it was built with: head": adapted,

@@ -1,22 +1,24 @@
-"""Names to configurations to models. torch only: no loss, optimiser, file format or process group
-in this room."""
+"""Names to configurations to models: `create("B/16")`.
+
+This room needs torch only. It has no loss, optimiser, file format or process group.
+"""
 
 from dataclasses import asdict, fields
 from itertools import chain
 
 import torch
 
-from vitkit.models.ancestors import LeNet, LeNetConfig
 from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.build import KERNEL_LAYERS, Model, ModelConfig, build, parameters
-from vitkit.models.config import SIZES, ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.cost import Cost, cost, exaflops
-from vitkit.models.positions import RESAMPLE, resample
+from vitkit.models.lenet import LeNet, LeNetConfig
 from vitkit.models.recording import Recording, recording
+from vitkit.models.resampling import RESAMPLE, resample
 from vitkit.models.resize import for_inference, resized
 from vitkit.models.resnet import ResNet
 from vitkit.models.vit import VisionTransformer
-from vitkit.models.zoo import NAMES, called, named, vit
+from vitkit.models.zoo import NAMES, SIZES, called, named, vit
 
 KINDS = {config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)}
 
@@ -27,19 +29,21 @@ def plain(config: ModelConfig) -> dict:
 
 
 def config_from(values: dict) -> ModelConfig:
-    """A configuration from the plain values that `plain` or JSON has of it; without a kind a
-    ViTConfig.
+    """A configuration from what `plain` made of it, or JSON of that. Without a kind a ViTConfig.
 
-    Raises ValueError or TypeError for what is none.
+    Raises ValueError or TypeError for anything else.
     """
-    values = {"kind": "vit", **values}
-    if (kind := values.pop("kind")) not in KINDS:
+    settings = dict(values)
+    kind = settings.pop("kind", "vit")
+    if kind not in KINDS:
         raise ValueError(f"it is a model of kind {kind!r}; there are {', '.join(KINDS)}")
-    if unknown := values.keys() - {one.name for one in fields(KINDS[kind])}:
+    known = {field.name for field in fields(KINDS[kind])}
+    unknown = settings.keys() - known
+    if unknown:
         raise ValueError(
             f"it has settings that this version does not know: {', '.join(sorted(unknown))}"
         )
-    return KINDS[kind](**values)
+    return KINDS[kind](**settings)
 
 
 def create(
@@ -50,30 +54,41 @@ def create(
 ) -> Model:
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
-    Shapes are made without memory, the memory is filled with NaN, then every parameter is
-    initialised; one that was forgotten is an error. `seed` makes the weights repeatable and leaves
-    torch's own generator as it was.
+    `seed` makes the weights repeatable and leaves torch's own generator as it was. Raises
+    ValueError for an unknown name or setting.
     """
+    config = model
     if isinstance(model, str):
-        model = named(model, **changes)
+        config = named(model, **changes)
     elif changes:
         raise ValueError(
-            f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a config"
+            f"changes ({', '.join(changes)}) go with a model's name; use dataclasses.replace on a "
+            "config"
         )
+
+    # Shapes first, then memory on the device
     with torch.device("meta"):
-        made = build(model)
-    made.to_empty(device=device)
-    devices = [torch.device(device)] if torch.device(device).type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices, enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
-        for tensor in chain(made.parameters(), made.buffers()):
+        network = build(config)
+    network.to_empty(device=device)
+
+    # NaN everywhere, so that a parameter without an initialisation cannot go unnoticed
+    with torch.no_grad():
+        for tensor in chain(network.parameters(), network.buffers()):
             if tensor.is_floating_point():  # BatchNorm counts its batches in integers
                 tensor.fill_(torch.nan)
-        made.init_weights()
-    if missed := [name for name, tensor in made.state_dict().items() if tensor.isnan().any()]:
+
+    # The weights, and torch's generators as they were
+    generators = []  # besides the CPU's, which fork_rng always restores
+    if torch.device(device).type == "cuda":
+        generators = [torch.device(device)]
+    with torch.no_grad(), torch.random.fork_rng(generators, enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        network.init_weights()
+    missed = [name for name, tensor in network.state_dict().items() if tensor.isnan().any()]
+    if missed:
         raise RuntimeError(f"init_weights() never touched {', '.join(missed)}")
-    return made
+    return network
 
 
 __all__ = [

@@ -1,37 +1,33 @@
-"""What was tried before the paper: LeNet-5, and attention in the place of a ResNet's convolutions.
+"""What was tried before the paper: attention in the place of a ResNet's 3 x 3 convolutions.
 
-Nothing of the Vision Transformer is here. The two mixers take (B, C, h, w) to (B, C, h', w'), each
-side halved, rounded up, by a stride of 2.
+Nothing of the Vision Transformer is here. Both mixers take (B, C, h, w) to (B, C, h', w'), each side
+halved, rounded up, if the stride is 2.
 
-Legend: B batch, C channels, H heads, E width of a head, N = h·w positions of the feature map, W
-side of the window, K classes.
+Legend: B batch, C channels, H heads, E width of a head, (h, w) sides of the feature map, N = h·w its
+positions, W side of the window.
 """
-
-from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.attention import ScaledDotProduct
-from vitkit.models.axial import halved
+from vitkit.models.attention_positions import Offsets
+from vitkit.models.axial import mean_2x2
 from vitkit.models.backbone import Grid
-from vitkit.models.init import init_head, lecun_normal_
-from vitkit.models.positions import Offsets
-from vitkit.models.stems import check_images
+from vitkit.models.init import lecun_normal_
 
 HEADS = 8
 WINDOW = 7
 
 
 class LocalMixer(nn.Module):
-    """Stand-alone self-attention (Ramachandran et al. 2019): each position of the feature map asks
-    the 7 x 7 around it.
+    """Stand-alone self-attention (Ramachandran et al. 2019): each position of the feature map
+    attends to the 7 x 7 around it.
 
-    An offset has a vector for its row and one for its column, each half of a head, which the query
-    meets as it does the key; nothing is scaled, as in their Eq. 3. What is outside of the image
-    does not exist. A 2 x 2 mean makes the stride.
+    An offset within the window has a vector for its row and one for its column, each half as wide
+    as a head, which are added to the key; nothing is scaled, as in their Eq. 3. Positions outside
+    of the image do not exist. A stride of 2 is a 2 x 2 mean at the end.
     """
 
     def __init__(self, channels: int, stride: int):
@@ -44,26 +40,34 @@ class LocalMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, C, h', w')."""
-        qkv = self.qkv(x.permute(0, 2, 3, 1)).unflatten(-1, (3, HEADS, -1))
-        q, k, v = qkv.unbind(3)  # (B, h, w, H, E)
+        height, width = x.shape[-2:]
+        qkv = self.qkv(x.permute(0, 2, 3, 1))  # (B, h, w, 3·C)
+        q, k, v = qkv.unflatten(-1, (3, HEADS, -1)).unbind(3)  # (B, h, w, H, E) each
         k = windows(k)  # (B, h, w, H, W·W, E)
         v = windows(v)
 
-        # every key of a window with its offset's vector
-        down = self.down[0, :, None].expand(-1, WINDOW, -1)
-        across = self.across.expand(WINDOW, -1, -1)
-        offsets = torch.cat([down, across], -1).flatten(0, 1)  # (W·W, E)
-        logits = (q[..., None, :] @ (k + offsets).mT).squeeze(-2)  # (B, h, w, H, W·W)
+        # Every key of a window, with the vector of its offset
+        logits = q[..., None, :] @ (k + self.offsets()).mT  # (B, h, w, H, 1, W·W)
+        logits = logits.squeeze(-2)
 
-        # what is outside of the image has no weight
-        inside = windows(x.new_ones(1, *x.shape[-2:], 1, 1))[0, ..., 0] > 0  # (h, w, 1, W·W)
+        # What is outside of the image has no weight.
+        inside = windows(x.new_ones(1, height, width, 1, 1))[0, ..., 0] > 0  # (h, w, 1, W·W)
         weights = logits.masked_fill(~inside, -torch.inf).softmax(-1)
-        mixed = (weights[..., None, :] @ v).flatten(-3).permute(0, 3, 1, 2)
+
+        mixed = weights[..., None, :] @ v  # (B, h, w, H, 1, E)
+        mixed = mixed.flatten(-3).permute(0, 3, 1, 2)  # (B, C, h, w)
         if self.stride == 2:
-            mixed = halved(mixed)
+            mixed = mean_2x2(mixed)
         return mixed
 
+    def offsets(self) -> Tensor:
+        """The vector of every offset within a window: (W·W, E)."""
+        down = self.down[0, :, None].expand(-1, WINDOW, -1)  # (W, W, E/2)
+        across = self.across.expand(WINDOW, -1, -1)
+        return torch.cat([down, across], -1).flatten(0, 1)
+
     def init_weights(self) -> None:
+        """Flax's default, and normal positions."""
         lecun_normal_(self.qkv.weight)
         nn.init.normal_(self.down, std=0.02)
         nn.init.normal_(self.across, std=0.02)
@@ -73,21 +77,23 @@ def windows(x: Tensor) -> Tensor:
     """The 7 x 7 around every position, zeros outside: (B, h, w, H, E) -> (B, h, w, H, W·W, E)."""
     reach = WINDOW // 2
     x = F.pad(x, (0, 0, 0, 0, reach, reach, reach, reach))
-    return x.unfold(1, WINDOW, 1).unfold(2, WINDOW, 1).flatten(-2).mT
+    x = x.unfold(1, WINDOW, 1).unfold(2, WINDOW, 1)  # (B, h, w, H, E, W, W)
+    return x.flatten(-2).mT
 
 
 class AugmentedMixer(nn.Module):
     """Attention-augmented convolution (Bello et al. 2019): some channels from a convolution, the
-    others from attention.
+    others from attention to the whole feature map.
 
-    Of C channels C/8 come from 8 heads over the whole feature map, with keys of C/4 in all (they
-    advise a tenth and a fifth); offsets along rows and along columns are added to the logits. With
-    a stride the attention works on the 2 x 2 means.
+    Of C channels, C/8 come from attention, with 8 heads and keys of C/4 in all (they advise a tenth
+    and a fifth). Offsets along the rows and along the columns are added to the logits. With a
+    stride of 2 the attention works on 2 x 2 means.
     """
 
     def __init__(self, channels: int, stride: int, grid: Grid, conv: nn.Module):
         super().__init__()
-        height, width = (-(-side // stride) for side in grid)
+        height = -(-grid[0] // stride)  # rounded up
+        width = -(-grid[1] // stride)
         self.stride = stride
         self.keys, self.values = split_channels(channels)
         self.conv = conv  # to channels - values
@@ -101,35 +107,47 @@ class AugmentedMixer(nn.Module):
         """(B, C, h, w) -> (B, C, h', w')."""
         y = x
         if self.stride == 2:
-            y = halved(y)
-        height, width = y.shape[-2:]
-        qkv = self.qkv(y.permute(0, 2, 3, 1))
-        q, k, v = qkv.split([self.keys, self.keys, self.values], -1)
-        q = heads(q)  # (B, H, h, w, E)
-        bias = self.bias(q)
-        mixed = self.attend(q.flatten(2, 3), heads(k).flatten(2, 3), heads(v).flatten(2, 3), bias)
-        mixed = self.out(mixed.transpose(1, 2).flatten(2)).unflatten(1, (height, width))
-        return torch.cat([self.conv(x), mixed.permute(0, 3, 1, 2)], 1)
+            y = mean_2x2(y)
+        attended = self.attention(y)  # (B, values, h', w')
+        convolved = self.conv(x)  # (B, C - values, h', w')
+        return torch.cat([convolved, attended], 1)
 
-    def bias(self, q: Tensor) -> Tensor:
-        """Affinity to the offset along the row, and to that along the column.
+    def attention(self, x: Tensor) -> Tensor:
+        """Every position attends to all: (B, C, h, w) -> (B, values, h, w)."""
+        grid = x.shape[-2:]
+        qkv = self.qkv(x.permute(0, 2, 3, 1))
+        q, k, v = qkv.split([self.keys, self.keys, self.values], -1)
+        q = split_heads(q)  # (B, H, h, w, E)
+        position_bias = self.position_bias(q)  # (B, H, N, N)
+        q = q.flatten(2, 3)  # (B, H, N, E)
+        k = split_heads(k).flatten(2, 3)
+        v = split_heads(v).flatten(2, 3)
+        y = self.attend(q, k, v, position_bias)  # (B, H, N, values / H)
+        y = self.out(y.transpose(1, 2).flatten(2))  # (B, N, values)
+        return y.unflatten(1, grid).permute(0, 3, 1, 2)
+
+    def position_bias(self, q: Tensor) -> Tensor:
+        """The bias for the offset along the row, plus that along the column.
 
         (B, H, h, w, E) -> (B, H, N, N)."""
         batch, _, height, width, _ = q.shape
-        rows = q.flatten(1, 2)  # (B, H·h, w, E)
+        rows = q.flatten(1, 2)  # (B, H·h, w, E)  each row is a sequence
         columns = q.transpose(2, 3).flatten(1, 2)  # (B, H·w, h, E)
-        _, _, across = self.across(rows, rows)
-        _, _, down = self.down(columns, columns)
+        across = self.across.bias(rows)  # (B, H·h, w, w)
+        down = self.down.bias(columns)  # (B, H·w, h, h)
+
+        # As (B, H, query's row, query's column, key's row, key's column)
         across = across.view(batch, HEADS, height, width, 1, width)
         down = down.view(batch, HEADS, width, height, height, 1).transpose(2, 3)
         return (across + down).flatten(4, 5).flatten(2, 3)
 
     def init_weights(self) -> None:
+        """Flax's default."""
         lecun_normal_(self.qkv.weight)
         lecun_normal_(self.out.weight)
 
 
-def heads(x: Tensor) -> Tensor:
+def split_heads(x: Tensor) -> Tensor:
     """(B, h, w, H·E) -> (B, H, h, w, E)."""
     return x.unflatten(-1, (HEADS, -1)).permute(0, 3, 1, 2, 4)
 
@@ -137,137 +155,3 @@ def heads(x: Tensor) -> Tensor:
 def split_channels(channels: int) -> tuple[int, int]:
     """Of an attention-augmented convolution: channels of all keys, and of all values."""
     return channels // 4, channels // 8
-
-
-@dataclass(frozen=True)
-class LeNetConfig:
-    """What decides LeNet-5; its images are 32 x 32 pixels."""
-
-    kind: ClassVar[str] = "lenet"
-    """What this configuration is called where only its values are kept."""
-    title: ClassVar[str] = "LeNet"
-    """What people call such models."""
-
-    channels: int = 1
-    """C, channels of the image."""
-    classes: int = 10
-    """K; 0 leaves the head out, and the model returns its features."""
-    head_bias: float = 0.0
-    """First value of the head's bias."""
-
-    def __post_init__(self):
-        if self.channels < 1 or self.classes < 0:
-            raise ValueError(
-                f"{self.channels} channels and {self.classes} classes; at least 1 and 0 are needed"
-            )
-
-    @property
-    def image(self) -> Grid:
-        """(height, width), the only ones there are."""
-        return 32, 32
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks the model has."""
-        return 3
-
-    @property
-    def pools(self) -> bool:
-        """The model has one answer an image."""
-        return True
-
-    def fitting(self, image: Grid) -> Grid:
-        """The size of images that comes nearest to `image`: the only one there is."""
-        return self.image
-
-    def resized(self, image: Grid, method: str | None = None) -> "LeNetConfig":
-        """The same model for images of this size. Raises ValueError for another size than its
-        own."""
-        if tuple(image) != self.image:
-            raise ValueError(f"LeNet-5 takes images of 32 x 32 pixels, not {image[0]} x {image[1]}")
-        return self
-
-    def with_head(self, classes: int) -> "LeNetConfig":
-        """The same model with a new head of so many classes; 0 is none."""
-        return replace(self, classes=classes, head_bias=0.0)
-
-
-class LeNet(nn.Module):
-    """LeNet-5 (LeCun et al. 1998) in its usual modern reading: every map is joined with every
-    other.
-
-    Images to class logits, by way of `embed`, `encode` or `features`, and `head`, as a
-    VisionTransformer. Build one with `create()`.
-    """
-
-    def __init__(self, config: LeNetConfig):
-        super().__init__()
-        self.config = config
-        self.blocks = nn.ModuleList(
-            [
-                LeNetStage(config.channels, 6, pool=True),
-                LeNetStage(6, 16, pool=True),
-                LeNetStage(16, 120, pool=False),
-            ]
-        )
-        self.representation = nn.Linear(120, 84)
-        self.head = nn.Identity()
-        if config.classes:
-            self.head = nn.Linear(84, config.classes)
-        self.recompute = False  # nothing here is worth it
-        self.prepared = False  # made by for_inference
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, K) logits, or the features where there is no head."""
-        return self.head(self.features(images))
-
-    def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, H, W) -> (B, 84)."""
-        return torch.tanh(self.representation(self.encode(images)[:, 0]))
-
-    def encode(self, images: Tensor) -> Tensor:
-        """The only position that remains: (B, C, H, W) -> (B, 1, 120)."""
-        x = self.embed(images)
-        for block in self.blocks[1:]:
-            x = block(x)
-        return x.flatten(2).mT
-
-    def embed(self, images: Tensor) -> Tensor:
-        """The first maps: (B, C, H, W) normalised images of 32 x 32 -> (B, 6, 14, 14)."""
-        check_images(images, self.config.channels)
-        if images.shape[-2:] != self.config.image:
-            raise ValueError(
-                f"LeNet-5 takes images of 32 x 32 pixels; these are of shape {tuple(images.shape)}"
-            )
-        return self.blocks[0](images)
-
-    def layer_of(self, name: str) -> int:
-        """The layer that a parameter belongs to, by its name: blocks from 1, then what follows."""
-        part, _, rest = name.partition(".")
-        if part == "blocks":
-            return int(rest.partition(".")[0]) + 1
-        return len(self.blocks) + 1
-
-    def init_weights(self) -> None:
-        """lecun_normal everywhere, and a head of zeros."""
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                lecun_normal_(layer.weight)
-                nn.init.zeros_(layer.bias)
-        init_head(self.head, self.config.head_bias)
-
-
-class LeNetStage(nn.Module):
-    """A 5 x 5 convolution, tanh, and a 2 x 2 mean where it pools."""
-
-    def __init__(self, inputs: int, outputs: int, pool: bool):
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, 5)
-        self.pool = pool
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C', h - 4, w - 4), or half of that."""
-        x = torch.tanh(self.conv(x))
-        if self.pool:
-            x = F.avg_pool2d(x, 2)
-        return x

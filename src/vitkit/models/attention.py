@@ -1,7 +1,10 @@
 """Multi-head self-attention (Appendix A, Equations 5 to 8).
 
-Legend: B batch, T tokens, Q of them that ask (queries), D width, H heads, E = D / H width of a
-head.
+`Attention` is Eq. 5 and 8, the dense layers around it; `ScaledDotProduct` is Eq. 6 and 7, in which
+tokens meet, by one of two functions that compute the same: `fused` and `plain`.
+
+Legend: B batch, T tokens, Q the first tokens that are queries (all, unless told), D width, H heads,
+E = D / H width of a head (D_h in the paper).
 """
 
 from collections.abc import Callable
@@ -11,22 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
-"""Positions that act within attention: queries (B, H, T, E) and keys -> both with positions in
-them, and a bias of their logits (B, H, T, T) or None."""
+"""Positions that act within attention: q and k, each (B, H, T, E) -> q and k with positions in them,
+and a bias to add to their logits, (B, H, T, T), or None."""
 
 
 class Attention(nn.Module):
-    """MSA of Eq. 8: q, k and v of all heads from one product, then the output projection U_msa.
+    """MSA of Eq. 8: q, k and v of all heads from one dense layer, and U_msa after the heads.
 
-    The rows of `qkv` are the queries' weights, then the keys', then the values'.
+    The rows of `qkv.weight` make the queries, then the keys, then the values.
     """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width)  # U_qkv
         self.attend = ScaledDotProduct(dropout)
-        self.out = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)  # U_msa
 
     def forward(
         self,
@@ -35,38 +38,41 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, T, D) -> (B, Q, D): every token asks every token, or only the first `queries` ask.
+        """(B, T, D) -> (B, Q, D): each of the first `queries` tokens attends to all tokens.
 
-        That is how the last block serves the class token alone. With more axes before the tokens,
-        as (B, h, w, D) for rows, each of them is a sequence of its own, and counts as B.
+        None is all; the last block needs the class token alone. More axes before the tokens, such
+        as (B, h, w, D) for the rows of a grid, count as B: each row is a sequence of its own.
 
-        mask: bool, (T, T) or what broadcasts to (B, H, T, T), True where a query (row) may look at a
-        key (column). A query that may look at none gets zeros. Raises ValueError for another mask.
+        mask: bool, (T, T) or what broadcasts to (B, H, T, T), True where a query (row) may look at
+        a key (column). A query that may look at none gets zeros. Raises ValueError for another
+        mask.
         """
         check_mask(mask)
         if x.ndim > 3:
-            sequences = self(x.flatten(0, -3), positions, mask, queries)
-            return sequences.unflatten(0, x.shape[:-2])
-        q, k, v = self.project(x)  # Eq. 5
+            # One batch of all sequences: (B, h, w, D) -> (B·h, w, D), and back.
+            y = self(x.flatten(0, -3), positions, mask, queries)
+            return y.unflatten(0, x.shape[:-2])
+        q, k, v = self.project(x)  # (B, H, T, E) each  Eq. 5
         position_bias = None
         if positions is not None:
             q, k, position_bias = positions(q, k)
-        mixed = self.attend(q, k, v, position_bias, mask, queries)  # Eq. 6, 7   (B, H, Q, E)
-        return self.join(mixed)  # Eq. 8      (B, Q, D)
+        y = self.attend(q, k, v, position_bias, mask, queries)  # (B, H, Q, E)  Eq. 6 and 7
+        return self.join(y)  # (B, Q, D)  Eq. 8
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Eq. 5, [q, k, v] = z U_qkv: (B, T, D) -> three times (B, H, T, E)."""
         size = self.qkv.in_features // self.heads
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, size))  # (B, T, 3, H, E)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # (3, B, H, T, E), one by one
         return q, k, v
 
-    def join(self, mixed: Tensor) -> Tensor:
-        """Eq. 8: all heads side by side, through U_msa: (B, H, Q, E) -> (B, Q, D)."""
-        return self.out(mixed.transpose(1, 2).flatten(2))
+    def join(self, y: Tensor) -> Tensor:
+        """Eq. 8: the heads side by side, then U_msa: (B, H, Q, E) -> (B, Q, D)."""
+        y = y.transpose(1, 2).flatten(2)  # (B, Q, H·E)
+        return self.out(y)
 
     def init_weights(self) -> None:
-        """q, k, v and out are Glorot-uniform, each as its own D x D matrix; biases are zero."""
+        """Glorot-uniform for q, k, v and out, each as its own D x D matrix; biases of zero."""
         limit = (3 / self.qkv.in_features) ** 0.5
         for layer in (self.qkv, self.out):
             nn.init.uniform_(layer.weight, -limit, limit)
@@ -74,9 +80,9 @@ class Attention(nn.Module):
 
 
 class ScaledDotProduct(nn.Module):
-    """softmax(q kᵀ / √E) v (Eq. 6, 7), by whichever of two ways is faster.
+    """softmax(q kᵀ / √E) v (Eq. 6 and 7), by whichever of two functions is faster.
 
-    A module without parameters, so that `recording` can look at what goes in and out of it.
+    A module, though it has no parameters, so that `recording` can hook what goes in and out.
     """
 
     def __init__(self, dropout: float = 0.0):
@@ -92,17 +98,20 @@ class ScaledDotProduct(nn.Module):
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, H, T, E) three times -> (B, H, Q, E): what the first `queries` tokens get, or all.
+        """(B, H, T, E) three times -> (B, H, Q, E), of the first `queries` tokens, or of all.
 
-        position_bias: added to the logits, (B, H, T, T). mask: bool, True where a query may look.
+        position_bias: (B, H, T, T), added to the logits. mask: bool, True where a query may look at
+        a key.
         """
-        bias = position_bias
-        if mask is not None:
-            bias = masked(position_bias, mask, q.dtype)
+        bias = logit_bias(position_bias, mask, q.dtype)
         if queries is not None:
+            # The others are keys and values only. What was projected is cut, never the weights:
+            # adapters, quantisers and tensor parallelism need a dense layer to be called as one.
             q = q[:, :, :queries]
             bias = first_rows(bias, queries)
-        dropout = self.dropout if self.training else 0.0
+        dropout = 0.0
+        if self.training:
+            dropout = self.dropout
         if two_products_are_faster(q, k, bias):
             return plain(q, k, v, dropout, bias)
         return fused(q, k, v, dropout, bias)
@@ -117,15 +126,21 @@ def check_mask(mask: Tensor | None) -> None:
         )
 
 
-def masked(position_bias: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bias of the logits that is -inf where a query may not look: (..., T, T)."""
+def logit_bias(
+    position_bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """What is added to the logits, (..., T, T): the position bias, and -inf where a query may not
+    look; None for nothing."""
+    if mask is None:
+        return position_bias
     if position_bias is None:
         position_bias = torch.zeros((), dtype=dtype, device=mask.device)
     return torch.where(mask, position_bias, -torch.inf)
 
 
 def first_rows(bias: Tensor | None, queries: int) -> Tensor | None:
-    """The rows (..., T, T) of the first queries; a single row stands for all of them."""
+    """(..., T, T) -> (..., Q, T), what is added to the logits of the first queries."""
+    # A mask of padding has a single row, (..., 1, T), which serves every query.
     if bias is None or bias.shape[-2] == 1:
         return bias
     return bias[..., :queries, :]
@@ -136,7 +151,7 @@ def fused(
 ) -> Tensor:
     """Eq. 6 and 7 in one kernel: (B, H, Q, E), (B, H, T, E), (B, H, T, E) -> (B, H, Q, E).
 
-    A bias (B, H, Q, T), such as relative positions and masks make, is added before the softmax.
+    The bias, (B, H, Q, T), is added before the softmax.
     """
     return F.scaled_dot_product_attention(q, k, v, bias, dropout)
 
@@ -145,32 +160,30 @@ def plain(
     q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
     """The same numbers from two matrix products, as Eq. 6 and 7 are written."""
-    return F.dropout(attention_weights(q, k, bias), dropout) @ v
+    weights = attention_weights(q, k, bias)  # (B, H, Q, T)  Eq. 6
+    return F.dropout(weights, dropout) @ v  # (B, H, Q, E)  Eq. 7
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Eq. 6: A = softmax(q kᵀ / √E), (B, H, Q, T). The query is scaled first, as in Google's
-    code."""
-    logits = (q * q.shape[-1] ** -0.5) @ k.mT
+    """Eq. 6: A = softmax(q kᵀ / √E), (B, H, Q, T); with a bias inside of the softmax."""
+    q = q * q.shape[-1] ** -0.5  # the query, not the product, as in Google's code
+    logits = q @ k.mT  # (B, H, Q, T)
     if bias is None:
         return logits.softmax(-1)
     logits = logits + bias
-    nowhere = (logits == -torch.inf).all(-1, keepdim=True)
-    # a query that may look at no key has no weights, where softmax would make NaN of it
-    return logits.masked_fill(nowhere, 0).softmax(-1).masked_fill(nowhere, 0)
+    # The softmax of a query that may look at no key would be NaN; its weights are zeros instead.
+    sees_nothing = (logits == -torch.inf).all(-1, keepdim=True)  # (B, H, Q, 1)
+    weights = logits.masked_fill(sees_nothing, 0).softmax(-1)
+    return weights.masked_fill(sees_nothing, 0)
 
 
 def two_products_are_faster(q: Tensor, k: Tensor, bias: Tensor | None) -> bool:
-    """Whether `plain` beats `fused` here; measured by benchmarks/attention.py and axial.py.
-
-    On a CPU in bfloat16 it does, by up to 2.5 times in training, until its T x T weights outgrow
-    the cache; in float32 only for the short rows with a bias of late ResNet stages. Never on a GPU.
-    """
+    """Whether `plain` beats `fused` here; measured by benchmarks/attention.py and axial.py."""
+    tokens = k.shape[-2]
     if q.device.type != "cpu":
         return False
-    longest = 0
-    if bias is not None:
-        longest = 16
     if q.dtype == torch.bfloat16:
-        longest = 600
-    return k.shape[-2] <= longest
+        # By up to 2.5 times in training, until its T x T weights outgrow the cache.
+        return tokens <= 600
+    # In float32 only for the short rows, with a bias, of a ResNet's late stages.
+    return bias is not None and tokens <= 16

@@ -1,23 +1,23 @@
-"""Attention along rows, then along columns (Appendix D.6): as layers of a Transformer, and in place
-of a ResNet's 3 x 3 convolutions.
+"""Axial attention, along rows, then along columns (Appendix D.6): as layers of a Transformer
+(Axial-ViT), and in the place of a ResNet's 3 x 3 convolutions (Axial-ResNet).
 
-Legend: B batch, C channels, N = h·w positions of the grid (h, w), D width.
+Legend: B batch, C channels, (h, w) the grid, N = h·w its patches or positions, D width.
 """
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.attention import Attention, AttentionPositions
+from vitkit.models.attention_positions import Offsets
 from vitkit.models.backbone import Grid
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
-from vitkit.models.positions import Offsets
 
 HEADS = 8  # of a mixer in a ResNet; the paper does not say how many
 
 
 class AxialBlock(nn.Module):
-    """A layer of Axial-ViT: a Block whose tokens see their row only, then another, for columns."""
+    """A layer of Axial-ViT: a Block whose tokens attend to their row, then one for their column."""
 
     def __init__(self, config: ViTConfig, stochastic_depth: float):
         super().__init__()
@@ -32,24 +32,27 @@ class AxialBlock(nn.Module):
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, N, D), in raster order -> (B, N, D), or of the first `queries`.
+        """(B, N, D), in raster order -> (B, N, D), or (B, Q, D), the first `queries` tokens.
 
-        Positions within attention and masks are made for attention among all tokens: ViTConfig
-        refuses the first. Raises ValueError for a mask.
+        Takes what a Block takes, but masks and positions that act within attention are made for
+        attention among all tokens. Raises ValueError for a mask.
         """
         assert positions is None, "ViTConfig refuses positions within axial attention"
         if mask is not None:
             raise ValueError("a mask is for attention among all tokens; axial attention takes none")
-        x = self.row(x.unflatten(1, grid))  # (B, h, w, D)
-        x = self.column(x.transpose(1, 2))  # (B, w, h, D)
-        return x.transpose(1, 2).flatten(1, 2)[:, :queries]
+        x = x.unflatten(1, grid)  # (B, h, w, D)
+        x = self.row(x)  # each row is a sequence
+        x = x.transpose(1, 2)  # (B, w, h, D)
+        x = self.column(x)  # each column is a sequence
+        x = x.transpose(1, 2).flatten(1, 2)  # (B, N, D)
+        return x[:, :queries]
 
 
 class AxialMixer(nn.Module):
-    """What a 3 x 3 convolution becomes in Axial-ResNet: rows, then columns.
+    """What a 3 x 3 convolution becomes in Axial-ResNet: attention along rows, then along columns.
 
-    Each has the offsets of App. D.4 along its axis; a 2 x 2 mean makes the stride. There is no
-    normalisation within, as the residual unit has its own.
+    Each has relative positions (App. D.4) along its axis. A stride of 2 is a 2 x 2 mean at the end.
+    There is no norm here, as the residual unit around it has its own.
     """
 
     def __init__(self, channels: int, stride: int, grid: Grid):
@@ -63,14 +66,17 @@ class AxialMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, C, h', w'), each side halved, rounded up, by a stride of 2."""
-        x = self.row(x.permute(0, 2, 3, 1), self.row_offsets)  # (B, h, w, C)
-        x = self.column(x.transpose(1, 2), self.column_offsets)  # (B, w, h, C)
-        x = x.permute(0, 3, 2, 1)
+        x = x.permute(0, 2, 3, 1)  # (B, h, w, C)
+        x = self.row(x, self.row_offsets)
+        x = x.transpose(1, 2)  # (B, w, h, C)
+        x = self.column(x, self.column_offsets)
+        x = x.permute(0, 3, 2, 1)  # (B, C, h, w)
         if self.stride == 2:
-            x = halved(x)
+            x = mean_2x2(x)
         return x
 
 
-def halved(x: Tensor) -> Tensor:
-    """The mean of every 2 x 2 window; at an odd end, of what there is."""
+def mean_2x2(x: Tensor) -> Tensor:
+    """The mean of every 2 x 2 window, at an odd end of what there is of it: (B, C, h, w) -> half of
+    each side, rounded up."""
     return F.avg_pool2d(x, 2, 2, ceil_mode=True)

@@ -1,6 +1,7 @@
-"""One layer of the encoder (Section 3.1, Equations 2 and 3).
+"""One block of the encoder (Section 3.1, Equations 2 and 3).
 
-Legend: B batch, T tokens, Q of them that ask (queries), D width, (h, w) the grid of patches.
+Legend: B batch, T tokens, Q the first tokens that are queries (all, unless told), D width, (h, w)
+the grid of patches.
 """
 
 from functools import partial
@@ -20,14 +21,19 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, stochastic_depth: float):
         super().__init__()
+        # Eq. 2
         self.norm1 = nn.LayerNorm(config.width, config.eps)
         self.attention = Attention(config.width, config.heads, config.attention_dropout)
         self.dropout = nn.Dropout(config.dropout)
+
+        # Eq. 3
         self.norm2 = nn.LayerNorm(config.width, config.eps)
         self.mlp = Mlp(config.width, config.mlp, config.gelu, config.dropout)
-        self.keep = StochasticDepth(stochastic_depth)
+
+        # What later models do to both residual branches; the paper does nothing.
         self.scale1 = layer_scale(config)
         self.scale2 = layer_scale(config)
+        self.stochastic_depth = StochasticDepth(stochastic_depth)
 
     def forward(
         self,
@@ -39,11 +45,17 @@ class Block(nn.Module):
     ) -> Tensor:
         """(B, T, D) -> (B, T, D), or (B, Q, D), the new states of the first `queries` tokens.
 
-        `grid` is what mixers that work on rows and columns need; attention among all does not.
+        `grid` is not used here: AxialBlock, which can stand in the same place, needs it.
         """
-        y = self.attention(self.norm1(x), positions, mask, queries)
-        x = x[:, :queries] + self.keep(self.scale1(self.dropout(y)))  # Eq. 2
-        return x + self.keep(self.scale2(self.mlp(self.norm2(x))))  # Eq. 3
+        # Eq. 2: z' = MSA(LN(z)) + z
+        y = self.attention(self.norm1(x), positions, mask, queries)  # (B, Q, D)
+        y = self.scale1(self.dropout(y))
+        x = x[:, :queries] + self.stochastic_depth(y)
+
+        # Eq. 3: z = MLP(LN(z')) + z'
+        y = self.mlp(self.norm2(x))  # (B, Q, D)
+        y = self.scale2(y)
+        return x + self.stochastic_depth(y)
 
 
 class Mlp(nn.Module):
@@ -58,29 +70,34 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
-        x = self.dropout(self.gelu(self.expand(x)))
-        return self.dropout(self.contract(x))
+        x = self.gelu(self.expand(x))  # (..., hidden)
+        x = self.dropout(x)
+        x = self.contract(x)  # (..., D)
+        return self.dropout(x)
 
     def init_weights(self) -> None:
+        """Glorot-uniform weights, biases of almost nothing: the official initialisation."""
         for layer in (self.expand, self.contract):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.normal_(layer.bias, std=1e-6)
 
 
 class StochasticDepth(nn.Module):
-    """Leaves a residual branch out for whole examples, and scales the rest to keep the mean."""
+    """Leaves out a residual branch for some examples, and scales it for the others, so that the
+    mean stays the same (AugReg)."""
 
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, ...) -> the same shape; nothing happens in evaluation (AugReg)."""
+        """(B, ...) -> the same shape; nothing happens in evaluation."""
         if not self.training or self.rate == 0:
             return x
-        one_an_example = (len(x), *[1] * (x.ndim - 1))
-        stays = torch.rand(one_an_example, device=x.device) >= self.rate
-        return x * (stays / (1 - self.rate)).to(x.dtype)
+        shape = [len(x)] + [1] * (x.ndim - 1)  # one draw an example: (B, 1, 1)
+        keep = torch.rand(shape, device=x.device) >= self.rate
+        factor = keep / (1 - self.rate)  # 0, or what makes up for those that are left out
+        return x * factor.to(x.dtype)
 
 
 class LayerScale(nn.Module):
@@ -100,7 +117,7 @@ class LayerScale(nn.Module):
 
 
 def layer_scale(config: ViTConfig) -> nn.Module:
-    """The LayerScale of a branch, or the identity where the configuration has none."""
+    """The LayerScale of a branch, or the identity if the configuration has none."""
     if config.layer_scale is None:
         return nn.Identity()
     return LayerScale(config.width, config.layer_scale)

@@ -1,27 +1,29 @@
-"""A configuration becomes a model, and says how many parameters that has."""
+"""From a configuration to its model, and how many parameters that has."""
 
 import torch
 from torch import nn
 
-from vitkit.models.ancestors import LeNet, LeNetConfig
 from vitkit.models.backbone import ResNetConfig
 from vitkit.models.config import ViTConfig
-from vitkit.models.resnet import Conv, ResNet
+from vitkit.models.convolution import Conv
+from vitkit.models.lenet import LeNet, LeNetConfig
+from vitkit.models.resnet import ResNet
 from vitkit.models.vit import VisionTransformer
 
 ModelConfig = ViTConfig | ResNetConfig | LeNetConfig
 Model = VisionTransformer | ResNet | LeNet
 MODELS = {ViTConfig: VisionTransformer, ResNetConfig: ResNet, LeNetConfig: LeNet}
-KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)  # whose weight is a kernel, in weight decay's sense
+# Layers whose weight is a kernel: what weight decay shrinks, if it leaves out the rest.
+KERNEL_LAYERS = (nn.Linear, nn.Conv2d, Conv)
 
 
 def build(config: ModelConfig) -> Model:
-    """The model of a configuration, with memory for its weights and no values: under
-    `torch.device("meta")` not even that."""
+    """The model of a configuration, with memory for its weights but no values in it; `create` gives
+    it these. Under `torch.device("meta")` it has no memory either."""
     return MODELS[type(config)](config)
 
 
 def parameters(config: ModelConfig) -> int:
-    """How many numbers a model learns; shapes are made for it, and no memory is taken."""
+    """How many numbers a model learns. Takes no memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build(config).parameters())

@@ -1,60 +1,13 @@
-"""Every setting of a Vision Transformer as one frozen value, and the sizes of Table 1."""
+"""Every setting of a Vision Transformer as one frozen value. The sizes of Table 1 are in zoo.py."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from vitkit.models.backbone import Backbone, Grid, backbone_from, check_choices
+from vitkit.models.position_kinds import POSITION_KINDS
 
-SIZES = {
-    "mu": {"width": 32, "depth": 1, "mlp": 128, "heads": 2},
-    "Ti": {"width": 192, "depth": 12, "mlp": 768, "heads": 3},
-    "S": {"width": 384, "depth": 12, "mlp": 1536, "heads": 6},
-    "M": {"width": 512, "depth": 12, "mlp": 2048, "heads": 8},
-    "B": {"width": 768, "depth": 12, "mlp": 3072, "heads": 12},  # B, L and H are Table 1's
-    "L": {"width": 1024, "depth": 24, "mlp": 4096, "heads": 16},
-    # Figure 4: B with all dimensions halved; the number of heads is our choice
-    "b": {"width": 384, "depth": 12, "mlp": 1536, "heads": 6},
-    "So400m": {"width": 1152, "depth": 27, "mlp": 4304, "heads": 16},
-    "H": {"width": 1280, "depth": 32, "mlp": 5120, "heads": 16},
-    "g": {"width": 1408, "depth": 40, "mlp": 6144, "heads": 16},
-    "g-opt": {"width": 1536, "depth": 40, "mlp": 6144, "heads": 16},
-    "G": {"width": 1664, "depth": 48, "mlp": 8192, "heads": 16},
-    "G-opt": {"width": 1536, "depth": 48, "mlp": 8192, "heads": 16},
-    "e": {"width": 1792, "depth": 56, "mlp": 15360, "heads": 16},
-}
-READS = {"token": 1, "distilled": 2}  # how many first tokens a pooling reads; others read all
-
-
-@dataclass(frozen=True)
-class PositionKind:
-    """What a kind of position embedding asks of a configuration, and where it enters."""
-
-    inject: Literal["stem", "every", "shared"] = "stem"
-    """Where it enters unless told: before the first block, or at every block with tables of its own
-    or shared ones."""
-    within: bool = False
-    """Whether it acts within attention, rather than being added to tokens."""
-    tables: bool = False
-    """Whether it has parameters."""
-    prefix_rows: bool = False
-    """Whether the tokens before the patches have positions too."""
-    any_grid: bool = True
-    """Whether it has a meaning on another grid than the one it was made for."""
-    width_multiple: int = 1
-    """What the width of a token must be a multiple of."""
-    head_multiple: int = 1
-    """What the width of a head must be a multiple of."""
-
-
-POSITION_KINDS = {
-    "none": PositionKind(),
-    "learned": PositionKind(tables=True, prefix_rows=True),
-    "learned2d": PositionKind(tables=True, prefix_rows=True, width_multiple=2),
-    "relative": PositionKind("every", within=True, tables=True, any_grid=False),
-    "sincos": PositionKind(width_multiple=4),
-    "sincos-moco": PositionKind(width_multiple=4),
-    "rotary": PositionKind("shared", within=True, head_multiple=4),
-}
+# How many of the first tokens a pooling reads; the others read all tokens.
+TOKENS_READ = {"token": 1, "distilled": 2}
 
 
 @dataclass(frozen=True)
@@ -85,12 +38,12 @@ class ViTConfig:
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
     pool: Literal["token", "distilled", "gap", "map", "corner", "none"] = "token"
-    """What the head reads: the class token, that and the distillation token (DeiT: a head each,
-    averaged), the mean of the patches (which wants another learning rate: 3e-4 where the token has
-    8e-4, App. D.3), an attention pooling, the first patch (the published Axial-ViT), or every
-    token."""
+    """What the head reads: the class token; that and the distillation token (DeiT: a classifier
+    for each, averaged); the mean of the patches (which wants another learning rate, 3e-4 rather
+    than the token's 8e-4, App. D.3); an attention pooling; the first patch (the published
+    Axial-ViT); or every token, each with an answer of its own."""
     class_token: bool | None = None
-    """Whether there is one; left open: only where the head reads it, as in the official code."""
+    """Whether there is one; None: only if the pooling reads it, as in the official code."""
     registers: int = 0
     """Learned tokens after the class token; DeiT's distillation token is one, DINOv2's registers
     are four."""
@@ -122,23 +75,23 @@ class ViTConfig:
     and row, for every offset between two tokens; fixed sines and cosines (big_vision's, MoCo v3's);
     rotated queries and keys; or none."""
     inject: Literal["stem", "every", "shared"] | None = None
-    """Where: added once before the first block, at every block from a table of its own, or at every
-    block from a shared one; left open: the first for what is added to tokens; relative and rotary
-    act within attention, so at every block."""
+    """Where positions enter: once before the first block, at every block with a table of its own,
+    or at every block with a shared one. None: before the first block, but relative and rotary
+    positions, which act within attention, at every block."""
     prefix_positions: int | None = None
-    """How many of the tokens before the patches have a position of their own; left open: all of a
-    learned table."""
+    """How many of the tokens before the patches have a position of their own; None: all, if the
+    positions are a learned table, else none."""
     position_grid: tuple[int, int] | None = None
-    """(h, w), the grid that rotary positions were trained on, over whose extent others are
-    stretched; left open: that of `image`. A model that is made to fit another size keeps it."""
+    """(h, w), the grid that rotary positions were trained on, over whose extent others are spread;
+    None: that of `image`. A model that is made to fit another size keeps it."""
     resample: Literal["google", "timm", "huggingface", "torchvision"] = "google"
     """How positions are carried to another grid."""
     stem: Backbone | None = None
     """The ResNet of a hybrid, whose last feature map is cut into patches; None cuts the image
     itself."""
     mixer: Literal["full", "axial"] = "full"
-    """Whom a token asks: every token, or in every layer its row, through a block, then its column,
-    through another (Axial-ViT, App. D.6)."""
+    """What a token attends to: every token, or in every layer its row, through one block, then its
+    column, through another (Axial-ViT, App. D.6)."""
 
     def __post_init__(self):
         self._normalise_types()
@@ -150,8 +103,9 @@ class ViTConfig:
         self._check_axial()
 
     def _normalise_types(self) -> None:
-        """One number for a square image, lists for tuples, and a dict for a stem, as JSON has
-        them."""
+        """Accept what JSON has: a list for a tuple, a dict for a stem; and one number for a square
+        image."""
+        # object.__setattr__ is how a frozen dataclass sets its own fields.
         image = self.image
         if isinstance(image, int):
             image = (image, image)
@@ -180,65 +134,78 @@ class ViTConfig:
                 )
         if self.width % self.heads:
             raise ValueError(
-                f"a width of {self.width} cannot be split among {self.heads} heads; choose a divisor"
+                f"a width of {self.width} cannot be split among {self.heads} heads; choose a "
+                "divisor"
             )
 
     def _check_image(self) -> None:
         stride = self.stride
         if len(self.image) != 2 or any(side < stride or side % stride for side in self.image):
+            image = " x ".join(map(str, self.image))
             raise ValueError(
-                f"an image of {' x '.join(map(str, self.image))} pixels cannot be cut into patches of "
-                f"{stride} x {stride}; choose multiples of {stride}"
+                f"an image of {image} pixels cannot be cut into patches of {stride} x {stride}; "
+                f"choose multiples of {stride}"
             )
 
     def _check_pooling(self) -> None:
-        if self.pool in READS and self.class_token is False:
+        if self.pool in TOKENS_READ and self.class_token is False:
             raise ValueError(
-                f'pool is "{self.pool}" but class_token is False; choose "gap" or "map", or keep the '
-                "token"
+                f'pool is "{self.pool}" but class_token is False; choose "gap" or "map", or keep '
+                "the token"
             )
         if self.pool == "distilled" and (not self.registers or self.representation):
             raise ValueError(
-                f'pool is "distilled" with {self.registers} registers and a representation layer of '
-                f"{self.representation}; it reads the first register, and has no representation layer"
+                f'pool is "distilled" with {self.registers} registers and a representation layer '
+                f"of {self.representation}; it reads the first register, and has no representation "
+                "layer"
             )
 
     def _check_positions(self) -> None:
         kind = POSITION_KINDS[self.positions]
-        sizes = (
+
+        # Kinds with an x and a y split the width between them.
+        widths = (
             ("a width", self.width, kind.width_multiple),
             ("a head's width", self.width // self.heads, kind.head_multiple),
         )
-        for whose, size, multiple in sizes:
-            if size % multiple:
+        for name, width, multiple in widths:
+            if width % multiple:
                 raise ValueError(
-                    f"{whose} of {size} cannot hold {self.positions} positions, for x and for y; "
+                    f"{name} of {width} cannot hold {self.positions} positions, for x and for y; "
                     f"choose a multiple of {multiple}"
                 )
-        most = self.prefix if kind.prefix_rows else 0
-        if not 0 <= self.position_rows <= most:
+
+        # Tokens before the patches
+        most = 0
+        if kind.covers_prefix:
+            most = self.prefix
+        if not 0 <= self.prefix_with_position <= most:
             raise ValueError(
-                f"prefix_positions is {self.prefix_positions}; there are {self.prefix} tokens before "
-                f"the patches, and {self.positions} positions"
+                f"prefix_positions is {self.prefix_positions}; there are {self.prefix} tokens "
+                f"before the patches, and {self.positions} positions"
             )
-        if self.inject == "stem" and kind.within:
+
+        # Where they enter
+        if self.inject == "stem" and not kind.adds_to_tokens:
             raise ValueError(
                 f'inject is "stem" but {self.positions} positions act within attention; choose '
                 '"every" or "shared"'
             )
-        if self.inject == "every" and not kind.tables:
+        if self.inject == "every" and not kind.has_tables:
             raise ValueError(
-                f'inject is "every" but {self.positions} positions have no parameters to differ by; '
-                'choose "stem" or "shared"'
+                f'inject is "every" but {self.positions} positions have no parameters to differ '
+                'by; choose "stem" or "shared"'
             )
-        if self.position_grid is not None and self.positions != "rotary":
+
+        # The grid they were trained on
+        if self.position_grid is None:
+            return
+        if self.positions != "rotary":
             raise ValueError(
                 f"position_grid is {self.position_grid}, which is for rotary positions; "
                 f"{self.positions} ones take the grid of the image"
             )
-        if self.position_grid is not None and (
-            len(self.position_grid) != 2 or min(self.position_grid) < 1
-        ):
+        if len(self.position_grid) != 2 or min(self.position_grid) < 1:
             raise ValueError(
                 f"position_grid is {self.position_grid}; it is a height and a width in patches"
             )
@@ -248,13 +215,13 @@ class ViTConfig:
             return
         if self.prefix:
             raise ValueError(
-                f"an axial model has no place in its rows and columns for {self.prefix} tokens before "
-                'the patches; choose pool "gap", "map", "corner" or "none", and no registers'
+                f"an axial model has no place in its rows and columns for {self.prefix} tokens "
+                'before the patches; choose pool "gap", "map", "corner" or "none", and no registers'
             )
-        if POSITION_KINDS[self.positions].within:
+        if not POSITION_KINDS[self.positions].adds_to_tokens:
             raise ValueError(
-                f"{self.positions} positions are made for attention among all tokens; an axial model "
-                "takes those that are added to tokens: learned, learned2d, sincos, or none"
+                f"{self.positions} positions are made for attention among all tokens; an axial "
+                "model takes those that are added to tokens: learned, learned2d, sincos, or none"
             )
 
     @property
@@ -277,29 +244,40 @@ class ViTConfig:
         return self.depth + sum(self.stem.units)
 
     @property
-    def injected(self) -> str:
-        """Where the positions enter: `inject`, or what goes with their kind."""
-        return self.inject or POSITION_KINDS[self.positions].inject
+    def has_class_token(self) -> bool:
+        """Whether there is a class token: as told, or if the pooling reads it."""
+        if self.class_token is None:
+            return self.pool in TOKENS_READ
+        return self.class_token
 
     @property
     def prefix(self) -> int:
         """Tokens before the patches: the class token, if there is one, and the registers."""
-        class_token = self.class_token
-        if class_token is None:
-            class_token = self.pool in READS
-        return int(class_token) + self.registers
+        return int(self.has_class_token) + self.registers
 
     @property
-    def position_rows(self) -> int:
-        """How many of those have a row in the position table."""
+    def prefix_with_position(self) -> int:
+        """How many of the tokens before the patches have a row in the position table: the first."""
         if self.prefix_positions is not None:
             return self.prefix_positions
-        return self.prefix if POSITION_KINDS[self.positions].prefix_rows else 0
+        if POSITION_KINDS[self.positions].covers_prefix:
+            return self.prefix
+        return 0
+
+    @property
+    def prefix_without_position(self) -> int:
+        """How many of the tokens before the patches have no position: the others."""
+        return self.prefix - self.prefix_with_position
+
+    @property
+    def resolved_inject(self) -> Literal["stem", "every", "shared"]:
+        """Where the positions enter: as `inject` tells, or by their kind."""
+        return self.inject or POSITION_KINDS[self.positions].default_inject
 
     @property
     def tokens_read(self) -> int | None:
-        """How many of the first tokens the pooling reads; None is all."""
-        return READS.get(self.pool)
+        """How many of the first tokens the pooling reads; None for all."""
+        return TOKENS_READ.get(self.pool)
 
     @property
     def pools(self) -> bool:
@@ -309,14 +287,16 @@ class ViTConfig:
     def fitting(self, image: Grid) -> Grid:
         """The largest (height, width) that patches divide and that is not above `image`; at least
         one patch."""
-        height, width = (max(side // self.stride, 1) * self.stride for side in image)
+        height = max(image[0] // self.stride, 1) * self.stride
+        width = max(image[1] // self.stride, 1) * self.stride
         return height, width
 
     def resized(self, image: Grid, method: str | None = None) -> "ViTConfig":
         """The same model for images of this (height, width).
 
-        `method` resamples its positions; the origin's own unless told. Raises ValueError for a size
-        that patches do not divide, or that relative positions have no meaning for.
+        `method` resamples its positions (one of RESAMPLE); None keeps the model's own. Raises
+        ValueError for a size that patches do not divide, or that relative positions have no meaning
+        for.
         """
         new = replace(self, image=tuple(image), resample=method or self.resample)
         if new.grid == self.grid:

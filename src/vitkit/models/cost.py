@@ -1,19 +1,21 @@
 """What a forward pass costs, by formula: no model is built, no pass is run.
 
-MACs count matrix products and convolutions only, for every token in every block, the convention in
-which the literature quotes numbers; norms, activations, pooling, softmax and biases are left out,
-and vitkit's `features` does less in the last block. One MAC is two FLOPs. A convolution's taps that
-fall on zero padding are counted, as libraries do; the paper's exaFLOPs leave them out, as the
-compiler's cost analysis does that they come from.
+The literature's convention: MACs (multiply-accumulates) of matrix products and convolutions, for
+every token in every block. Norms, activations, pooling, softmax and biases are left out. vitkit's
+`features` does less in the last block. One MAC is two FLOPs.
+
+Libraries count a convolution's taps that fall on zero padding. The compiler that the paper's
+exaFLOPs seem to come from does not: `padded_taps=False`.
 """
 
 from typing import NamedTuple
 
-from vitkit.models.ancestors import WINDOW, LeNetConfig, split_channels
+from vitkit.models.ancestors import WINDOW, split_channels
 from vitkit.models.backbone import Backbone, Grid, ResNetConfig
 from vitkit.models.build import ModelConfig
 from vitkit.models.config import ViTConfig
-from vitkit.models.resnet import same
+from vitkit.models.convolution import same_padding
+from vitkit.models.lenet import LeNetConfig
 
 
 class Cost(NamedTuple):
@@ -32,66 +34,78 @@ def cost(config: ModelConfig, image: Grid | None = None, padded_taps: bool = Tru
     """
     image = image or config.image
     if isinstance(config, LeNetConfig):
-        return _lenet(config)
+        return lenet_cost(config)
     if isinstance(config, ResNetConfig):
-        return _resnet(config, image, padded_taps)
-    return _vit(config, image, padded_taps)
+        return resnet_cost(config, image, padded_taps)
+    return vit_cost(config, image, padded_taps)
 
 
 def exaflops(config: ModelConfig, images: float) -> float:
     """Floating-point operations of a training that sees so many images, in units of 10^18, as
     Table 6 counts them.
 
-    Three times a forward pass, for the backward pass costs two, at two operations a MAC, without
-    taps on padding. The paper does not say how it counted; this meets its numbers with 303 million
-    images to an epoch of JFT-300M.
+    The paper does not say how it counted; this meets its numbers with 303 million images to an
+    epoch of JFT-300M.
     """
-    return 6 * cost(config, padded_taps=False).macs * images / 1e18
+    forward = 2 * cost(config, padded_taps=False).macs  # two operations a MAC
+    backward = 2 * forward  # the gradients of the inputs, and of the weights
+    return (forward + backward) * images / 1e18
 
 
-def _vit(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
+def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
     """A Vision Transformer: stem, blocks, pooling, head."""
     width = config.width
     mlp = config.mlp
-    height, across = image[0] // config.stride, image[1] // config.stride
-    patches = height * across
+    rows = image[0] // config.stride
+    columns = image[1] // config.stride
+    patches = rows * columns
     tokens = patches + config.prefix
+    macs = 0
 
     # Eq. 1: pixels, or a ResNet's features, to embeddings
-    inputs = config.patch**2 * config.channels
-    macs = 0
+    channels = config.channels
     if config.stem:
-        inputs = config.patch**2 * config.stem.features
-        macs += _backbone(config.stem, config.channels, image, padded_taps)
-    macs += patches * inputs * width
+        macs += backbone_macs(config.stem, config.channels, image, padded_taps)
+        channels = config.stem.features
+    macs += patches * config.patch**2 * channels * width
 
-    # Eq. 2 and 3: q, k, v and U_msa, the MLP, and the pairs of tokens that meet, once for their
-    # logit and once for the mean of values
+    # Eq. 2 and 3, the dense layers: q, k, v and U_msa; the MLP. Pairs are tokens that meet.
     layers = config.depth
     pairs = tokens**2
     if config.mixer == "axial":  # a layer for the rows and one for the columns
         layers = 2 * config.depth
-        pairs = patches * (height + across)
+        pairs = patches * (rows + columns)
     macs += layers * (4 * tokens * width**2 + 2 * tokens * width * mlp)
+
+    # Eq. 6 and 7: each pair meets for its logit, and for the weighted mean of the values
     macs += config.depth * 2 * pairs * width
-    if config.positions == "relative":
-        macs += config.depth * tokens**2 * width
+    if config.positions == "relative":  # and for its offset
+        macs += config.depth * pairs * width
 
     # Eq. 4
-    rows = tokens if config.pool == "none" else 1
-    if config.pool == "map":  # a probe asks every token, and goes through an MLP
-        macs += 2 * width**2 + 2 * tokens * width**2 + 2 * tokens * width + 2 * width * mlp
-    hidden = config.representation or width
+    if config.pool == "map":
+        probe = 2 * width**2 + 2 * width * mlp  # its query and U_msa; its MLP
+        keys_and_values = 2 * tokens * width**2
+        macs += probe + keys_and_values + 2 * tokens * width
+
+    # The head, for one answer an image, or for one a token
+    answers = 1
+    if config.pool == "none":
+        answers = tokens
+    features = width
     if config.representation:
-        macs += rows * width * hidden
-    heads = 2 if config.pool == "distilled" else 1
-    macs += heads * rows * hidden * config.classes
+        features = config.representation
+        macs += answers * width * features
+    heads = 1
+    if config.pool == "distilled":
+        heads = 2
+    macs += heads * answers * features * config.classes
     return Cost(tokens, macs)
 
 
-def _lenet(config: LeNetConfig) -> Cost:
-    """LeNet-5: three convolutions and two dense layers, as (inputs, outputs, positions)."""
-    layers = [
+def lenet_cost(config: LeNetConfig) -> Cost:
+    """LeNet-5: three convolutions of 5 x 5 and two dense layers."""
+    layers = [  # (inputs, outputs, positions)
         (config.channels * 25, 6, 28**2),
         (6 * 25, 16, 10**2),
         (16 * 25, 120, 1),
@@ -102,67 +116,82 @@ def _lenet(config: LeNetConfig) -> Cost:
     return Cost(1, macs)
 
 
-def _resnet(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
+def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
     """A ResNet and its head."""
     backbone = config.backbone
     height, width = backbone.sides(image)[-1]
-    rows = height * width if config.pool == "none" else 1
-    macs = _backbone(backbone, config.channels, image, padded_taps)
-    macs += rows * backbone.features * config.classes
+    macs = backbone_macs(backbone, config.channels, image, padded_taps)
+    answers = 1
+    if config.pool == "none":
+        answers = height * width
+    macs += answers * backbone.features * config.classes
     return Cost(height * width, macs)
 
 
-def _backbone(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
-    """MACs of a root and its stages."""
+def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
+    """A root and its stages, on images with so many channels."""
 
     def conv(inputs: int, outputs: int, kernel: int, stride: int, sides: Grid) -> int:
         """A convolution of a feature map with these sides."""
-        down, across = (_taps(side, kernel, stride, config.padding, padded_taps) for side in sides)
+        down = taps(sides[0], kernel, stride, config.padding, padded_taps)
+        across = taps(sides[1], kernel, stride, config.padding, padded_taps)
         return inputs * outputs * down * across
+
+    def mixer(inner: int, stride: int, stage: int, sides: Grid) -> int:
+        """What mixes the positions of a unit."""
+        kind = config.mixes(stage)
+        if kind == "axial":
+            return axial_macs(inner, sides)
+        if kind == "local":
+            return local_macs(inner, sides)
+        if kind == "augmented":
+            _, values = split_channels(inner)
+            after = (-(-sides[0] // stride), -(-sides[1] // stride))
+            return conv(inner, inner - values, 3, stride, sides) + augmented_macs(inner, after)
+        return conv(inner, inner, 3, stride, sides)
 
     sides = config.sides(image)
     inputs = config.channels
     macs = conv(channels, inputs, 7, 2, image)
     for stage, count in enumerate(config.units):
         inner = config.channels * 2**stage
-        for unit in range(count):
-            # the first unit of a stage halves the sides, but in the first stage
-            stride = 2 if stage and unit == 0 else 1
-            before = sides[stage + 1] if unit == 0 else sides[stage + 2]
-            after = sides[stage + 2]
-            macs += conv(inputs, inner, 1, 1, before)
-            mixer = config.mixes(stage)
-            if mixer == "conv":
-                macs += conv(inner, inner, 3, stride, before)
-            elif mixer == "augmented":
-                _, values = split_channels(inner)
-                macs += conv(inner, inner - values, 3, stride, before)
-                macs += _augmented(inner, after)  # its attention comes after the stride
-            else:
-                macs += MIXERS[mixer](inner, before)
-            macs += conv(inner, 4 * inner, 1, 1, after)
-            if unit == 0:  # the shortcut, where channels or sides change
-                macs += conv(inputs, 4 * inner, 1, stride, before)
-            inputs = 4 * inner
+        before = sides[stage + 1]
+        after = sides[stage + 2]
+
+        # The first unit: with the stride, which the first stage has not, and a shortcut
+        stride = 2
+        if stage == 0:
+            stride = 1
+        macs += conv(inputs, inner, 1, 1, before)
+        macs += mixer(inner, stride, stage, before)
+        macs += conv(inner, 4 * inner, 1, 1, after)
+        macs += conv(inputs, 4 * inner, 1, stride, before)
+        inputs = 4 * inner
+
+        # The others, all alike
+        unit = conv(inputs, inner, 1, 1, after)
+        unit += mixer(inner, 1, stage, after)
+        unit += conv(inner, 4 * inner, 1, 1, after)
+        macs += (count - 1) * unit
     return macs
 
 
-def _axial(channels: int, grid: Grid) -> int:
-    """MACs of attention along rows, then columns, with offsets."""
+def axial_macs(channels: int, grid: Grid) -> int:
+    """Attention along rows, then along columns."""
     height, width = grid
-    dense = 8 * height * width * channels**2
+    dense = 8 * height * width * channels**2  # twice q, k, v and U_msa
     pairs = height * width * (height + width)
-    return dense + 3 * pairs * channels
+    return dense + 3 * pairs * channels  # for the logit, the offset and the value
 
 
-def _local(channels: int, grid: Grid) -> int:
-    """MACs of attention to a window."""
+def local_macs(channels: int, grid: Grid) -> int:
+    """Attention to a window, whose offsets are added to the keys."""
     height, width = grid
     return height * width * channels * (3 * channels + 2 * WINDOW**2)
 
 
-def _augmented(channels: int, grid: Grid) -> int:
-    """MACs of the attention beside a convolution."""
+def augmented_macs(channels: int, grid: Grid) -> int:
+    """The attention beside a convolution."""
     height, width = grid
     positions = height * width
     keys, values = split_channels(channels)
@@ -172,18 +201,18 @@ def _augmented(channels: int, grid: Grid) -> int:
     return positions * (dense + pairs + offsets)
 
 
-MIXERS = {"axial": _axial, "local": _local}
-
-
-def _taps(side: int, kernel: int, stride: int, padding: str, padded_taps: bool) -> int:
-    """How often, along a side, a kernel's tap meets a position: of the image, or of its padding
-    too."""
+def taps(side: int, kernel: int, stride: int, padding: str, padded_taps: bool) -> int:
+    """How often a kernel's taps meet a position along one side; with `padded_taps` also those of
+    the padding."""
     outputs = -(-side // stride)
     if padded_taps:
         return outputs * kernel
-    before = same(side, kernel, stride)[0] if padding == "same" else kernel // 2
-    meets = 0
+    before = kernel // 2
+    if padding == "same":
+        before, _ = same_padding(side, kernel, stride)
+    count = 0
     for output in range(outputs):
-        first = output * stride - before
-        meets += len(range(max(first, 0), min(first + kernel, side)))
-    return meets
+        start = output * stride - before
+        end = start + kernel
+        count += min(end, side) - max(start, 0)
+    return count

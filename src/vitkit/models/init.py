@@ -1,20 +1,24 @@
-"""Initialisers of the official code that torch does not have, and the order in which a model's
-parts take their turns."""
+"""Initialisers of the official code that torch does not have, and `init_children`, which calls the
+`init_weights` of every module of a model."""
 
 from torch import Tensor, nn
 
-_STD_OF_TRUNCATED = 0.87962566103423978  # of a unit normal cut at two standard deviations
+# The standard deviation that is left of a unit normal cut off at two standard deviations.
+STD_OF_TRUNCATED = 0.87962566103423978
 
 
 def lecun_normal_(weight: Tensor) -> Tensor:
-    """Truncated normal of variance 1 / fan_in, the default of flax's Dense and Conv. weight: (out,
-    in, ...)."""
-    std = weight[0].numel() ** -0.5 / _STD_OF_TRUNCATED
+    """Truncated normal of variance 1 / fan_in, flax's default for Dense and Conv.
+
+    weight: (out, in, ...), filled in place and returned.
+    """
+    fan_in = weight[0].numel()
+    std = fan_in**-0.5 / STD_OF_TRUNCATED
     return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 def init_head(head: nn.Module, bias: float) -> None:
-    """Every classifier of a head: zero weights, and a bias of its own (-10 with the sigmoid
+    """Zero weights for every dense layer of a head, and this bias (-10 goes with the sigmoid
     loss)."""
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
@@ -23,7 +27,11 @@ def init_head(head: nn.Module, bias: float) -> None:
 
 
 def init_children(model: nn.Module) -> None:
-    """Norms start as the identity, then every module below `model` by its own `init_weights`."""
+    """Initialise every module below `model`: norms as the identity, others by their own
+    `init_weights`.
+
+    A unit may set its norms to zero, so that norms come first.
+    """
     for module in model.modules():
         if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d):
             module.reset_parameters()

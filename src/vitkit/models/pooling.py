@@ -1,9 +1,9 @@
-"""From tokens to what the head reads (Eq. 4, Appendix D.3), and the head with two classifiers.
+"""From the tokens to what the head reads: y of Eq. 4, and what Appendix D.3 and others put there.
 
-A pooling says how many of the first tokens it reads (`queries`, None for all), so that the last
-block need not answer for the others.
+A pooling says in `queries` how many of the first tokens it reads (None for all), so that the last
+block need not compute the others.
 
-Legend: B batch, T tokens, D width, K classes.
+Legend: B batch, N patches, T tokens, D width, H heads, E width of a head, K classes.
 """
 
 import torch
@@ -15,7 +15,7 @@ from vitkit.models.config import ViTConfig
 
 
 class FirstTokens(nn.Module):
-    """The class token (the paper), or with DeiT's the distillation token beside it."""
+    """The class token (the paper), or that and the distillation token after it (DeiT)."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -23,7 +23,7 @@ class FirstTokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, D), or of two tokens (B, 2·D)."""
-        return x[:, : self.queries].flatten(1)
+        return x[:, : self.queries].flatten(1)  # Eq. 4: y = z_0
 
 
 class Mean(nn.Module):
@@ -37,7 +37,8 @@ class Mean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, D)."""
-        return x[:, self.prefix :].mean(1)
+        patches = x[:, self.prefix :]  # (B, N, D)
+        return patches.mean(1)
 
 
 class Corner(nn.Module):
@@ -68,7 +69,8 @@ class EveryToken(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """MAP, multi-head attention pooling (big_vision): a learned probe asks every token."""
+    """MAP, multi-head attention pooling (big_vision): one learned query, the probe, attends to all
+    tokens."""
 
     queries = None
 
@@ -81,21 +83,26 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, D)."""
-        q, _, _ = self.attention.project(self.probe)
-        q = q.expand(x.shape[0], -1, -1, -1)  # (B, H, 1, E): the same question to every image
+        # The same query to every image; keys and values are the tokens.
+        q, _, _ = self.attention.project(self.probe)  # (1, H, 1, E)
+        q = q.expand(x.shape[0], -1, -1, -1)  # (B, H, 1, E)
         _, k, v = self.attention.project(x)  # (B, H, T, E)
-        x = self.attention.join(self.attention.attend(q, k, v))  # (B, 1, D)
-        x = x + self.mlp(self.norm(x))
-        return x[:, 0]
+        y = self.attention.attend(q, k, v)  # (B, H, 1, E)
+        y = self.attention.join(y)  # (B, 1, D)
+
+        # As in a block, but nothing is added to the attention's result: a probe has no state.
+        y = y + self.mlp(self.norm(y))
+        return y[:, 0]
 
     def init_weights(self) -> None:
-        # Glorot's limit for a 1 x D matrix, as flax counts its fans
+        """Glorot-uniform."""
+        # The limit is that of a 1 x D matrix, as flax counts its inputs and outputs.
         limit = (6 / (1 + self.probe.shape[-1])) ** 0.5
         nn.init.uniform_(self.probe, -limit, limit)
 
 
 class DistilledHead(nn.Module):
-    """DeiT's: class token and distillation token have a classifier each, whose mean counts."""
+    """A classifier for the class token and one for the distillation token, averaged (DeiT)."""
 
     def __init__(self, width: int, classes: int):
         super().__init__()

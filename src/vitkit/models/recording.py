@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from vitkit.models.attention import ScaledDotProduct, attention_weights, masked
+from vitkit.models.attention import ScaledDotProduct, attention_weights, logit_bias
 
 
 @dataclass
@@ -132,16 +132,18 @@ def reads_weights(record: Recording, number: int) -> Callable:
     """A hook after softmax(q kᵀ / √E) v, which computes the weights from its inputs."""
 
     def hook(layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
-        q, k, _, position_bias, mask, queries = padded(inputs)
-        bias = position_bias
-        if mask is not None:
-            bias = masked(position_bias, mask, q.dtype)
+        q, k, _, position_bias, mask, queries = six_inputs(inputs)
         if queries is None:
+            bias = logit_bias(position_bias, mask, q.dtype)
             record.weights_of[number] = attention_weights(q, k, bias)
 
     return hook
 
 
-def padded(inputs: tuple) -> tuple:
-    """The six inputs of ScaledDotProduct, None for those that were left out at the end."""
-    return *inputs, *[None] * (6 - len(inputs))
+def six_inputs(inputs: tuple) -> tuple:
+    """What ScaledDotProduct.forward got: q, k, v, position_bias, mask, queries.
+
+    Callers may leave out the last ones, which are None then.
+    """
+    missing = 6 - len(inputs)
+    return inputs + (None,) * missing

@@ -1,6 +1,6 @@
-"""A model for images of another size (Section 3.2), and a model to deploy.
+"""A model for images of another size (Section 3.2), and a model for inference only.
 
-Neither changes the model that it is given; weights that stay as they are share its memory.
+Neither function changes the model that it is given; weights that stay as they are share its memory.
 """
 
 import copy
@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from vitkit.models.backbone import Grid
+from vitkit.models.convolution import Conv
+from vitkit.models.positions import SinCosPositions
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -18,39 +20,44 @@ Model = TypeVar("Model", bound=nn.Module)
 def resized(model: Model, image: Grid, method: str | None = None) -> Model:
     """The model for images of (height, width), in the same mode.
 
-    Position tables are resampled (`method`: google, timm, huggingface or torchvision; the origin's
-    own unless told, and with that it computes what the model itself does when it is fed images of
-    that size). Raises ValueError for a size that the model cannot be made for, and for a model that
-    was made for inference.
+    Position tables are resampled by `method`, one of RESAMPLE. None is the model's own, with which
+    the new model computes what the model itself does when it is fed images of that size. Raises
+    ValueError for a size that the model cannot be made for, and for a model that was made for
+    inference.
     """
-    if getattr(model, "prepared", False):
+    if getattr(model, "inference_only", False):
         raise ValueError("this model was made for inference; resize the one that it was made from")
-    with torch.device("meta"):
+    with torch.device("meta"):  # shapes only: the weights are the model's
         new = type(model)(model.config.resized(image, method))
-    state = dict(model.state_dict())
+
+    # The weights, with new tables for those modules whose tables are of one size of images.
+    weights = dict(model.state_dict())
     with torch.no_grad():
         for name, module in new.named_modules():
             if hasattr(module, "resampled"):
-                tables = module.resampled(model.get_submodule(name))
-                state |= {f"{name}.{key}": table for key, table in tables.items()}
-    new.load_state_dict(state, assign=True)
-    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+                old = model.get_submodule(name)
+                for key, table in module.resampled(old).items():
+                    weights[f"{name}.{key}"] = table
+    new.load_state_dict(weights, assign=True)
+
+    # What is not in the weights: which of them are frozen, and the model's modes.
+    old_parameters = dict(model.named_parameters())
     for name, parameter in new.named_parameters():
-        parameter.requires_grad_(trained[name])
+        parameter.requires_grad_(old_parameters[name].requires_grad)
     new.recompute = model.recompute
     return new.train(model.training)
 
 
 def for_inference(model: Model, image: Grid | None = None) -> Model:
-    """A model to deploy: the same answers in evaluation mode, with all that can be computed once.
+    """A model that gives the same answers in evaluation mode, with less work in every pass.
 
-    Positions are resampled to `image`, (height, width), fixed positions are tabled, kernels are
-    standardised. It is not for training or saving, for its weights are others (`prepared` says so).
-    It may be moved and converted without a change to the model itself; an update of that model's
-    weights in place is not followed. Raises ValueError for a size that the model cannot be made for.
+    What can be computed once is: positions are resampled to `image`, (height, width), fixed
+    positions are stored, kernels are standardised. Its weights are not the model's any more, so it
+    is not for training or saving, as its `inference_only` says.
 
-    What can be computed once is known to the modules: those that have something do it in a method
-    `prepare(device)`.
+    It may be moved and converted without a change to the model itself. An update of that model's
+    weights in place is not followed. Raises ValueError for a size that the model cannot be made
+    for.
     """
     if image is not None and tuple(image) != tuple(model.config.image):
         model = resized(model, image)
@@ -58,14 +65,17 @@ def for_inference(model: Model, image: Grid | None = None) -> Model:
     device = next(model.parameters()).device
     with torch.no_grad():
         for module in deployed.modules():
-            if hasattr(module, "prepare"):
-                module.prepare(device)
-    deployed.prepared = True
+            if isinstance(module, Conv):
+                module.standardise_once()
+            elif isinstance(module, SinCosPositions):
+                module.store_table(device)
+    deployed.inference_only = True
     return deployed.eval()
 
 
 def same_memory(model: nn.Module) -> dict[int, torch.Tensor]:
-    """For copy.deepcopy: new parameters and buffers, frozen, in the memory of the model's own."""
+    """The memo of a copy.deepcopy that copies everything but the numbers: for each tensor of the
+    model a new one, frozen, in the same memory."""
     tensors = {}
     for tensor in chain(model.parameters(), model.buffers()):
         shared = tensor.detach()

@@ -1,5 +1,6 @@
-"""Stems: images to a grid of patch embeddings. A hybrid is only another stem (Section 3.1):
-ResNetStem, beside its ResNet.
+"""The stem: images to a grid of patch embeddings (Eq. 1).
+
+A hybrid has another stem, ResNetStem in resnet.py (Section 3.1).
 
 Legend: B batch, C channels, P patch size, D width, (h, w) the grid of patches.
 """
@@ -10,7 +11,10 @@ from vitkit.models.init import lecun_normal_
 
 
 class Patches(nn.Module):
-    """x_p E of Eq. 1: cut the image into P x P patches and project each."""
+    """x_p E of Eq. 1: cut the image into P x P patches and project each.
+
+    A convolution whose stride is its kernel does both.
+    """
 
     def __init__(self, channels: int, patch: int, width: int):
         super().__init__()
@@ -23,21 +27,22 @@ class Patches(nn.Module):
         return self.project(images)
 
     def init_weights(self) -> None:
+        """Flax's default for a dense layer of the P·P·C numbers of a patch."""
         lecun_normal_(self.project.weight)
         nn.init.zeros_(self.project.bias)
 
 
 def check_images(images: Tensor, channels: int) -> None:
-    """Raise ValueError for what is no batch of normalised images of so many channels."""
+    """Raise ValueError for anything but a batch of normalised images of so many channels."""
     if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
         raise ValueError(
-            f"images must be floating point, normalised, of shape (batch, {channels}, height, width); "
-            f"these are {images.dtype} of shape {tuple(images.shape)}"
+            f"images must be floating point, normalised, of shape (batch, {channels}, height, "
+            f"width); these are {images.dtype} of shape {tuple(images.shape)}"
         )
 
 
 def check_divisible(images: Tensor, side: int) -> None:
-    """Raise ValueError for images that cannot be cut into squares of so many pixels a side."""
+    """Raise ValueError for images that cannot be cut into squares of `side` pixels."""
     height, width = images.shape[-2:]
     if height % side or width % side:
         raise ValueError(

@@ -1,7 +1,11 @@
-"""The Vision Transformer (Section 3.1), Equations 1 to 4 in order.
+"""The Vision Transformer (Section 3.1): Equations 1 to 4, in the paper's order.
 
-Legend: B batch, C channels, N patches, T tokens (N, plus the class token), D width, K classes,
-(h, w) the grid of patches, P patch size.
+Read `features` first: it is the whole model. Equation 1 is `embed`, Equations 2 and 3 are in
+block.py, attention in attention.py, and what the head reads (Equation 4) in pooling.py.
+
+Legend: B batch, C channels, P patch size, (h, w) the grid of patches, N = h·w patches, T tokens
+(the patches, and the class token and registers before them), Q the first tokens that the last block
+answers for, D width, L blocks, K classes.
 """
 
 from collections.abc import Callable
@@ -25,7 +29,7 @@ BLOCKS = {"full": Block, "axial": AxialBlock}
 
 
 class VisionTransformer(nn.Module):
-    """Images to class logits, by way of `embed`, `encoder` and the pooling, and `head`.
+    """Images to class logits, by way of `embed`, `encoder`, the pooling, and `head`.
 
     Build one with `create()`: the constructor only gives the parameters their shapes.
     """
@@ -34,15 +38,17 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
 
-        # Eq. 1: patches, the tokens before them, positions
-        if config.stem:
+        # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
+        if config.stem is None:
+            self.stem = Patches(config.channels, config.patch, config.width)
+        else:
             self.stem = ResNetStem(
                 config.channels, config.patch, config.width, config.stem, config.image
             )
-        else:
-            self.stem = Patches(config.channels, config.patch, config.width)
+
+        # Eq. 1: x_class, and E_pos
         self.cls = None
-        if config.prefix > config.registers:
+        if config.has_class_token:
             self.cls = nn.Parameter(torch.empty(1, 1, config.width))
         self.registers = None
         if config.registers:
@@ -50,47 +56,50 @@ class VisionTransformer(nn.Module):
         self.positions = build_positions(config)
         self.dropout = nn.Dropout(config.dropout)
 
-        # Eq. 2 and 3: L blocks; the rate of stochastic depth grows linearly
-        rates = [
-            config.stochastic_depth * i / max(config.depth - 1, 1) for i in range(config.depth)
-        ]
+        # Eq. 2 and 3: L blocks. The rate of stochastic depth grows linearly, from 0 at the first.
+        last = max(config.depth - 1, 1)
+        rates = [config.stochastic_depth * i / last for i in range(config.depth)]
         self.blocks = nn.ModuleList(BLOCKS[config.mixer](config, rate) for rate in rates)
 
-        # Eq. 4, and the head
+        # Eq. 4: LN, and y
         self.norm = nn.LayerNorm(config.width, config.eps)
         self.pool = POOL[config.pool](config)
+
+        # The head: one layer, with a hidden one before it in pre-training
         self.representation = None
         if config.representation:
             self.representation = nn.Linear(config.width, config.representation)
+        features = config.representation or config.width
         self.head = nn.Identity()
-        if config.classes:
-            head = DistilledHead if config.pool == "distilled" else nn.Linear
-            self.head = head(config.representation or config.width, config.classes)
+        if config.classes and config.pool == "distilled":
+            self.head = DistilledHead(features, config.classes)
+        elif config.classes:
+            self.head = nn.Linear(features, config.classes)
 
         # Activation checkpointing: keep only the blocks' inputs for the backward pass.
         self.recompute = False
-        # Made by for_inference: not to be trained or saved.
-        self.prepared = False
+        # Set by for_inference, whose models must be neither trained nor saved.
+        self.inference_only = False
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) normalised images -> (B, K) logits, or the features where there is no
-        head."""
+        """(B, C, H, W) normalised images -> (B, K) logits, or the features if there is no head."""
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, H, W) -> (B, D), and no more work than that needs.
+        """What the head reads: (B, C, H, W) -> (B, D).
 
-        With a class token the last block answers for that token alone. `pool="none"` gives
-        (B, T, D), "distilled" both tokens' states in a row, (B, 2·D); a representation layer makes
-        D its width.
+        With a class token the last block computes that token alone. `pool="none"` gives (B, T, D),
+        "distilled" the states of two tokens in a row, (B, 2·D); a representation layer makes D its
+        width.
         """
-        x = self.embed(images)  # Eq. 1          (B, T, D)
-        x = self.encoder(x, self.grid(images), queries=self.pool.queries)  # Eq. 2, 3, and LN
-        y = self.pool(x)  # Eq. 4          (B, D)
+        grid = self.grid(images)
+        z = self.embed(images)  # (B, T, D)  Eq. 1
+        z = self.encoder(z, grid, queries=self.pool.queries)  # (B, Q, D)  Eq. 2 and 3, L times; LN
+        y = self.pool(z)  # (B, D)     Eq. 4: the class token, the mean of the patches, or MAP
         if self.config.norm == "pooled":
-            y = self.norm(y)  # MAE, and timm with mean pooling
+            y = self.norm(y)  # MAE, and timm with mean pooling, normalise here
         if self.representation is not None:
-            y = torch.tanh(self.representation(y))  # the hidden layer of pre-training (Section 3.1)
+            y = torch.tanh(self.representation(y))  # the hidden layer of pre-training
         return y
 
     def encode(self, images: Tensor) -> Tensor:
@@ -98,70 +107,82 @@ class VisionTransformer(nn.Module):
         return self.encoder(self.embed(images), self.grid(images))
 
     def embed(self, images: Tensor) -> Tensor:
-        """Eq. 1: (B, C, H, W) normalised images -> (B, T, D) tokens with their positions."""
-        return self.add_positions(self.patch_embed(images), self.grid(images))
+        """Eq. 1: (B, C, H, W) normalised images -> (B, T, D), tokens with their positions."""
+        x = self.patch_embed(images)  # (B, N, D)  x_p E
+        return self.add_positions(x, self.grid(images))  # (B, T, D)  [x_class; x_p E] + E_pos
 
     def patch_embed(self, images: Tensor) -> Tensor:
         """x_p E of Eq. 1: (B, C, H, W) -> (B, N, D), in raster order, before anything is added.
 
-        Raises ValueError for images that are no normalised floating point numbers, or that cannot
+        Raises ValueError for images that are not normalised floating point numbers, or that cannot
         be cut into patches.
         """
         check_images(images, self.config.channels)
-        return self.stem(images).flatten(2).mT  # (B, D, h, w) -> (B, N, D)
+        x = self.stem(images)  # (B, D, h, w)
+        return x.flatten(2).mT  # (B, N, D)
 
     def add_positions(self, x: Tensor, grid: Grid) -> Tensor:
         """The rest of Eq. 1, [x_class; x_p E] + E_pos: (B, N, D) -> (B, T, D)."""
-        # Under autocast patches come in bfloat16; the stream of residuals stays as the weights are.
+        # Under autocast patches come in bfloat16; the residual stream keeps the weights' precision.
         x = x.to(self.norm.weight.dtype)
-        before = [token for token in (self.cls, self.registers) if token is not None]
-        if before:
-            batch = x.shape[0]  # not len(x), which an exporter takes for a constant
-            x = torch.cat([*(token.expand(batch, -1, -1) for token in before), x], 1)
-        else:
-            # Every block would inherit the transposed layout, and be up to a tenth slower.
-            x = x.contiguous()
-        if self.config.injected == "stem":
+        x = self.prepend_tokens(x)  # (B, T, D)
+        if self.config.resolved_inject == "stem":
             x = self.positions.add(x, grid)
         return self.dropout(x)
+
+    def prepend_tokens(self, x: Tensor) -> Tensor:
+        """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
+        tokens = [token for token in (self.cls, self.registers) if token is not None]
+        if not tokens:
+            # `.mT` left a transposed layout, which would make every block up to a tenth slower.
+            return x.contiguous()
+        batch = x.shape[0]  # not len(x), which an exporter takes for a constant
+        tokens = [token.expand(batch, -1, -1) for token in tokens]
+        return torch.cat([*tokens, x], 1)
 
     def encoder(
         self, x: Tensor, grid: Grid, mask: Tensor | None = None, queries: int | None = None
     ) -> Tensor:
-        """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4 where it is every token's.
+        """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4: (B, T, D) -> (B, T, D).
 
-        (B, T, D) -> (B, T, D), or with `queries` the final states of the first tokens only,
-        (B, Q, D). With positions that were added at the stem any part of an image's tokens will
-        do, as for masked autoencoders.
+        queries: how many of the first tokens are wanted, (B, Q, D); None for all. Saves most of the
+        last block's work.
 
         mask: bool, broadcast to (B, H, T, T), True where a token (row) may look at another
         (column): several images in one sequence, or images of several sizes in a batch.
+
+        If positions were added at the stem, some of an image's tokens will do, as in masked
+        autoencoders. If config.norm is "pooled", the LayerNorm comes after the pooling instead.
         """
         last = len(self.blocks) - 1
         for i, positions in enumerate(self.block_positions()):
-            block = self.run(self.blocks[i])
-            # Only the last block may leave tokens out: the next one asks for those of the others.
-            answered = None
+            # Every block reads all tokens of the one before, so only the last may leave some out.
+            block_queries = None
             if i == last:
-                answered = queries
-            x = positions.add(x, grid)  # nothing, if positions were added at the stem
-            in_attention = positions.within(grid)
-            x = block(x, grid=grid, positions=in_attention, mask=mask, queries=answered)
+                block_queries = queries
+            x = positions.add(x, grid)  # nothing, if they were added at the stem
+            block = self.with_checkpointing(self.blocks[i])
+            x = block(
+                x,
+                grid=grid,
+                positions=positions.in_attention(grid),
+                mask=mask,
+                queries=block_queries,
+            )
         if self.config.norm == "tokens":
             x = self.norm(x)
         return x
 
     def block_positions(self) -> list[nn.Module]:
-        """The positions that enter at each block; none where they were added before the first."""
-        if self.config.injected == "every":
+        """The positions that enter at each block; none if they were added at the stem."""
+        if self.config.resolved_inject == "every":
             return list(self.positions)
-        if self.config.injected == "shared":
+        if self.config.resolved_inject == "shared":
             return [self.positions] * len(self.blocks)
         return [NO_POSITIONS] * len(self.blocks)
 
-    def run(self, block: nn.Module) -> Callable[..., Tensor]:
-        """The block itself, or in training, if asked for, the block with activation
-        checkpointing."""
+    def with_checkpointing(self, block: nn.Module) -> Callable[..., Tensor]:
+        """The block, which is computed again in the backward pass if `recompute` asks for that."""
         if self.recompute and self.training:
             return partial(checkpoint, block, use_reentrant=False)
         return block
@@ -171,22 +192,26 @@ class VisionTransformer(nn.Module):
         return images.shape[-2] // self.config.stride, images.shape[-1] // self.config.stride
 
     def layer_of(self, name: str) -> int:
-        """The layer that a parameter belongs to, by its name: 0 is the embedding, then the blocks
-        from 1, L + 1 is what follows them."""
+        """The layer that a parameter belongs to, by its name.
+
+        0 is the embedding (Eq. 1), 1 to L are the blocks, L + 1 is what follows them.
+        """
         part, _, rest = name.partition(".")
-        if part == "blocks" or (part == "positions" and self.config.injected == "every"):
+        # With a table for every block, "positions.3.table" is the fourth block's.
+        if part == "blocks" or (part == "positions" and self.config.resolved_inject == "every"):
             return int(rest.partition(".")[0]) + 1
         if part in ("stem", "cls", "registers", "positions"):
             return 0
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:
-        """The official initialisation: zero class token and head, the rest by each module's
-        rule."""
+        """The official initialisation: class token and head of zeros, the rest by each module's
+        own."""
         if self.cls is not None:
             nn.init.zeros_(self.cls)
         if self.registers is not None:
-            nn.init.normal_(self.registers, std=0.02)  # as positions: they must not all be the same
+            # As positions: if they were all the same, they would stay the same.
+            nn.init.normal_(self.registers, std=0.02)
         if self.representation is not None:
             lecun_normal_(self.representation.weight)
             nn.init.zeros_(self.representation.bias)

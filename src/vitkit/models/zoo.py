@@ -1,30 +1,89 @@
-"""Names to configurations, as the paper and its sibling projects write them."""
+"""Names to configurations, as the paper and its sibling projects write them, and back."""
 
 import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
-from vitkit.models.ancestors import LeNetConfig
 from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
-from vitkit.models.config import SIZES, ViTConfig
+from vitkit.models.build import ModelConfig
+from vitkit.models.config import ViTConfig
+from vitkit.models.lenet import LeNetConfig
 
+# fmt: off
+SIZES = {
+    "mu": {"width": 32, "depth": 1, "mlp": 128, "heads": 2},
+    "Ti": {"width": 192, "depth": 12, "mlp": 768, "heads": 3},
+    "S": {"width": 384, "depth": 12, "mlp": 1536, "heads": 6},
+    "M": {"width": 512, "depth": 12, "mlp": 2048, "heads": 8},
+    "B": {"width": 768, "depth": 12, "mlp": 3072, "heads": 12},   # Table 1
+    "L": {"width": 1024, "depth": 24, "mlp": 4096, "heads": 16},  # Table 1
+    # Figure 4: B with all dimensions halved; the number of heads is our choice
+    "b": {"width": 384, "depth": 12, "mlp": 1536, "heads": 6},
+    "So400m": {"width": 1152, "depth": 27, "mlp": 4304, "heads": 16},
+    "H": {"width": 1280, "depth": 32, "mlp": 5120, "heads": 16},  # Table 1
+    "g": {"width": 1408, "depth": 40, "mlp": 6144, "heads": 16},
+    "g-opt": {"width": 1536, "depth": 40, "mlp": 6144, "heads": 16},
+    "G": {"width": 1664, "depth": 48, "mlp": 8192, "heads": 16},
+    "G-opt": {"width": 1536, "depth": 48, "mlp": 8192, "heads": 16},
+    "e": {"width": 1792, "depth": 56, "mlp": 15360, "heads": 16},
+}
+# The models that are listed. Any other patch size, depth of a ResNet and width works too.
 NAMES = [
-    *(
-        "mu/16 Ti/16 S/32 S/16 M/16 B/32 B/16 B/8 L/32 L/16 So400m/14 H/14 g/14 g-opt/14 G/14 G-opt/14 e/14 b/32".split()
-    ),
-    *("R+Ti/16 R26+S/32 R26+B/32 R50+B/32 R50+B/16 R50+L/32 R50+L/16".split()),
-    *("R50x1 R50x2 R101x1 R152x1 R152x2 R200x3".split()),  # Table 6
-    *(
-        "BiT-R50x1 BiT-R50x3 BiT-R101x1 BiT-R101x3 BiT-R152x2 BiT-R152x4".split()
-    ),  # those that were published
-    *("Axial-B/32 Axial-B/16 Axial-R50 Local-R50 Augmented-R50 BN-R50 LeNet-5".split()),
-]  # any other patch size, depth of ResNet and width works too
-_VIT = re.compile(
-    r"(?P<axial>Axial-)?((?P<resnet>R(?P<layers>\d+)?(x(?P<factor>\d+))?)\+)?(?P<size>[^/+]+)/(?P<patch>\d+)"
+    "mu/16", "Ti/16", "S/32", "S/16", "M/16", "B/32", "B/16", "B/8", "L/32", "L/16", "So400m/14",
+    "H/14", "g/14", "g-opt/14", "G/14", "G-opt/14", "e/14", "b/32",
+    "R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/32", "R50+B/16", "R50+L/32", "R50+L/16",
+    "R50x1", "R50x2", "R101x1", "R152x1", "R152x2", "R200x3",  # Table 6
+    "BiT-R50x1", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3", "BiT-R152x2", "BiT-R152x4",  # published
+    "Axial-B/32", "Axial-B/16", "Axial-R50", "Local-R50", "Augmented-R50", "BN-R50", "LeNet-5",
+]
+# fmt: on
+
+# "B/16", "R50x2+B/16", "R+Ti/16", "Axial-B/16"
+VIT_NAME = re.compile(
+    r"(?P<axial>Axial-)?"
+    r"((?P<resnet>R(?P<layers>\d+)?(x(?P<factor>\d+))?)\+)?"
+    r"(?P<size>[^/+]+)/(?P<patch>\d+)"
 )
-_RESNET = re.compile(
+# "R50x1", "BiT-R152x4", "Axial-R50"
+RESNET_NAME = re.compile(
     r"(?P<kind>BiT-|BN-|Axial-|Local-|Augmented-)?R(?P<layers>\d+)(x(?P<factor>\d+))?"
 )
+# What the first word of a ResNet's name changes of a Backbone.
+RESNET_KINDS = {
+    None: {},
+    "BiT-": {"order": "pre", **DIALECTS["bit"]},
+    "BN-": {
+        "norm": "batch",
+        "norm_eps": 1e-5,
+        "standardise": "none",
+        "padding": "even",
+        "pool": "even",
+    },
+    "Axial-": {"mixer": "axial"},
+    "Local-": {"mixer": "local"},
+    "Augmented-": {"mixer": "augmented"},
+}
+
+
+def named(name: str, **changes) -> ModelConfig:
+    """The configuration of any named model: `vit`'s, the ResNets and LeNet-5.
+
+    "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published
+    BiT (pre-activation), "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention for
+    3 x 3 convolutions (App. D.6), "Local-R50" local attention, "Augmented-R50" some attention
+    beside them. Raises ValueError for a name that does not exist.
+    """
+    if name == "LeNet-5":
+        return changed(LeNetConfig(), changes)
+    match = RESNET_NAME.fullmatch(name)
+    if not match or int(match["layers"]) not in UNITS:
+        return vit(name, **changes)
+    backbone = Backbone(
+        units=UNITS[int(match["layers"])],
+        width=float(match["factor"] or 1),
+        **RESNET_KINDS[match["kind"]],
+    )
+    return changed(ResNetConfig(backbone), changes)
 
 
 def vit(name: str, **changes) -> ViTConfig:
@@ -33,147 +92,141 @@ def vit(name: str, **changes) -> ViTConfig:
 
     A name is a size of Table 1 (or a later official one) and a patch size in pixels, as the paper
     writes it. "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and
-    columns (App. D.6). The image is 224 x 224 unless told, and a patch that does not divide 224
-    takes the multiple just below.
+    columns (App. D.6). The image is 224 x 224 unless told; if the patch does not divide 224, it is
+    the next smaller multiple. Raises ValueError for a name that does not exist.
     """
-    found = _VIT.fullmatch(name)
-    if not found or found["size"] not in SIZES or int(found["patch"]) < 1:
-        patch = name.partition("/")[2]
-        near = get_close_matches(name, [*NAMES, *(f"{s}/{patch or 16}" for s in SIZES)], 1, 0.3)
-        raise ValueError(
-            f"no model {name!r}{f'; did you mean {near[0]!r}' if near else ''}? A name is SIZE/PATCH, such as 'B/16'; "
-            f"sizes are {', '.join(SIZES)}"
-        )
-    patch, stem = int(found["patch"]), None
-    if found["resnet"]:
-        stem, patch = _hybrid(name, found["layers"], float(found["factor"] or 1), patch)
-    axial = {"mixer": "axial", "pool": "gap"} if found["axial"] else {}
-    stride = patch * (stem.stride if stem else 1)
+    match = VIT_NAME.fullmatch(name)
+    if not match or match["size"] not in SIZES or int(match["patch"]) < 1:
+        raise ValueError(no_such_model(name))
+    patch = int(match["patch"])
+    stem = None
+    stride = patch  # pixels along a token's side
+    if match["resnet"]:
+        stem = hybrid_stem(name, match["layers"], float(match["factor"] or 1), patch)
+        patch = patch_of_hybrid(stem, patch)
+        stride = patch * stem.stride
+    mixing = {}
+    if match["axial"]:
+        mixing = {"mixer": "axial", "pool": "gap"}
     config = ViTConfig(
-        **SIZES[found["size"]],
+        **SIZES[match["size"]],
         patch=patch,
         image=max(224 // stride, 1) * stride,
         stem=stem,
-        **axial,
+        **mixing,
     )
-    return _changed(config, changes)
+    return changed(config, changes)
 
 
-def _hybrid(name: str, layers: str | None, factor: float, total: int) -> tuple[Backbone, int]:
-    """The ResNet of a hybrid and the patch size on its feature map, from the pixels to a patch that
-    its name gives.
+def hybrid_stem(name: str, layers: str | None, width: float, pixels: int) -> Backbone:
+    """The ResNet of a hybrid, from its layers and the pixels to a patch that its name gives.
 
-    A multiple of 32 reads the last stage; another multiple of 16 a third stage that has the
-    fourth's units too, so that no layer is lost. "R" alone is the root, whose name counts its
-    convolution's stride only: R+Ti/16 has patches of 8, and 32 pixels to a patch.
+    A multiple of 32 pixels reads the last stage. Another multiple of 16 reads a third stage that
+    has the fourth's units too, so that no layer is lost. "R" alone is the root without stages.
     """
-    if layers is None and total % 2 == 0:
-        return Backbone(units=(), width=factor), total // 2
-    if layers is None or int(layers) not in UNITS or total % 16:
+    if layers is None and pixels % 2 == 0:
+        return Backbone(units=(), width=width)
+    if layers is None or int(layers) not in UNITS or pixels % 16:
         raise ValueError(
-            f"no hybrid {name!r}: its ResNet has {', '.join(map(str, UNITS))} layers and its patches are multiples of 16, as "
-            "in 'R50+B/32', or it is a root alone with even patches, as in 'R+Ti/16'"
+            f"no hybrid {name!r}: its ResNet has {', '.join(map(str, UNITS))} layers and its "
+            "patches are multiples of 16, as in 'R50+B/32', or it is a root alone with even "
+            "patches, as in 'R+Ti/16'"
         )
     units = UNITS[int(layers)]
-    if total % 32 == 0:
-        return Backbone(units=units, width=factor), total // 32
-    return Backbone(units=(*units[:2], units[2] + units[3]), width=factor), total // 16
+    if pixels % 32:
+        units = three_stages(units)
+    return Backbone(units=units, width=width)
 
 
-def named(name: str, **changes) -> ViTConfig | ResNetConfig | LeNetConfig:
-    """The configuration of any named model: `vit`'s, and the ResNets.
+def patch_of_hybrid(stem: Backbone, pixels: int) -> int:
+    """The patch size on a ResNet's last feature map, from the pixels to a patch that a name gives.
 
-    "R50x1" is the ResNet of the hybrids with a head (post-activation), "BiT-R50x1" the published
-    BiT (pre-activation), "BN-R50" the plain one with BatchNorm. "Axial-R50" has axial attention for
-    3 x 3 convolutions (App. D.6), "Local-R50" local attention, "Augmented-R50" some attention
-    beside them. "LeNet-5" is where it began.
+    The name of a root alone counts its convolution's stride, 2, and not its pooling's: R+Ti/16 has
+    patches of 8, and 32 pixels to a patch.
     """
-    if name == "LeNet-5":
-        return _changed(LeNetConfig(), changes)
-    found = _RESNET.fullmatch(name)
-    if not found or int(found["layers"]) not in UNITS:
-        return vit(name, **changes)
-    settings = {
-        None: {},
-        "BiT-": {"order": "pre", **DIALECTS["bit"]},
-        "BN-": {
-            "norm": "batch",
-            "norm_eps": 1e-5,
-            "standardise": "none",
-            "padding": "even",
-            "pool": "even",
-        },
-        "Axial-": {"mixer": "axial"},
-        "Local-": {"mixer": "local"},
-        "Augmented-": {"mixer": "augmented"},
-    }[found["kind"]]
-    backbone = Backbone(
-        units=UNITS[int(found["layers"])], width=float(found["factor"] or 1), **settings
+    if not stem.units:
+        return pixels // 2
+    return pixels // stem.stride
+
+
+def three_stages(units: tuple[int, ...]) -> tuple[int, ...]:
+    """The units of a ResNet with the fourth stage's in the third: (3, 4, 6, 3) -> (3, 4, 9)."""
+    return (*units[:2], units[2] + units[3])
+
+
+def no_such_model(name: str) -> str:
+    """The message for a name that does not exist, with the nearest one that does."""
+    patch = name.partition("/")[2] or 16
+    candidates = [*NAMES, *(f"{size}/{patch}" for size in SIZES)]
+    near = get_close_matches(name, candidates, 1, 0.3)
+    question = ""
+    if near:
+        question = f"; did you mean {near[0]!r}"
+    return (
+        f"no model {name!r}{question}? A name is SIZE/PATCH, such as 'B/16'; sizes are "
+        f"{', '.join(SIZES)}"
     )
-    return _changed(ResNetConfig(backbone), changes)
 
 
-def called(config: ViTConfig | ResNetConfig | LeNetConfig) -> str:
+def changed(config: ModelConfig, changes: dict) -> ModelConfig:
+    """The configuration with other values of some settings. Raises ValueError for an unknown one,
+    with the nearest that exists."""
+    known = [field.name for field in fields(config)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        near = get_close_matches(unknown[0], known, 1)
+        question = ""
+        if near:
+            question = f"; did you mean {near[0]!r}?"
+        raise ValueError(f"no setting {unknown[0]!r}{question}")
+    return replace(config, **changes)
+
+
+def called(config: ModelConfig) -> str:
     """What people call an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
 
     The way back from `named`, as far as there is one.
     """
-    return NAME_OF[type(config)](config)
+    if isinstance(config, LeNetConfig):
+        return "LeNet-5"
+    if isinstance(config, ResNetConfig):
+        return backbone_name(config.backbone)
+    if config.stem is None:
+        return vit_name(config)
+    below = backbone_name(config.stem).removesuffix("x1")
+    return f"{below}+{vit_name(config)}"
 
 
-def _vit_name(config: ViTConfig) -> str:
-    shape = {key: getattr(config, key) for key in ("width", "depth", "mlp", "heads")}
-    kind = "Axial-ViT" if config.mixer == "axial" else "ViT"
+def vit_name(config: ViTConfig) -> str:
+    """ViT-B/16 and its like, or a description of a shape that has no name."""
+    kind = "ViT"
+    if config.mixer == "axial":
+        kind = "Axial-ViT"
     patch = config.stride
     if config.stem and not config.stem.units:
-        patch //= 2  # as R+Ti/16 is named
-    name = f"{kind} of {', '.join(f'{key} {value}' for key, value in shape.items())}, patch {patch}"
+        patch //= 2  # as R+Ti/16 is named: see patch_of_hybrid
+    shape = {name: getattr(config, name) for name in ("width", "depth", "mlp", "heads")}
     for size, values in SIZES.items():
         if values == shape:
-            name = f"{kind}-{size}/{patch}"
-            break
-    if config.stem:
-        name = f"{_backbone_name(config.stem).removesuffix('x1')}+{name}"
-    return name
+            return f"{kind}-{size}/{patch}"
+    description = ", ".join(f"{name} {value}" for name, value in shape.items())
+    return f"{kind} of {description}, patch {patch}"
 
 
-def _backbone_name(backbone: Backbone) -> str:
+def backbone_name(backbone: Backbone) -> str:
     """R50x1 and its like, or the units of each stage if that has no name: ResNet(1,2)x0.5."""
-    kind = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}
-    prefix = kind[backbone.mixer]
+    prefixes = {"conv": "", "axial": "Axial-", "local": "Local-", "augmented": "Augmented-"}
+    prefix = prefixes[backbone.mixer]
     if backbone.norm == "batch":
         prefix += "BN-"
     elif backbone.order == "pre":
         prefix += "BiT-"
 
-    layers = {(): ""}
+    layers = {(): ""}  # the root alone is "R"
     for number, units in UNITS.items():
-        layers[*units[:2], units[2] + units[3]] = number  # a hybrid's, with three stages
         layers[units] = number
+        layers[three_stages(units)] = number
     name = f"ResNet({','.join(map(str, backbone.units))})"
     if backbone.units in layers:
         name = f"R{layers[backbone.units]}"
     return f"{prefix}{name}x{backbone.width:g}"
-
-
-def _resnet_name(config: ResNetConfig) -> str:
-    return _backbone_name(config.backbone)
-
-
-def _lenet_name(config: LeNetConfig) -> str:
-    return "LeNet-5"
-
-
-NAME_OF = {ViTConfig: _vit_name, ResNetConfig: _resnet_name, LeNetConfig: _lenet_name}
-
-
-def _changed(
-    config: ViTConfig | ResNetConfig | LeNetConfig, changes: dict
-) -> ViTConfig | ResNetConfig | LeNetConfig:
-    known = [field.name for field in fields(config)]
-    if unknown := [key for key in changes if key not in known]:
-        near = get_close_matches(unknown[0], known, 1)
-        raise ValueError(
-            f"no setting {unknown[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-        )
-    return replace(config, **changes)

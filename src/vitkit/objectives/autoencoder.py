@@ -82,7 +82,7 @@ class MaskedAutoencoderLearner(Learner):
         self.objective = objective
         self.preprocessing = preprocessing
         config = model.config
-        if config.injected != "stem" or config.mixer != "full":
+        if config.resolved_inject != "stem" or config.mixer != "full":
             raise ValueError(
                 f"{config.mixer} attention with {config.positions} positions needs every patch, "
                 "and an autoencoder shows the "

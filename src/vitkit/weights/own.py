@@ -10,7 +10,7 @@ from vitkit.weights.rules import gist
 def check_own_weights(model: nn.Module) -> None:
     """Raises ValueError for a model that was made for inference, and for one that something else
     wrapped or changed."""
-    if getattr(model, "prepared", False):
+    if getattr(model, "inference_only", False):
         raise ValueError("the model was made for inference; save the one it was made from")
     if not isinstance(model, Model):
         raise ValueError(

@@ -111,8 +111,8 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
 
 def rules(config: ViTConfig) -> list[Rule]:
     """The table of rules."""
-    without_position = config.prefix - config.position_rows
-    positions = position_table(config.position_rows, without_position, prod(config.grid))
+    without_position = config.prefix_without_position
+    positions = position_table(config.prefix_with_position, without_position, prod(config.grid))
     table = [
         *layer("stem.project", "conv_proj"),
         rule("cls", "class_token"),

@@ -49,11 +49,11 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
         arguments["act_layer"] = "gelu_tanh"
     if config.pool == "distilled":  # VisionTransformerDistilled has none of the other arguments
         return "deit_base_distilled_patch16_224", arguments
-    arguments["class_token"] = config.prefix > config.registers
+    arguments["class_token"] = config.has_class_token
     arguments["global_pool"] = POOLS[config.pool]
     arguments["fc_norm"] = config.norm == "pooled"
     arguments["reg_tokens"] = config.registers
-    arguments["no_embed_class"] = config.prefix > 0 and config.position_rows == 0
+    arguments["no_embed_class"] = config.prefix > 0 and config.prefix_with_position == 0
     if config.layer_scale is not None:
         arguments["init_values"] = config.layer_scale
     return _name(config), arguments

@@ -33,14 +33,14 @@ def rules(config: ViTConfig) -> list[Rule]:
 
     # Tokens and positions. Before the patches come a class token and registers (config.prefix of
     # them); timm has a position for each, or for none (no_embed_class), but DeiT's always for each.
-    if config.prefix > config.registers:
+    if config.has_class_token:
         table.append(rule("cls", "cls_token"))
     if config.registers:
         table.append(rule("registers", "registers"))
     without_position = 0
-    if config.position_rows or config.pool == "distilled":
-        without_position = config.prefix - config.position_rows
-    positions = position_table(config.position_rows, without_position, prod(config.grid))
+    if config.prefix_with_position or config.pool == "distilled":
+        without_position = config.prefix_without_position
+    positions = position_table(config.prefix_with_position, without_position, prod(config.grid))
     table.append(rule("positions.table", "pos_embed", transform=positions))
 
     # Encoder; the norm is called otherwise after the pooling
@@ -101,7 +101,9 @@ def cannot(config: ViTConfig) -> list[str]:
     """What timm cannot express of a model."""
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
-    unread_token = config.registers == 1 and config.pool == "token" and config.position_rows == 0
+    unread_token = (
+        config.registers == 1 and config.pool == "token" and config.prefix_with_position == 0
+    )
     return beyond_vit(config, stems=True) + reasons(
         {
             "a ResNet stem that none of its hybrids has": other_stem,
