@@ -168,7 +168,7 @@ def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
 
 
 def test_an_index_holds_millions_of_names(tmp_path, cache):
-    building = tar_index.Building(
+    building = tar_index.IndexBuilder(
         [str(shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar"))], Columns()
     )
     names = Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
@@ -533,8 +533,8 @@ def test_a_row_may_not_name_any_file(hub, tmp_path):
 class Synthetic:
     """A store of ten million pictures of one pixel, in 10,000 chunks or none."""
 
-    def __init__(self, together: int):
-        self.together = together
+    def __init__(self, chunks_in_window: int):
+        self.chunks_in_window = chunks_in_window
 
     def read(self, row: int) -> np.ndarray:
         return np.full((1, 1), row % 251, np.uint8)
@@ -546,16 +546,18 @@ class Synthetic:
         """Nothing to do."""
 
     def chunks(self, rows: np.ndarray):
-        return (rows // 1000, self.together) if self.together else None
+        return (rows // 1000, self.chunks_in_window) if self.chunks_in_window else None
 
 
-@pytest.mark.parametrize("merge_parts", [0, 16])
-def test_ten_million_examples_start_in_seconds_in_bounded_memory(together):
+@pytest.mark.parametrize("chunks_in_window", [0, 16])
+def test_ten_million_examples_start_in_seconds_in_bounded_memory(chunks_in_window):
     count, began = 10_000_000, time.perf_counter()
     tracemalloc.start()  # numpy counts there too
     targets = np.arange(count) * 7919 % 1000
-    source = Source(Synthetic(together), np.arange(count), targets, tuple(map(str, range(1000))))
-    if not together:
+    source = Source(
+        Synthetic(chunks_in_window), np.arange(count), targets, tuple(map(str, range(1000)))
+    )
+    if not chunks_in_window:
         _, test = stratified(targets, 0.2, 0)
         assert len(test) == 2_000_000 and (np.bincount(targets[test]) == 2000).all()
     batches = train_batches(

@@ -1,4 +1,7 @@
-"""Kinds of data sets, one file each. A new one is a file in this room and a line in a table: here, or SHARDED in shards.py."""
+"""Kinds of data sets, one file each.
+
+A new one is a file in this room and a line in a table: FORMATS here, or SHARDED in shards.py.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +14,8 @@ from vitkit.data.formats.manifest import read_manifest
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.tables import Columns, Table
 
-# Each reads what a path, an address or a name stands for, or returns None if that is another kind. The first that reads
-# it counts: a folder of shards is no folder of images.
+# Each reads what a path, an address or a name stands for, or returns None if that is of another kind. The first that can
+# read it does: a folder of shards is no folder of images.
 FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_digits,
     read_hub,
@@ -34,6 +37,8 @@ def read_table(where: str, columns: Columns) -> Table:
         raise ValueError(
             f"{where} is no {known} or {SUFFIXES[-1]} file; give one, or a folder of images"
         )
-    names = named_beside(where)
-    nearby = f"; beside it there are {', '.join(names)}" if names else ""
-    raise ValueError(f"there is no folder, file or data set {where!r}{nearby}")
+    message = f"there is no folder, file or data set {where!r}"
+    nearby = named_beside(where)
+    if nearby:
+        message += f"; beside it there are {', '.join(nearby)}"
+    raise ValueError(message)

@@ -12,17 +12,17 @@ def column_labels(column) -> np.ndarray | Lists | list:
     kind = column.type
     if column.null_count:
         return column.to_pylist()
-    if _small_integer(kind):
+    if _fits_int64(kind):
         return np.asarray(column).astype(np.int64)
     if pa.types.is_floating(kind):
         return np.asarray(column).astype(np.float64)
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not listed or not _small_integer(kind.value_type):
-        return column.to_pylist()
-    return _integer_lists(column)
+    if listed and _fits_int64(kind.value_type):
+        return _integer_lists(column)
+    return column.to_pylist()
 
 
-def _small_integer(kind) -> bool:
+def _fits_int64(kind) -> bool:
     """Whether all values of an arrow type fit into int64."""
     import pyarrow as pa
 
@@ -30,30 +30,38 @@ def _small_integer(kind) -> bool:
 
 
 def _integer_lists(column) -> Lists | list:
+    """A column of lists of integers as Lists; as Python's lists if a value is missing in one."""
     import pyarrow as pa
 
+    # They begin with an empty array, as a column may have no chunks.
+    values = [np.zeros(0, np.int64)]
+    counts = [np.zeros(0, np.int64)]
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    values = [chunk.flatten() for chunk in chunks]
-    if any(part.null_count for part in values):
-        return column.to_pylist()
-    counts = [np.asarray(chunk.value_lengths()) for chunk in chunks]
-    flat = [np.asarray(part).astype(np.int64) for part in values]
-    nothing = np.zeros(0, np.int64)
-    ends = np.cumsum(np.concatenate([nothing, *counts]), dtype=np.int64)
-    return Lists(np.concatenate([nothing, *flat]), ends)
+    for chunk in chunks:
+        flat = chunk.flatten()
+        if flat.null_count:
+            return column.to_pylist()
+        values.append(np.asarray(flat).astype(np.int64))
+        counts.append(np.asarray(chunk.value_lengths()))
+    ends = np.cumsum(np.concatenate(counts), dtype=np.int64)
+    return Lists(np.concatenate(values), ends)
 
 
 def class_names(feature) -> tuple[str, ...] | None:
-    """Names of the classes, from how `datasets` describes a column of one class or of a list of them; None without any."""
-    if isinstance(feature, list):  # as older versions wrote a list
-        feature = {"feature": feature[0] if feature else None}
+    """Names of the classes, from how `datasets` describes a column of one class or of a list of them; None without any.
+
+    A list is described as {"feature": what it holds}, and was by older versions as [what it holds].
+    """
+    if isinstance(feature, list):
+        return class_names(feature[0]) if feature else None
     if not isinstance(feature, dict):
         return None
-    inner = feature.get("feature")
-    if inner is not None:
-        return class_names(inner)
+    if feature.get("feature") is not None:
+        return class_names(feature["feature"])
     names = feature.get("names")
-    return tuple(map(str, names)) if isinstance(names, list) else None
+    if not isinstance(names, list):
+        return None
+    return tuple(str(name) for name in names)
 
 
 def holds(feature, kind: str) -> bool:

@@ -17,6 +17,7 @@ def read_digits(where: str, columns: Columns) -> Table | None:
     digits = load_digits()
     images = (digits.images * (255 / 16)).round().astype(np.uint8)
     parts = np.full(len(images), "train", dtype=object)
-    parts[stratified(digits.target, TEST_SHARE, seed=0)[1]] = "test"
+    _, test_rows = stratified(digits.target, TEST_SHARE, seed=0)
+    parts[test_rows] = "test"
     labels = as_labels(digits.target.astype(np.int64), where, columns.target)
     return Table(Arrays("digits", images), labels, parts, tuple("0123456789"), ())

@@ -24,39 +24,51 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
 
     Links are followed, each folder once. Raises ValueError for a folder that may not be read.
     """
-    names, left_out, seen = [], Counter(), set()
+    names = []
+    left_out = Counter()
+    visited = set()
 
     def fail(error: OSError):
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     for folder, inner, files in os.walk(root, onerror=fail, followlinks=True):
+        # A link may lead back up, or to a folder that was visited: os.walk goes into what is left in `inner`.
         state = Path(folder).stat()
-        if (state.st_dev, state.st_ino) in seen:  # a link back up, or to a folder that was seen
+        if (state.st_dev, state.st_ino) in visited:
             inner.clear()
             continue
-        seen.add((state.st_dev, state.st_ino))
-        left_out["hidden folders"] += sum(name.startswith(HIDDEN) for name in inner)
-        inner[:] = sorted(name for name in inner if not name.startswith(HIDDEN))
-        at = Path(folder).relative_to(root).as_posix()
-        prefix = "" if at == "." else at + "/"
+        visited.add((state.st_dev, state.st_ino))
+        shown = sorted(name for name in inner if not name.startswith(HIDDEN))
+        left_out["hidden folders"] += len(inner) - len(shown)
+        inner[:] = shown
+
+        # Its files, by their names below the root.
+        prefix = "" if folder == str(root) else f"{Path(folder).relative_to(root).as_posix()}/"
         for name in files:
-            suffix = "." + name.rpartition(".")[2].lower() if "." in name else "suffixless"
+            suffix = _suffix(name)
             if name.startswith("."):
                 left_out["hidden files"] += 1
             elif suffix in SUFFIXES:
                 names.append(prefix + name)
             else:
-                left_out[f"{suffix} files"] += 1
-    return sorted(names), +left_out
+                left_out[f"{suffix or 'suffixless'} files"] += 1
+    return sorted(names), +left_out  # without zeros
+
+
+def _suffix(name: str) -> str:
+    """The ending of a file's name, in small letters: ".jpg"; "" if there is none."""
+    _, dot, ending = name.rpartition(".")
+    return (dot + ending).lower() if dot else ""
 
 
 def folder_of_images(root: Path) -> str:
     """The first folder in this one that images lie in or below; "" if there is none."""
     for folder in sorted(root.glob("[!.]*/")):
-        if folder.is_dir() and not folder.name.startswith(HIDDEN):
-            for _, _, files in os.walk(folder):
-                if any(Path(file).suffix.lower() in SUFFIXES for file in files):
-                    return folder.name
+        if not folder.is_dir() or folder.name.startswith(HIDDEN):
+            continue
+        for _, _, files in os.walk(folder):
+            if any(Path(file).suffix.lower() in SUFFIXES for file in files):
+                return folder.name
     return ""
 
 
@@ -79,33 +91,35 @@ def read_folder(where: str, columns: Columns) -> Table | None:
     labelled = columns.target != "none" and _has_classes(paths)
     if not labelled and columns.target not in ("auto", "none"):
         raise ValueError(
-            f"{root} holds {len(names)} images but no class folders; expected {_example(root, paths)}/CLASS/IMAGE"
+            f"{root} holds {len(names)} images but no class folders; "
+            f"expected {_example(root, paths)}/CLASS/IMAGE"
         )
     divided = any(len(path) > 1 + labelled and path[0].lower() in PARTS for path in paths)
-    depth = divided + labelled
-    _refuse_strangers(root, paths, divided)
+    if divided:
+        _refuse_other_folders(root, paths)
+    depth = divided + labelled  # how many folders an image lies in: its part, its class
 
     # Images that lie deep enough belong to the data set.
-    rows = [i for i, path in enumerate(paths) if len(path) > depth]
-    if len(rows) < len(paths):
+    inside = [path for path in paths if len(path) > depth]
+    if len(inside) < len(paths):
         outside = "images outside every class folder" if labelled else "images outside every part"
-        left_out[outside] = len(paths) - len(rows)
-    parts = ["" for _ in rows]
+        left_out[outside] = len(paths) - len(inside)
+    parts = [""] * len(inside)
     if divided:
-        parts = [PARTS[paths[i][0].lower()] for i in rows]
-        _refuse_synonyms(root, {paths[i][0] for i in rows}, len(set(parts)))
+        parts = [PARTS[path[0].lower()] for path in inside]
+        _refuse_synonyms(root, {path[0] for path in inside}, len(set(parts)))
 
     # Their labels, and what the user should know.
     notes = _note_left_out(left_out)
     labels = None
     if labelled:
-        labels = np.array([paths[i][depth - 1] for i in rows], dtype=object)
+        labels = np.array([path[depth - 1] for path in inside], dtype=object)
         if columns.target in ("classes", "number"):
             labels = as_labels(labels, str(root), columns.target)
-        notes += _note_empty(root, {"/".join(paths[i][:depth]) for i in rows}, depth)
+        notes += _note_empty(root, {"/".join(path[:depth]) for path in inside}, depth)
     else:
         notes += [f"{root} has no class folders that are read, so its images are unlabelled"]
-    files = Files.of(root, [names[i] for i in rows])
+    files = Files.of(root, ["/".join(path) for path in inside])
     return Table(files, labels, np.array(parts, dtype=object), None, tuple(notes))
 
 
@@ -123,13 +137,15 @@ def _example(root: Path, paths: list[list[str]]) -> str:
     return f"{root.name}/{inner[0]}" if inner else root.name
 
 
-def _refuse_strangers(root: Path, paths: list[list[str]], divided: bool) -> None:
+def _refuse_other_folders(root: Path, paths: list[list[str]]) -> None:
     """Raises ValueError for folders that stand beside train, val and test and are none of them."""
-    strangers = {path[0] for path in paths if len(path) > 1 and path[0].lower() not in PARTS}
-    if divided and strangers:
+    folders = {path[0] for path in paths if len(path) > 1}
+    others = sorted(folder for folder in folders if folder.lower() not in PARTS)
+    if others:
         raise ValueError(
-            f"{root} is divided into parts, but {', '.join(sorted(strangers)[:5])} is none of {', '.join(PARTS)}; move the "
-            f"images in it elsewhere, or give a folder that holds classes only"
+            f"{root} is divided into parts, but {', '.join(others[:5])} is none of "
+            f"{', '.join(PARTS)}; move the images in it elsewhere, or give a folder that holds "
+            f"classes only"
         )
 
 
@@ -137,22 +153,27 @@ def _refuse_synonyms(root: Path, folders: set[str], parts: int) -> None:
     """Raises ValueError where two folders are the same part under two names."""
     if len(folders) > parts:
         raise ValueError(
-            f"{root} holds the same part under two names ({', '.join(sorted(folders))}); merge or rename them"
+            f"{root} holds the same part under two names ({', '.join(sorted(folders))}); "
+            f"merge or rename them"
         )
 
 
 def _note_left_out(left_out: Counter) -> list[str]:
     if not left_out:
         return []
-    return [f"left out: {', '.join(f'{n:,} {kind}' for kind, n in sorted(left_out.items()))}"]
+    counts = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
+    return [f"left out: {', '.join(counts)}"]
 
 
 def _note_empty(root: Path, full: set[str], depth: int) -> list[str]:
     """A note on class folders that hold no image: they are no class."""
-    paths = [path for path in root.glob("/".join("*" * depth)) if path.is_dir()]
-    folders = {path.relative_to(root).as_posix() for path in paths}
-    hidden = {name for name in folders if any(part.startswith(HIDDEN) for part in name.split("/"))}
-    empty = sorted(folders - full - hidden)
+    empty = []
+    for path in root.glob("/".join("*" * depth)):
+        inner = path.relative_to(root)
+        hidden = any(name.startswith(HIDDEN) for name in inner.parts)
+        if path.is_dir() and not hidden and inner.as_posix() not in full:
+            empty.append(inner.as_posix())
+    empty.sort()
     if not empty:
         return []
     more = ", ..." if len(empty) > 5 else ""

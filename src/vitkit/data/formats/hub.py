@@ -31,22 +31,24 @@ class HubRows:
 
     def read(self, row: int) -> bytes:
         """The image's bytes. Raises BadImage for a row that has none."""
-        table, at = self._table_and_row(row)
-        value = self.tables[table][at][self.column]
-        data = value.get("bytes") if isinstance(value, dict) else value
-        if not data and isinstance(value, dict) and value.get("path"):
-            data = self._file(value["path"], row)
+        table, table_row = self._table_and_row(row)
+        value = self.tables[table][table_row][self.column]
+        data = value
+        if isinstance(value, dict):
+            data = value.get("bytes")
+            if not data and value.get("path"):
+                data = self._file(value["path"], row)
         if not data:
             raise BadImage(f"{self.name(row)} has no image: column {self.column!r} is empty there")
         return data
 
     def name(self, row: int) -> str:
-        table, at = self._table_and_row(row)
-        return f"{self.title} {self.tables[table].split or ''} row {at}"
+        table, table_row = self._table_and_row(row)
+        return f"{self.title} {self.tables[table].split or ''} row {table_row}"
 
     def identity(self, row: int) -> str:
-        table, at = self._table_and_row(row)
-        return f"{self.tables[table].split or ''} row {at} {self._sizes[table]}"
+        table, table_row = self._table_and_row(row)
+        return f"{self.tables[table].split or ''} row {table_row} {self._sizes[table]}"
 
     @cached_property
     def _sizes(self) -> list[int]:
@@ -103,37 +105,37 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     # Which columns matter.
     first = next(iter(splits.values()))
     features = first.features.to_dict()
-    described = {
-        kind: [name for name, feature in features.items() if holds(feature, kind)]
-        for kind in ("Image", "ClassLabel")
-    }
+    image_columns = [name for name, feature in features.items() if holds(feature, "Image")]
+    class_columns = [name for name, feature in features.items() if holds(feature, "ClassLabel")]
     try:
-        image = image_column(columns, list(features), IMAGE, described["Image"])
-        label = label_column(columns, list(features), described["ClassLabel"])
+        image = image_column(columns, list(features), IMAGE, image_columns)
+        label = label_column(columns, list(features), class_columns)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
-    # Images as they were stored, and their labels.
-    if image in described["Image"]:
+    # Images as they were stored.
+    if image in image_columns:
         encoded = datasets.Image(decode=False)
         splits = {name: split.cast_column(image, encoded) for name, split in splits.items()}
     counts = [len(split) for split in splits.values()]
     tables = tuple(split.select_columns([image]) for split in splits.values())
-    store = HubRows(where, tables, image, np.cumsum([0, *counts[:-1]]))
-    rows = np.repeat(np.array(parts, dtype=object), counts)
+    store = HubRows(where, tables, image, firsts=np.cumsum([0, *counts[:-1]]))
+    part_of_row = np.repeat(np.array(parts, dtype=object), counts)
+
+    # Their labels.
     if label is None:
         if columns.target != "none":
             notes += (unlabelled(where, list(features)),)
-        return Table(store, None, rows, None, notes)
-    read = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
-    labels = as_labels(concatenate_values(read), where, columns.target)
-    return Table(store, labels, rows, class_names(features[label]), notes)
+        return Table(store, None, part_of_row, None, notes)
+    values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
+    labels = as_labels(concatenate_values(values), where, columns.target)
+    return Table(store, labels, part_of_row, class_names(features[label]), notes)
 
 
 def _parts(splits: dict[str, Any]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
     """The splits that are used, the part that each is, and a note on those that are left out."""
     parts = [PARTS.get(name.lower(), "") for name in splits]
-    if not any(parts) or "" not in parts:
+    if not any(parts) or all(parts):
         return splits, parts, ()
     others = [name for name, part in zip(splits, parts, strict=True) if not part]
     note = f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}"
@@ -153,4 +155,6 @@ def _load(datasets, where: str) -> dict[str, Any]:
     except Exception as error:  # of the hub, the network, the disk, pyarrow
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise ValueError(f"{where} cannot be opened: {reason}") from error
-    return dict(loaded) if isinstance(loaded, dict) else {"": loaded}
+    if isinstance(loaded, dict):
+        return dict(loaded)
+    return {"": loaded}

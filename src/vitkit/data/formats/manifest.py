@@ -16,8 +16,8 @@ from vitkit.data.stores import Files
 from vitkit.data.tables import PATH, Columns, Table, image_column, label_column, unlabelled
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+# A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker than pathlib.
 _NAME = r"[^./\\:\0][^/\\:\0]*"
-# A path that cannot lead anywhere else: most are, and pathlib takes its time
 _PLAIN = re.compile(rf"{_NAME}(?:/{_NAME})*")
 
 
@@ -43,7 +43,10 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
 
 
 def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
-    """Of every row only path, label and split stay in memory: a dictionary each would be gigabytes of millions."""
+    """The table of a manifest's rows.
+
+    Of every row only path, label and split stay in memory: dictionaries of millions of rows would be gigabytes.
+    """
     first = next(rows, None)
     if first is None:
         raise ValueError(f"{path} has no rows")
@@ -58,33 +61,44 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     split = next((name for name in present if name.lower() == "split"), None)
 
     # What they hold.
-    names, labels, parts = [], [], []
+    names = []
+    values = []
+    splits = []
     for number, row in enumerate(chain([first], rows)):
         if image not in row or (label is not None and label not in row):
             raise ValueError(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
             )
-        names.append(_inside(row[image], path.parent, f"{path} row {number}"))
+        names.append(_relative(row[image], path.parent, f"{path} row {number}"))
         if label is not None:
-            labels.append(_once(row[label]))
+            values.append(_interned(row[label]))
         if split is not None:
-            parts.append(_once(row.get(split)))
+            splits.append(_interned(row.get(split)))
     if not Path(path.parent, names[0]).exists():
         raise ValueError(
-            f"{path} row 0 names {names[0]!r}, and there is no such file in {path.parent or '.'}; paths start there"
+            f"{path} row 0 names {names[0]!r}, and there is no such file in {path.parent or '.'}; "
+            f"paths start there"
         )
 
-    parts = as_parts(parts, str(path)) if split else np.full(len(names), "", dtype=object)
+    # The files, their parts and their labels.
     files = Files.of(path.parent, names)
-    if label is None:
-        notes = () if columns.target == "none" else (unlabelled(str(path), present),)
-        return Table(files, None, parts, None, notes)
-    return Table(files, as_labels(labels, str(path), columns.target), parts, None, ())
+    parts = np.full(len(names), "", dtype=object)
+    if split is not None:
+        parts = as_parts(splits, str(path))
+    if label is not None:
+        labels = as_labels(values, str(path), columns.target)
+        return Table(files, labels, parts, None, ())
+    notes = ()
+    if columns.target != "none":
+        notes = (unlabelled(str(path), present),)
+    return Table(files, None, parts, None, notes)
 
 
-def _once(value):
-    """The same value; text that comes a million times is kept once."""
-    return sys.intern(value) if isinstance(value, str) else value
+def _interned(value):
+    """The same value; text that comes a million times is in memory once."""
+    if isinstance(value, str):
+        return sys.intern(value)
+    return value
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -102,7 +116,8 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
                     continue
                 if len(line) != len(names):
                     raise ValueError(
-                        f"{path} line {lines.line_num} has {len(line)} fields, the first line {len(names)}"
+                        f"{path} line {lines.line_num} has {len(line)} fields, "
+                        f"the first line {len(names)}"
                     )
                 yield dict(zip(names, map(str.strip, line), strict=True))
         except csv.Error as error:
@@ -120,12 +135,13 @@ def _json_rows(path: Path) -> Iterator[dict]:
                 raise ValueError(f"{path} line {number} is not JSON: {error}") from None
             if not isinstance(row, dict) or not row:
                 raise ValueError(
-                    f'{path} line {number} is no object; expected {{"image": "a.jpg", "label": "cat"}}'
+                    f"{path} line {number} is no object; "
+                    f'expected {{"image": "a.jpg", "label": "cat"}}'
                 )
             yield row
 
 
-def _inside(text, base: Path, where: str) -> str:
+def _relative(text, base: Path, where: str) -> str:
     """A path relative to the manifest's folder. Raises ValueError for one that leads out of it."""
     if isinstance(text, str) and _PLAIN.fullmatch(text):
         return text
@@ -136,7 +152,7 @@ def _inside(text, base: Path, where: str) -> str:
         path = path.relative_to(base.absolute())
     if path.is_absolute() or path.drive or ".." in path.parts:
         raise ValueError(
-            f"{where} names {text!r}, which leads out of {base.absolute()}; put the manifest into a folder above all of its "
-            f"images and write the paths from there"
+            f"{where} names {text!r}, which leads out of {base.absolute()}; put the manifest into "
+            f"a folder above all of its images and write the paths from there"
         )
     return path.as_posix()

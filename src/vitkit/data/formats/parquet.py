@@ -2,7 +2,6 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +12,9 @@ import numpy as np
 from vitkit.data import chunks
 from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels, concatenate_values
+from vitkit.data.labels import Values, as_labels, concatenate_values
 from vitkit.data.parts import as_parts
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
-from vitkit.data.targets import Lists
 from vitkit.system import remote
 
 
@@ -43,8 +41,9 @@ class ParquetRows:
     def read(self, row: int) -> bytes:
         """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged there."""
         group = int(self._groups_of(row))
-        value = self._group(group)[row - int(self.starts[group])].as_py()
-        data = value.get("bytes") if isinstance(value, dict) else value
+        data = self._group(group)[row - int(self.starts[group])].as_py()
+        if isinstance(data, dict):
+            data = data.get("bytes")
         if not data:
             raise BadImage(f"{self.name(row)} has no image: column {self.column!r} is empty there")
         return data
@@ -101,32 +100,39 @@ class ParquetRows:
                 return rows.column(0)
         except (pa.ArrowException, OSError) as error:
             if remote.is_address(path) and isinstance(error, OSError):
-                raise  # not to be had now, which is no damage
+                raise  # the network fails, which is no damage
             raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
     def __getstate__(self) -> dict:
+        """It travels to other processes without what it has read."""
         return {**self.__dict__, "cache": OrderedDict()}
 
 
-class _File(NamedTuple):
-    """What a parquet file says of itself, and its labels."""
+class _Schema(NamedTuple):
+    """What all files of a data set have in common."""
 
     image: str
     """The column with the images."""
     label: str | None
     """The column with the labels, if there is one."""
-    names: tuple[str, ...] | None
-    """Of the classes, if the header has them."""
-    labels: Sequence | np.ndarray | Lists
+    class_names: tuple[str, ...] | None
+    """If the header has them."""
+
+
+class _File(NamedTuple):
+    """What a parquet file says of itself, and its labels."""
+
+    schema: _Schema
+    labels: Values
     """One for every row, as `as_labels` takes them; empty without a label column."""
-    split: list[str]
+    splits: list[str]
     """The part of every row; empty without such a column."""
-    rows: list[int]
-    """Of every row group."""
-    sizes: list[int]
-    """Bytes of the image column in each."""
-    present: list[str]
-    """All columns."""
+    group_rows: list[int]
+    """Rows of each row group."""
+    group_sizes: list[int]
+    """Bytes of the image column in each row group."""
+    columns: list[str]
+    """All of them."""
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
@@ -136,43 +142,55 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     malformed, or differs between files.
     """
     # What the files say, which must be the same of all.
-    opened = {file: _open(file, columns) for file in files}
-    first_file, first = next(iter(opened.items()))
-    for file, other in opened.items():
-        if other[:3] != first[:3]:
+    opened = [_open(file, columns) for file in files]
+    paths = [Path(file) for file in files]
+    schema = opened[0].schema
+    for path, file in zip(files, opened, strict=True):
+        if file.schema != schema:
             raise ValueError(
-                f"{file} has other columns or class names than {Path(first_file).name}; they are no one data set"
+                f"{path} has other columns or class names than {paths[0].name}; "
+                f"they are no one data set"
             )
 
     # Where the images lie.
-    rows = [rows for file in opened.values() for rows in file.rows]
-    if not sum(rows):
-        raise ValueError(f"{', '.join(map(str, files))} has no rows")
-    groups = [(i, j) for i, file in enumerate(opened.values()) for j in range(len(file.rows))]
-    counts = [sum(file.rows) for file in opened.values()]
+    groups = []
+    group_rows = []
+    group_sizes = []
+    for number, file in enumerate(opened):
+        groups += [(number, group) for group in range(len(file.group_rows))]
+        group_rows += file.group_rows
+        group_sizes += file.group_sizes
+    if not sum(group_rows):
+        raise ValueError(f"{', '.join(files)} has no rows")
+    file_rows = [sum(file.group_rows) for file in opened]
     store = ParquetRows(
         files=tuple(files),
-        column=first.image,
+        column=schema.image,
         groups=np.array(groups),
-        starts=np.cumsum([0, *rows]),
-        firsts=np.cumsum([0, *counts[:-1]]),
-        sizes=np.array([size for file in opened.values() for size in file.sizes]),
+        starts=np.cumsum([0, *group_rows]),
+        firsts=np.cumsum([0, *file_rows[:-1]]),
+        sizes=np.array(group_sizes),
     )
 
-    # What is known of them.
+    # Which part each row belongs to: a column says so, or the file's name.
     parts = []
-    for (file, contents), count in zip(opened.items(), counts, strict=True):
-        if contents.split:
-            parts.append(as_parts(contents.split, Path(file).name))
+    for path, file, part, count in zip(paths, opened, files.values(), file_rows, strict=True):
+        if file.splits:
+            parts.append(as_parts(file.splits, path.name))
         else:
-            parts.append(np.full(count, files[file], dtype=object))
-    title = ", ".join(Path(file).name for file in files)
-    if first.label is None:
-        notes = () if columns.target == "none" else (unlabelled(title, first.present),)
-        return Table(store, None, np.concatenate(parts), None, notes)
-    labels = concatenate_values([file.labels for file in opened.values()])
-    labels = as_labels(labels, title, columns.target)
-    return Table(store, labels, np.concatenate(parts), first.names, ())
+            parts.append(np.full(count, part, dtype=object))
+    parts = np.concatenate(parts)
+
+    # The labels.
+    title = ", ".join(path.name for path in paths)
+    if schema.label is not None:
+        values = concatenate_values([file.labels for file in opened])
+        labels = as_labels(values, title, columns.target)
+        return Table(store, labels, parts, schema.class_names, ())
+    notes = ()
+    if columns.target != "none":
+        notes = (unlabelled(title, opened[0].columns),)
+    return Table(store, None, parts, None, notes)
 
 
 def _open(file: str, columns: Columns) -> _File:
@@ -186,27 +204,40 @@ def _open(file: str, columns: Columns) -> _File:
             image, label = _columns(schema, features, columns)
             split = next((name for name in schema.names if name.lower() == "split"), None)
             read = opened.read(columns=[name for name in (label, split) if name is not None])
-            labels = [] if label is None else column_labels(read.column(label))
-            parts = [] if split is None else read.column(split).to_pylist()
+            labels = []
+            if label is not None:
+                labels = column_labels(read.column(label))
+            splits = []
+            if split is not None:
+                splits = read.column(split).to_pylist()
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
             sizes = [_size(group, image) for group in groups]
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
-            raise  # which says all
+            raise  # its message says all
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"{file} is no readable parquet file: {reason}") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    names = class_names(features.get(label))
-    rows = [group.num_rows for group in groups]
-    return _File(image, label, names, labels, parts, rows, sizes, schema.names)
+    return _File(
+        schema=_Schema(image, label, class_names(features.get(label))),
+        labels=labels,
+        splits=splits,
+        group_rows=[group.num_rows for group in groups],
+        group_sizes=sizes,
+        columns=schema.names,
+    )
 
 
 def _size(group, image: str) -> int:
-    """Bytes of the image column in a row group, whose fields are columns of their own."""
-    fields = [group.column(i) for i in range(group.num_columns)]
-    inside = [part for part in fields if part.path_in_schema.split(".")[0] == image]
-    return sum(part.total_uncompressed_size for part in inside)
+    """Bytes of the image column in a row group, whose fields ("image.bytes") are columns of their own."""
+    size = 0
+    for i in range(group.num_columns):
+        field = group.column(i)
+        column = field.path_in_schema.split(".")[0]
+        if column == image:
+            size += field.total_uncompressed_size
+    return size
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict:
@@ -221,17 +252,16 @@ def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]
     """The image and the label column. Raises ValueError if they cannot be found, or hold something else."""
     import pyarrow.types as types
 
-    described = {
-        kind: [name for name in schema.names if holds(features.get(name), kind)]
-        for kind in ("Image", "ClassLabel")
-    }
-    image = image_column(columns, schema.names, IMAGE, described["Image"])
-    label = label_column(columns, schema.names, described["ClassLabel"])
+    image_columns = [name for name in schema.names if holds(features.get(name), "Image")]
+    class_columns = [name for name in schema.names if holds(features.get(name), "ClassLabel")]
+    image = image_column(columns, schema.names, IMAGE, image_columns)
+    label = label_column(columns, schema.names, class_columns)
     kind = schema.field(image).type
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
     if not (types.is_binary(kind) or types.is_large_binary(kind)):
         raise ValueError(
-            f"column {image!r} holds {schema.field(image).type}; expected the images' bytes, plain or as {{bytes, path}}"
+            f"column {image!r} holds {schema.field(image).type}; "
+            f"expected the images' bytes, plain or as {{bytes, path}}"
         )
     return image, label

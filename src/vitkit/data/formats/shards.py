@@ -1,4 +1,4 @@
-"""Files that are a data set alone or together, here or elsewhere: parquet files and tar shards."""
+"""Files that are a data set alone or together, on this machine or by address: parquet files and tar shards."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +26,16 @@ def read_shards(where: str, columns: Columns) -> Table | None:
     if path.is_dir():
         return _read_folder(path, columns)
     if path.is_file():
-        reader = SHARDED.get(path.suffix.lower())
-        return reader({where: ""}, columns) if reader else None
+        read = SHARDED.get(path.suffix.lower())
+        if read is None:
+            return None
+        return read({where: ""}, columns)
     if remote.is_address(where) or remote.is_pattern(where):
         return _read_files(where, remote.expand(where), columns)
     siblings = _families_in(path.parent).get(path.name)
-    return _read_files(where, list(siblings), columns) if siblings else None
+    if not siblings:
+        return None
+    return _read_files(where, list(siblings), columns)
 
 
 def named_beside(where: str) -> list[str]:
@@ -40,10 +44,14 @@ def named_beside(where: str) -> list[str]:
 
 
 def _families_in(folder: Path) -> dict[str, dict[str, str]]:
-    return families(map(str, _files_in(folder))) if folder.is_dir() else {}
+    """The data sets of several files in a folder, as `families` has them; {} if there is no such folder."""
+    if not folder.is_dir():
+        return {}
+    return families(str(file) for file in _files_in(folder))
 
 
 def _files_in(folder: Path) -> list[Path]:
+    """Every parquet file or tar shard in a folder."""
     files = [file for file in folder.glob("*") if file.suffix.lower() in SHARDED]
     return sorted(file for file in files if not file.name.startswith("."))
 
@@ -58,7 +66,9 @@ def _read_folder(path: Path, columns: Columns) -> Table | None:
         if named:
             return _read_beside(folder, list(next(iter(named.values()))), columns)
     unnamed = [str(file) for file in _files_in(path)]
-    return _read_beside(path, unnamed, columns) if unnamed else None
+    if not unnamed:
+        return None
+    return _read_beside(path, unnamed, columns)
 
 
 def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
@@ -66,7 +76,8 @@ def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
     inner = folder_of_images(folder)
     if inner:
         raise ValueError(
-            f"{folder} holds {Path(files[0]).name} and folders of images ({inner}); give the file, or move one of them"
+            f"{folder} holds {Path(files[0]).name} and folders of images ({inner}); "
+            f"give the file, or move one of them"
         )
     table = _read_files(str(folder), files, columns)
     others = [file.name for file in _files_in(folder) if str(file) not in files]
@@ -82,17 +93,17 @@ def _read_files(where: str, files: list[str], columns: Columns) -> Table:
     files = [file for file in files if remote.suffix(file) in SHARDED]
     kinds = {remote.suffix(file) for file in files}
     if len(kinds) != 1:
-        known = f"no {' or '.join(SHARDED)}"
-        raise ValueError(
-            f"{where} holds {' and '.join(sorted(kinds)) or known} files; expected one kind"
-        )
+        present = " and ".join(sorted(kinds)) or f"no {' or '.join(SHARDED)}"
+        raise ValueError(f"{where} holds {present} files; expected one kind")
     named = families(files)
     if len(named) > 1:
         raise ValueError(f"{where} holds several data sets: {', '.join(sorted(named))}; name one")
+    read = SHARDED[kinds.pop()]
+    no_parts = dict.fromkeys(files, "")
+    if files == [where]:  # a file that is asked for alone is all there is
+        return read(no_parts, columns)
+    check_complete(files)
     parts = next(iter(named.values()), {})
-    alone = files == [where]  # a file that is asked for alone is all there is
-    if not alone:
-        check_complete(files)
-    if alone or len(parts) < len(files):
-        parts = dict.fromkeys(files, "")
-    return SHARDED[kinds.pop()](parts, columns)
+    if len(parts) < len(files):  # a name does not say its part
+        parts = no_parts
+    return read(parts, columns)

@@ -10,13 +10,14 @@ import json
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from vitkit.data import chunks
 from vitkit.data.engine.workers import in_order
-from vitkit.data.formats.tar_index import Building
+from vitkit.data.formats.tar_index import NO_LABEL, IndexBuilder
 from vitkit.data.images import BadImage
 from vitkit.data.labels import as_labels
 from vitkit.data.stores import Names
@@ -112,16 +113,18 @@ class TarMembers:
 
     def _load(self, number: int) -> tuple[int, bytes]:
         """All images that begin in a range."""
-        file, which = divmod(number, 1 << 32)
-        first, after = np.searchsorted(self.file, [file, file + 1])
-        offsets = self.offsets[first:after]
-        bounds = np.searchsorted(offsets, [which * RANGE, (which + 1) * RANGE])
-        first, last = first + bounds - [0, 1]
+        file, part = divmod(number, 1 << 32)
+        # The images of the shard, and of these the first and the last that begin in the range.
+        shard_first, shard_end = np.searchsorted(self.file, [file, file + 1])
+        offsets = self.offsets[shard_first:shard_end]
+        first = shard_first + np.searchsorted(offsets, part * RANGE)
+        last = shard_first + np.searchsorted(offsets, (part + 1) * RANGE) - 1
         begin = int(self.offsets[first])
         end = int(self.offsets[last] + self.sizes[last])
         return begin, remote.read_range(self.files[file], begin, end)
 
     def __getstate__(self) -> dict:
+        """It travels to other processes without what it has fetched."""
         return {**self.__dict__, "cache": OrderedDict()}
 
 
@@ -133,18 +136,21 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     """
     # Index the shards that were not indexed before; the index is written to the cache.
     shards = list(files)
-    building = Building(shards, columns)
-    missing = [i for i in range(len(shards)) if building.cached(i) is None]
-    workers = min(cpus(), len(missing)) if len(missing) > 1 else 0
-    for _ in bar("indexing shards")(in_order(building, missing, workers), len(missing)):
+    builder = IndexBuilder(shards, columns)
+    missing = [i for i in range(len(shards)) if builder.cached(i) is None]
+    workers = 0
+    if len(missing) > 1:
+        workers = min(cpus(), len(missing))
+    for _ in bar("indexing shards")(in_order(builder, missing, workers), len(missing)):
         pass
 
     # All of it as one store.
-    indices = [building.cached(i) for i in range(len(shards))]
+    indices = [builder.cached(i) for i in range(len(shards))]
     counts = [len(index.names) for index in indices]
     if not sum(counts):
         raise ValueError(
-            f"{', '.join(shards[:3])} holds no images; expected KEY.jpg and KEY.cls for each example"
+            f"{', '.join(shards[:3])} holds no images; "
+            f"expected KEY.jpg and KEY.cls for each example"
         )
     store = TarMembers(
         files=tuple(shards),
@@ -154,38 +160,47 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         names=Names.concatenate([index.names for index in indices]),
     )
 
-    # What is known of the images.
-    labels, notes = _labels([label for index in indices for label in index.labels], store, columns)
+    # Their parts, and what was left out.
     parts = np.repeat(np.array(list(files.values()), dtype=object), counts)
-    left_out = sum((index.left_out for index in indices), Counter())
+    left_out = Counter()
+    for index in indices:
+        left_out += index.left_out
+    notes = ()
     if left_out:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
-        notes = (f"left out: {kinds}", *notes)
-    names = None if labels is None else _class_names(shards[0])
-    return Table(store, labels, parts, names, notes)
+        kinds = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
+        notes = (f"left out: {', '.join(kinds)}",)
+
+    # Their labels.
+    texts = list(chain.from_iterable(index.labels for index in indices))
+    if set(texts) != {NO_LABEL}:
+        labels = _labels(texts, store, columns)
+        return Table(store, labels, parts, _class_names(shards[0]), notes)
+    if columns.target != "none":
+        notes += (_unlabelled(shards[0], columns),)
+    return Table(store, None, parts, None, notes)
 
 
-def _labels(
-    texts: list[str], store: TarMembers, columns: Columns
-) -> tuple[Labels, tuple[str, ...]]:
-    """Labels, from JSON, and a note if there are none. Raises ValueError if only some examples have one."""
+def _labels(texts: list[str], store: TarMembers, columns: Columns) -> Labels:
+    """Labels from JSON, one text an example. Raises ValueError if only some examples have one."""
     values = {text: json.loads(text) for text in set(texts)}
-    if set(texts) == {"null"}:
-        if columns.target == "none":
-            return None, ()
-        note = (
-            f"{store.files[0]} is unlabelled: no example has a .cls member or a label in .json; if an extension or a field of "
-            f".json holds it, say which with --data.columns.label"
-        )
-        if columns.target != "auto":
-            raise ValueError(note)
-        return None, (note,)
-    if "null" in values:
+    if NO_LABEL in values:
+        example = store.name(texts.index(NO_LABEL))
         raise ValueError(
-            f"{store.name(texts.index('null'))} has no label, and others have one; expected a .cls or .json member, or say "
+            f"{example} has no label, and others have one; expected a .cls or .json member, or say "
             f"which extension or field of .json holds it with --data.columns.label"
         )
-    return as_labels([values[text] for text in texts], store.files[0], columns.target), ()
+    return as_labels([values[text] for text in texts], store.files[0], columns.target)
+
+
+def _unlabelled(shard: str, columns: Columns) -> str:
+    """The note on shards without labels. Raises ValueError if the user asked for a kind of target."""
+    note = (
+        f"{shard} is unlabelled: no example has a .cls member or a label in .json; if an extension "
+        f"or a field of .json holds it, say which with --data.columns.label"
+    )
+    if columns.target != "auto":
+        raise ValueError(note)
+    return note
 
 
 def _class_names(shard: str) -> tuple[str, ...] | None:

@@ -6,6 +6,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,23 +21,27 @@ from vitkit.system.files import cache_dir, write_whole
 
 MAX_LABEL = 1 << 20  # bytes of a member that holds a label
 TAIL = tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE  # bytes of zeros at a tar file's end, at most
-FORMAT = 3  # of an index; another number makes old ones be written anew
+FORMAT = 3  # of an index; with another number, old ones are written anew
+NO_LABEL = "null"  # the label of an example without one, as JSON
 
 
 class Index(NamedTuple):
-    """Of one shard, one row an example."""
+    """The N examples of one shard."""
 
     offsets: np.ndarray
+    """int64 (N,): where its image begins in the shard."""
     sizes: np.ndarray
+    """int64 (N,): bytes of its image."""
     names: Names
+    """Of its image."""
     labels: list[str]
-    """As JSON: null if there is none."""
+    """As JSON; NO_LABEL if there is none."""
     left_out: Counter
     """What was left out: kind -> how many."""
 
 
 @dataclass(frozen=True, eq=False)
-class Building:
+class IndexBuilder:
     """Number of a shard -> None, its index being written to the cache, or a ValueError or OSError. Works in a worker."""
 
     files: list[str]
@@ -74,12 +79,13 @@ def _save(path: Path, index: Index) -> None:
     """Write an index, whole or not at all."""
     from safetensors.numpy import save
 
-    labels = sorted(set(index.labels))
-    number = {label: i for i, label in enumerate(labels)}
-    codes = np.array([number[label] for label in index.labels], dtype=np.int32)
+    # Each label is written once, and its number for every example.
+    unique_labels = sorted(set(index.labels))
+    number_of = {label: i for i, label in enumerate(unique_labels)}
+    codes = np.array([number_of[label] for label in index.labels], dtype=np.int32)
     arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes}
-    for name, strings in (("names", index.names), ("labels", Names.of(labels))):
-        # as tensors: millions are too many for the header
+    # Strings are tensors of bytes: millions are too many for the header.
+    for name, strings in (("names", index.names), ("labels", Names.of(unique_labels))):
         arrays[name] = np.frombuffer(strings.block, np.uint8)
         arrays[f"{name}.ends"] = strings.ends
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,26 +94,38 @@ def _save(path: Path, index: Index) -> None:
 
 def _indexed(file: str, columns: Columns) -> Index:
     """Read a shard from its beginning to its end. Raises ValueError."""
-    offsets, sizes, names, labels = [], [], [], []
+    offsets = []
+    sizes = []
+    names = []
+    labels = []
     left_out = Counter()
     for key, members in _examples(file, left_out):
-        image = _image(members, columns, f"{file} {key}")
-        if image is None:
+        extension = _image_extension(members, columns, f"{file} {key}")
+        if extension is None:
             left_out["examples without an image"] += 1
             continue
-        offsets.append(members[image].offset)
-        sizes.append(members[image].size)
-        names.append(f"{key}.{image}")
+        offsets.append(members[extension].offset)
+        sizes.append(members[extension].size)
+        names.append(f"{key}.{extension}")
         labels.append(json.dumps(_label(members, columns, f"{file} {key}")))
     return Index(
-        np.array(offsets, np.int64), np.array(sizes, np.int64), Names.of(names), labels, left_out
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(sizes, np.int64),
+        names=Names.of(names),
+        labels=labels,
+        left_out=left_out,
     )
 
 
 class _Member(NamedTuple):
     """A file in a shard."""
 
+    key: str
+    """Its path up to the first dot of its name: what members of one example have in common."""
+    extension: str
+    """What follows that dot, in small letters."""
     name: str
+    """All of it."""
     offset: int
     """Where its content begins."""
     size: int
@@ -117,30 +135,26 @@ class _Member(NamedTuple):
 
 def _examples(file: str, left_out: Counter) -> Iterator[tuple[str, dict[str, _Member]]]:
     """(key, {extension: member}) of each example, in the order of the shard."""
-    key, members = None, {}
-    for folder, stem, extension, member in _members(file, left_out):
-        if (folder, stem) != key:
-            if members:
-                yield "/".join(filter(None, key)), members
-            key, members = (folder, stem), {}
-        if extension in members:
-            raise ValueError(
-                f"{file} holds {member.name} twice; give every example a name of its own"
-            )
-        members[extension] = member
-    if members:
-        yield "/".join(filter(None, key)), members
+    for key, group in groupby(_members(file, left_out), key=lambda member: member.key):
+        members = {}
+        for member in group:
+            if member.extension in members:
+                raise ValueError(
+                    f"{file} holds {member.name} twice; give every example a name of its own"
+                )
+            members[member.extension] = member
+        yield key, members
 
 
-def _members(file: str, left_out: Counter) -> Iterator[tuple[str, str, str, _Member]]:
-    """(folder, stem, lower-case extension, member) of each plain file. Raises ValueError for a damaged shard."""
+def _members(file: str, left_out: Counter) -> Iterator[_Member]:
+    """Each plain file, in the order of the shard. Raises ValueError for a damaged shard."""
     try:
         with (
             remote.open_file(file) as opened,
             tarfile.open(fileobj=opened, mode="r:", errorlevel=1) as shard,
         ):
             for info in shard:
-                shard.members = []  # it would remember all of them
+                shard.members = []  # else tarfile remembers all of them
                 if not info.isreg() or info.issparse() or info.size > MAX_FILE:
                     left_out["members that are no plain file"] += not info.isdir()
                     continue
@@ -153,24 +167,20 @@ def _members(file: str, left_out: Counter) -> Iterator[tuple[str, str, str, _Mem
                 content = b""
                 if info.size <= MAX_LABEL and f".{extension}" not in SUFFIXES:
                     content = shard.extractfile(info).read()
-                yield (
-                    folder,
-                    stem,
-                    extension,
-                    _Member(info.name, info.offset_data, info.size, content),
-                )
+                key = f"{folder}/{stem}" if folder else stem
+                yield _Member(key, extension, info.name, info.offset_data, info.size, content)
             _check_end(opened, shard.offset)
     except (tarfile.TarError, EOFError) as error:
-        advice = ""
+        message = f"{file} is no readable tar file: {error}"
         if remote.plain(file).endswith(("gz", "z")):
-            advice = "; unpack it with gunzip: a compressed shard has no places to begin at"
-        raise ValueError(f"{file} is no readable tar file: {error}{advice}") from None
+            message += "; unpack it with gunzip: a compressed shard has no places to begin at"
+        raise ValueError(message) from None
 
 
 def _check_end(opened, offset: int) -> None:
     """Raises tarfile.ReadError unless zeros follow, as many as end a tar file.
 
-    tarfile takes damage for the end, and so it does the hole of a download, and the end of the first of two files.
+    tarfile takes damage for the end, and so it does a hole that a download left, and the end of the first of two files.
     """
     opened.seek(offset)
     tail = opened.read(TAIL + 1)
@@ -180,16 +190,18 @@ def _check_end(opened, offset: int) -> None:
         )
 
 
-def _image(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
-    """The extension of the image; None if there is none."""
+def _image_extension(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
+    """The extension of an example's image; None if there is none. Raises ValueError if there are several."""
     if columns.image is not None:
-        return columns.image if columns.image in members else None
-    images = [extension for extension in members if f".{extension}" in SUFFIXES]
-    if len(images) > 1:
+        extensions = [extension for extension in members if extension == columns.image]
+    else:
+        extensions = [extension for extension in members if f".{extension}" in SUFFIXES]
+    if len(extensions) > 1:
         raise ValueError(
-            f"{where} has several images ({', '.join(images)}); say which with --data.columns.image EXTENSION"
+            f"{where} has several images ({', '.join(extensions)}); "
+            f"say which with --data.columns.image EXTENSION"
         )
-    return images[0] if images else None
+    return extensions[0] if extensions else None
 
 
 def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
@@ -199,24 +211,25 @@ def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
     extension = columns.label or "cls"
     if extension in members:
         return members[extension].content.decode("utf-8", "replace").strip()
-    value = _field(members, columns, where)
+    value = _json_field(members, columns, where)
     number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if not number and not isinstance(value, str | list | None):
         raise ValueError(
-            f"{where}.json has the label {json.dumps(value)[:100]}; a label is a number, a name, or a list of them"
+            f"{where}.json has the label {json.dumps(value)[:100]}; "
+            f"a label is a number, a name, or a list of them"
         )
     return value
 
 
-def _field(members: dict[str, _Member], columns: Columns, where: str) -> Any:
+def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> Any:
     """What the json member holds as the label; None if there is no such member or field."""
     if "json" not in members:
-        if columns.label is not None:
-            raise ValueError(
-                f"{where} has no label, only {', '.join(members)}; expected a .{columns.label} member, or a field "
-                f"{columns.label!r} of .json; correct --data.columns.label"
-            )
-        return None
+        if columns.label is None:
+            return None
+        raise ValueError(
+            f"{where} has no label, only {', '.join(members)}; expected a .{columns.label} member, "
+            f"or a field {columns.label!r} of .json; correct --data.columns.label"
+        )
     try:
         fields = json.loads(members["json"].content)
         name = label_column(columns, list(fields))
