@@ -104,9 +104,37 @@ def test_what_formats_have_no_place_for(random_classifier, tmp_path):
         convert(tanh, tmp_path / "m.safetensors", "torchvision")
     with pytest.raises(ValueError, match='huggingface has no place for pooling by "gap"'):
         convert(gap, tmp_path / "m", "huggingface")
-    with pytest.raises(ValueError, match="m.bin should end in .npz for google"):
-        convert(tanh, tmp_path / "m.bin", "google")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "sentence"),
+    [
+        ("m.bin", "google", "m.bin should end in .npz for google$"),
+        (
+            "m.npz",
+            "timm",
+            "m.npz should end in .safetensors or .pth or .pt for timm; a name without",
+        ),
+        (
+            "m.npz",
+            "huggingface",
+            "m.npz is the name of a file, and huggingface is written to a dir",
+        ),
+        ("m.pth", "native", "m.pth is the name of a file, and native is written to a directory"),
+    ],
+)
+def test_a_name_that_the_format_does_not_write_is_refused(
+    name, to, sentence, random_classifier, tmp_path
+):
+    with pytest.raises(ValueError, match=sentence):
+        convert(random_classifier(PLAIN), tmp_path / name, to)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_may_have_a_dot_in_its_name(random_classifier, tmp_path):
+    convert(random_classifier(PLAIN), tmp_path / "model-v1.5", "native")
+    assert (tmp_path / "model-v1.5" / "config.json").is_file()
 
 
 # the other libraries' own models, random weights, read by their names and shapes alone

@@ -1,4 +1,4 @@
-"""Writing a model in a format: a directory that the format's library opens, or one file."""
+"""Writing a model in a format: as a directory that the format's library opens, or as one file."""
 
 from pathlib import Path
 
@@ -10,31 +10,48 @@ from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import to_json
 from vitkit.weights.files import write_safetensors, write_tensors
 from vitkit.weights.files.lazy import KEY
+from vitkit.weights.files.opening import ENDINGS
 from vitkit.weights.formats.format import Format
 from vitkit.weights.own import check_own_weights
 from vitkit.weights.rules import write
 
 
 def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
-    """Write a model to a directory, or to a file where the format has those and `path` has an
-    ending; returns `path`.
+    """Write a model to `path`: to one file if the name ends so, else to a directory; returns
+    `path`.
 
-    vitkit's own description is in it, where others do not look. Raises ValueError for a path that
-    does not fit, and for a model that was made for inference or that another library changed.
+    vitkit's own description goes with it, where other libraries do not look. Raises ValueError for
+    a path that the format cannot be written to, and for a model that was made for inference or that
+    another library changed.
     """
     check_own_weights(classifier.model)
-    if format.directory and not (format.endings and path.suffix):
-        _write_directory(classifier, format, path)
-    elif path.suffix in format.endings:
+    if path.suffix in format.endings:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors_in(format, classifier), to_json(classifier))
     else:
-        endings = " or ".join(format.endings)
-        message = f"{path} should end in {endings} for {format.name}"
-        if format.directory:
-            message += "; a name without an ending becomes a directory"
-        raise ValueError(message)
+        _check_directory(format, path)
+        _write_directory(classifier, format, path)
     return path
+
+
+def _check_directory(format: Format, path: Path) -> None:
+    """Raises ValueError unless the format has directories, and `path` can be the name of one.
+
+    Somebody who asks for model.npz does not want a directory of that name.
+    """
+    endings = " or ".join(format.endings)
+    if format.directory is None:
+        raise ValueError(f"{path} should end in {endings} for {format.name}")
+    if format.endings and path.suffix:
+        raise ValueError(
+            f"{path} should end in {endings} for {format.name}; "
+            "a name without an ending becomes a directory"
+        )
+    if path.suffix.lower() in ENDINGS:
+        raise ValueError(
+            f"{path} is the name of a file, and {format.name} is written to a directory; "
+            f"leave out {path.suffix}"
+        )
 
 
 def _write_directory(classifier: Classifier, format: Format, path: Path) -> None:
@@ -51,11 +68,16 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
 
 
 def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:
-    """The model's tensors in a format, spelled as it spells them: as the model's origin did, if
-    that was the same format."""
+    """The model's tensors as a format stores them, in the layout that `layout_for` says."""
     config = classifier.model.config
     state = {name: tensor.detach().cpu() for name, tensor in classifier.model.state_dict().items()}
-    layout = ""
-    if classifier.origin.get("format") == format.name:
-        layout = classifier.origin.get("layout", "")
-    return format.spell(write(state, format.rules(config)), config, layout)
+    tensors = write(state, format.rules(config))
+    return format.spell(tensors, config, layout_for(format, classifier.origin))
+
+
+def layout_for(format: Format, origin: dict) -> str:
+    """The layout to write: that of the file which the model came from, if it had the same format,
+    so that its arrays get their names back; else "", the format's usual one."""
+    if origin.get("format") != format.name:
+        return ""
+    return origin.get("layout", "")
