@@ -1,4 +1,5 @@
-"""The bridge between formats: models loaded from any, saved for all, and proved to be the same."""
+"""Models as files: loaded from any format, saved for every library, and proved to be the same
+there."""
 
 from vitkit.weights.adopt import adopt
 from vitkit.weights.classifier import Classifier

@@ -1,5 +1,4 @@
-"""The one place where a loaded model is made to fit another task: a new head, another image
-size."""
+"""The one place where a loaded model is fitted to another task: a new head, another image size."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,29 +36,34 @@ def adopt(
     check_own_weights(model)
     preprocessing = classifier.preprocessing
     sentences = []
+
+    # A new head
     if labels is None:
         labels = classifier.labels
     elif new_head or tuple(labels) != classifier.labels:
         old = model
         model = with_new_head(old, len(labels))
         sentences += head_sentences(old, model)
+
+    # Another size of images
     if image is not None and tuple(image) != tuple(model.config.image):
         old = model
         model = resized(old, image, method)
         sentences += size_sentences(old, model)
         preprocessing = preprocessing_for(preprocessing, image)
+
     adopted = replace(classifier, model=model, preprocessing=preprocessing, labels=tuple(labels))
     return adopted, sentences
 
 
 def with_new_head(model: Model, classes: int) -> Model:
-    """The model with a head of zeros for so many classes, straight on the pooled state; 0 is
-    none."""
+    """The model with a head of zeros for so many classes, or without one for 0. The hidden layer
+    before the head goes: fine-tuning has one linear layer (Section 3.2)."""
     with torch.device("meta"):
         new = build(model.config.with_head(classes))
     weights = model.state_dict()
     device = next(model.parameters()).device
-    state = {}
+    state = {}  # of the new model
     for name, expected in new.state_dict().items():
         if name.startswith("head."):
             state[name] = torch.zeros(expected.shape, device=device)
@@ -74,42 +78,50 @@ def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> P
     proportion."""
     resize = 0
     if preprocessing.resize:
-        share = max(image) / max(preprocessing.size)
-        resize = max(round(preprocessing.resize * share), max(image))
+        scale = max(image) / max(preprocessing.size)
+        resize = max(round(preprocessing.resize * scale), max(image))
     return replace(preprocessing, size=tuple(image), resize=resize)
 
 
 def head_sentences(old: Model, new: Model) -> list[str]:
-    """What a new head means for a model."""
-    sentences = ["there was no head"]
+    """What changed with a new head, in sentences for people."""
+    sentences = []
     if old.config.classes:
-        sentence = f"dropped: the head of {old.config.classes:,} classes"
+        dropped = f"dropped: the head of {old.config.classes:,} classes"
         weights = old.state_dict()
-        dropped = weights.keys() - new.state_dict().keys()
-        if "representation.bias" in dropped:
-            sentence += f", and its hidden layer of {len(weights['representation.bias'])}"
-        sentences = [sentence]
+        if "representation.bias" in weights.keys() - new.state_dict().keys():
+            dropped += f", and its hidden layer of {len(weights['representation.bias'])}"
+        sentences.append(dropped)
+    else:
+        sentences.append("there was no head")
     if new.config.classes:
         sentences.append(f"newly made: a head of {new.config.classes:,} classes, all zeros")
     return sentences
 
 
 def size_sentences(old: Model, new: Model) -> list[str]:
-    """What another size of images means for a model's positions."""
-    before, after = old.config.grid, new.config.grid
+    """What another size of images changed of a model's positions, in sentences for people."""
+    before = old.config.grid
+    after = new.config.grid
     grids = f"from {before[0]} x {before[1]} to {after[0]} x {after[1]} patches"
-    tables = [name for name in new.state_dict() if name.startswith("positions")]
-    shapes = {name: tensor.shape for name, tensor in old.state_dict().items()}
-    offsets = [name for name, tensor in new.state_dict().items() if tensor.shape != shapes[name]]
-    offsets = [name for name in offsets if name not in tables]
-
+    old_state = old.state_dict()
+    new_state = new.state_dict()
     sentences = []
+
+    # Position tables (Section 3.2)
+    tables = [name for name in new_state if name.startswith("positions")]
     if tables and before != after:
         sentences.append(f"resampled: the position table {grids}, as {new.config.resample} does")
+
+    # Everything else of another shape is an axial block's table of offsets along rows or columns
+    changed = [name for name in new_state if new_state[name].shape != old_state[name].shape]
+    offsets = [name for name in changed if name not in tables]
     if offsets:
         sentences.append(
             f"stretched: {len(offsets)} tables of offsets along rows and columns, {grids}"
         )
+
+    # Rotary positions have no table
     if getattr(new.config, "position_grid", None):
         extent = new.config.position_grid
         sentences.append(

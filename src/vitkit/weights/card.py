@@ -1,5 +1,4 @@
-"""The model card that goes with a saved model: README.md with the header that the Hugging Face hub
-reads."""
+"""The model card that goes with a saved model: README.md, as the Hugging Face hub shows it."""
 
 import json
 
@@ -11,15 +10,18 @@ from vitkit.weights.labels import counted
 
 
 def model_card(classifier: Classifier, format: Format) -> str:
-    """Origin, data, metrics, licence and how to open it, as Markdown under a YAML header."""
+    """Origin, preprocessing, metrics and how to open the model, as Markdown under a YAML header."""
+    # The origin, without what has a place of its own or is for the program alone
     origin = dict(classifier.origin)
     license = str(origin.pop("license", "unknown"))
     metrics = origin.pop("metrics", None)
     origin.pop("layout", None)
     provenance = _list(origin) or ["- not recorded"]
-    provenance.append(f"- license: {license}")
+    license_item = f"- license: {license}"
     if license == "unknown":
-        provenance[-1] += " (nobody said; ask before you share it)"
+        license_item += " (nobody said; ask before you share it)"
+    provenance.append(license_item)
+
     lines = [
         *_header(classifier, format, license),
         "",
@@ -43,43 +45,49 @@ def model_card(classifier: Classifier, format: Format) -> str:
 
 
 def _header(classifier: Classifier, format: Format, license: str) -> list[str]:
-    """The YAML that the hub reads."""
+    """The YAML header, which the hub reads for its search and its buttons."""
     config = classifier.model.config
     tags = ["image-classification", "vitkit"]
     if config.kind == "vit":
         tags.insert(0, "vision-transformer")
-    task = "image-classification" if config.classes else "image-feature-extraction"
-    header = {
+    task = "image-feature-extraction"
+    if config.classes:
+        task = "image-classification"
+    fields = {
         "license": license,
         "library_name": format.library,
         "pipeline_tag": task,
         "tags": tags,
     }
-    return ["---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---"]
+    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]  # JSON is YAML too
+    return ["---", *lines, "---"]
 
 
 def _sentence(classifier: Classifier) -> str:
-    """Kind, size and cost of the model."""
+    """What the model is, how large, and what an image costs."""
     config = classifier.model.config
     head = "no classification head"
     if config.classes:
         head = counted(config.classes)
+    height, width = config.image
     return (
-        f"A {config.title} for images of {config.image[0]} x {config.image[1]} pixels: "
+        f"A {config.title} for images of {height} x {width} pixels: "
         f"{parameters(config):,} parameters, {cost(config).macs / 1e9:.2f} GMACs, {head}."
     )
+
+
+WITH_VITKIT = """\
+import vitkit
+
+classifier = vitkit.load("DIRECTORY")  # model, preprocessing, labels
+"""
 
 
 def _how_to_open(classifier: Classifier, format: Format) -> list[str]:
     """With vitkit, with the format's own library, and with others after a conversion."""
     config = classifier.model.config
-    lines = [
-        "## How to open it",
-        "",
-        "    vitkit predict DIRECTORY IMAGE",
-        "",
-        *_python('import vitkit\n\nclassifier = vitkit.load("DIRECTORY")  # model, preprocessing, labels\n'),
-    ]  # fmt: skip
+    lines = ["## How to open it", "", "    vitkit predict DIRECTORY IMAGE", ""]
+    lines += _python(WITH_VITKIT)
     if format.example:
         lines += _python(format.example(config))
     for other in formats_for(config):
@@ -92,13 +100,15 @@ def _how_to_open(classifier: Classifier, format: Format) -> list[str]:
 
 
 def _python(code: str) -> list[str]:
+    """Code as a block of Markdown."""
     return ["```python", *code.splitlines(), "```", ""]
 
 
 def _list(values: dict) -> list[str]:
-    """One item a value."""
+    """A list of Markdown, with an item for each value."""
     items = []
     for key, value in values.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        items.append(f"- {key}: {text}")
+        if not isinstance(value, str):
+            value = json.dumps(value, ensure_ascii=False)
+        items.append(f"- {key}: {value}")
     return items

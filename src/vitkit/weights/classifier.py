@@ -20,7 +20,7 @@ Activation = Literal["softmax", "sigmoid", "none"]
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model and what it must never travel without.
+    """A model, and what it must not be separated from: preprocessing, labels, activation, origin.
 
     Every room that needs a model's answer to an image takes the same three steps, in this order:
     `batch` prepares pictures, `logits` computes, `probabilities` applies the activation.
@@ -32,13 +32,13 @@ class Classifier:
     """A name for every class; none for a model without a head. Without names the classes of a saved
     model are numbered."""
     activation: Activation = "softmax"
-    """How logits become probabilities. softmax: one class among K, the probabilities sum to one.
-    sigmoid: each class is a question of its own. none: the outputs are numbers of another kind,
-    such as those of a regression."""
+    """How logits become probabilities. "softmax": one class among K, the probabilities sum to one.
+    "sigmoid": each class is a question of its own. "none": the outputs are other numbers, such as
+    those of a regression."""
     origin: dict = field(default_factory=dict)
-    """Where the model came from. Two of its entries decide something: a model that is written in
-    the format of its "format" gets the tensors' names that its "layout" stands for. All others are
-    for people."""
+    """Where the model came from, for people. vitkit itself reads two entries: a model that is
+    written in the format of its "format" gets the spelling of its "layout" again (see
+    `Tidied.layout`)."""
 
     def __post_init__(self):
         if self.activation not in get_args(Activation):
@@ -88,21 +88,23 @@ class Classifier:
         reads."""
         return self._compute(self.model.features, images)
 
-    @torch.no_grad()  # not inference_mode: what trains on evaluates too, and FSDP keeps memory that it takes here
+    # Not inference_mode: a model in training is evaluated too, and FSDP keeps the memory that it
+    # takes here, as tensors that autograd could then not use.
+    @torch.no_grad()
     def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         images = self.preprocessing.normalise(images.to(self.device, non_blocking=True))
         with evaluating(self.model):
             return function(images).float()
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(B, K) -> (B, K), by the classifier's activation."""
+        """Logits (B, K) -> (B, K), by the classifier's activation."""
         return activate(logits, self.activation)
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode; afterwards each of its modules is as it was, those that are
-    frozen too."""
+    """A block in which the model is in evaluation mode. Afterwards each module has the mode that it
+    had before: frozen parts stay in evaluation mode."""
     modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -113,8 +115,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raises ValueError for one string in place of several names: its letters would be taken for
-    them."""
+    """Raises ValueError for one string instead of several names: its letters would become the
+    labels."""
     if isinstance(labels, str):
         raise ValueError(f"labels is {labels!r}, one string; give a list of names, one a class")
 

@@ -1,5 +1,7 @@
-"""What is known of a model before its weights are read: from a file of another format, or as vitkit
-itself wrote it."""
+"""A model's description: all that is known of it besides its weights.
+
+It comes from a file of another format, or is what vitkit itself wrote beside the weights.
+"""
 
 from typing import NamedTuple
 
@@ -13,13 +15,13 @@ class Hints(NamedTuple):
     """What the user says because the file does not."""
 
     image: tuple[int, int] | None = None
-    """Height and width in pixels that the position table is made for."""
+    """Height and width, in pixels, of the images that the position table is for."""
     heads: int | None = None
     """Attention heads."""
 
 
 class Description(NamedTuple):
-    """A model that is about to be read."""
+    """A model whose weights are not read yet."""
 
     config: ModelConfig
     preprocessing: Preprocessing
@@ -34,7 +36,7 @@ class Description(NamedTuple):
 
 
 def to_json(classifier: Classifier) -> dict:
-    """vitkit's own description of a model, which `from_json` reads."""
+    """A model as vitkit describes it; `from_json` reads that."""
     return {
         "model": plain(classifier.model.config),
         "preprocessing": classifier.preprocessing.to_json(),
@@ -45,15 +47,17 @@ def to_json(classifier: Classifier) -> dict:
 
 
 def from_json(values: dict) -> Description:
-    """A model as vitkit described it. Raises ValueError for what describes none."""
+    """The way back. Raises ValueError for values that describe no model."""
     try:
         config = config_from(values["model"])
         preprocessing = Preprocessing.from_json(values["preprocessing"])
-        if values["labels"] is None:  # too many for the comment of an archive
-            labels = numbered(config.classes)
-        else:
-            check_labels(values["labels"])
-            labels = tuple(map(str, values["labels"])) or numbered(config.classes)
+        # Classes without names are numbered. None: the names were too many for an archive's
+        # comment.
+        names = values["labels"]
+        if names is None:
+            names = ()
+        check_labels(names)
+        labels = tuple(map(str, names)) or numbered(config.classes)
         origin = dict(values["origin"])
     except KeyError as error:
         raise ValueError(f"it does not describe a vitkit model: {error} is missing") from error

@@ -1,5 +1,8 @@
 """Where a model is: a path, a repository on the Hugging Face hub, or one of Google's published
-files, fetched once."""
+files.
+
+What has to be downloaded is downloaded once, to the cache.
+"""
 
 import re
 from pathlib import Path
@@ -7,12 +10,15 @@ from pathlib import Path
 from vitkit.system.download import download
 from vitkit.system.files import cache_dir
 
+# Google's files: the buckets that https://github.com/google-research/vision_transformer lists
 ENDPOINT = "https://storage.googleapis.com/vit_models"
 BUCKETS = ("imagenet21k", "imagenet21k+imagenet2012", "augreg", "sam", "gsam")
 AUGREG = re.compile(r"[A-Za-z0-9_]+-i(1k|21k|21k_30)-\d+ep-lr_[\w.\-]+?(\.npz)?")
 FILE = re.compile(r"[\w\-+][\w\-+.]*")
+
+# The hub's: OWNER/NAME, or OWNER/NAME@REVISION
 HUB = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}(@[\w\-./]+)?")
-# What a model directory on the hub may hold, of safetensors and of PyTorch's own files.
+# The files that are downloaded, PyTorch's own only if there is no safetensors; and those uploaded
 DESCRIPTIONS = ("config.json", "preprocessor_config.json")
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
@@ -35,13 +41,14 @@ def fetch(source: Path | str) -> Path:
     if isinstance(source, str) and HUB.fullmatch(repository) and ".." not in repository:
         return from_hub(repository)
     raise ValueError(
-        f"there is nothing at {name}, and it is no name of a model; give a run, a model directory, a file of weights, a hub "
-        "repository such as google/vit-base-patch16-224, or one of Google's such as imagenet21k/ViT-B_16"
+        f"there is nothing at {name}, and it is no name of a model; give a run, a model directory, "
+        "a file of weights, a hub repository such as google/vit-base-patch16-224, or one of "
+        "Google's such as imagenet21k/ViT-B_16"
     )
 
 
 def google_name(name: str) -> str | None:
-    """ "BUCKET/FILE.npz" of Google's published files; None if it is none of their names."""
+    """The name of one of Google's files as "BUCKET/FILE.npz"; None if it is no such name."""
     if AUGREG.fullmatch(name):
         name = f"augreg/{name}"
     for address in (f"{ENDPOINT}/", "gs://vit_models/"):
@@ -53,7 +60,7 @@ def google_name(name: str) -> str | None:
 
 
 def from_google(name: str) -> Path:
-    """A file of Google's bucket, from the cache if it is there. Raises ValueError."""
+    """A file of Google's, from the cache if it is there. Raises ValueError."""
     url = f"{ENDPOINT}/{name.replace('+', '%2B')}"
     try:
         return download(url, cache_dir() / "google" / name)
@@ -82,9 +89,8 @@ def from_hub(name: str) -> Path:
 
     def snapshot(weights: tuple[str, ...]) -> Path:
         patterns = [*DESCRIPTIONS, *weights]
-        return Path(
-            snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
-        )
+        folder = snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
+        return Path(folder)
 
     try:
         folder = snapshot(SAFETENSORS)
@@ -130,6 +136,8 @@ def push(folder: Path, name: str, private: bool = False) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """Of what an error says; its type if it says nothing."""
+    """The first line of an error's message; the error's type if it has none."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[0]

@@ -10,7 +10,9 @@ def numbered(classes: int) -> tuple[str, ...]:
 
 def counted(classes: int) -> str:
     """ "1 class", "1,000 classes"."""
-    return "1 class" if classes == 1 else f"{classes:,} classes"
+    if classes == 1:
+        return "1 class"
+    return f"{classes:,} classes"
 
 
 def imagenet_labels() -> tuple[str, ...]:
@@ -24,7 +26,8 @@ def imagenet_labels() -> tuple[str, ...]:
 
 
 def usual_labels(classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """ImageNet-1k's names for a head of 1000, with the note about it; else None."""
+    """ImageNet-1k's names for a head of 1000 classes, with a note that this is assumed; else
+    None."""
     if classes != 1000:
         return None, []
     return imagenet_labels(), ["labels: ImageNet-1k's 1,000 classes; nothing in the file says so"]

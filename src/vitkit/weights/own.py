@@ -1,4 +1,8 @@
-"""Which models can be written: those whose weights are their configuration's own."""
+"""Which models can be saved: those whose weights are exactly what their configuration says.
+
+A model that PEFT, a quantiser or torch.compile has changed has other tensors. Saved as if it were
+vitkit's, it would not open, or compute something else.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +24,11 @@ def check_own_weights(model: nn.Module) -> None:
     with torch.device("meta"):
         expected = build(model.config).state_dict()
     state = model.state_dict()
-    wrong = list(expected.keys() ^ state.keys())
-    wrong += [name for name, tensor in state.items() if not _fits(tensor, expected.get(name))]
+    wrong = expected.keys() ^ state.keys()  # only in one of them
+    wrong |= {name for name, tensor in state.items() if not _fits(tensor, expected.get(name))}
     if wrong:
         raise ValueError(
-            f"the model's weights are not those that it was built with: {gist(sorted(set(wrong)))}; "
+            f"the model's weights are not those that it was built with: {gist(sorted(wrong))}; "
             "merge adapters, or save the model that was quantised"
         )
 

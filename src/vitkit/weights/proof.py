@@ -20,7 +20,7 @@ PROBES = 4  # images
 
 
 class Proof(NamedTuple):
-    """What was seen after writing."""
+    """What was measured after writing."""
 
     path: Path
     differences: tuple[str, ...]
@@ -28,12 +28,13 @@ class Proof(NamedTuple):
     library: str
     """Its name and version; empty if it is not installed."""
     largest: float | None
-    """Largest difference between its logits and vitkit's, on random images."""
+    """Largest difference between its logits and vitkit's, on random images; None without the
+    library."""
     scale: float
     """Largest logit, for comparison."""
     pixels: float | None = None
-    """Largest difference between the pixels that its own preprocessing and vitkit's make of an
-    image, in levels of 255."""
+    """Largest difference between the pixels that its preprocessing and vitkit's make of an image,
+    in levels of 255; None without the library, or if the files describe no preprocessing."""
 
 
 def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool = False) -> Proof:
@@ -47,18 +48,25 @@ def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool
     """
     path = Path(path)
     check_own_weights(classifier.model)
-    format, differences = _check(classifier.model.config, to, approximate)
+    format, differences = _format_for(classifier.model.config, to, approximate)
     write_model(classifier, format, path)
+
+    # The same tensors, to the bit
     reopened = load(path, quiet=True)
     _check_bits(classifier, reopened, path)
-    images = _probes(classifier.model.config)
+
+    # The same logits in the other library
     elsewhere = _open_elsewhere(classifier, path, format)
+    images = _probes(classifier.model.config)
+    library = ""
+    largest = None
     with torch.inference_mode():
         logits = reopened.model(images)
-        library, largest = "", None
         if elsewhere:
             library = elsewhere.library
-            largest = float((elsewhere.model.eval()(images) - logits).abs().max())
+            their_logits = elsewhere.model.eval()(images)
+            largest = float((their_logits - logits).abs().max())
+
     return Proof(
         path=path,
         differences=tuple(differences),
@@ -69,8 +77,8 @@ def convert(classifier: Classifier, path: Path | str, to: str, approximate: bool
     )
 
 
-def _check(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
-    """The format, and what its library computes differently. Raises ValueError for what may not be
+def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
+    """The format, and what its library computes differently. Raises ValueError for what must not be
     written."""
     if to not in names():
         raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
@@ -81,17 +89,20 @@ def _check(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, lis
     differences = format.differs(config)
     if differences and not approximate:
         raise ValueError(
-            f"{to} would compute another function ({'; '.join(differences)}); write it all the same with --approximate"
+            f"{to} would compute another function ({'; '.join(differences)}); "
+            "write it all the same with --approximate"
         )
     return format, differences
 
 
 def _check_bits(written: Classifier, reopened: Classifier, path: Path) -> None:
+    """Raises RuntimeError unless all tensors are the same."""
     state = reopened.model.state_dict()
     for name, tensor in written.model.state_dict().items():
         if not torch.equal(tensor.cpu(), state[name]):
             raise RuntimeError(
-                f"{name} did not come back to the bit from {path}; this is a defect of vitkit, please report it"
+                f"{name} did not come back to the bit from {path}; "
+                "this is a defect of vitkit, please report it"
             )
 
 
@@ -113,25 +124,29 @@ def _open_elsewhere(classifier: Classifier, path: Path, format: Format) -> Elsew
 
 
 def _pixels(classifier: Classifier, path: Path, format: Format) -> float | None:
-    """The largest difference between two preprocessings of a photograph-like image, in levels of
-    255.
+    """The largest difference between the library's preprocessing and vitkit's of one image, in
+    levels of 255.
 
-    The library's is the one that the written files describe; None if they describe none.
+    The library's is what the written files describe; None if they describe none.
     """
     if format.pixels_elsewhere is None or not path.is_dir():
         return None
     if classifier.model.config.channels != 3:
         return None
-    coarse = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
-    image = Image.fromarray(coarse).resize((400, 300), Image.Resampling.BICUBIC)
-    picture = open_image(np.asarray(image), "probe")
-    preprocessing = classifier.preprocessing
-    ours = preprocessing.normalise(classifier.batch([picture]).cpu())
+
+    # Random colours made smooth, as in a photograph, in a size that both have to resize and crop
+    colours = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    image = Image.fromarray(colours).resize((400, 300), Image.Resampling.BICUBIC)
     try:
         theirs = format.pixels_elsewhere(path, image)
     except ImportError:
         return None
+    preprocessing = classifier.preprocessing
+    picture = open_image(np.asarray(image), "probe")
+    ours = preprocessing.normalise(classifier.batch([picture]).cpu())
+
     if theirs.shape != ours.shape:
         return 255.0
-    levels = torch.tensor(preprocessing.std) * 255  # of each channel
-    return float(((theirs - ours).abs().amax((0, 2, 3)) * levels).max())
+    largest = (theirs - ours).abs().amax((0, 2, 3))  # of each channel, normalised
+    levels = largest * torch.tensor(preprocessing.std) * 255
+    return float(levels.max())

@@ -1,5 +1,4 @@
-"""Loading models of every format, recognised by content and not trusted, and saving them for
-everybody."""
+"""Loading a model of any format, recognised by its content and not trusted; and saving one."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,8 +46,10 @@ def load(
     is checked before memory is taken: ValueError names all that does not fit.
     """
     opened = open_weights(fetch(source))
-    with _naming(opened.path):
+    with _errors_name(opened.path):
         classifier, account = _assemble(opened, Hints(image, heads))
+
+    # What the caller knows better
     if labels is not None:
         check_labels(labels)
         classes = classifier.model.config.classes
@@ -57,6 +58,7 @@ def load(
         classifier = replace(classifier, labels=tuple(labels))
     if preprocessing is not None:
         classifier = replace(classifier, preprocessing=preprocessing)
+
     if not quiet:
         print(f"{source}: {account[0]}", file=sys.stderr)
         for line in account[1:]:
@@ -65,8 +67,9 @@ def load(
 
 
 @contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Errors of a file's content name the file."""
+def _errors_name(file: Path) -> Iterator[None]:
+    """A block whose errors are about this file: they become a ValueError that begins with its
+    name."""
     try:
         yield
     except (SafetensorError, *DAMAGE) as error:
@@ -77,8 +80,8 @@ def _naming(file: Path) -> Iterator[None]:
 
 
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
-    """The model of a file, and what to say about it."""
-    # whose names are these?
+    """The model of a file, and what to tell about it, a line each."""
+    # The format, by the tensors' names
     format = recognise(opened.tensors)
     if format is None:
         first = ", ".join(list(opened.tensors)[:3])
@@ -88,9 +91,10 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
         )
     tidied = format.tidy(opened.tensors)
 
+    # The architecture and all else that is no weight
     description = _describe(opened, format, tidied, hints)
 
-    # the model itself
+    # The model itself
     classifier = Classifier(
         model=build_model(description.config, format, tidied.tensors),
         preprocessing=description.preprocessing,
@@ -98,6 +102,8 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
         activation=description.activation,
         origin=_origin(opened, description, format, tidied.layout),
     )
+
+    # What was found, left out and assumed
     account = [summary(classifier, format), *tidied.notes, *description.notes]
     widened = {lazy.dtype for lazy in tidied.tensors.values()} - {"float32"}
     if widened:
@@ -106,8 +112,8 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
 
 
 def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
-    """What vitkit wrote about the model; what the format can tell where there is nothing, or where
-    that came later."""
+    """vitkit's own description of the model; the format's, if there is none or it is out of
+    date."""
     if not opened.described:
         return format.describe(opened, tidied, hints)
     described = from_json(opened.described)
@@ -118,6 +124,8 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
     changed = format.contradictions(described, opened)
     if not changed:
         return described
+
+    # The library's own fields win: they are what its users have edited
     description = format.describe(opened, tidied, hints)
     note = (
         f"config.json was changed after vitkit wrote it ({', '.join(changed)}): "
@@ -127,7 +135,7 @@ def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> D
 
 
 def _origin(opened: Opened, description: Description, format: Format, layout: str) -> dict:
-    """Where a model came from: what it says itself, or the file, and how the format spelled it."""
+    """Where a model came from: as its description says, else the file, its format and layout."""
     if description.origin is not None:
         return description.origin
     origin = {"format": format.name, "file": opened.path.name}
@@ -137,9 +145,9 @@ def _origin(opened: Opened, description: Description, format: Format, layout: st
 
 
 def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
-    """A model with a format's tensors as its own, mapped from the disk where the numbers are the
-    same."""
-    # before anything is built for a configuration that nobody should trust
+    """A model whose weights are a format's tensors: mapped from the disk, unless they must be
+    changed."""
+    # Even on meta, a model of 10^12 blocks would never be built
     if config.blocks > len(tensors):
         raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks} blocks")
     with torch.device("meta"):
@@ -152,11 +160,12 @@ def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
 def summary(classifier: Classifier, format: Format) -> str:
     """A model in one sentence, and its preprocessing."""
     config = classifier.model.config
+    height, width = config.image
     head = "no head"
     if config.classes:
         head = counted(config.classes)
     return (
-        f"{called(config)} for {config.image[0]} x {config.image[1]} pixels, {parameters(config):,} parameters, "
+        f"{called(config)} for {height} x {width} pixels, {parameters(config):,} parameters, "
         f"{head}, in {format.name} format\n  preprocessing: {classifier.preprocessing}"
     )
 
@@ -174,5 +183,7 @@ def save(classifier: Classifier, path: Path | str) -> Path:
     """
     check_own_weights(classifier.model)
     config = classifier.model.config
-    name = "native" if cannot("huggingface", config) else "huggingface"
+    name = "huggingface"
+    if cannot("huggingface", config):
+        name = "native"
     return write_model(classifier, format_of(name, config), Path(path))

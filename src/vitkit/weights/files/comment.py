@@ -1,5 +1,7 @@
-"""The comment of an archive, which nobody else reads: .npz and .pth are ZIP files, and vitkit's
-description lies there."""
+"""vitkit's description of a model in the comment of a ZIP archive, which .npz and .pth files are.
+
+NumPy and PyTorch do not read the comment.
+"""
 
 import json
 import zipfile
@@ -7,11 +9,11 @@ from pathlib import Path
 
 from vitkit.weights.files.lazy import DAMAGE, KEY, parse_object
 
-LONGEST = 2**16  # bytes that a comment stays below
+LONGEST = 2**16  # bytes; the ZIP format allows no comment of this length
 
 
 def read_comment(file: Path) -> dict:
-    """vitkit's description of the model; {} without one. Raises ValueError."""
+    """vitkit's description of the model; {} without one. Raises ValueError for a damaged file."""
     if not zipfile.is_zipfile(file):
         return {}
     try:
@@ -27,8 +29,8 @@ def read_comment(file: Path) -> dict:
 
 
 def write_comment(file: Path, description: dict) -> None:
-    """Put vitkit's description of the model there; without the labels if they are too long, as
-    21,843 names are."""
+    """Put vitkit's description of the model there; without the labels if it is too long with them,
+    as with the 21,843 names of ImageNet-21k."""
     comment = json.dumps({KEY: description}, ensure_ascii=True).encode()
     if len(comment) >= LONGEST:
         comment = json.dumps({KEY: {**description, "labels": None}}).encode()

@@ -14,22 +14,24 @@ from torch import Tensor
 LARGEST_JSON = 64 * 2**20  # bytes; with 21,843 class names a config.json has about one million
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 KEY = "vitkit"  # under which a file of another format carries vitkit's own description of the model
+# What the readers of ZIP, .npy, pickle and JSON raise for files that are damaged, or made to harm.
 DAMAGE = (
-    ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error, zlib.error,
-    SyntaxError, tokenize.TokenError, ArithmeticError, TypeError, LookupError, AttributeError, MemoryError,
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError,
+    NotImplementedError, MemoryError, OSError, EOFError, SyntaxError, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error, struct.error,
 )  # fmt: skip
 
 
 class Lazy(NamedTuple):
-    """A tensor of a file: what it is, and how to get it."""
+    """A tensor of a file, not read yet: its shape and dtype, and how to read it."""
 
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], Tensor]
     """The tensor, mapped from the file where that is possible."""
     into: Callable[[Tensor], None] | None = None
-    """Reads it into a tensor of this shape and dtype, where `read` maps: who copies anyway holds no
-    page of the file then."""
+    """Reads it into a given tensor of this shape and dtype, for files whose `read` maps. Mapped
+    pages that are only copied from would stay in memory; None if `read` copies anyway."""
 
 
 Tensors = dict[str, Lazy]

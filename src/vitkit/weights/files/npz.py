@@ -1,4 +1,5 @@
-"""NumPy's archives, as Google publishes its weights: arrays of numbers, none unpickled."""
+"""NumPy's archives (.npz), as Google publishes its weights. Only arrays of numbers are read, and
+nothing is unpickled."""
 
 import math
 import struct
@@ -16,7 +17,7 @@ from vitkit.weights.files.comment import read_comment
 from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors, fill
 
 LARGEST = 64 * 2**30  # bytes of an archive's content; ViT-e, the largest there is, has 16 GiB
-INFLATION = 100  # an archive's content may be so many times its size: weights hardly compress
+INFLATION = 100  # times its size, an archive's content; more is no weights, which hardly compress
 
 
 class Member(NamedTuple):
@@ -28,7 +29,7 @@ class Member(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     fortran: bool
-    """Whether the first axis is the fastest."""
+    """Whether neighbours along the first axis, not the last, are neighbours in memory."""
 
 
 def is_npz(file: Path) -> bool:
@@ -61,12 +62,13 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
                 tensors[name] = Lazy(member.shape, _dtype_name(member.dtype), read)
     except DAMAGE as error:
         reason = str(error) or type(error).__name__
-        # which may quote as much of the file as a name can be long
+        # Shortened: it may quote a name, and a harmful file's names may be of any length
         raise ValueError(f"{file} cannot be loaded: {reason[:500]}") from error
     return tensors, read_comment(file)
 
 
 def _check_size(size: int, content: int) -> None:
+    """Raises ValueError for an archive of `size` bytes that would take too many when it is read."""
     if content > min(LARGEST, INFLATION * size + 2**28):
         raise ValueError(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
 
@@ -76,8 +78,10 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
     with archive.open(entry) as opened:
         shape, dtype, fortran = _header(opened)
         start = opened.tell()
-    raw = dtype.kind == "V" and dtype.itemsize == 2 and not dtype.fields
-    if dtype.kind not in "fiub" and not raw:
+    # NumPy has no bfloat16, so JAX's arrays of it are stored as raw bytes ("V2")
+    bfloat16 = dtype.kind == "V" and dtype.itemsize == 2 and not dtype.fields
+    numbers = dtype.kind in "fiub"  # floating point, signed, unsigned, Boolean
+    if not numbers and not bfloat16:
         raise ValueError(f"{entry.filename} holds {dtype}, no numbers")
     if math.prod(shape) * dtype.itemsize != entry.file_size - start:
         raise ValueError(
@@ -99,11 +103,15 @@ def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
 
 
 def _dtype_name(dtype: np.dtype) -> str:
-    return "bfloat16" if dtype.kind == "V" else dtype.newbyteorder("=").name
+    """PyTorch's name."""
+    if dtype.kind == "V":
+        return "bfloat16"
+    return dtype.newbyteorder("=").name
 
 
 def _read(file: Path, member: Member) -> Tensor:
-    """The numbers of an array."""
+    """The numbers of an array, as a tensor."""
+    # Its bytes
     buffer = bytearray(math.prod(member.shape) * member.dtype.itemsize)
     try:
         with zipfile.ZipFile(file) as archive, archive.open(member.name) as opened:
@@ -112,10 +120,20 @@ def _read(file: Path, member: Member) -> Tensor:
                 raise ValueError(f"{member.name} is cut short")
     except DAMAGE as error:
         raise ValueError(f"{file} cannot be loaded: {error}; download it again") from error
+
+    # As an array; bfloat16, which NumPy does not have, by way of integers
     bfloat16 = member.dtype.kind == "V"
-    dtype = np.dtype(np.uint16) if bfloat16 else member.dtype
-    array = np.frombuffer(buffer, dtype) if buffer else np.empty(0, dtype)
+    dtype = member.dtype
+    if bfloat16:
+        dtype = np.dtype(np.uint16)
+    array = np.empty(0, dtype)
+    if buffer:  # frombuffer refuses an empty one
+        array = np.frombuffer(buffer, dtype)
     order = "F" if member.fortran else "C"
     array = array.reshape(member.shape, order=order)
+
+    # As a tensor, in the byte order of this machine
     tensor = torch.from_numpy(array.astype(dtype.newbyteorder("="), copy=False))
-    return tensor.view(torch.bfloat16) if bfloat16 else tensor
+    if bfloat16:
+        return tensor.view(torch.bfloat16)
+    return tensor

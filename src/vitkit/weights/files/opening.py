@@ -18,7 +18,8 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-NO_WEIGHTS = {  # endings of files that people give in place of a model
+# Endings of other files that people give as a model -> what to do instead.
+NO_WEIGHTS = {
     ".json": "give the directory that it is in",
     ".py": "vitkit runs no code; give a model directory or a file of weights",
 }
@@ -38,7 +39,7 @@ class Opened:
     described: dict = field(default_factory=dict)
     """vitkit's own description of the model."""
     wrapper: str = ""
-    """Which part of a training checkpoint this is, such as "model" or "teacher"."""
+    """The key of a training checkpoint under which the model was, such as "model" or "teacher"."""
 
 
 def open_weights(path: Path) -> Opened:
@@ -47,9 +48,15 @@ def open_weights(path: Path) -> Opened:
     ending = path.suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
         raise ValueError(f"{path} is no file of weights; {NO_WEIGHTS[ending]}")
+
+    # A file; what lies beside it belongs to it if it has the name that a model directory gives it
     if path.is_file():
-        folder = path.parent if path.name in FOLDER_FILES else None
+        folder = None
+        if path.name in FOLDER_FILES:
+            folder = path.parent
         return _open(path, folder)
+
+    # A directory
     folder = path
     if (path / "model" / "config.json").is_file():  # a run
         folder = path / "model"
@@ -79,11 +86,13 @@ def _file_of(path: Path, folder: Path) -> Path:
 
 def _open(file: Path, folder: Path | None) -> Opened:
     """A file, and what is beside it in its folder."""
-    config, preprocessor = {}, {}
+    config = {}
+    preprocessor = {}
     if folder is not None:
         config = _beside(folder, "config.json")
         preprocessor = _beside(folder, "preprocessor_config.json")
-    inside, wrapper = {}, ""
+    inside = {}
+    wrapper = ""
     try:
         if file.name.endswith(".index.json"):
             tensors = _shards(file)
@@ -100,8 +109,11 @@ def _open(file: Path, folder: Path | None) -> Opened:
 
 
 def _beside(folder: Path, name: str) -> dict:
+    """The object of a JSON file; {} if it is not there."""
     file = folder / name
-    return read_json(file) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    return read_json(file)
 
 
 def _read(file: Path) -> tuple[Tensors, dict, str]:
@@ -111,12 +123,13 @@ def _read(file: Path) -> tuple[Tensors, dict, str]:
     of a safetensors header.
     """
     with file.open("rb") as opened:
-        start = opened.read(9)
-    archive = start[:2] == b"PK"
-    if archive and is_npz(file):
+        start = opened.read(2)
+    is_archive = start == b"PK"
+    is_bare_pickle = start[:1] == b"\x80"  # as PyTorch before 1.6 wrote
+    if is_archive and is_npz(file):
         tensors, description = read_npz(file)
         return tensors, description, ""
-    if archive or start[:1] == b"\x80":
+    if is_archive or is_bare_pickle:
         tensors, wrapper = read_pickle(file)
         return tensors, read_comment(file), wrapper
     tensors, description = read_safetensors(file)
@@ -132,13 +145,14 @@ def _shards(index: Path) -> Tensors:
         raise ValueError(f"{index} has no weight_map from tensors to files")
     tensors: Tensors = {}
     for name in sorted(set(file_of.values())):
-        if Path(name).name != name or name in ("", ".", ".."):
+        if Path(name).name != name or name in ("", ".", ".."):  # "../secret.bin"
             raise ValueError(f"{index} names a file outside of its folder: {name!r}")
         if not (index.parent / name).is_file():
             raise ValueError(f"{index} names {name}, which is not there; download it too")
         shard, _, _ = _read(index.parent / name)
         tensors |= {key: lazy for key, lazy in shard.items() if file_of.get(key) == name}
-    if absent := file_of.keys() - tensors.keys():
+    absent = file_of.keys() - tensors.keys()
+    if absent:
         raise ValueError(
             f"{index}: {len(absent)} tensors are not in their files, such as {min(absent)}"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors
 
-# The part of a training checkpoint that is the model: the first that is there.
+# Where training checkpoints keep the model. The first that is there counts: averages come first.
 PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module", "net")
 
 
@@ -20,6 +20,8 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
     """The tensors of a file, and which part of a training checkpoint they were. Raises
     ValueError."""
     checkpoint = _unpickle(file)
+
+    # A checkpoint may be wrapped several times: {"model": {"module": {name: tensor}}}
     wrapper = ""
     while isinstance(checkpoint, dict) and not _holds_tensors(checkpoint):
         parts = (part for part in PARTS if isinstance(checkpoint.get(part), dict))
@@ -27,18 +29,22 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
         if not wrapper:
             break
         checkpoint = checkpoint[wrapper]
+
     if not _holds_tensors(checkpoint):
         raise ValueError(f"{file} cannot be loaded: it holds no state dict of tensors")
-    tensors = {
-        str(name): _lazy(value) for name, value in checkpoint.items() if isinstance(value, Tensor)
-    }
+    tensors = {}
+    for name, value in checkpoint.items():
+        if isinstance(value, Tensor):
+            tensors[str(name)] = _lazy(value)
     return tensors, wrapper
 
 
 def _unpickle(file: Path) -> object:
+    """What a file holds. Raises ValueError for anything but tensors and plain values, and for a
+    damaged file."""
     try:
-        # settings that training checkpoints carry are harmless; a sentence follows whatever torch
-        # warns of
+        # Training checkpoints carry their arguments, which do no harm. Whatever torch warns of
+        # becomes our own sentence below.
         with (
             torch.serialization.safe_globals([argparse.Namespace]),
             warnings.catch_warnings(action="ignore"),
@@ -46,18 +52,22 @@ def _unpickle(file: Path) -> object:
             return _load(file)
     except pickle.UnpicklingError as error:
         match = re.search(r"GLOBAL (\S+)", str(error))
-        content = f"the Python object {match[1]}" if match else "more than tensors"
+        content = "more than tensors"
+        if match:
+            content = f"the Python object {match[1]}"
         raise ValueError(
-            f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; save its state dict as "
-            "safetensors"
+            f"{file} cannot be loaded: it holds {content}, and vitkit runs no code from files; "
+            "save its state dict as safetensors"
         ) from error
     except (*DAMAGE, AssertionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        reason = repr(error)
+        if str(error):
+            reason = str(error).splitlines()[0]
         raise ValueError(f"{file} cannot be loaded: {reason}") from error
 
 
 def _load(file: Path) -> object:
-    """Mapped from the disk, except the format before PyTorch 1.6, which cannot be."""
+    """torch.load, mapped from the disk; except the format before PyTorch 1.6, which cannot be."""
     try:
         return torch.load(file, "cpu", weights_only=True, mmap=True)
     except RuntimeError as error:
@@ -67,6 +77,7 @@ def _load(file: Path) -> object:
 
 
 def _holds_tensors(value: object) -> bool:
+    """Whether this is a state dict: a dictionary with a tensor in it."""
     return isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values())
 
 

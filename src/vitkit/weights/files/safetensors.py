@@ -21,13 +21,16 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
 
     Raises SafetensorError for a damaged file, ValueError for a description that is none.
     """
-    # stays open for as long as a tensor may be asked for; it has checked the header
+    # It checks the header, and stays open for as long as a tensor may be read
     opened = safe_open(file, "pt")
+
+    # The offsets of the tensors, which the library does not tell: 8 bytes with the length of the
+    # header, the header, and then the numbers
     with file.open("rb") as start:
         length = int.from_bytes(start.read(8), "little")
         header = json.loads(start.read(length))
     tensors = {}
-    for name in opened.keys():  # noqa: SIM118 no dict
+    for name in opened.keys():  # noqa: SIM118 it is no dict
         part = opened.get_slice(name)
         dtype = part.get_dtype()
         begin = 8 + length + header[name]["data_offsets"][0]
@@ -37,6 +40,8 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
             read=partial(opened.get_tensor, name),
             into=partial(_read_into, file, begin),
         )
+
+    # vitkit's description
     description = (opened.metadata() or {}).get(KEY)
     if not description:
         return tensors, {}
@@ -49,7 +54,7 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
 
 
 def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
-    """Fill a contiguous tensor with the bytes of a file from there on."""
+    """Fill a contiguous tensor with the bytes of a file from `begin` on."""
     buffer = memoryview(tensor.view(-1).view(torch.uint8).numpy())
     with file.open("rb", buffering=0) as opened:
         opened.seek(begin)
@@ -60,8 +65,8 @@ def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
 def write_safetensors(
     file: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """A safetensors file. Raises OSError, also where the library calls a full disk something
-    else."""
+    """Write a safetensors file. Raises OSError, also for a full disk, which the library reports as
+    an error of its own."""
     try:
         save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:

@@ -1,4 +1,4 @@
-"""Tensors as one file, in whichever of the three kinds its ending says."""
+"""Writing tensors to one file, of the kind that its ending names."""
 
 import json
 from pathlib import Path
@@ -27,6 +27,7 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> 
                 np.savez(opened, **{name: tensor.numpy() for name, tensor in tensors.items()})
             write_comment(new, description)
         else:
+            # Clones: torch.save writes the whole storage of a tensor that is a part of another
             torch.save({name: tensor.clone() for name, tensor in tensors.items()}, new)
             write_comment(new, description)
 
