@@ -21,8 +21,8 @@ from pictures import encoded, photograph
 from PIL import Image
 
 from vitkit.cli import main
-from vitkit.curate import Packing, pack, same_files, survey, twins
-from vitkit.curate.duplicates import look
+from vitkit.curate import Packing, identical_files, near_duplicates, pack, survey
+from vitkit.curate.duplicates import appearance
 from vitkit.data import open_image, open_parts, open_source, open_splits, subset, without
 
 
@@ -342,9 +342,9 @@ def test_a_survey_counts_what_is_there(doubles):
     )
     assert train.formats == {"JPEG": 41} and test.formats == {"JPEG": 9, "PNG": 1}
     assert (train.sizes[train.good] == (64, 80)).all() and train.bytes[train.good].min() > 300
-    ((one, other),) = same_files(train)
+    ((one, other),) = identical_files(train)
     assert {Path(train.source.name(i)).name for i in (one, other)} == {"1.jpg", "copy.jpg"}
-    pairs = twins(train, test)
+    pairs = near_duplicates(train, test)
     names = {
         (Path(train.source.name(t.first)).name, Path(test.source.name(t.second)).name): t.bits
         for t in pairs
@@ -404,9 +404,9 @@ def test_duplicates_are_listed_and_left_out_of_training(doubles, tmp_path, capsy
 
 def test_the_hash_is_stable_under_scale_and_light_but_tells_pictures_apart():
     pictures = [photograph(64, 80, i) for i in range(30)]
-    hashes = np.array([look(pixels).hash for pixels in pictures])
+    hashes = np.array([appearance(pixels).hash for pixels in pictures])
     for pixels, code in zip(pictures, hashes, strict=True):
-        changed = look(
+        changed = appearance(
             open_image(again(pixels, size=(60, 48), shift=-10, quality=70), "x").pixels()
         )
         assert np.bitwise_count(changed.hash ^ code) <= 6
@@ -421,7 +421,9 @@ def test_known_near_duplicates_of_cifar_10_are_found(shared):
     )
     rows, twins_of = [102, 770, 851], [9061, 2703, 7117]
     first, second = subset(train, [*rows, *range(100)]), subset(test, [*twins_of, *range(150)])
-    assert [(twin.first, twin.second) for twin in twins(survey(first, 0), survey(second, 0))] == [
+    assert [
+        (pair.first, pair.second) for pair in near_duplicates(survey(first, 0), survey(second, 0))
+    ] == [
         (0, 0),
         (1, 1),
         (2, 2),

@@ -43,7 +43,7 @@ class Stats:
 
 def stats(command: Stats) -> int:
     """`vitkit data stats`. Raises ValueError, before anything is looked at, for what could not be compared or written."""
-    from vitkit.curate import survey, twins
+    from vitkit.curate import near_duplicates, survey
     from vitkit.data import open_splits
     from vitkit.system.machine import cpus
     from vitkit.system.progress import bar
@@ -60,7 +60,7 @@ def stats(command: Stats) -> int:
         surveys[name] = survey(part, workers, bar(f"looking at {name}"))
     pairs = {}
     for first, second in _compared(list(parts)):
-        pairs[first, second] = twins(surveys[first], surveys[second])
+        pairs[first, second] = near_duplicates(surveys[first], surveys[second])
 
     # Say what was seen
     description = describe(surveys, pairs, splits.labels)
@@ -130,19 +130,19 @@ def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
         "parts": {name: _describe_part(survey) for name, survey in surveys.items()},
         "pairs": [],
     }
-    for (first, second), twins in pairs.items():
-        described = _describe_pairs(surveys[first], surveys[second], twins)
+    for (first, second), duplicates in pairs.items():
+        described = _describe_pairs(surveys[first], surveys[second], duplicates)
         description["pairs"].append({"parts": [first, second], **described})
     return description
 
 
 def _describe_part(survey: Survey) -> dict:
     """One part: how much there is, of which size, and what is wrong with it."""
-    from vitkit.curate import class_counts, same_files
+    from vitkit.curate import class_counts, identical_files
 
     source = survey.source
     sides = survey.sizes[survey.good]
-    copies = [list(map(int, group)) for group in same_files(survey)]
+    copies = [list(map(int, group)) for group in identical_files(survey)]
     several = [group for group in copies if len({source.answer(i) for i in group}) > 1]
     return {
         "images": len(source),
@@ -158,17 +158,17 @@ def _describe_part(survey: Survey) -> dict:
     }
 
 
-def _describe_pairs(first: Survey, second: Survey, twins: list[Pair]) -> dict:
+def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> dict:
     """What two parts have in common."""
-    from vitkit.curate import other_class
+    from vitkit.curate import count_other_class
 
     named = []
-    for twin in twins:
-        names = [first.source.name(twin.first), second.source.name(twin.second)]
-        named.append([*names, twin.bits, twin.count])
+    for pair in duplicates:
+        names = [first.source.name(pair.first), second.source.name(pair.second)]
+        named.append([*names, pair.bits, pair.count])
     return {
-        "same": sum(twin.bits < 0 for twin in twins),
-        "other class": other_class(first, second, twins),
+        "same": sum(pair.bits < 0 for pair in duplicates),
+        "other class": count_other_class(first, second, duplicates),
         "pairs": named,
     }
 
@@ -193,13 +193,13 @@ def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
     from vitkit.data import write_list
 
     reasons = {}
-    for (part, held_out), twins in pairs.items():
+    for (part, held_out), duplicates in pairs.items():
         if part != "train":
             continue
-        for twin in twins:
-            likeness = "the same as" if twin.bits < 0 else "like"
-            name = surveys[held_out].source.name(twin.second)
-            reasons.setdefault(twin.first, f"{likeness} {name}")
+        for pair in duplicates:
+            likeness = "the same as" if pair.bits < 0 else "like"
+            name = surveys[held_out].source.name(pair.second)
+            reasons.setdefault(pair.first, f"{likeness} {name}")
     write_list(path, surveys["train"].source, reasons)
     return len(reasons)
 
@@ -209,13 +209,13 @@ def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
     from vitkit.inspection.sheet import Tile, contact_sheet
 
     rows = []
-    for (first, second), twins in pairs.items():
-        rows += [(twin, surveys[first].source, surveys[second].source) for twin in twins]
+    for (first, second), duplicates in pairs.items():
+        rows += [(pair, surveys[first].source, surveys[second].source) for pair in duplicates]
     rows.sort(key=lambda row: -row[0].bits)
     tiles = []
-    for twin, first, second in rows[:DRAWN]:
-        both = [_square(first, twin.first), _square(second, twin.second)]
-        text = "same file" if twin.bits < 0 else f"{twin.bits} bits differ"
+    for pair, first, second in rows[:DRAWN]:
+        both = [_square(first, pair.first), _square(second, pair.second)]
+        text = "same file" if pair.bits < 0 else f"{pair.bits} bits differ"
         tiles.append(Tile(np.concatenate(both, axis=1), text))
     return contact_sheet(tiles, path)
 
@@ -236,7 +236,7 @@ def _next_command(command: Stats, pairs: Pairs, target: str) -> str:
         if command.split_seed:
             words += f" --data.{seed}"
         return f"{words} --data.exclude {command.exclude}"
-    if any(twins for (part, _), twins in pairs.items() if part == "train"):
+    if any(duplicates for (part, _), duplicates in pairs.items() if part == "train"):
         words = f"vitkit data stats {command.source}"
         if command.test:
             words += f" --test {command.test}"

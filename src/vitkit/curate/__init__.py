@@ -2,7 +2,14 @@
 
 from vitkit.curate.duplicates import Pair
 from vitkit.curate.pack import Packed, Packing, pack
-from vitkit.curate.stats import Survey, class_counts, other_class, same_files, survey, twins
+from vitkit.curate.stats import (
+    Survey,
+    class_counts,
+    count_other_class,
+    identical_files,
+    near_duplicates,
+    survey,
+)
 
 __all__ = [
     "Packed",
@@ -10,9 +17,9 @@ __all__ = [
     "Pair",
     "Survey",
     "class_counts",
-    "other_class",
+    "count_other_class",
+    "identical_files",
+    "near_duplicates",
     "pack",
-    "same_files",
     "survey",
-    "twins",
 ]

@@ -1,11 +1,14 @@
 """Which images are the same, or nearly: digests of files, and a perceptual hash of what they show.
 
 The hash is pHash (Zauner, 2010): the image in grey at 32 x 32, its discrete cosine transform, and of the 8 x 8 lowest
-frequencies one bit each: above their median or not. Images whose hashes differ in at most DISTANCE bits are candidates;
-they count as near-duplicates where their 8 x 8 colour thumbnails, too, differ little beside their own contrast: digits on
-black, or X-rays, are all within a few levels of one another. That finds what was scaled, encoded again, or slightly changed
-in colour or framing. It does not find mirrored, turned or strongly cropped images; and empty ones, which have no contrast,
-only where the files are the same.
+frequencies one bit each: above their median or not. Images whose hashes differ in at most MAX_BITS bits are candidates.
+They count as near-duplicates if their 8 x 8 colour thumbnails, too, differ little, compared to their own contrast: digits
+on black, or X-rays, are all within a few levels of one another.
+
+That finds what was scaled, encoded again, or slightly changed in colour or framing. It does not find mirrored, turned or
+strongly cropped images; and empty ones, which have no contrast, only if the files are the same.
+
+Legend: N, M images of two sets, P pairs of them.
 """
 
 from collections.abc import Iterator
@@ -14,18 +17,18 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-DISTANCE = 8  # bits of 64
-# A thumbnail differs by no more than so many levels of 255, root mean square, after both have the same mean,
-DIFFERENCE = 20.0
-# and by no more than this share of the standard deviation of the flatter one; twice that in at most CLOSE bits.
-SHARE = 0.35
-CLOSE = 2
-FLAT = 1.0  # levels by which a thumbnail varies over its places, of an image that shows nothing
-BLOCK = 1 << 21  # comparisons at once
-SLICE = 50_000  # candidates whose thumbnails are compared at once
+MAX_BITS = 8  # of 64, in which the hashes of near-duplicates differ
+# Their thumbnails, once both have the same mean, differ by at most so many levels of 255, root mean square ...
+MAX_DIFFERENCE = 20.0
+# ... and by at most this share of the standard deviation of the flatter one; twice that if the hashes are close.
+MAX_SHARE = 0.35
+CLOSE_BITS = 2
+FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
+HASHES_AT_ONCE = 1 << 21  # pairs whose hashes are compared at once
+THUMBNAILS_AT_ONCE = 50_000  # pairs whose thumbnails are
 
 
-class Look(NamedTuple):
+class Appearance(NamedTuple):
     """What an image looks like, in few bytes."""
 
     hash: np.uint64
@@ -33,8 +36,8 @@ class Look(NamedTuple):
     """uint8 (8, 8, 3)"""
 
 
-class Looks(NamedTuple):
-    """Of N images, one row each."""
+class Appearances(NamedTuple):
+    """What N images look like, one row each, and their files."""
 
     digests: np.ndarray
     """uint64 (N,): of the files."""
@@ -50,13 +53,13 @@ class Pair(NamedTuple):
     first: int
     second: int
     bits: int
-    """In which their hashes differ; -1 where the files are the same."""
+    """In which their hashes differ; -1 if the files are the same."""
     count: int
     """How many images of the other set it is like: of a picture that comes a thousand times there, one is named."""
 
 
-def look(pixels: np.ndarray) -> Look:
-    """Of an image, uint8 (h, w, 3)."""
+def appearance(pixels: np.ndarray) -> Appearance:
+    """What an image, uint8 (h, w, 3), looks like."""
     from scipy.fft import dctn
 
     image = Image.fromarray(pixels)
@@ -64,51 +67,58 @@ def look(pixels: np.ndarray) -> Look:
     low = dctn(np.asarray(grey, dtype=np.float64), norm="ortho")[:8, :8].ravel()
     bits = low > np.median(low[1:])  # the first is the mean brightness
     thumbnail = np.asarray(image.resize((8, 8), Image.Resampling.BOX))
-    return Look(np.packbits(bits).view(np.uint64)[0], thumbnail)
+    return Appearance(np.packbits(bits).view(np.uint64)[0], thumbnail)
 
 
-def nearest(first: Looks, second: Looks) -> Iterator[Pair]:
+def nearest(first: Appearances, second: Appearances) -> Iterator[Pair]:
     """Every image of the first set that is in the second, or nearly, in order, with the one there that it is most like.
 
-    All are compared with all, N M / 10^9 seconds or so.
+    All are compared with all, which takes N M / 10^9 seconds or so.
     """
-    count = len(second.hashes)
-    rows = max(1, BLOCK // max(1, count))
+    rows = max(1, HASHES_AT_ONCE // max(1, len(second.hashes)))
     for start in range(0, len(first.hashes), rows):
-        block = Looks(*(array[start : start + rows] for array in first))
-
-        # Candidates: pairs i, j whose hashes are close.
-        bits = np.bitwise_count(block.hashes[:, None] ^ second.hashes).ravel()
-        candidates = np.flatnonzero(bits <= DISTANCE)
-        i, j = np.divmod(candidates, count)
-        same = block.digests[i] == second.digests[j]
-        distances = np.where(same, -1, bits[candidates].astype(np.int64))
-
-        # Those that are the same file, or whose thumbnails are close too.
-        keep = same.copy()
-        for at in range(0, len(candidates), SLICE):
-            unsure = at + np.flatnonzero(~same[at : at + SLICE])
-            share = SHARE * np.where(distances[unsure] <= CLOSE, 2, 1)
-            keep[unsure] = _alike(block.thumbnails[i[unsure]], second.thumbnails[j[unsure]], share)
-        i, j, distances = i[keep], j[keep], distances[keep]
+        block = Appearances(*(array[start : start + rows] for array in first))
+        i, j, bits = _duplicates(block, second)
 
         # Of each image the nearest, and how many more there are.
-        order = np.lexsort((j, distances, i))
-        images, firsts, counts = np.unique(i[order], return_index=True, return_counts=True)
-        for image, k, times in zip(images, order[firsts], counts, strict=True):
-            yield Pair(start + int(image), int(j[k]), int(distances[k]), int(times))
+        order = np.lexsort((j, bits, i))  # by image, then by distance
+        images, nearest_rows, counts = np.unique(i[order], return_index=True, return_counts=True)
+        nearest_pairs = order[nearest_rows]
+        for image, pair, count in zip(images, nearest_pairs, counts, strict=True):
+            yield Pair(start + int(image), int(j[pair]), int(bits[pair]), int(count))
 
 
-def _alike(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Whether thumbnails uint8 (N, 8, 8, 3) differ by no more than a share (N,) of their contrast: bool (N,)."""
+def _duplicates(
+    first: Appearances, second: Appearances
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All pairs of duplicates and near-duplicates: their indices in both sets, and Pair.bits, int64 (P,) each."""
+    # Candidates: pairs i, j whose hashes are close.
+    all_bits = np.bitwise_count(first.hashes[:, None] ^ second.hashes).ravel()  # (N M,)
+    candidates = np.flatnonzero(all_bits <= MAX_BITS)
+    i, j = np.divmod(candidates, len(second.hashes))
+    same_file = first.digests[i] == second.digests[j]
+    bits = np.where(same_file, -1, all_bits[candidates].astype(np.int64))
+
+    # Those that are the same file, or whose thumbnails are close too.
+    keep = same_file.copy()
+    for start in range(0, len(i), THUMBNAILS_AT_ONCE):
+        unsure = start + np.flatnonzero(~same_file[start : start + THUMBNAILS_AT_ONCE])
+        max_share = np.where(bits[unsure] <= CLOSE_BITS, 2 * MAX_SHARE, MAX_SHARE)
+        thumbnails = (first.thumbnails[i[unsure]], second.thumbnails[j[unsure]])
+        keep[unsure] = _alike(*thumbnails, max_share)
+    return i[keep], j[keep], bits[keep]
+
+
+def _alike(first: np.ndarray, second: np.ndarray, max_share: np.ndarray) -> np.ndarray:
+    """Whether thumbnails uint8 (P, 8, 8, 3) differ by no more than a share (P,) of their contrast: bool (P,)."""
     first = first.astype(np.float32)
     second = second.astype(np.float32)
-    gap = (first - second).std(axis=(1, 2, 3))
+    difference = (first - second).std(axis=(1, 2, 3))
     contrast = np.minimum(first.std(axis=(1, 2, 3)), second.std(axis=(1, 2, 3)))
-    close = (gap <= DIFFERENCE) & (gap <= share * contrast)
+    close = (difference <= MAX_DIFFERENCE) & (difference <= max_share * contrast)
     return close & _shows_something(first) & _shows_something(second)
 
 
 def _shows_something(thumbnails: np.ndarray) -> np.ndarray:
-    """Whether thumbnails float32 (N, 8, 8, 3) vary over their places: bool (N,)."""
+    """Whether thumbnails float32 (P, 8, 8, 3) vary from pixel to pixel: bool (P,)."""
     return thumbnails.var(axis=(1, 2)).mean(axis=1) > FLAT**2

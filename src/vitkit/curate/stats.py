@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.curate.duplicates import Look, Looks, Pair, look, nearest
+from vitkit.curate.duplicates import Appearance, Appearances, Pair, appearance, nearest
 from vitkit.data.engine.workers import in_order
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.sources import Source
@@ -19,7 +19,7 @@ CHUNK = 32  # images that a worker looks at before it reports
 
 
 class Survey(NamedTuple):
-    """Of one part, one row an example; rows of images that cannot be read are zeros."""
+    """What one part of a data set holds, one row an example; rows of images that cannot be read are zeros."""
 
     source: Source
     sizes: np.ndarray
@@ -46,7 +46,7 @@ class Survey(NamedTuple):
 
 
 def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
-    """Look at every image once, in `workers` processes."""
+    """Look at every image once, in `workers` processes. Raises OSError if the network or the disk fails."""
     count = len(source)
     result = Survey(
         source=source,
@@ -59,28 +59,31 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
         bad={},
     )
     source.prepare()
-    starts = range(0, count, CHUNK)
-    chunks = in_order(_Looking(source), starts, min(workers, len(starts) // 4))
-    for seen, bad in shown(chunks, len(starts)):
-        for image in seen:
+    chunk_starts = range(0, count, CHUNK)
+    workers = min(
+        workers, len(chunk_starts) // 4
+    )  # a process takes longer to start than to do less
+    chunks = in_order(_Looking(source), chunk_starts, workers)
+    for good, bad in shown(chunks, len(chunk_starts)):
+        for image in good:
             result.sizes[image.index] = image.size
             result.bytes[image.index] = image.bytes
             result.digests[image.index] = image.digest
-            result.hashes[image.index] = image.look.hash
-            result.thumbnails[image.index] = image.look.thumbnail
+            result.hashes[image.index] = image.appearance.hash
+            result.thumbnails[image.index] = image.appearance.thumbnail
             result.formats[image.format] += 1
         result.bad.update(bad)
     return result
 
 
-class _Seen(NamedTuple):
+class _Image(NamedTuple):
     """What a worker says of an image."""
 
     index: int
     size: tuple[int, int]
     bytes: int
     digest: np.uint64
-    look: Look
+    appearance: Appearance
     format: str
 
 
@@ -90,8 +93,9 @@ class _Looking:
 
     source: Source
 
-    def __getitem__(self, start: int) -> tuple[list[_Seen], dict[int, str]] | Exception:
-        seen, bad = [], {}
+    def __getitem__(self, start: int) -> tuple[list[_Image], dict[int, str]] | Exception:
+        good = []
+        bad = {}
         for index in range(start, min(start + CHUNK, len(self.source))):
             try:
                 data = self.source[index][0]
@@ -102,49 +106,62 @@ class _Looking:
                 continue
             except OSError as error:  # of the network or the disk: it does not concern the image
                 return error
-            raw = data.tobytes() if isinstance(data, np.ndarray) else data
-            digest = np.frombuffer(blake2b(raw, digest_size=8).digest(), np.uint64)[0]
-            seen.append(_Seen(index, picture.size, len(raw), digest, look(pixels), picture.kind))
-        return seen, bad
+            if isinstance(data, np.ndarray):
+                data = data.tobytes()
+            digest = np.frombuffer(blake2b(data, digest_size=8).digest(), np.uint64)[0]
+            image = _Image(
+                index=index,
+                size=picture.size,
+                bytes=len(data),
+                digest=digest,
+                appearance=appearance(pixels),
+                format=picture.kind,
+            )
+            good.append(image)
+        return good, bad
 
 
-def same_files(part: Survey) -> Iterator[np.ndarray]:
+def identical_files(part: Survey) -> Iterator[np.ndarray]:
     """Groups of indices of a part whose files are the same to the byte."""
     rows = np.flatnonzero(part.good)
-    rows = rows[np.argsort(part.digests[rows], kind="stable")]
-    for group in np.split(rows, np.flatnonzero(np.diff(part.digests[rows])) + 1):
+    by_digest = rows[np.argsort(part.digests[rows], kind="stable")]
+    group_starts = np.flatnonzero(np.diff(part.digests[by_digest])) + 1
+    for group in np.split(by_digest, group_starts):
         if len(group) > 1:
             yield group
 
 
-def twins(first: Survey, second: Survey) -> list[Pair]:
+def near_duplicates(first: Survey, second: Survey) -> list[Pair]:
     """Every image of the first part that is in the second, or nearly; in order, with the one there that it is most like."""
     first_rows = np.flatnonzero(first.good)
     second_rows = np.flatnonzero(second.good)
     pairs = []
-    for pair in nearest(_looks(first, first_rows), _looks(second, second_rows)):
-        indices = {"first": int(first_rows[pair.first]), "second": int(second_rows[pair.second])}
-        pairs.append(pair._replace(**indices))
+    for pair in nearest(_appearances(first, first_rows), _appearances(second, second_rows)):
+        i = int(first_rows[pair.first])
+        j = int(second_rows[pair.second])
+        pairs.append(pair._replace(first=i, second=j))
     return pairs
 
 
-def _looks(part: Survey, rows: np.ndarray) -> Looks:
-    return Looks(part.digests[rows], part.hashes[rows], part.thumbnails[rows])
+def _appearances(part: Survey, rows: np.ndarray) -> Appearances:
+    return Appearances(part.digests[rows], part.hashes[rows], part.thumbnails[rows])
 
 
 def class_counts(source: Source) -> list[int]:
     """How many images each class has; empty if targets are no classes."""
     if not source.labels:
         return []
-    values = source.targets
-    if isinstance(values, Lists):
-        values = values.values
-    return np.bincount(values, minlength=len(source.labels)).tolist()
+    classes = source.targets
+    if isinstance(classes, Lists):
+        classes = classes.values
+    return np.bincount(classes, minlength=len(source.labels)).tolist()
 
 
-def other_class(first: Survey, second: Survey, pairs: Sequence[Pair]) -> int:
+def count_other_class(first: Survey, second: Survey, pairs: Sequence[Pair]) -> int:
     """How many of these pairs are of different classes; 0 if the parts do not have the same classes, or none at all."""
     if first.source.labels != second.source.labels or not first.source.labels:
         return 0
-    answers = [(first.source.answer(p.first), second.source.answer(p.second)) for p in pairs]
-    return sum(one != other for one, other in answers)
+    count = 0
+    for pair in pairs:
+        count += first.source.answer(pair.first) != second.source.answer(pair.second)
+    return count

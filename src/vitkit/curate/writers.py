@@ -16,17 +16,18 @@ class Example(NamedTuple):
     """An image as it is written."""
 
     number: int
-    """Which one of its part it is; its name."""
+    """Which one of its part it is."""
     data: bytes
-    """Of the file."""
+    """The bytes of its file."""
     suffix: str
     """jpg, png and so on."""
     target: int | float | list[int] | None
     """As a Source has it."""
 
     @property
-    def name(self) -> str:
-        return f"{self.number:09}.{self.suffix}"
+    def key(self) -> str:
+        """What its members in a tar shard are called, before their suffixes."""
+        return f"{self.number:09}"
 
 
 def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
@@ -34,12 +35,12 @@ def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
     count = 0
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
         for example in examples:
-            _add(shard, example.name, example.data)
+            _add(shard, f"{example.key}.{example.suffix}", example.data)
             if source.target == "class":
-                _add(shard, f"{example.number:09}.cls", str(example.target).encode())
+                _add(shard, f"{example.key}.cls", str(example.target).encode())
             elif source.target != "none":
-                label = json.dumps({"label": example.target}).encode()
-                _add(shard, f"{example.number:09}.json", label)
+                label = json.dumps({"label": example.target})
+                _add(shard, f"{example.key}.json", label.encode())
             count += 1
     return count
 
@@ -60,13 +61,14 @@ def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> in
     rows: list[Example] = []
 
     def flush() -> None:
-        columns = [[{"bytes": row.data, "path": row.name} for row in rows]]
+        images = [{"bytes": row.data, "path": f"{row.key}.{row.suffix}"} for row in rows]
+        columns = [images]
         if source.target != "none":
             columns.append([row.target for row in rows])
         writer.write_table(pa.table(columns, schema=schema))
         rows.clear()
 
-    # images are compressed already, and a dictionary of them would be all of them
+    # No compression and no dictionary: images are compressed already, and no two are the same.
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         for example in examples:
             rows.append(example)
@@ -82,19 +84,21 @@ def _schema(source: Source) -> Any:
     """The arrow schema, with the description of its columns that `datasets` and the hub's viewer read."""
     import pyarrow as pa
 
-    one_class = {"_type": "ClassLabel", "names": list(source.labels)}
-    labels: dict[str, tuple[Any, dict]] = {
-        "class": (pa.int64(), one_class),
-        "classes": (pa.list_(pa.int64()), {"_type": "Sequence", "feature": one_class}),
-        "number": (pa.float32(), {"_type": "Value", "dtype": "float32"}),
-    }
-    columns = [("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))]
-    features = {"image": {"_type": "Image"}}
-    if source.target != "none":
-        kind, features["label"] = labels[source.target]
-        columns.append(("label", kind))
-    described = json.dumps({"info": {"features": features}})
-    return pa.schema(columns, {"huggingface": described})
+    image_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    types = {"image": image_type}
+    features: dict[str, dict] = {"image": {"_type": "Image"}}
+    class_label = {"_type": "ClassLabel", "names": list(source.labels)}
+    if source.target == "class":
+        types["label"] = pa.int64()
+        features["label"] = class_label
+    elif source.target == "classes":
+        types["label"] = pa.list_(pa.int64())
+        features["label"] = {"_type": "Sequence", "feature": class_label}
+    elif source.target == "number":
+        types["label"] = pa.float32()
+        features["label"] = {"_type": "Value", "dtype": "float32"}
+    description = json.dumps({"info": {"features": features}})
+    return pa.schema(types, {"huggingface": description})
 
 
 WRITERS: dict[str, Callable[[Path, Iterable[Example], Source], int]] = {
