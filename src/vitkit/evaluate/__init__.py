@@ -1,4 +1,4 @@
-"""Evaluators: what a model is worth on images, as metrics with a unit."""
+"""Evaluators: they measure how good a model is on images, as metrics with a unit."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ from vitkit.evaluate.neighbours import Neighbours
 from vitkit.evaluate.precision import MeanAveragePrecision
 
 EvaluatorName = Literal["accuracy", "precision", "errors", "neighbours"]
-"""Those that a finished model can be measured by, as the command line calls them."""
+"""The names, on the command line, of evaluators that can measure a finished model."""
 
 EVALUATORS: dict[EvaluatorName, Evaluator] = {
     "accuracy": Accuracy(),
@@ -28,7 +28,7 @@ USUAL: dict[Target, tuple[Evaluator, ...]] = {
     "number": (Errors(),),
     "none": (),
 }
-"""What measures a model that was trained on such targets, unless somebody says otherwise."""
+"""What measures a model by default, for each kind of targets."""
 
 __all__ = [
     "EVALUATORS",

@@ -18,20 +18,20 @@ from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric, wilson
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the likeliest class is the right one (top1), or one of the five likeliest (top5, of
-    more than five)."""
+    """How often the likeliest class is the right one (top1), and how often one of the five likeliest
+    is (top5, if there are more than five classes)."""
 
     def judges(self, target: Target) -> bool:
         """Whether every image has one class."""
         return target == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields top1, top5, the softmax loss, and `seen`, the number of images. Classes meet by
-        name.
+        """Yields top1, top5, the softmax loss, and `seen`, the number of images. The data's classes
+        are found among the model's by their names.
 
-        A model of independent yes-or-no questions (sigmoid) has the softmax loss too: how well its
-        logits choose one class. Raises ValueError for a model without a head, for one whose outputs
-        are no classes, for classes that it does not know, and when there is no image.
+        The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
+        the logits choose one class. Raises ValueError for a model without a head, for one whose
+        outputs are not classes, for classes that it does not know, and if there is no image.
         """
         classifier = subject.classifier
         if not classifier.labels:
@@ -45,18 +45,18 @@ class Accuracy:
                 "has no accuracy on images with classes; measure it on images with numbers, or what "
                 "its features are worth with --evals neighbours"
             )
-        numbers = align(part.source.labels, classifier.labels).to(classifier.device)
+        model_class = align(part.source.labels, classifier.labels).to(classifier.device)
 
         def read(batch: Batch) -> tuple[Tensor, ...]:
-            targets = numbers[batch.targets]
+            targets = model_class[batch.targets]  # (B,)
             logits = classifier.logits(batch.images)  # (B, K)
             likeliest = logits.topk(min(5, logits.shape[-1])).indices
-            right = likeliest == targets[:, None]
+            right = likeliest == targets[:, None]  # (B, 5)
             loss = F.cross_entropy(logits, targets, reduction="none")
             return right[:, 0], right.any(1), loss
 
-        passed = collect(classifier.model, part.batches, read, classifier.device)
-        sums, seen = summed(passed)
+        rows = collect(classifier.model, part.batches, read, classifier.device)
+        sums, seen = summed(rows)
         top1, top5, loss = (value.item() for value in sums)
         yield Metric("top1", top1 / seen, SHARE, wilson(top1, seen))
         if len(classifier.labels) > 5:

@@ -1,7 +1,7 @@
-"""The one pass over images that all evaluators share.
+"""The pass over images that all evaluators share: `collect` goes through the batches, then `summed`
+or `concatenated` puts together what it gives.
 
-Every example counts exactly once, whatever the size of a batch and the number of ranks. A model is
-in evaluation mode for the pass, and afterwards as it was.
+Every example counts exactly once, whatever the size of a batch and the number of ranks.
 
 Legend: B examples of a batch, N of all batches.
 """
@@ -16,21 +16,22 @@ from vitkit.system.ranks import from_every_rank, sum_over_ranks
 from vitkit.weights.classifier import evaluating
 
 Rows = tuple[Tensor, ...]
+"""Tensors (B, ...) with a row for each example of a batch."""
 
 
-@torch.no_grad()  # not inference_mode: FSDP trains on with memory that it takes here
+@torch.no_grad()  # not inference_mode: FSDP goes on training with tensors that it makes here
 def collect(
     model: nn.Module,
     batches: Iterable[Batch],
     read: Callable[[Batch], Rows],
     device: torch.device | str,
 ) -> Iterator[Rows]:
-    """What `read` says of the examples of each batch: tensors (B, ...), with a row an example, on
-    the device.
+    """Yields what `read` returns of each batch, without padding. `model` is in evaluation mode
+    meanwhile, and afterwards as it was.
 
-    `read` gets the batch on the device, padding rows among its examples: every rank must call the
-    model as often as the others, on batches of one size. Those rows are left out of what it
-    returns, whatever they hold.
+    `read` gets a batch on the device, with the padding rows that make batches equally large and
+    equally many on all ranks, so that every rank calls the model as often as the others. Their rows
+    are removed from what it returns, whatever they hold.
     """
     with evaluating(model):
         for batch in batches:
@@ -39,31 +40,36 @@ def collect(
 
 
 def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
-    """The sums of a pass over its examples, of all ranks: float64 tensors of a row's shape; and how
-    many examples there were.
+    """The sums of rows over all examples of all ranks: float64 tensors of a row's shape; and the
+    number of examples.
 
-    Raises ValueError when there were none.
+    Raises ValueError if there are none.
     """
-    totals = None
+    totals: list[Tensor] = []
     seen = torch.zeros((), dtype=torch.int64)
     for rows in parts:
         seen += len(rows[0])
         sums = [values.cpu().double().sum(0) for values in rows]  # not every device has float64
-        totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
+        if totals:
+            sums = [total + more for total, more in zip(totals, sums, strict=True)]
+        totals = sums
     if not sum_over_ranks(seen):
         raise ValueError("there is no image to evaluate on")
     return [sum_over_ranks(total) for total in totals], int(seen)
 
 
 def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
-    """The rows of a pass, of all ranks: tensors (N, ...) on the CPU.
+    """The rows of all examples of all ranks: tensors (N, ...) on the CPU.
 
-    Raises ValueError when there were none.
+    Raises ValueError if there are none.
     """
-    batches = [[values.cpu() for values in rows] for rows in parts]
+    # This rank's batches, then all ranks: (rows of a, rows of b), ... -> all of a, all of b
+    batches = []
+    for rows in parts:
+        batches.append([values.cpu() for values in rows])
     own = [torch.cat(values) for values in zip(*batches, strict=True)]
     everyone = from_every_rank(own)
-    rows = [torch.cat(values) for values in zip(*everyone, strict=True)]
-    if not rows or not len(rows[0]):
+    joined = [torch.cat(values) for values in zip(*everyone, strict=True)]
+    if not joined or not len(joined[0]):
         raise ValueError("there is no image to evaluate on")
-    return rows
+    return joined

@@ -1,4 +1,4 @@
-"""Errors of predicted numbers.
+"""Errors of predicted numbers: how far they are from the targets.
 
 Legend: B batch, N images.
 """
@@ -18,33 +18,32 @@ from vitkit.evaluate.metric import CORRELATION, COUNT, ERROR, Metric
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a model's numbers are from the targets, and how much of the targets' variation they
+    """How far a model's numbers are from the targets, and how much of the targets' variance they
     explain."""
 
     def judges(self, target: Target) -> bool:
-        """Whether an image's target is a number."""
+        """Whether every image has a number."""
         return target == "number"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields mae, the mean absolute error; r2, the share of the variance that is explained;
         pearson, the linear correlation; and `seen`, the number of images.
 
-        Raises ValueError for a model that does not give one number an image, and when there is no
-        image.
+        Raises ValueError for a model that does not give one number for each image, and if there is
+        no image.
         """
         classifier = subject.classifier
         if len(classifier.labels) != 1:
             raise ValueError(
                 f"the model has {len(classifier.labels)} outputs, and a number is one; train one "
-                "on numbers, "
-                f"with --objective.loss squared"
+                "on numbers, with --objective.loss squared"
             )
 
         def read(batch: Batch) -> tuple[Tensor, Tensor]:
             return classifier.logits(batch.images)[:, 0], batch.targets
 
-        passed = collect(classifier.model, part.batches, read, classifier.device)
-        predicted, targets = (values.double() for values in concatenated(passed))  # (N,) each
+        rows = collect(classifier.model, part.batches, read, classifier.device)
+        predicted, targets = (values.double() for values in concatenated(rows))  # (N,) each
         yield Metric("mae", (predicted - targets).abs().mean().item(), ERROR)
         yield Metric("r2", explained(predicted, targets), CORRELATION)
         yield Metric("pearson", correlation(predicted, targets), CORRELATION)
@@ -52,8 +51,8 @@ class Errors:
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:
-    """R², (N,) each: 1 is perfect, 0 as good as always their mean; NaN where all targets are
-    equal."""
+    """R² of (N,) and (N,): 1 is perfect, 0 as good as always predicting the mean; NaN if all targets
+    are equal."""
     spread = (targets - targets.mean()).square().sum().item()
     if spread == 0:
         return math.nan
@@ -61,7 +60,7 @@ def explained(predicted: Tensor, targets: Tensor) -> float:
 
 
 def correlation(predicted: Tensor, targets: Tensor) -> float:
-    """Pearson's coefficient, (N,) each; NaN where all of either are equal."""
+    """Pearson's coefficient of (N,) and (N,); NaN if all values of one are equal."""
     x = predicted - predicted.mean()
     y = targets - targets.mean()
     norms = (torch.linalg.norm(x) * torch.linalg.norm(y)).item()

@@ -1,8 +1,8 @@
-"""What an evaluator is: settings, and a function that measures a model on images.
+"""What an evaluator is: a value with settings, and a method that measures a model on images.
 
-A run measures by the evaluators of its recipe, each when and on what its Eval says; `vitkit
-evaluate` runs the same ones. A new evaluator is one file: a frozen dataclass with these two
-methods, whose `measure` reads the images with `collect`.
+A run measures itself by the evaluators of its recipe; an Eval says when each of them does, and on
+which images. `vitkit evaluate` runs the same evaluators. A new one is one file: a frozen dataclass
+with the two methods of `Evaluator`, whose `measure` reads the images with `collect`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,18 +22,18 @@ class Subject(NamedTuple):
     """The model that is measured, and what comes with it."""
 
     classifier: Classifier
-    """The model, on its device, with what its images go through and the classes that it knows."""
+    """The model on its device, with its preprocessing and the names of its classes."""
     learner: nn.Module | None = None
-    """What a run trains, the model among it; None for a finished model."""
+    """The learner that the model belongs to while it trains; None for a finished model."""
 
 
 class Part(NamedTuple):
-    """The images that it is measured on."""
+    """The images that a model is measured on."""
 
     source: Source
-    """The images: their kind of target, and the names of their classes."""
+    """Where they are from: it says their kind of targets, and the names of their classes."""
     batches: Iterable[Batch]
-    """Every image once, prepared for the model; of several ranks, each has its share."""
+    """Every image once, prepared for the model; of several ranks, each has its share of them."""
 
 
 @runtime_checkable
@@ -44,39 +44,42 @@ class Evaluator(Protocol):
         """Whether it can measure on images with such targets."""
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """What the model reaches on the images. The first metric is the one by which runs are
-        compared.
+        """Yields what the model reaches on the images. Runs are compared by the first metric.
 
-        Raises ValueError for images or a model that it cannot measure.
+        Raises ValueError for images that it cannot measure on, and for a model that it cannot
+        measure.
         """
 
 
 @dataclass(frozen=True)
 class Eval:
-    """An evaluator's place in a recipe: when it measures, and on what."""
+    """An evaluator in a recipe: when it measures, and on which images."""
 
     evaluator: Evaluator
     """What measures."""
     every: Span | None = None
-    """Time between two evaluations; none is the recipe's `evaluate_every`. One always ends the
-    run."""
+    """Time between two evaluations; None is the recipe's `evaluate_every`. There is always one at
+    the end of the run."""
     data: str = ""
-    """Images to measure on, as `data.source` takes them; empty is what the run holds out."""
+    """Images to measure on, written as `data.source` is; empty is what the run holds out."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns of these images' table hold the image and its label; found by their names
-    unless told."""
+    """Which columns of the table of `data` hold the image and its label; by default found by their
+    names."""
 
     @property
     def images(self) -> str:
-        """What metrics on data of its own begin with: the last part of its path or name; empty for
-        the run's own parts."""
+        """What the names of metrics on `data` begin with: the last part of its path; empty if there
+        is no `data`."""
         path = Path(self.data)
-        if path.stem in ("train", "val", "test"):  # which name the run's own parts
+        if path.stem in ("train", "val", "test"):  # a run's own parts have these names
             return f"{path.parent.name}-{path.stem}"
         return path.stem
 
     @property
     def title(self) -> str:
-        """What people call it, once in a recipe: "Accuracy", or "Accuracy on photos"."""
+        """Its name for people, which no other Eval of the recipe has: "Accuracy", or "Accuracy on
+        photos"."""
         name = type(self.evaluator).__name__
-        return f"{name} on {self.images}" if self.data else name
+        if self.data:
+            return f"{name} on {self.images}"
+        return name

@@ -1,33 +1,31 @@
-"""What an evaluator measures: a name, a value, and a unit that says all that anybody needs to know
-of it.
+"""Metrics: what evaluators measure, each with a name, a value and a unit.
 
-The unit decides how a metric is printed, plotted and compared. The name is for people: nothing is
-decided by it.
+The unit decides how a metric is printed, plotted and compared. The name is for people: no code
+decides anything by it.
 """
 
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-Z_95 = (
-    1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
-)
+# 95 % of a normal distribution lie within so many standard deviations of its mean
+Z_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What a value counts."""
+    """What a value is a number of, and so how it is shown and compared."""
 
     name: str
-    """Its name in a file."""
+    """Its name in files."""
     axis: str
     """Title of a plot's axis."""
     better: Literal["higher", "lower", "neither"]
-    """Which of two values is the better one."""
+    """Which of two values is better."""
     format: str = ".4g"
-    """How Python formats a value, after `scale`."""
+    """Python's format of a printed value."""
     scale: float = 1
-    """What a value is multiplied by, to be printed and plotted."""
+    """What a value is multiplied by before it is printed or plotted."""
     suffix: str = ""
     """What follows a printed value."""
 
@@ -37,7 +35,7 @@ class Unit:
 
 
 SHARE = Unit("share", "%", "higher", ".2f", 100, " %")
-"""From 0 to 1: of answers that are right, say."""
+"""From 0 to 1: the share of answers that are right, for example."""
 NATS = Unit("nats", "nats", "lower", ".4f")
 """A cross-entropy, in units of the natural logarithm."""
 SQUARED_ERROR = Unit("squared error", "squared error", "lower", ".4f")
@@ -45,7 +43,7 @@ SQUARED_ERROR = Unit("squared error", "squared error", "lower", ".4f")
 ERROR = Unit("error", "error, in the unit of the targets", "lower", ".4g")
 """A mean difference from the targets, in their own unit."""
 CORRELATION = Unit("correlation", "correlation", "higher", ".4f")
-"""At most 1, for answers that say all there is to say; 0 for answers that say nothing."""
+"""1 if the answers follow the targets exactly; 0 if they have nothing to do with them."""
 COUNT = Unit("count", "count", "neither", ",")
 """A whole number of things."""
 NUMBER = Unit("number", "", "neither", ".4g")
@@ -61,13 +59,13 @@ class Metric:
     """One number that an evaluator measured."""
 
     name: str
-    """What it is called: such as "top1", or with the part it was measured on, "test/top1"."""
+    """Its name, "top1" for example, or "test/top1" with the part that it was measured on."""
     value: float
-    """The number; it may be NaN or infinite where a model is."""
+    """The number; NaN or infinite if the model's outputs are."""
     unit: Unit
     """How to print, plot and compare it."""
     interval: tuple[float, float] | None = None
-    """Where the value may lie that other images of the same kind would give: 95 % confidence."""
+    """Interval of 95 % confidence for other images of the same kind; None if it is not known."""
 
     def text(self) -> str:
         """The value as people read it, with its interval: "72.40 % (67.55 % to 76.80 %)"."""
@@ -78,17 +76,19 @@ class Metric:
         return f"{text} ({self.unit.text(low)} to {self.unit.text(high)})"
 
     def beats(self, other: "Metric") -> bool:
-        """Whether the value is better than the other's; NaN is worse than all others.
+        """Whether the value is better than the other's; NaN is worse than any number.
 
-        Raises ValueError for a unit of which neither more nor less is better, and for two units.
+        Raises ValueError for different units, and for a unit of which no value is better.
         """
         if self.unit != other.unit or self.unit.better == "neither":
             raise ValueError(
                 f"{self.name} in {self.unit.name} and {other.name} in {other.unit.name} cannot be "
-                f"compared"
+                "compared"
             )
-        if math.isnan(self.value) or math.isnan(other.value):
-            return math.isnan(other.value) and not math.isnan(self.value)
+        if math.isnan(self.value):
+            return False
+        if math.isnan(other.value):
+            return True
         if self.unit.better == "higher":
             return self.value > other.value
         return self.value < other.value
@@ -98,10 +98,11 @@ class Metric:
         return replace(self, name=f"{part}/{self.name}")
 
     def to_json(self) -> dict:
-        """The metric as plain values, without its name; a value that JSON has no number for is
-        null, with a note."""
+        """The metric as plain values, without its name. A value that JSON has no number for (NaN,
+        infinity) is null, with a note that says which it was."""
         number, note = plain_number(self.value)
         values = {"value": number, "unit": self.unit.name}
+        # A unit of somebody else's evaluator is written out
         if UNITS.get(self.unit.name) != self.unit:
             values["unit"] = asdict(self.unit)
         if note:
@@ -113,32 +114,35 @@ class Metric:
     @classmethod
     def from_json(cls, name: str, values: dict) -> "Metric":
         """The metric that `to_json` wrote."""
-        unit = values["unit"]
-        unit = Unit(**unit) if isinstance(unit, dict) else UNITS[unit]
+        if isinstance(values["unit"], dict):
+            unit = Unit(**values["unit"])
+        else:
+            unit = UNITS[values["unit"]]
+        value = number_of(values["value"], values.get("note", ""))
         interval = values.get("interval")
         if interval is not None:
             interval = tuple(interval)
-        return cls(name, number_of(values["value"], values.get("note", "")), unit, interval)
+        return cls(name, value, unit, interval)
 
 
 def plain_number(value: float) -> tuple[float | None, str]:
-    """A number as JSON can hold it, and a note about what it cannot: (None, "nan"), (None, "inf")
-    or (None, "-inf")."""
+    """A number as JSON can hold it, and an empty note; or None and "nan", "inf" or "-inf"."""
     if math.isfinite(value):
         return value, ""
     return None, str(float(value))
 
 
 def number_of(value: float | None, note: str) -> float:
-    """The number that `plain_number` made plain."""
-    return float(note) if value is None else value
+    """The number that `plain_number` was given."""
+    if value is None:
+        return float(note)
+    return value
 
 
 def wilson(right: int, seen: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share, of which `right` of `seen` independent trials were
-    counted.
+    """Wilson's 95 % interval of a share, when `right` of `seen` independent answers were right.
 
-    It holds where the usual one fails: near 0 and 1, and for a few dozen images.
+    Unlike the usual interval it is good near 0 and 1 too, and for a few dozen images.
     """
     share = right / seen
     spread = Z_95 * math.sqrt(share * (1 - share) / seen + Z_95**2 / (4 * seen**2))

@@ -1,4 +1,4 @@
-"""Nearest neighbours: what features are worth before any head is trained on them.
+"""Nearest neighbours: how good features are before any head is trained on them.
 
 Legend: B batch, N images, D width, K classes.
 """
@@ -15,16 +15,16 @@ from vitkit.evaluate.collect import collect, concatenated
 from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.metric import COUNT, SHARE, Metric, wilson
 
-ROWS = 1024  # images that are compared with all others at once
+ROWS = 1024  # images that are compared with all others at a time
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Every image takes the class that most of its nearest others have, by the cosine of their
-    features."""
+    """How often the nearest neighbours of an image, by the cosine of features, vote for its
+    class."""
 
     k: int = 20
-    """Neighbours that vote, each by its similarity."""
+    """Neighbours that vote, each with the weight of its similarity."""
 
     def __post_init__(self):
         if self.k < 1:
@@ -35,11 +35,11 @@ class Neighbours:
         return target == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields neighbours/top1, how often that is the image's own class, and `seen`, the number
-        of images.
+        """Yields neighbours/top1, how often the vote is right, and neighbours/seen, the number of
+        images.
 
-        The model gives one vector an image. Of classes with equal votes the smallest wins. Raises
-        ValueError when there are fewer than two images.
+        Of classes with equal votes the one with the smallest number wins. Raises ValueError if
+        there are fewer than two images.
         """
         classifier = subject.classifier
 
@@ -47,13 +47,14 @@ class Neighbours:
             features = classifier.features(batch.images)  # (B, D)
             return F.normalize(features, dim=-1), batch.targets
 
-        passed = collect(classifier.model, part.batches, read, classifier.device)
-        rows = concatenated(passed)
-        x, y = (values.to(classifier.device) for values in rows)  # (N, D), (N,)
+        rows = collect(classifier.model, part.batches, read, classifier.device)
+        x, y = (values.to(classifier.device) for values in concatenated(rows))  # (N, D), (N,)
         if len(y) < 2:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
+
+        # Without autocast: cosines near 1 need more digits than bfloat16 has
         right = 0
-        with torch.autocast(x.device.type, enabled=False):  # cosines near 1 need more than bfloat16
+        with torch.autocast(x.device.type, enabled=False):
             for start in range(0, len(x), ROWS):
                 right += int(count_right(x, y, start, self.k))
         yield Metric("neighbours/top1", right / len(x), SHARE, wilson(right, len(x)))
@@ -61,11 +62,14 @@ class Neighbours:
 
 
 def count_right(x: Tensor, y: Tensor, start: int, k: int) -> Tensor:
-    """How many of the ROWS images from `start` on have the class that their k nearest of all, (N,
-    D) and (N,), vote for."""
-    similarity = x[start : start + ROWS] @ x.mT
-    similarity[:, start:].fill_diagonal_(-2)  # no image is its own neighbour
-    near, which = similarity.topk(min(k, len(x) - 1))
-    votes = torch.zeros(len(near), int(y.max()) + 1, device=x.device)  # (B, K)
-    votes.scatter_add_(1, y[which], near + 1)
+    """For how many of the ROWS images from `start` on the vote is right; normalised features (N, D),
+    classes (N,)."""
+    # The k nearest of all images, but not the image itself: cosines are at least -1
+    similarity = x[start : start + ROWS] @ x.mT  # (B, N)
+    similarity[:, start:].fill_diagonal_(-2)
+    nearest, which = similarity.topk(min(k, len(x) - 1))  # (B, k) each
+
+    # Each votes for its class, with a weight from 0 to 2
+    votes = torch.zeros(len(nearest), int(y.max()) + 1, device=x.device)  # (B, K)
+    votes.scatter_add_(1, y[which], nearest + 1)
     return (votes.argmax(-1) == y[start : start + ROWS]).sum()

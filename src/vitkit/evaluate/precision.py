@@ -1,5 +1,5 @@
-"""Mean average precision: how well the images of each class are ranked before the others, where an
-image has several.
+"""Mean average precision, for images of several classes: how well the model ranks the images that
+have a class before those that have not.
 
 Legend: B batch, N images, K classes of the data.
 """
@@ -20,18 +20,18 @@ from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric
 
 @dataclass(frozen=True)
 class MeanAveragePrecision:
-    """The average precision of each class, as scikit-learn defines it; its mean over the classes
-    that any image has."""
+    """The mean, over the classes that any image has, of each class's average precision as
+    scikit-learn defines it."""
 
     def judges(self, target: Target) -> bool:
         """Whether an image may have several classes."""
         return target == "classes"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields map, the sigmoid loss (a sum over the classes), and `seen`, the number of images.
-        Classes meet by name.
+        """Yields map, the sigmoid loss (summed over the classes), and `seen`, the number of images.
+        The data's classes are found among the model's by their names.
 
-        Raises ValueError for a model without a head, for classes that it does not know, and when
+        Raises ValueError for a model without a head, for classes that it does not know, and if
         there is no image.
         """
         classifier = subject.classifier
@@ -40,26 +40,27 @@ class MeanAveragePrecision:
                 "the model has no classification head, so it names no classes; give it one with "
                 "vitkit finetune"
             )
-        numbers = align(part.source.labels, classifier.labels).to(classifier.device)
+        model_class = align(part.source.labels, classifier.labels).to(classifier.device)
 
         def read(batch: Batch) -> tuple[Tensor, ...]:
-            logits = classifier.logits(batch.images)[:, numbers]  # (B, K)
+            logits = classifier.logits(batch.images)[:, model_class]  # (B, K)
             losses = F.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none")
             return logits, batch.targets, losses.sum(-1)
 
-        passed = collect(classifier.model, part.batches, read, classifier.device)
-        logits, targets, losses = concatenated(passed)
+        rows = collect(classifier.model, part.batches, read, classifier.device)
+        logits, targets, losses = concatenated(rows)
         yield Metric("map", mean_average_precision(logits, targets), SHARE)
         yield Metric("loss", losses.double().mean().item(), NATS)
         yield Metric("seen", len(losses), COUNT)
 
 
 def mean_average_precision(scores: Tensor, targets: Tensor) -> float:
-    """Scores and ones or zeros, (N, K) each -> the mean over the classes with a one; NaN without
-    any, and for NaN scores."""
+    """Scores, and targets that are ones or zeros, (N, K) each -> the mean over the classes that an
+    image has; NaN if there are none, or a score is NaN."""
     from sklearn.metrics import average_precision_score
 
-    there = targets.any(0)
-    if not there.any() or scores.isnan().any():
+    present = targets.any(0)  # (K,)
+    if not present.any() or scores.isnan().any():
         return math.nan
-    return float(average_precision_score(targets[:, there], scores[:, there], average="macro"))
+    precision = average_precision_score(targets[:, present], scores[:, present], average="macro")
+    return float(precision)

@@ -1,12 +1,12 @@
-"""Masked autoencoder (MAE, He et al. 2021), beyond the paper: see a quarter of the patches, draw
-the others.
+"""Masked autoencoder (MAE, He et al. 2021), beyond the paper: see a quarter of an image's patches and
+predict the pixels of the others.
 
-The encoder gets the visible patches only, so that it is about four times as fast; a small decoder,
-with fixed sine and cosine positions, gets their states and a learned embedding in the place of
+The encoder gets the visible patches only, which makes it about four times as fast. A small decoder
+with fixed sine and cosine positions gets the encoder's output, and a learned mask embedding for
 every hidden patch.
 
-Legend: B batch, C channels, N patches, M hidden ones, D width, W the decoder's, T tokens, P pixels
-along a patch's side.
+Legend: B batch, C channels, N patches, M hidden ones, D width, W the decoder's width, T tokens,
+P pixels along a patch's side.
 """
 
 from dataclasses import dataclass
@@ -28,24 +28,24 @@ from vitkit.objectives.patches import (
 )
 from vitkit.weights.classifier import Activation
 
-HIDDEN = 0  # what is drawn of an example's key
+HIDDEN = 0  # what is drawn from an example's key: which patches are hidden
 
 
 @dataclass(frozen=True)
 class MaskedAutoencoder:
-    """Draw the hidden patches of an image, by squared error. The defaults are MAE's."""
+    """Predict the pixels of hidden patches, by squared error. The defaults are MAE's."""
 
     rate: float = 0.75
     """Share of an image's patches that are hidden."""
     width: int = 512
-    """W, the decoder's."""
+    """W, the width of the decoder; its MLPs are four times as wide."""
     depth: int = 8
-    """The decoder's blocks."""
+    """Blocks of the decoder."""
     heads: int = 16
-    """Of the decoder; its MLPs are four times as wide as it is."""
+    """Attention heads of the decoder."""
     normalised: bool = True
-    """Whether a patch's pixels are compared after subtracting their mean and dividing by their
-    standard deviation."""
+    """Predict a patch's pixels minus their mean and divided by their standard deviation, instead of
+    the pixels themselves."""
 
     def __post_init__(self):
         if not 0 < self.rate < 1:
@@ -54,15 +54,15 @@ class MaskedAutoencoder:
             )
 
     def head(self, target: Target, classes: int) -> int:
-        """None: it looks at the images alone."""
+        """0: there is no head, since labels are not used."""
         return 0
 
     def activation(self) -> Activation:
-        """What a head that the model gets later is usually trained for."""
+        """softmax: what a head that the model gets later is usually trained for."""
         return "softmax"
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """Loss on hidden patches, beside that of always drawing the same patch."""
+        """Loss on hidden patches, beside that of always predicting the same patch."""
         return (Reconstruction(),)
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedAutoencoderLearner":
@@ -85,9 +85,11 @@ class MaskedAutoencoderLearner(Learner):
         if config.resolved_inject != "stem" or config.mixer != "full":
             raise ValueError(
                 f"{config.mixer} attention with {config.positions} positions needs every patch, "
-                "and an autoencoder shows the "
-                'encoder some: choose mixer "full" and positions that are added at the stem'
+                'and an autoencoder shows the encoder some: choose mixer "full" and positions that '
+                "are added at the stem"
             )
+
+        # The decoder: a Vision Transformer whose patches are the encoder's output
         width = objective.width
         decoder = ViTConfig(
             width,
@@ -104,21 +106,21 @@ class MaskedAutoencoderLearner(Learner):
         self.enter = nn.Linear(config.width, width)
         self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
         self.decoder = create(decoder)
-        self.decoder.stem = nn.Identity()  # its patches are states
+        self.decoder.stem = nn.Identity()  # it embeds no pixels
         self.predict = nn.Linear(width, config.channels * config.stride**2)
         for layer in (self.enter, self.predict):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean squared error of the hidden patches: images (B, C, H, W) normalised, targets unused,
-        keys (B,)."""
+        """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean squared error of
+        hidden patches, ()."""
         predicted, pixels = self.predictions_and_targets(images, keys)
         return self.losses(predicted, pixels).mean()
 
     def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) -> (B, M, P·P·C) predictions of the hidden patches, and what there was to
-        predict."""
+        """(B, C, H, W), (B,) -> predictions of the hidden patches and their targets, (B, M, P·P·C)
+        each."""
         predicted, hidden = self.predictions(images, keys)
         pixels = gather_patches(patchify(images, self.model.config.stride), hidden)
         if self.objective.normalised:
@@ -130,27 +132,31 @@ class MaskedAutoencoderLearner(Learner):
         return (predicted - targets) ** 2
 
     def predictions(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) -> (B, M, P·P·C) of the hidden patches, and which they are, (B, M)."""
+        """(B, C, H, W), (B,) -> predictions of the hidden patches, (B, M, P·P·C), and which patches
+        they are, (B, M)."""
         grid = self.model.grid(images)
         count = grid[0] * grid[1]
         visible, hidden = self.choose(keys, count)
 
-        # The encoder: positions are added first, so that what it gets still knows where it is
-        x = self.model.add_positions(self.model.patch_embed(images), grid)  # (B, T, D)
+        # The encoder: visible patches only. Positions are added before the others are left out
+        x = self.model.patch_embed(images)  # (B, N, D)
+        x = self.model.add_positions(x, grid)  # (B, T, D), with the class token
         prefix, patches = x.tensor_split([x.shape[1] - count], 1)
-        x = torch.cat([prefix, gather_patches(patches, visible)], 1)
+        x = torch.cat([prefix, gather_patches(patches, visible)], 1)  # (B, T - M, D)
         x = self.enter(self.model.encoder(x, grid))  # (B, T - M, W)
 
-        # The decoder: the mask in the place of every hidden patch
+        # The decoder: all patches, the hidden ones as masks
         prefix, states = x.tensor_split([prefix.shape[1]], 1)
         masks = self.mask.to(states.dtype).expand(len(images), count, -1)  # (B, N, W)
-        x = self.decoder.add_positions(scatter_patches(masks, visible, states), grid)
-        x = self.decoder.encoder(torch.cat([prefix, x], 1), grid)[:, -count:]  # (B, N, W)
+        x = scatter_patches(masks, visible, states)
+        x = self.decoder.add_positions(x, grid)
+        x = self.decoder.encoder(torch.cat([prefix, x], 1), grid)  # (B, T, W)
+        x = x[:, -count:]  # (B, N, W)
         return self.predict(gather_patches(x, hidden)).float(), hidden
 
     def choose(self, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """(B,) keys -> which of `count` patches are visible, and which hidden, (B, M); at least one
-        of each."""
+        """(B,) keys -> indices of the visible patches, (B, N - M), and of the hidden ones, (B, M),
+        of N = `count`; at least one of each."""
         visible = round((1 - self.objective.rate) * count)
         visible = min(max(visible, 1), count - 1)
         order = uniforms(keys, count, HIDDEN).argsort(dim=1, stable=True)
@@ -158,21 +164,21 @@ class MaskedAutoencoderLearner(Learner):
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the encoder sees, and the
-        hidden patches drawn.
-
-        A normalised prediction is drawn with the mean and the contrast of its own patch, which it
-        was not asked for.
-        """
+        image with the predicted patches."""
         side = self.model.config.stride
         grid = self.model.grid(images)
+        image = self.preprocessing.levels(images)
+
+        # The hidden patches as predicted. What is predicted of a normalised patch says nothing of
+        # its mean and contrast, so those are the patch's own
         predicted, hidden = self.predictions(images, keys)
         pixels = patchify(images, side)
         if self.objective.normalised:
-            own = gather_patches(pixels, hidden)
-            predicted = predicted * spread(own) + mean(own)
+            original = gather_patches(pixels, hidden)
+            predicted = predicted * spread(original) + mean(original)
         drawn = unpatchify(scatter_patches(pixels, hidden, predicted), grid, side)
 
-        image = self.preprocessing.levels(images)
+        # The hidden patches in grey
         levels = patchify(image, side)
         grey = torch.full_like(gather_patches(levels, hidden), 128)
         seen = unpatchify(scatter_patches(levels, hidden, grey), grid, side)

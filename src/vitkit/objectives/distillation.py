@@ -1,18 +1,18 @@
-"""Self-distillation (DINO, Caron et al. 2021), beyond the paper: agree with a slower self about
-other views of an image.
+"""Self-distillation (DINO, Caron et al. 2021), beyond the paper: a student learns to give all views
+of an image the outputs that its teacher gives to other views of it.
 
-A student gives small and large crops of an image the outputs that a teacher gives to the large
-ones. The teacher is the student's exponential moving average and gets no gradient; centring and a
-low temperature keep both from giving everything one answer. The model that is saved is the
-student's, of which `Recipe.average` makes a mean much like the teacher.
+The views are two large crops and several small ones; the teacher sees the large ones only. It is
+the exponential moving average of the student and gets no gradient. Centring its outputs and a low
+temperature keep both from giving every image the same answer. The student is what is saved; with
+`Recipe.average` its mean is, which is much like the teacher.
 
 Legend: B batch, V views, D width, K outputs.
 """
 
 import copy
-import itertools
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -32,33 +32,35 @@ class SelfDistillation:
     """Student and teacher agree about views of an image. The defaults are DINO's."""
 
     outputs: int = 65536
-    """K, between which an image is distributed."""
+    """K, the outputs of the projection."""
     hidden: int = 2048
-    """Width of the two hidden layers before them."""
+    """Width of the projection's two hidden layers."""
     bottleneck: int = 256
-    """Width of the normalised vector that they are products with."""
+    """Width of the normalised vector that the outputs are products with."""
     local_views: int = 8
-    """Small crops, for the student alone, beside the two large ones."""
+    """Small crops, which only the student sees, beside the two large ones."""
     local_size: int = 96
-    """Their side in pixels, a multiple of the patch."""
+    """Side of a small crop in pixels, a multiple of the patch."""
     global_area: tuple[float, float] = (0.4, 1.0)
-    """Part of the image that a large crop shows."""
+    """Smallest and largest share of the image that a large crop shows."""
     local_area: tuple[float, float] = (0.05, 0.4)
-    """Part that a small one shows."""
+    """Smallest and largest share of the image that a small crop shows."""
     student_temperature: float = 0.1
-    """Of the student's softmax."""
+    """Temperature of the student's softmax."""
     teacher_temperature: float = 0.04
-    """Of the teacher's: lower, for sharper answers. 0.07 in DINO's best runs, after a warm-up."""
+    """Temperature of the teacher's softmax: lower, for sharper answers. DINO's best runs have 0.07,
+    after a warm-up."""
     teacher_start: float = 0.04
-    """The teacher's temperature where such a warm-up begins."""
+    """The teacher's temperature at the beginning of that warm-up."""
     teacher_warmup: Span = Span(0, "epochs")
-    """Linear growth of the teacher's temperature; 30 epochs in those runs."""
+    """How long the teacher's temperature grows, linearly; 30 epochs in those runs."""
     last_layer_still: Span = Span(1, "epochs")
-    """How long the projection's last layer stays as it began."""
+    """How long the projection's last layer is not trained."""
     momentum: float = 0.996
-    """The teacher's share of its old self at the first update; it grows to 1 as a cosine does."""
+    """The teacher's share of its old weights at the first update; it grows to 1 along a cosine."""
     centre_momentum: float = 0.9
-    """Of the teacher's mean output, which is subtracted from it."""
+    """Momentum of the centre: the mean output of the teacher, which is subtracted from its
+    outputs."""
 
     def __post_init__(self):
         for name in ("global_area", "local_area"):
@@ -78,56 +80,58 @@ class SelfDistillation:
             raise ValueError(f"local_views is {self.local_views}; it is 0 or more")
 
     def head(self, target: Target, classes: int) -> int:
-        """None: it looks at the images alone."""
+        """0: there is no head, since labels are not used."""
         return 0
 
     def activation(self) -> Activation:
-        """What a head that the model gets later is usually trained for."""
+        """softmax: what a head that the model gets later is usually trained for."""
         return "softmax"
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """Where images have one class, how often the nearest others have it: labels only judge,
-        nothing learns them."""
+        """If images have one class, how often their nearest neighbours have it: labels judge the
+        features, and train nothing."""
         if target == "class":
             return (Neighbours(),)
         return ()
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "SelfDistillationLearner":
-        """The model as student, a projection, and a teacher of both. Raises ValueError for small
-        crops of no whole patches."""
+        """The model as student, a projection, and a teacher of both. Raises ValueError if small
+        crops are not of whole patches."""
         return SelfDistillationLearner(model, self, preprocessing)
 
 
 class Projection(nn.Module):
-    """Features to outputs: an MLP, a normalised bottleneck, and products with normalised rows: (B,
-    D) -> (B, K).
-
-    While `frozen`, the rows get no gradient at all, so that Adam does not count the step for them.
-    """
+    """Features to outputs, (B, D) -> (B, K): an MLP, then the cosines of its normalised output with K
+    rows that are learned."""
 
     def __init__(self, width: int, settings: SelfDistillation):
         super().__init__()
         sizes = (width, settings.hidden, settings.hidden, settings.bottleneck)
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(sizes))
+        layers = [nn.Linear(width_in, width_out) for width_in, width_out in pairwise(sizes)]
+        self.layers = nn.ModuleList(layers)
         for layer in self.layers:
             nn.init.trunc_normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
         self.last = nn.Linear(settings.bottleneck, settings.outputs, bias=False)
         self.frozen = False
+        """Whether the last layer is not trained now. It then has no gradient at all, rather than
+        zeros, so that Adam does not count the step for it."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, D) -> (B, K), from -1 to 1."""
         for layer in self.layers[:-1]:
             x = F.gelu(layer(x))
-        x = F.normalize(self.layers[-1](x).float(), dim=-1)
-        rows = self.last.weight
+        x = self.layers[-1](x).float()
+        x = F.normalize(x, dim=-1)  # (B, bottleneck)
+        rows = self.last.weight  # (K, bottleneck)
         if self.frozen:
             rows = rows.detach()
-        return F.linear(x, F.normalize(rows, dim=-1))  # a weight-norm whose lengths stay 1
+        return F.linear(x, F.normalize(rows, dim=-1))
 
 
 class SelfDistillationLearner(Learner):
-    """What such a run trains: the model and its projection. The teacher and the centre follow
-    them."""
+    """What such a run trains: the model and its projection, which are the student. The teacher and
+    the centre follow them."""
 
     def __init__(self, model: nn.Module, objective: SelfDistillation, preprocessing: Preprocessing):
         super().__init__()
@@ -144,8 +148,11 @@ class SelfDistillationLearner(Learner):
         self.teacher = copy.deepcopy(nn.ModuleList([model, self.projection])).requires_grad_(False)
         self.register_buffer("centre", torch.zeros(objective.outputs))
         self.temperature = objective.teacher_temperature
-        self.teacher_sums: list[Tensor] = []  # its outputs since the last update, and how many
+        self.teacher_sums: list[Tensor] = []
+        """For each forward pass since the last update, the sum of the teacher's outputs, and their
+        number: (K + 1,)."""
 
+        # Two large views and several small ones, with DINO's chances
         large = tuple(model.config.image)
         small = (objective.local_size, objective.local_size)
         self.views = [
@@ -155,70 +162,81 @@ class SelfDistillationLearner(Learner):
         ]
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean cross-entropy of the student's views against the teacher's others: images (B, C, H,
-        W) normalised, keys (B,)."""
+        """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean cross-entropy
+        between the student's and the teacher's answers to different views, ()."""
         views = self.make_views(images, keys)
         large = torch.cat(views[:2])  # (2 B, C, H, W)
+        small = views[2:]
+
+        # The teacher's probabilities of the two large views, and a note of its outputs for `updated`
         with torch.no_grad():
             outputs = self.teacher_outputs(large)  # (2 B, K)
             count = outputs.new_full((1,), len(outputs))
             self.teacher_sums.append(torch.cat([outputs.sum(0), count]))
-            answers = ((outputs - self.centre) / self.temperature).softmax(-1).chunk(2)
+            centred = outputs - self.centre
+            teacher = (centred / self.temperature).softmax(-1).chunk(2)  # 2 x (B, K)
 
-        guesses = self.student_guesses(large).chunk(2)
-        if views[2:]:
-            guesses += self.student_guesses(torch.cat(views[2:])).split(len(images))
+        # The student's log-probabilities of all V views
+        student = self.student_log_probabilities(large).chunk(2)
+        if small:
+            student += self.student_log_probabilities(torch.cat(small)).split(len(images))
 
+        # Every pair of different views
         losses = []
-        for i, answer in enumerate(answers):
-            for j, guess in enumerate(guesses):
-                if i != j:  # never of a view against itself
-                    losses.append(-(answer * guess).sum(-1))
+        for i, probabilities in enumerate(teacher):
+            for j, log_probabilities in enumerate(student):
+                if i != j:
+                    losses.append(-(probabilities * log_probabilities).sum(-1))  # (B,)
         return torch.stack(losses).mean()
 
-    def student_guesses(self, images: Tensor) -> Tensor:
-        """(B, C, h, w) -> log-probabilities (B, K)."""
+    def student_log_probabilities(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, K)."""
         outputs = self.projection(self.model(images)).float()
         return (outputs / self.objective.student_temperature).log_softmax(-1)
 
     def teacher_outputs(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, K), without the teacher's dropout."""
+        """(B, C, H, W) -> (B, K), without dropout."""
         model, projection = self.teacher.eval()
         return projection(model(images)).float()
 
     def before(self, step: int, total: int) -> None:
-        """After `step` updates: how sharp the teacher is, and whether the last layer moves."""
+        """Before the update that follows `step` others: set the teacher's temperature, and whether
+        the last layer is trained."""
         settings = self.objective
-        warm = 1.0
+        progress = 1.0  # of the temperature's warm-up
         if settings.teacher_warmup.n:
-            warm = min(step / settings.teacher_warmup.n, 1.0)
+            progress = min(step / settings.teacher_warmup.n, 1.0)
         start = settings.teacher_start
-        self.temperature = start + (settings.teacher_temperature - start) * warm
+        self.temperature = start + (settings.teacher_temperature - start) * progress
         self.projection.frozen = step < settings.last_layer_still.n
-        self.teacher_sums.clear()  # of a step that was skipped
+        self.teacher_sums.clear()  # of the step before, which did not take them if it was skipped
 
     @torch.no_grad()
     def updated(self, step: int, total: int) -> None:
-        """After update `step` of `total` the teacher follows, and the centre."""
-        to_go = (1 + math.cos(math.pi * (step - 1) / total)) / 2  # from 1 to 0
-        momentum = 1 - (1 - self.objective.momentum) * to_go
+        """After update `step` of `total`: the teacher follows the student, and the centre the
+        teacher's outputs."""
+        # teacher <- momentum * teacher + (1 - momentum) * student, the momentum growing to 1
+        remaining = (1 + math.cos(math.pi * (step - 1) / total)) / 2  # from 1 to 0
+        momentum = 1 - (1 - self.objective.momentum) * remaining
         student = nn.ModuleList([self.model, self.projection])
-        pairs = (list(self.teacher.parameters()), list(student.parameters()))
-        torch._foreach_lerp_(*pairs, 1 - momentum)
+        teacher_weights = list(self.teacher.parameters())
+        torch._foreach_lerp_(teacher_weights, list(student.parameters()), 1 - momentum)
 
-        sums = sum_over_ranks(torch.stack(self.teacher_sums).sum(0))
-        self.centre.lerp_(sums[:-1] / sums[-1], 1 - self.objective.centre_momentum)
+        # The mean output, over all micro-batches and ranks
+        sums = sum_over_ranks(torch.stack(self.teacher_sums).sum(0))  # (K + 1,)
+        mean = sums[:-1] / sums[-1]
+        self.centre.lerp_(mean, 1 - self.objective.centre_momentum)
 
     def make_views(self, images: Tensor, keys: Tensor) -> list[Tensor]:
-        """(B, C, H, W) normalised -> every view, the two large ones first, normalised too."""
-        # coordinates in bfloat16 are fifths of a pixel off
+        """(B, C, H, W) normalised, (B,) -> V views, normalised, the two large ones first."""
+        # Without autocast: coordinates in bfloat16 would be off by a fifth of a pixel
         with torch.autocast(images.device.type, enabled=False):
             images = self.preprocessing.unnormalise(images).clamp_(0, 1)
             views = [view(images, keys, i, how) for i, how in enumerate(self.views)]
             return [self.preprocessing.normalise_(x) for x in views]
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised -> uint8 pictures: the image, and its first views."""
+        """(B, 3, H, W) normalised, (B,) -> uint8 pictures: the image, and its first five views."""
         pictures = {"image": images}
         views = self.make_views(images, keys)
         for number, large in enumerate(views[:2], 1):
@@ -230,7 +248,7 @@ class SelfDistillationLearner(Learner):
 
 @torch.no_grad()
 def features_of(model: nn.Module) -> int:
-    """How many numbers a model gives an image. Raises ValueError if it gives them for every
+    """How many features a model gives an image. Raises ValueError if it gives them to every
     patch."""
     config = model.config
     device = next(model.parameters()).device

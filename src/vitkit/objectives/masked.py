@@ -1,11 +1,13 @@
-"""Masked patch prediction (Section 4.6, App. B.1.2): corrupt half of an image's patch embeddings,
-predict their colours.
+"""Masked patch prediction (Section 4.6, App. B.1.2): corrupt half of an image's patch embeddings and
+predict their mean colours.
 
-The paper leaves open, and here it is so: exactly that share of every image is corrupted, and each
-patch's fate is drawn alone. The embeddings are corrupted before positions are added, so a corrupted
-patch still knows where it is. "Another patch" is one of the same image. A channel's three bits are
-floor(8 m) of its mean m from 0 to 1, 7 for m = 1. A class token, where the model has one, takes
-part in attention and has no loss of its own; it learns its part in fine-tuning.
+The paper leaves some things open; they are so here:
+
+- In every image exactly half of the patches are corrupted. What becomes of each of them, the mask,
+  another patch or nothing, is drawn for it alone. Another patch is one of the same image.
+- Embeddings are corrupted before positions are added: a corrupted patch still knows where it is.
+- A channel's three bits are floor(8 m) of its mean m from 0 to 1, and 7 for m = 1.
+- A class token takes part in attention and has no loss of its own; fine-tuning trains it.
 
 Legend: B batch, C channels, N patches, M corrupted ones, D width, T tokens, (h, w) grid, P pixels
 along a patch's side.
@@ -33,9 +35,10 @@ from vitkit.objectives.patches import (
 )
 from vitkit.weights.classifier import Activation
 
-WHICH, FATE, OTHER = range(3)  # what is drawn of an example's key
-BINS = 8  # of a channel: three bits
-SMALL = 4  # parts along a downsized patch's side
+# What is drawn from an example's key: which patches are corrupted, how, and which other one each gets
+WHICH, FATE, OTHER = range(3)
+BINS = 8  # of a channel's mean: three bits
+SMALL = 4  # squares along the side of a downsized patch
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,16 @@ class MaskedPatches:
     """Predict what was in corrupted patches, each from its own representation (App. B.1.2)."""
 
     target: Literal["colour", "colours", "pixels"] = "colour"
-    """The patch's mean colour in 3 bits a channel, 512 classes; those of its 4 x 4 downsized
-    version, 16 at once; or all of its pixels, by squared error. The paper's best is the first, its
-    least good the last."""
+    """What is predicted of a patch. colour: its mean colour in 3 bits a channel, one of 512 classes.
+    colours: those of its 4 x 4 downsized version, 16 at once. pixels: all of them, by squared
+    error. In the paper the first is best and the last worst."""
     rate: float = 0.5
     """Share of an image's patches that are corrupted; BERT's 0.15 was slightly worse."""
     masked: float = 0.8
-    """Share of those that become a learned mask embedding."""
+    """Share of the corrupted patches that become a learned mask embedding."""
     swapped: float = 0.1
-    """Share that become the embedding of another patch; the rest stay what they are, and are
-    predicted all the same."""
+    """Share of them that become the embedding of another patch. The others stay as they are, and
+    are predicted too."""
 
     def __post_init__(self):
         if self.target not in ("colour", "colours", "pixels"):
@@ -68,21 +71,20 @@ class MaskedPatches:
             )
 
     def head(self, target: Target, classes: int) -> int:
-        """None: it looks at the images alone."""
+        """0: there is no head, since labels are not used."""
         return 0
 
     def activation(self) -> Activation:
-        """What a head that the model gets later is usually trained for."""
+        """softmax: what a head that the model gets later is usually trained for."""
         return "softmax"
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """Loss and accuracy on hidden patches, beside the baseline of always giving the same
-        answer."""
+        """Loss and accuracy on corrupted patches, beside those of always giving the same answer."""
         return (Reconstruction(),)
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "MaskedPatchesLearner":
-        """The model with a mask embedding and a linear layer that predicts. Raises ValueError where
-        it has no patches."""
+        """The model with a mask embedding and a linear layer that predicts. Raises ValueError for a
+        model without patches."""
         return MaskedPatchesLearner(model, self, preprocessing)
 
 
@@ -90,17 +92,16 @@ class Corruption(NamedTuple):
     """What happens to the patches of a batch."""
 
     which: Tensor
-    """int64 (B, M): the corrupted patches."""
+    """int64 (B, M): indices of the corrupted patches."""
     masked: Tensor
-    """bool (B, M): which of them are hidden."""
+    """bool (B, M): whether each becomes the mask."""
     swapped: Tensor
-    """bool (B, M): which of them become another patch."""
+    """bool (B, M): whether each becomes another patch."""
     other: Tensor
-    """int64 (B, M): which one that is."""
+    """int64 (B, M): index of that other patch."""
 
     def apply(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, N, D) patches in any form, (D,) -> (B, N, D), corrupted; what is hidden becomes
-        `mask`."""
+        """(B, N, D) patches, as embeddings or as pixels, (D,) mask -> (B, N, D), corrupted."""
         own = gather_patches(x, self.which)
         others = gather_patches(x, self.other)
         values = torch.where(self.swapped[..., None], others, own)
@@ -131,69 +132,76 @@ class MaskedPatchesLearner(Learner):
         }
         self.mask = nn.Parameter(torch.zeros(model.config.width))
         self.predict = nn.Linear(model.config.width, outputs[objective.target])
-        nn.init.zeros_(self.predict.weight)  # as every new head: all colours alike
+        nn.init.zeros_(self.predict.weight)  # zero, as every new head
         nn.init.zeros_(self.predict.bias)
 
     @property
-    def parts(self) -> int:
-        """Parts along a patch's side whose colours are predicted."""
+    def squares(self) -> int:
+        """Squares along a patch's side, the colour of each of which is predicted."""
         return SMALL if self.objective.target == "colours" else 1
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean loss over the corrupted patches: images (B, C, H, W) normalised, targets unused,
-        keys (B,)."""
+        """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean loss of corrupted
+        patches, ()."""
         predicted, original = self.predictions_and_targets(images, keys)
         return self.losses(predicted, original).mean()
 
     def predictions_and_targets(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) -> what is predicted of the corrupted patches, (B, M, outputs), and what
-        there was to predict."""
+        """(B, C, H, W), (B,) -> predictions of the corrupted patches, (B, M, outputs), and their
+        targets, (B, M, ...)."""
         predicted, corruption = self.predictions(images, keys)
         return predicted, gather_patches(self.targets(images), corruption.which)
 
     def predictions(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Corruption]:
-        """(B, C, H, W) -> (B, M, outputs) of each corrupted patch's own representation, and what
-        was done to it."""
+        """(B, C, H, W), (B,) -> predictions (B, M, outputs), each from a corrupted patch's own
+        representation; and how the patches were corrupted."""
         grid = self.model.grid(images)
         patches = self.model.patch_embed(images)  # (B, N, D)
-        corruption = self.corruption(keys, patches.shape[1])
+        count = patches.shape[1]
+        corruption = self.corruption(keys, count)
         x = corruption.apply(patches, self.mask)
-        x = self.model.encoder(self.model.add_positions(x, grid), grid)  # (B, T, D)
-        x = x[:, -patches.shape[1] :]  # without the class token
+        x = self.model.add_positions(x, grid)  # (B, T, D), with the class token
+        x = self.model.encoder(x, grid)
+        x = x[:, -count:]  # (B, N, D), without it
         return self.predict(gather_patches(x, corruption.which)).float(), corruption
 
     def corruption(self, keys: Tensor, patches: int) -> Corruption:
-        """(B,) keys -> what happens to N patches. Of every image as many are corrupted; what
-        becomes of each is drawn."""
-        shares = self.objective
-        count = max(1, round(shares.rate * patches))
+        """(B,) keys -> what happens to the patches of each image, of which there are N."""
+        settings = self.objective
+
+        # Which ones: the first M of a random order
+        count = max(1, round(settings.rate * patches))
         which = uniforms(keys, patches, WHICH).argsort(dim=1, stable=True)[:, :count]
+
+        # How: 80 % are masked, 10 % swapped, 10 % stay, by a random number each
         fate = uniforms(keys, count, FATE)
-        masked = fate < shares.masked
-        swapped = (fate >= shares.masked) & (fate < shares.masked + shares.swapped)
-        others = (uniforms(keys, count, OTHER) * (patches - 1)).long().clamp(max=patches - 2)
-        other = (which + 1 + others) % patches  # any but itself
+        masked = fate < settings.masked
+        swapped = (fate >= settings.masked) & (fate < settings.masked + settings.swapped)
+
+        # The other patch is 1 to N - 1 places further on, so never the patch itself
+        distance = (uniforms(keys, count, OTHER) * (patches - 1)).long().clamp(max=patches - 2)
+        other = (which + 1 + distance) % patches
         return Corruption(which, masked, swapped, other)
 
     def targets(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> what there is to predict: (B, N) colours, (B, N, 16) of them, or (B, N,
-        P·P·C) normalised pixels."""
+        """(B, C, H, W) -> the targets of all patches: (B, N) colours, (B, N, 16) colours, or
+        (B, N, P·P·C) normalised pixels."""
         if self.objective.target == "pixels":
             return patchify(images, self.side)
         levels = self.preprocessing.levels(images)
-        colours = mean_colours(levels, self.side // self.parts, BINS)
-        return patchify(colours[:, None], self.parts).squeeze(-1)
+        colours = mean_colours(levels, self.side // self.squares, BINS)  # of every square
+        return patchify(colours[:, None], self.squares).squeeze(-1)  # by patches
 
     def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        """(B, M, outputs), and targets of M patches -> cross-entropies or squared errors, in the
-        targets' shape."""
+        """(B, M, outputs), (B, M, ...) -> cross-entropies or squared errors, in the targets'
+        shape."""
         if self.objective.target == "pixels":
             return (predicted - targets) ** 2
         return cross_entropies(predicted, targets)
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the model gets to see,
-        what it predicts of the corrupted patches, and what they are."""
+        """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the model sees, and the
+        image with its predictions, and with the targets, of the corrupted patches."""
         predicted, corruption = self.predictions(images, keys)
         targets = gather_patches(self.targets(images), corruption.which)
         if self.objective.target != "pixels":
@@ -210,12 +218,13 @@ class MaskedPatchesLearner(Learner):
         return {name: unpatchify(x, grid, self.side) for name, x in rows.items()}
 
     def paint(self, values: Tensor) -> Tensor:
-        """Targets of M patches, or predictions in their shape -> uint8 (B, M, P·P·C) pixels."""
+        """Targets, or guesses in their shape, (B, M, ...) -> pixels, uint8 (B, M, P·P·C)."""
         if self.objective.target == "pixels":
             alone = unpatchify(values.flatten(0, 1)[:, None], (1, 1), self.side)  # (B M, C, P, P)
             images = self.preprocessing.levels(alone)
         else:
-            squares = values.reshape(-1, self.parts, self.parts)
-            colours = colour_levels(squares, self.channels, BINS).byte().permute(0, 3, 1, 2)
-            images = F.interpolate(colours, scale_factor=self.side // self.parts)
+            classes = values.reshape(-1, self.squares, self.squares)
+            colours = colour_levels(classes, self.channels, BINS).byte()
+            colours = colours.permute(0, 3, 1, 2)  # (B M, C, squares, squares)
+            images = F.interpolate(colours, scale_factor=self.side // self.squares)
         return patchify(images, self.side).view(*values.shape[:2], -1)

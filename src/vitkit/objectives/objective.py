@@ -1,11 +1,11 @@
-"""What an objective is: settings, and the module that a run trains for them. The loop cannot tell
-which one it runs.
+"""What an objective is: a value with settings (`Objective`), and the module that a run trains
+(`Learner`). The loop calls their methods and knows no objective by name.
 
-A new objective is one file: a frozen dataclass with the methods of `Objective`, and a Learner. A
-recipe names it, and nothing else needs to know of it, wherever the file lies.
+A new objective is one file, anywhere: a frozen dataclass with the methods of `Objective`, and a
+Learner. A recipe has it as a value; nothing else needs to know of it.
 
-What is random in a forward pass is drawn from `keys`, one integer an example that is a function of
-(seed, step, place in the batch): micro-batches and ranks then change nothing.
+What is random in a forward pass is drawn from `keys`, one integer for each example. They are a
+function of (seed, step, place in the batch), so that micro-batches and ranks change nothing.
 
 Legend: B batch, C channels, K classes.
 """
@@ -22,17 +22,16 @@ from vitkit.weights.classifier import Activation
 
 
 class Learner(nn.Module):
-    """What a run trains: the model, by this name, and what its objective adds. Its forward pass
-    gives a loss:
+    """What a run trains: the model, under this name, and what the objective adds to it.
 
-    (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 (), a
-    mean over B.
+    Its forward pass returns the loss, the mean over B:
+    (images (B, C, H, W) normalised, targets as a Batch has them, keys int64 (B,)) -> float32 ().
     """
 
     model: nn.Module
 
     def prepare(self, train: Source) -> None:
-        """Called once, before the first update, with the images that it will be trained on."""
+        """Called once, when a run begins, with the images that it trains on."""
 
     def before(self, step: int, total: int) -> None:
         """Called before the update that follows `step` finished ones, of `total`."""
@@ -42,12 +41,12 @@ class Learner(nn.Module):
 
     @contextmanager
     def deployed(self) -> Iterator[None]:
-        """Within it the model is what will be saved: it is measured so. What is trained comes back
-        after."""
+        """Within it the model is as it will be saved, and is measured so. Afterwards it is as it is
+        trained."""
         yield
 
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by what they show, for the
+        """(B, 3, H, W) normalised, (B,) -> uint8 pictures of that shape, by their titles in the
         report."""
         return {}
 
@@ -57,18 +56,27 @@ class Objective(Protocol):
     """A frozen dataclass of settings that says what a step minimises."""
 
     def head(self, target: Target, classes: int) -> int:
-        """How many outputs the model's head has for images with such targets, of so many classes; 0
-        is no head.
+        """How many outputs the model's head needs for images with such targets and this number of
+        classes; 0 is no head.
 
-        Raises ValueError for targets that cannot be learned.
+        Raises ValueError for targets that the objective cannot learn.
         """
 
     def activation(self) -> Activation:
-        """How the trained model's outputs become probabilities."""
+        """How the outputs of the trained model become probabilities."""
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """What measures a run on held-out images with such targets, where the recipe does not say;
-        may be none."""
+        """What measures a run on held-out images with such targets if the recipe does not say; may
+        be empty."""
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> Learner:
-        """The module that is trained. Raises ValueError for a model that cannot be."""
+        """The module that is trained. Raises ValueError for a model that this objective cannot
+        train."""
+
+
+def blocks_of(learner: nn.Module) -> list[nn.Module]:
+    """The blocks of every encoder and decoder of a learner, in its modules' order."""
+    blocks = []
+    for module in learner.modules():
+        blocks += getattr(module, "blocks", ())
+    return blocks

@@ -1,6 +1,8 @@
-"""Patches as pixels, and some of them: what objectives that hide parts of an image share.
+"""What objectives that hide some patches of an image share: images as patches and back, some
+patches of all, and a patch's mean colour as a class.
 
-Legend: B batch, C channels, N = h·w patches, M some of them, P pixels along a patch's side.
+Legend: B batch, C channels, (h, w) grid, N = h·w patches, M some of them, P pixels along a patch's
+side.
 """
 
 import torch
@@ -10,57 +12,64 @@ from vitkit.models import VisionTransformer
 
 
 def patchify(images: Tensor, side: int) -> Tensor:
-    """(B, C, h·P, w·P) -> (B, N, P·P·C), raster order, channels last within a patch."""
+    """(B, C, h·P, w·P) -> (B, N, P·P·C), in raster order, channels last within a patch."""
     b, c, height, width = images.shape
     x = images.view(b, c, height // side, side, width // side, side)  # (B, C, h, P, w, P)
-    return x.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+    x = x.permute(0, 2, 4, 3, 5, 1)  # (B, h, w, P, P, C)
+    return x.flatten(3).flatten(1, 2)
 
 
 def unpatchify(patches: Tensor, grid: tuple[int, int], side: int) -> Tensor:
-    """(B, N, P·P·C) -> (B, C, h·P, w·P): `patchify` undone."""
+    """(B, N, P·P·C) -> (B, C, h·P, w·P): the inverse of `patchify`."""
     x = patches.unflatten(2, (side, side, -1)).unflatten(1, grid)  # (B, h, w, P, P, C)
-    return x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+    x = x.permute(0, 5, 1, 3, 2, 4)  # (B, C, h, P, w, P)
+    return x.flatten(4).flatten(2, 3)
 
 
 def gather_patches(x: Tensor, which: Tensor) -> Tensor:
-    """(B, N, ...), (B, M) -> (B, M, ...), those patches."""
+    """(B, N, ...), (B, M) indices -> (B, M, ...), those patches."""
     return x.gather(1, _index(which, x))
 
 
 def scatter_patches(x: Tensor, which: Tensor, values: Tensor) -> Tensor:
-    """(B, N, ...), (B, M), (B, M, ...) -> (B, N, ...) with those patches replaced."""
+    """(B, N, ...), (B, M) indices, (B, M, ...) values -> (B, N, ...) with those patches
+    replaced."""
     return x.scatter(1, _index(which, x), values)
 
 
 def _index(which: Tensor, x: Tensor) -> Tensor:
-    """(B, M) -> (B, M, ...), repeated along the axes that follow the patches of x."""
+    """(B, M) -> (B, M, ...), repeated along the axes of x that follow its patches, as gather and
+    scatter want it."""
     ones = [1] * (x.ndim - 2)
     return which.view(*which.shape, *ones).expand(-1, -1, *x.shape[2:])
 
 
 def mean_colours(levels: Tensor, side: int, bins: int) -> Tensor:
-    """uint8 (B, C, h·P, w·P) -> int64 (B, h, w): the mean colour of every square as one number, red
-    counting most.
+    """uint8 (B, C, h·P, w·P) -> int64 (B, h, w): the mean colour of every square as one of bins^C
+    classes.
 
-    A channel's mean m from 0 to 1 is floor(bins · m), bins - 1 where m is 1. In integers, for means
-    fall on the edges between two bins more often than one thinks.
+    The mean m of a channel, from 0 to 1, falls into bin floor(bins · m), the last one if m is 1.
+    The bins are the digits of the class, red's the highest.
     """
     b, c, height, width = levels.shape
     squares = levels.long().view(b, c, height // side, side, width // side, side)
     sums = squares.sum((3, 5))  # (B, C, h, w), from 0 to 255·P·P
+
+    # In integers: means fall on the edge between two bins more often than one thinks
     digits = (sums * bins // (255 * side**2)).clamp(max=bins - 1)
     return sum(digits[:, i] * bins ** (c - 1 - i) for i in range(c))
 
 
 def colour_levels(colours: Tensor, channels: int, bins: int) -> Tensor:
-    """Numbers of `mean_colours`, in any shape (...) -> (..., C) the middle of their bins, from 0 to
-    255."""
+    """Classes of `mean_colours`, in any shape (...) -> (..., C), the middle of each channel's bin,
+    from 0 to 255."""
     digits = [colours // bins ** (channels - 1 - i) % bins for i in range(channels)]
     return (torch.stack(digits, -1) + 0.5) * (255 / bins)
 
 
 def with_patches(model: nn.Module) -> VisionTransformer:
-    """The model, if it has more than one patch to hide some of. Raises ValueError if it has not."""
+    """The model itself. Raises ValueError if it does not have several patches, so that some can be
+    hidden."""
     if not isinstance(model, VisionTransformer):
         raise ValueError(
             f"a {type(model).__name__} has no patch embeddings to hide; choose a Vision Transformer"

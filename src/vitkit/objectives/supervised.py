@@ -1,4 +1,4 @@
-"""The supervised objective: the loss of a model's logits against labels.
+"""The supervised objective: a loss between a model's outputs and labels.
 
 Legend: B batch, C channels, K classes.
 """
@@ -19,38 +19,42 @@ from vitkit.objectives.objective import Learner
 from vitkit.weights.classifier import Activation
 
 LEARNS = {"softmax": ("class",), "sigmoid": ("class", "classes"), "squared": ("number",)}
-"""The targets that each loss can learn from."""
+"""The kinds of targets that each loss can learn."""
 ADVICE = {
     "class": "have one class each: use --objective.loss softmax, or sigmoid",
     "classes": "have several classes each: use --objective.loss sigmoid",
     "number": "have a number each: use --objective.loss squared",
-    "none": "have no labels: say which column holds them with --data.columns.label, or choose an "
-    "objective "
-    "that needs none",
+    "none": (
+        "have no labels: say which column holds them with --data.columns.label, or choose an "
+        "objective that needs none"
+    ),
 }
+"""What to do if a loss cannot learn a kind of targets."""
 
 
 @dataclass(frozen=True)
 class Supervised:
-    """A loss against the label: a cross-entropy, or for numbers the squared error. The paper does
-    not name its loss; the official sibling configurations pre-train with the sigmoid form and a
-    head bias of -10, its fine-tuning code uses softmax."""
+    """A cross-entropy against classes, or the squared error of numbers.
+
+    The paper does not name its loss. The group's published configurations pre-train with the
+    sigmoid and a head bias of -10; the paper's fine-tuning code uses the softmax.
+    """
 
     loss: Literal["softmax", "sigmoid", "squared"] = "softmax"
-    """softmax: one label among K. sigmoid: K independent yes-or-no questions, summed; also for
+    """softmax: one class among K. sigmoid: K yes-or-no questions, whose losses are summed; also for
     images of several classes. squared: for images whose label is a number."""
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
     off_target: float = 0.0
-    """For sigmoid: the target of a no; a yes has 1 minus it. Published ImageNet-21k configurations
-    have 0.0001."""
+    """For sigmoid: the target of a class that the image does not have; 1 minus it is the target of
+    one that it has. Published ImageNet-21k configurations have 0.0001."""
     mixup: float = 0.0
-    """Blend neighbours of a batch and their targets; the alpha of Beta(alpha, alpha), which the
-    shares are drawn from. AugReg has 0.2 to 0.8; 0 is off. With cutmix on as well, every example
-    gets one of the two."""
+    """Blend each image of a batch, and its target, with its neighbour's; the shares are drawn from
+    Beta(alpha, alpha), and this is alpha. AugReg has 0.2 to 0.8; 0 is off. With cutmix too, every
+    example gets one of the two."""
     cutmix: float = 0.0
-    """Put a box of its neighbour into every image, and as much of its target; an alpha like
-    mixup's, often 1; 0 is off."""
+    """Put a box of its neighbour into each image, and as much of the neighbour's target; an alpha
+    like mixup's, often 1; 0 is off."""
 
     def __post_init__(self):
         if self.loss not in LOSSES:
@@ -69,15 +73,15 @@ class Supervised:
                 f"for {self.loss}"
             )
         for name in ("mixup", "cutmix"):
-            if not 0 <= getattr(self, name) <= 1000:
+            alpha = getattr(self, name)
+            if not 0 <= alpha <= 1000:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}; it is the alpha of a Beta distribution, or "
-                    "0 for off"
+                    f"{name} is {alpha}; it is the alpha of a Beta distribution, or 0 for off"
                 )
 
     def head(self, target: Target, classes: int) -> int:
-        """An output a class, or one for a number. Raises ValueError for targets that this loss
-        cannot learn from."""
+        """One output for each class, or one for a number. Raises ValueError for targets that this
+        loss cannot learn."""
         if target not in LEARNS[self.loss]:
             raise ValueError(
                 f"the {self.loss} loss cannot learn from these images, which {ADVICE[target]}"
@@ -85,17 +89,17 @@ class Supervised:
         return 1 if target == "number" else classes
 
     def activation(self) -> Activation:
-        """That of the loss; none for numbers."""
+        """softmax or sigmoid, as the loss; none for numbers."""
         return "none" if self.loss == "squared" else self.loss
 
     def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
-        """Accuracy, mean average precision or errors, as suits the targets."""
+        """Accuracy, mean average precision or errors, by the kind of targets."""
         return USUAL[target]
 
     def learner(
         self, model: nn.Module, preprocessing: Preprocessing | None = None
     ) -> "SupervisedLearner":
-        """The model, with this loss on its logits; how images were normalised plays no part."""
+        """The model, with this loss on its outputs. The preprocessing is not used."""
         return SupervisedLearner(model, self)
 
 
@@ -111,7 +115,8 @@ class SupervisedLearner(Learner):
             self.register_buffer("scale", torch.ones(()))
 
     def prepare(self, train: Source) -> None:
-        """Numbers are learned with a mean of 0 and a deviation of 1, whatever their unit."""
+        """For numbers: remember their mean and standard deviation. They are learned with mean 0 and
+        deviation 1, whatever their unit."""
         if self.objective.loss == "squared":
             numbers = train.targets.astype(np.float64)
             self.centre.fill_(numbers.mean())
@@ -119,12 +124,14 @@ class SupervisedLearner(Learner):
 
     @contextmanager
     def deployed(self) -> Iterator[None]:
-        """The model that is saved gives numbers in their own unit: its head does what undoes the
-        above."""
+        """For numbers: within it the model gives them in their own unit."""
         if self.objective.loss != "squared":
             yield
             return
-        layers = [part for part in self.model.head.modules() if isinstance(part, nn.Linear)]
+
+        # w x + b, learned with mean 0 and deviation 1, is (scale w) x + (scale b + centre) in the
+        # targets' unit
+        layers = [module for module in self.model.head.modules() if isinstance(module, nn.Linear)]
         trained = [(layer.weight.clone(), layer.bias.clone()) for layer in layers]
         scale = self.scale.item()
         centre = self.centre.item()
@@ -134,54 +141,57 @@ class SupervisedLearner(Learner):
                 layer.bias.mul_(scale).add_(centre)
         try:
             yield
-        finally:
+        finally:  # copied back, which is exact
             with torch.no_grad():
                 for layer, (weight, bias) in zip(layers, trained, strict=True):
                     layer.weight.copy_(weight)
                     layer.bias.copy_(bias)
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """Mean loss over the batch, in float32: images (B, C, H, W) normalised, targets as a Batch
-        has them, keys (B,)."""
-        how = self.objective
-        targets = self.rows(targets)  # (B, K)
-        if how.mixup or how.cutmix:
-            images, targets = mix(images, targets, keys, how.mixup, how.cutmix)
-        return LOSSES[how.loss](self.model(images).float(), targets)
+        """images (B, C, H, W) normalised, targets as a Batch has them, keys (B,) -> the mean loss, ()
+        float32."""
+        settings = self.objective
+        targets = self.desired_outputs(targets)  # (B, K)
+        if settings.mixup or settings.cutmix:
+            images, targets = mix(images, targets, keys, settings.mixup, settings.cutmix)
+        outputs = self.model(images).float()  # (B, K)
+        return LOSSES[settings.loss](outputs, targets)
 
-    def rows(self, targets: Tensor) -> Tensor:
-        """Classes int64 (B,), several float32 (B, K), or numbers float32 (B,) -> what each output
-        should be, float32 (B, K)."""
-        how = self.objective
-        if how.loss == "squared":
-            return (targets[:, None] - self.centre) / self.scale
+    def desired_outputs(self, targets: Tensor) -> Tensor:
+        """A class each int64 (B,), ones and zeros of several classes float32 (B, K), or numbers
+        float32 (B,) -> what each output should be, float32 (B, K)."""
+        settings = self.objective
+        if settings.loss == "squared":
+            return (targets[:, None] - self.centre) / self.scale  # (B, 1)
         if targets.ndim == 1:
             targets = F.one_hot(targets, self.model.config.classes).float()
-        targets = smoothed(targets, how.label_smoothing)
-        return how.off_target + (1 - 2 * how.off_target) * targets
+        targets = smoothed(targets, settings.label_smoothing)
+        return settings.off_target + (1 - 2 * settings.off_target) * targets
 
 
 def smoothed(targets: Tensor, smoothing: float) -> Tensor:
-    """Ones and zeros (B, K) -> with a share `smoothing` spread evenly over the K; of a row with one
-    1 the sum stays 1."""
+    """Ones and zeros (B, K) -> the same with a share `smoothing` spread evenly over the K classes. The
+    sum of a row with a single 1 stays 1."""
     return targets * (1 - smoothing) + smoothing / targets.shape[-1]
 
 
 def softmax_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log of the softmax probability, weighted by the targets (B, K), mean over B."""
+    """Logits and targets, (B, K) each -> -log of the softmax probabilities, weighted by the targets,
+    mean over B."""
     return F.cross_entropy(logits, targets)
 
 
 def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Binary cross-entropy of every class against targets (B, K), summed over K (not averaged),
-    mean over B."""
-    # binary_cross_entropy_with_logits loses the many small terms of a head bias of -10 to rounding
+    """Logits and targets, (B, K) each -> the binary cross-entropy of each class, summed over K (not
+    averaged), mean over B."""
+    # Written out, because binary_cross_entropy_with_logits rounds away the many small terms that a
+    # head bias of -10 gives
     log_likelihood = targets * F.logsigmoid(logits) + (1 - targets) * F.logsigmoid(-logits)
     return -log_likelihood.sum() / len(logits)
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared differences (B, K), summed over K, mean over B."""
+    """Outputs and targets, (B, K) each -> squared differences, summed over K, mean over B."""
     return (outputs - targets).square().sum() / len(outputs)
 
 

@@ -1,10 +1,11 @@
-"""Views of an image, on the device and for a whole batch at once: crops, colours, blur, as
-functions of the examples' keys.
+"""Random views of images for self-distillation: crops, colours and blur, of a whole batch at once, on
+its device. What is drawn is a function of the examples' keys.
 
-Images here are float, from 0 to 1. What is cut is the image that the loader gives, so let it give
-the whole one (`Augmentation(crop="none")`): a small part of it has fewer pixels than the file had.
+Images are float, from 0 to 1. Views are cut from the image that the loader gives, so it should give
+the whole one (`Augmentation(crop="none")`). It is smaller than its file, so a small crop of it is
+blurrier than one of the file would be.
 
-Legend: B batch, H W pixels, S side of a view.
+Legend: B batch, H W an image's height and width, h w a view's.
 """
 
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from vitkit.data import uniforms
 
-GREY = (0.299, 0.587, 0.114)  # the luma of ITU-R 601
-TAPS = 13  # of the blur's kernel: three deviations to either side
+LUMA = (0.299, 0.587, 0.114)  # shares of red, green and blue in grey (ITU-R 601)
+TAPS = 13  # pixels of the blur's kernel: three standard deviations to either side
 
 
 @dataclass(frozen=True)
@@ -26,21 +27,26 @@ class View:
     size: tuple[int, int]
     """Height and width in pixels."""
     area: tuple[float, float]
-    """Smallest and largest part of the image."""
+    """Smallest and largest share of the image that the view shows."""
     blur: float
-    """Chance of a Gaussian blur."""
+    """Probability of a Gaussian blur."""
     solarise: float = 0.0
-    """Chance that bright values are turned dark."""
+    """Probability that values from 0.5 on are inverted."""
 
 
 def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
     """(B, 3, H, W), (B,) -> (B, 3, *size): view `number` of every image."""
+    # 13 uniform numbers for each example; of every view its own
     draws = uniforms(keys, 13, 1000 + number).mT  # (13, B)
     x = cropped(images, how, *draws[:5])
     x = coloured(x, *draws[5:10])
     grey, blur, solarise = draws[10:]
+
+    # One in five is grey
     x = torch.where(_rows(grey < 0.2), luma(x).expand_as(x), x)
-    # DINO's deviations are for images of 224, in every view
+
+    # The number that decides about the blur is uniform below its probability, and decides how
+    # strong it is too: from 0.1 to 2 pixels, for images of 224 pixels, in every view
     sigma = (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * images.shape[-1] / 224
     x = torch.where(_rows(blur < how.blur), blurred(x, sigma), x)
     return torch.where(_rows(solarise < how.solarise) & (x >= 0.5), 1 - x, x)
@@ -49,18 +55,16 @@ def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
 def cropped(
     images: Tensor, how: View, area: Tensor, aspect: Tensor, y: Tensor, x: Tensor, flip: Tensor
 ) -> Tensor:
-    """A random part of each image, of an aspect ratio from 3/4 to 4/3, resized bicubically; half of
-    them are mirrored.
-
-    The last five are uniform numbers, (B,).
-    """
+    """(B, 3, H, W) -> (B, 3, *size): a random part of each image, of an aspect ratio from 3/4 to 4/3,
+    resized bicubically; half of them are mirrored. The last five are uniform numbers, (B,)."""
+    # Height and width as shares of the image's
     smallest, largest = how.area
     share = smallest + (largest - smallest) * area
     root = (4 / 3) ** ((2 * aspect - 1) / 2)  # of the aspect ratio
-    height = (share.sqrt() / root).clamp(max=1)  # of the image's
+    height = (share.sqrt() / root).clamp(max=1)
     width = (share.sqrt() * root).clamp(max=1)
 
-    # An affine map of the view's coordinates to the image's, both from -1 to 1
+    # An affine map from the view's coordinates to the image's, both from -1 to 1
     theta = torch.zeros(len(images), 2, 3, device=images.device)
     theta[:, 0, 0] = width * torch.where(flip < 0.5, -1, 1)
     theta[:, 0, 2] = (1 - width) * (2 * x - 1)
@@ -73,28 +77,32 @@ def cropped(
 def coloured(
     x: Tensor, chance: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """(B, 3, h, w) -> the same with, four times in five, other brightness and contrast (each by up
-    to 40 %), saturation (20 %) and hue (a tenth of the circle), in this order.
-
-    The last five are uniform numbers, (B,).
-    """
+    """(B, 3, h, w) -> four in five with another brightness and contrast (each by up to 40 %),
+    saturation (20 %) and hue (a tenth of the circle). The last five are uniform numbers, (B,)."""
+    # Brightness
     out = (x * _factor(brightness, 0.4)).clamp(0, 1)
+
+    # Contrast: the distance from the image's mean grey
     middle = luma(out).mean((2, 3), keepdim=True)
     out = (middle + (out - middle) * _factor(contrast, 0.4)).clamp(0, 1)
+
+    # Saturation: the distance from each pixel's grey
     grey = luma(out)
     out = (grey + (out - grey) * _factor(saturation, 0.2)).clamp(0, 1)
+
+    # Hue
     out = turned(out, 0.1 * (2 * hue - 1)).clamp(0, 1)
     return torch.where(_rows(chance < 0.8), out, x)
 
 
 def _factor(uniform: Tensor, most: float) -> Tensor:
-    """(B,) -> (B, 1, 1, 1), from 1 - most to 1 + most."""
+    """(B,) from 0 to 1 -> (B, 1, 1, 1) from 1 - most to 1 + most."""
     return _rows(1 + most * (2 * uniform - 1))
 
 
 def turned(x: Tensor, turn: Tensor) -> Tensor:
-    """(B, 3, h, w) with the hue turned by (B,) parts of the circle: around the grey axis, which
-    keeps red + green + blue."""
+    """(B, 3, h, w), (B,) -> (B, 3, h, w) with the hue turned by that part of the circle: a rotation of
+    (red, green, blue) around the grey axis, which keeps their sum."""
     angle = 2 * torch.pi * turn
     cos = angle.cos()
     sin = angle.sin() / 3**0.5
@@ -109,11 +117,14 @@ def turned(x: Tensor, turn: Tensor) -> Tensor:
 
 
 def blurred(x: Tensor, sigma: Tensor) -> Tensor:
-    """(B, 3, h, w) under a Gaussian of (B,) pixels' deviation, edges repeated."""
+    """(B, 3, h, w), (B,) -> (B, 3, h, w) under a Gaussian of that standard deviation in pixels, with
+    edges repeated."""
     b, c, h, w = x.shape
     offsets = torch.arange(TAPS, device=x.device) - TAPS // 2
-    weights = torch.softmax(-((offsets / sigma[:, None]) ** 2) / 2, -1)  # (B, taps)
+    weights = torch.softmax(-((offsets / sigma[:, None]) ** 2) / 2, -1)  # (B, taps), sum 1
     kernel = weights.repeat_interleave(c, 0)  # (B C, taps)
+
+    # Every channel of every image has its own kernel: one convolution of B C groups
     out = F.pad(x.reshape(1, b * c, h, w), [TAPS // 2] * 4, mode="replicate")
     out = F.conv2d(out, kernel[:, None, None], groups=b * c)  # along the rows
     out = F.conv2d(out, kernel[:, None, :, None], groups=b * c)  # along the columns
@@ -121,9 +132,10 @@ def blurred(x: Tensor, sigma: Tensor) -> Tensor:
 
 
 def luma(x: Tensor) -> Tensor:
-    """(B, 3, h, w) -> (B, 1, h, w)."""
-    return sum(share * x[:, i : i + 1] for i, share in enumerate(GREY))
+    """(B, 3, h, w) -> grey, (B, 1, h, w)."""
+    return sum(share * x[:, i : i + 1] for i, share in enumerate(LUMA))
 
 
 def _rows(values: Tensor) -> Tensor:
+    """(B,) -> (B, 1, 1, 1)."""
     return values[:, None, None, None]

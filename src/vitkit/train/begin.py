@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from vitkit.models import ModelConfig, create
+from vitkit.objectives.objective import blocks_of
 from vitkit.system.ranks import from_rank_0, shard, world
 from vitkit.train.checkpoints import checkpoints
 from vitkit.train.data import RunData, Say
@@ -92,9 +93,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
 def compile_and_shard(recipe: Recipe, learner: nn.Module) -> nn.Module:
     """The learner, compiled if the recipe asks for it, and sharded block by block if there are
     several ranks."""
-    blocks = []
-    for module in learner.modules():
-        blocks += getattr(module, "blocks", ())
+    blocks = blocks_of(learner)
     if recipe.compile:
         # The whole model can be compiled only if its forward pass is called as one. Several ranks
         # gather weights between the blocks; an objective that needs no head calls parts of it.

@@ -1,4 +1,7 @@
-"""Optimisers, parameter groups by rule, and schedules as pure functions of the step."""
+"""Optimisers, their parameter groups, and the schedules of learning rate and weight decay.
+
+A schedule is a function of the step alone, so a run that continues needs nothing saved of it.
+"""
 
 import math
 from dataclasses import dataclass
@@ -23,20 +26,25 @@ class Optim:
     weight_decay: float = 0.0
     """Multiplied by the current learning rate."""
     weight_decay_end: float | None = None
-    """Where the weight decay goes by the end, along a cosine (DINO's, from 0.04 to 0.4); None keeps it as it is."""
+    """Weight decay at the end of the run, which it reaches along a cosine (DINO's goes from 0.04 to
+    0.4); None keeps it constant."""
     decay_on: Literal["all", "kernels", "matrices"] = "all"
-    """Which parameters decay: all of them, as in the paper's sibling code; the weights of dense layers and convolutions only,
-    as in big_vision; or all but the vectors (biases, norms), as in MAE and DINO."""
+    """Which parameters decay. all: as in the group's published code. kernels: the weights of dense
+    layers and convolutions, as in big_vision. matrices: all but vectors (biases, norms), as in MAE
+    and DINO."""
     clip: float = 1.0
     """Largest global norm of the gradient; 0 is off."""
     clip_each: bool = False
-    """Clip each parameter's gradient by its own norm, as DINO does, rather than all by their common one."""
+    """Clip each parameter's gradient by its own norm, as DINO does, instead of all by their common
+    one."""
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
     schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
-    """What follows the warm-up; staircase divides by ten after 30, 60 and 90 % of the run, as BiT's fine-tuning does."""
+    """What follows the warm-up. staircase divides by ten after 30, 60 and 90 % of the run, as BiT's
+    fine-tuning does."""
     end_lr: float | None = None
-    """Where linear and cosine end; None is the official code's 1e-5 for linear and 0 for cosine."""
+    """Learning rate at the end of linear and cosine; None is the official code's: 1e-5 for linear,
+    0 for cosine."""
     beta1: float = 0.9
     """Adam's decay of the first moment."""
     beta2: float = 0.999
@@ -44,89 +52,109 @@ class Optim:
     eps: float = 1e-8
     """Adam's addition to the denominator."""
     momentum: float = 0.9
-    """SGD's."""
+    """SGD's momentum."""
     layer_decay: float = 1.0
-    """Learning rate of a layer as a share of that of the layer above; 1 is the same for all, as in the paper."""
+    """Learning rate of a layer as a share of that of the layer above; 1 is the same for all, as in
+    the paper."""
 
     def __post_init__(self):
-        for name, low, high in (("lr", 0, math.inf), ("layer_decay", 0, 1)):
-            if not low < getattr(self, name) <= high:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; it must be above {low} and at most {high}"
-                )
+        for name, most in (("lr", math.inf), ("layer_decay", 1)):
+            value = getattr(self, name)
+            if not 0 < value <= most:
+                raise ValueError(f"{name} is {value}; it must be above 0 and at most {most}")
         for name in ("weight_decay", "weight_decay_end", "clip", "end_lr", "eps"):
-            if not 0 <= (getattr(self, name) or 0) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be 0 or more")
         for name in ("beta1", "beta2", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; it must be from 0 up to, not including, 1"
-                )
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} is {value}; it must be from 0 up to, not including, 1")
 
     def rate(self, step: int, total: int) -> float:
-        """Learning rate of the update that follows `step` finished ones (as the official code): 0 at the first with a warm-up."""
+        """Learning rate of the update that follows `step` finished ones, of `total`. As in the
+        official code it is 0 at the first update of a warm-up."""
+        # Where linear and cosine end
+        end = self.end_lr
+        if end is None:
+            end = 1e-5 if self.schedule == "linear" else 0.0
+        end = min(end, self.lr)
+
+        # The schedule, over what follows the warm-up: progress goes from 0 to 1
         warmup = self.warmup.n
         progress = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
-        end = {"linear": 1e-5}.get(self.schedule, 0.0) if self.end_lr is None else self.end_lr
-        end = min(end, self.lr)
         if self.schedule == "linear":
             lr = end + (self.lr - end) * (1 - progress)
         elif self.schedule == "cosine":
             lr = _cosine(self.lr, end, progress)
         elif self.schedule == "staircase":
-            lr = self.lr * 0.1 ** sum(step >= share * total for share in (0.3, 0.6, 0.9))
+            stairs = sum(step >= share * total for share in (0.3, 0.6, 0.9))
+            lr = self.lr * 0.1**stairs
         else:
             lr = self.lr
-        return lr * min(1.0, step / warmup) if warmup else lr
+
+        # The warm-up
+        if warmup:
+            lr *= min(1.0, step / warmup)
+        return lr
 
     def decay(self, step: int, total: int) -> float:
-        """Weight decay of the update that follows `step` finished ones; warm-up plays no part."""
+        """Weight decay of the update that follows `step` finished ones, of `total`; the warm-up
+        plays no part."""
         if self.weight_decay_end is None:
             return self.weight_decay
         return _cosine(self.weight_decay, self.weight_decay_end, step / total)
 
     def build(self, learner: nn.Module) -> torch.optim.Optimizer:
-        """An optimiser whose groups carry `scale`, the share of the learning rate that their layer gets, and `decays`."""
+        """The optimiser of a learner, with the groups of `parameter_groups`."""
         groups = parameter_groups(learner, self)
-        if self.name == "sgd":
-            sgd = torch.optim.SGD(
-                groups, self.lr, self.momentum, fused=world().world_size == 1
-            )  # not of shards in PyTorch
-            # parameters that wait, as DINO's last layer does, have no momentum yet; fused wants that of all or of none
-            for parameter in (one for group in groups for one in group["params"] if self.momentum):
-                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-            return sgd
-        return torch.optim.AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+        if self.name == "adam":
+            betas = (self.beta1, self.beta2)
+            return torch.optim.AdamW(groups, self.lr, betas, self.eps, fused=True)
+
+        # PyTorch's fused SGD does not take FSDP's shards
+        sgd = torch.optim.SGD(groups, self.lr, self.momentum, fused=world().world_size == 1)
+        # It wants the momentum of all parameters or of none, but a parameter that has no gradient
+        # yet, as DINO's last layer, would have none: so all of them get theirs now
+        if self.momentum:
+            for group in groups:
+                for parameter in group["params"]:
+                    sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
 
 
 def _cosine(start: float, end: float, progress: float) -> float:
-    """From start to end, as half a wave falls."""
+    """From start to end along half a cosine wave, as progress goes from 0 to 1."""
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
-    """Parameters by weight decay and share of the learning rate; frozen ones are left out.
+    """The parameters that are trained, by the learning rate and weight decay that they get.
 
-    Each group carries `scale`, its share of the learning rate, and `decays`. Parameters beside
-    `learner.model`, an objective's own, are treated as those of its last layer.
+    Each group carries `scale`, its share of the base learning rate, and `decays`, whether it has
+    weight decay. What an objective adds beside `learner.model` belongs to the last layer.
     """
     model = learner.model
-    last = model.layer_of("head")
+    last_layer = model.layer_of("head")
     kernels = {id(layer.weight) for layer in learner.modules() if isinstance(layer, KERNEL_LAYERS)}
     groups = {}
     for name, parameter in learner.named_parameters():
         if not parameter.requires_grad:
             continue
-        decays = {
-            "all": True,
-            "kernels": id(parameter) in kernels,
-            "matrices": parameter.ndim > 1,
-        }[optim.decay_on]
-        part, _, path = name.partition(".")
-        layer = last
-        if part == "model":
-            layer = model.layer_of(path)
-        scale = optim.layer_decay ** (last - layer)
+
+        # Whether it decays
+        decays = True
+        if optim.decay_on == "kernels":
+            decays = id(parameter) in kernels
+        elif optim.decay_on == "matrices":
+            decays = parameter.ndim > 1
+
+        # Its share of the learning rate: layer_decay to the number of layers above it
+        layer = last_layer
+        if name.startswith("model."):
+            layer = model.layer_of(name.removeprefix("model."))
+        scale = optim.layer_decay ** (last_layer - layer)
+
         if (decays, scale) not in groups:
             groups[decays, scale] = {
                 "params": [],

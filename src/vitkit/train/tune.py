@@ -1,8 +1,8 @@
-"""Which of a model's parameters a run trains: all of them in the paper; the last blocks, the head
-alone, or low-rank adapters.
+"""Which of a model's parameters a run trains: all of them, as in the paper; the last blocks; the
+head alone; or low-rank adapters (LoRA).
 
-Adapters are peft's. They stand beside the model's own weights while it trains and are added to them
-before it is saved, so that what a run leaves behind is an ordinary model.
+Adapters are peft's. They stand beside the model's own weights while it trains, and are added to
+them before it is saved, so that the saved model is an ordinary one.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class Tune:
     """What is trained; the rest stays as it began."""
 
     blocks: int = -1
-    """The last blocks that are trained, with the norm, pooling and head that follow; 0 is the head
-    alone, a linear probe; -1 is the whole model."""
+    """How many of the last blocks are trained, with the norm, pooling and head that follow them; 0
+    is the head alone, a linear probe; -1 is the whole model."""
     lora: int = 0
-    """Rank of the adapters (LoRA) that are trained in place of the blocks' matrices, with the head;
-    0 is none (extra `lora`)."""
+    """Rank of the adapters (LoRA) that are trained instead of the blocks' matrices, with the head;
+    0 is no adapters (extra `lora`)."""
     lora_alpha: float = 16.0
-    """What an adapter's product is multiplied by, over its rank."""
+    """An adapter's product is multiplied by this, over its rank."""
 
     def __post_init__(self):
         if self.blocks < -1:
@@ -42,36 +42,41 @@ class Tune:
 
 
 def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
-    """Freeze what is not trained and put adapters, drawn by `seed`, where they are asked for.
+    """Freeze the parameters that are not trained, and add adapters, drawn by `seed`, if they are
+    asked for.
 
-    Raises ValueError for a part that the model does not have.
+    Raises ValueError for blocks or layers that the model does not have.
     """
     depth = len(model.blocks)
     if tune.blocks > depth:
         raise ValueError(f"tune.blocks is {tune.blocks}; the model has {depth} blocks")
-    own = dict(model.named_parameters())  # without those of adapters
+
+    # The model's own parameters: taken before there are adapters, which all train
+    own = dict(model.named_parameters())
     if tune.lora:
-        _adapt(model, tune, seed)
+        _add_adapters(model, tune, seed)
     for name, parameter in own.items():
-        of_head = name.partition(".")[0] == "head"
+        is_head = name.startswith("head.")
         if tune.lora or tune.blocks == 0:
-            parameter.requires_grad_(of_head)
+            parameter.requires_grad_(is_head)
         elif tune.blocks > 0:
-            parameter.requires_grad_(of_head or model.layer_of(name) > depth - tune.blocks)
+            is_late = model.layer_of(name) > depth - tune.blocks  # the stem is layer 0
+            parameter.requires_grad_(is_head or is_late)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("tune.blocks 0 trains the head alone, and this model has none")
 
 
-def _adapt(model: nn.Module, tune: Tune, seed: int) -> None:
+def _add_adapters(model: nn.Module, tune: Tune, seed: int) -> None:
+    """Add an adapter to every dense layer of the blocks. Raises ValueError if there is none, or
+    peft is not installed."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise ValueError("tune.lora needs the extra `lora`: pip install 'vitkit[lora]'") from None
-    matrices = [
-        name
-        for name, part in model.named_modules()
-        if name.startswith("blocks.") and isinstance(part, nn.Linear)
-    ]
+    matrices = []
+    for name, module in model.named_modules():
+        if name.startswith("blocks.") and isinstance(module, nn.Linear):
+            matrices.append(name)
     if not matrices:
         raise ValueError(
             f"tune.lora adapts the dense layers of blocks; a {type(model).__name__} has none"
@@ -83,9 +88,9 @@ def _adapt(model: nn.Module, tune: Tune, seed: int) -> None:
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """The model itself, its adapters added to its own weights and gone."""
-    for name, part in list(model.named_modules()):
-        if hasattr(part, "get_base_layer"):
-            part.merge()
-            model.set_submodule(name, part.get_base_layer())
+    """The same model, whose adapters are added to its own weights and removed."""
+    for name, module in list(model.named_modules()):
+        if hasattr(module, "get_base_layer"):  # a dense layer with peft's adapter around it
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
     return model
