@@ -18,8 +18,8 @@ from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric, wilson
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the likeliest class is the right one (top1), and how often one of the five likeliest
-    is (top5, if there are more than five classes)."""
+    """How often the likeliest class is the right one (top1), and how often one of the five
+    likeliest is (top5, if there are more than five classes)."""
 
     def judges(self, target: Target) -> bool:
         """Whether every image has one class."""
@@ -42,8 +42,8 @@ class Accuracy:
         if classifier.activation == "none":
             raise ValueError(
                 "the model's outputs are numbers, not classes (its activation is none), so it "
-                "has no accuracy on images with classes; measure it on images with numbers, or what "
-                "its features are worth with --evals neighbours"
+                "has no accuracy on images with classes; measure it on images with numbers, or "
+                "what its features are worth with --evals neighbours"
             )
         model_class = align(part.source.labels, classifier.labels).to(classifier.device)
 

@@ -51,8 +51,8 @@ class Errors:
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:
-    """R² of (N,) and (N,): 1 is perfect, 0 as good as always predicting the mean; NaN if all targets
-    are equal."""
+    """R² of (N,) and (N,): 1 is perfect, 0 as good as always predicting the mean; NaN if all
+    targets are equal."""
     spread = (targets - targets.mean()).square().sum().item()
     if spread == 0:
         return math.nan

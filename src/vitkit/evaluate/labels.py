@@ -1,5 +1,5 @@
-"""Which of a model's classes are the data's. A class may have another number in another data set, so
-classes are compared by their names."""
+"""Which of a model's classes are the data's. A class may have another number in another data set,
+so classes are compared by their names."""
 
 import re
 from collections.abc import Sequence
@@ -44,6 +44,6 @@ def _first(names: Sequence[str]) -> str:
 
 @cache
 def imagenet_wordnet() -> tuple[str, ...]:
-    """The WordNet names of ImageNet-1k's 1,000 classes in ascending order, which is the order of the
-    classes of every published model."""
+    """The WordNet names of ImageNet-1k's 1,000 classes in ascending order, which is the order of
+    the classes of every published model."""
     return tuple((Path(__file__).parent / "imagenet_wordnet.txt").read_text().split())

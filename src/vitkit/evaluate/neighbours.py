@@ -62,8 +62,8 @@ class Neighbours:
 
 
 def count_right(x: Tensor, y: Tensor, start: int, k: int) -> Tensor:
-    """For how many of the ROWS images from `start` on the vote is right; normalised features (N, D),
-    classes (N,)."""
+    """(N, D) normalised features, (N,) classes -> for how many of the ROWS images from `start` on
+    the vote is right, ()."""
     # The k nearest of all images, but not the image itself: cosines are at least -1
     similarity = x[start : start + ROWS] @ x.mT  # (B, N)
     similarity[:, start:].fill_diagonal_(-2)

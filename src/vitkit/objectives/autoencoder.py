@@ -1,5 +1,5 @@
-"""Masked autoencoder (MAE, He et al. 2021), beyond the paper: see a quarter of an image's patches and
-predict the pixels of the others.
+"""Masked autoencoder (MAE, He et al. 2021), beyond the paper: see a quarter of an image's patches
+and predict the pixels of the others.
 
 The encoder gets the visible patches only, which makes it about four times as fast. A small decoder
 with fixed sine and cosine positions gets the encoder's output, and a learned mask embedding for

@@ -101,8 +101,8 @@ class SelfDistillation:
 
 
 class Projection(nn.Module):
-    """Features to outputs, (B, D) -> (B, K): an MLP, then the cosines of its normalised output with K
-    rows that are learned."""
+    """Features to outputs, (B, D) -> (B, K): an MLP, then the cosines of its normalised output with
+    K rows that are learned."""
 
     def __init__(self, width: int, settings: SelfDistillation):
         super().__init__()
@@ -168,7 +168,8 @@ class SelfDistillationLearner(Learner):
         large = torch.cat(views[:2])  # (2 B, C, H, W)
         small = views[2:]
 
-        # The teacher's probabilities of the two large views, and a note of its outputs for `updated`
+        # The teacher's probabilities of the two large views, and a note of its outputs for
+        # `updated`
         with torch.no_grad():
             outputs = self.teacher_outputs(large)  # (2 B, K)
             count = outputs.new_full((1,), len(outputs))

@@ -102,8 +102,8 @@ def variance(moment_sums: Tensor) -> float:
 
 
 def class_counts(targets: Tensor, predicted: Tensor) -> Tensor:
-    """(B, M) or (B, M, V) classes -> float32 (B, V, K): how often each class is there in an image, for
-    each of the V values."""
+    """(B, M) or (B, M, V) classes -> float32 (B, V, K): how often each class is there in an image,
+    for each of the V values."""
     if targets.ndim == 2:
         targets = targets[..., None]
     values = targets.shape[2]

@@ -1,5 +1,5 @@
-"""Masked patch prediction (Section 4.6, App. B.1.2): corrupt half of an image's patch embeddings and
-predict their mean colours.
+"""Masked patch prediction (Section 4.6, App. B.1.2): corrupt half of an image's patch embeddings
+and predict their mean colours.
 
 The paper leaves some things open; they are so here:
 
@@ -35,7 +35,7 @@ from vitkit.objectives.patches import (
 )
 from vitkit.weights.classifier import Activation
 
-# What is drawn from an example's key: which patches are corrupted, how, and which other one each gets
+# What is drawn from an example's key: the corrupted patches, how each is corrupted, the other patch
 WHICH, FATE, OTHER = range(3)
 BINS = 8  # of a channel's mean: three bits
 SMALL = 4  # squares along the side of a downsized patch
@@ -46,9 +46,9 @@ class MaskedPatches:
     """Predict what was in corrupted patches, each from its own representation (App. B.1.2)."""
 
     target: Literal["colour", "colours", "pixels"] = "colour"
-    """What is predicted of a patch. colour: its mean colour in 3 bits a channel, one of 512 classes.
-    colours: those of its 4 x 4 downsized version, 16 at once. pixels: all of them, by squared
-    error. In the paper the first is best and the last worst."""
+    """What is predicted of a patch. colour: its mean colour in 3 bits a channel, one of 512
+    classes. colours: those of its 4 x 4 downsized version, 16 at once. pixels: all of them, by
+    squared error. In the paper the first is best and the last worst."""
     rate: float = 0.5
     """Share of an image's patches that are corrupted; BERT's 0.15 was slightly worse."""
     masked: float = 0.8

@@ -148,8 +148,8 @@ class SupervisedLearner(Learner):
                     layer.bias.copy_(bias)
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
-        """images (B, C, H, W) normalised, targets as a Batch has them, keys (B,) -> the mean loss, ()
-        float32."""
+        """images (B, C, H, W) normalised, targets as a Batch has them, keys (B,) -> the mean loss,
+        () float32."""
         settings = self.objective
         targets = self.desired_outputs(targets)  # (B, K)
         if settings.mixup or settings.cutmix:
@@ -170,14 +170,14 @@ class SupervisedLearner(Learner):
 
 
 def smoothed(targets: Tensor, smoothing: float) -> Tensor:
-    """Ones and zeros (B, K) -> the same with a share `smoothing` spread evenly over the K classes. The
-    sum of a row with a single 1 stays 1."""
+    """Ones and zeros (B, K) -> the same with a share `smoothing` spread evenly over the K classes.
+    The sum of a row with a single 1 stays 1."""
     return targets * (1 - smoothing) + smoothing / targets.shape[-1]
 
 
 def softmax_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Logits and targets, (B, K) each -> -log of the softmax probabilities, weighted by the targets,
-    mean over B."""
+    """Logits and targets, (B, K) each -> -log of the softmax probabilities, weighted by the
+    targets, mean over B."""
     return F.cross_entropy(logits, targets)
 
 

@@ -1,5 +1,5 @@
-"""Random views of images for self-distillation: crops, colours and blur, of a whole batch at once, on
-its device. What is drawn is a function of the examples' keys.
+"""Random views of images for self-distillation: crops, colours and blur, of a whole batch at once,
+on its device. What is drawn is a function of the examples' keys.
 
 Images are float, from 0 to 1. Views are cut from the image that the loader gives, so it should give
 the whole one (`Augmentation(crop="none")`). It is smaller than its file, so a small crop of it is
@@ -55,8 +55,8 @@ def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
 def cropped(
     images: Tensor, how: View, area: Tensor, aspect: Tensor, y: Tensor, x: Tensor, flip: Tensor
 ) -> Tensor:
-    """(B, 3, H, W) -> (B, 3, *size): a random part of each image, of an aspect ratio from 3/4 to 4/3,
-    resized bicubically; half of them are mirrored. The last five are uniform numbers, (B,)."""
+    """(B, 3, H, W) -> (B, 3, *size): a random part of each image, of an aspect ratio from 3/4 to
+    4/3, resized bicubically; half of them are mirrored. The last five are uniform numbers, (B,)."""
     # Height and width as shares of the image's
     smallest, largest = how.area
     share = smallest + (largest - smallest) * area
@@ -101,8 +101,8 @@ def _factor(uniform: Tensor, most: float) -> Tensor:
 
 
 def turned(x: Tensor, turn: Tensor) -> Tensor:
-    """(B, 3, h, w), (B,) -> (B, 3, h, w) with the hue turned by that part of the circle: a rotation of
-    (red, green, blue) around the grey axis, which keeps their sum."""
+    """(B, 3, h, w), (B,) -> (B, 3, h, w) with the hue turned by that part of the circle: a rotation
+    of (red, green, blue) around the grey axis, which keeps their sum."""
     angle = 2 * torch.pi * turn
     cos = angle.cos()
     sin = angle.sin() / 3**0.5
@@ -117,8 +117,8 @@ def turned(x: Tensor, turn: Tensor) -> Tensor:
 
 
 def blurred(x: Tensor, sigma: Tensor) -> Tensor:
-    """(B, 3, h, w), (B,) -> (B, 3, h, w) under a Gaussian of that standard deviation in pixels, with
-    edges repeated."""
+    """(B, 3, h, w), (B,) -> (B, 3, h, w) under a Gaussian of that standard deviation in pixels,
+    with edges repeated."""
     b, c, h, w = x.shape
     offsets = torch.arange(TAPS, device=x.device) - TAPS // 2
     weights = torch.softmax(-((offsets / sigma[:, None]) ** 2) / 2, -1)  # (B, taps), sum 1

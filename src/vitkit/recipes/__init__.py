@@ -1,4 +1,6 @@
-"""Recipes: data about training, as functions that return a Recipe. A docstring says the command, its cost, what it reached."""
+"""Named recipes: functions that return a Recipe. The docstring of each says the command, what it
+costs, and what it reached.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,17 +36,21 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "mae.B16": mae,
     "dino.S16": dino,
 }
-
+"""The recipes that `vitkit train` lists."""
 
 TABLES = {
     "paper.": "Table 3, and Appendix B.1.2",
     "sibling.": "the group's own values, where they differ",
     "augreg.": "AugReg's 28 settings",
 }
+"""Titles of those recipes that are rows of a table, by what their names begin with."""
+
+CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_depth", "head_bias")
+"""Settings of a recipe's model that another model takes over from it."""
 
 
 def listing() -> str:
-    """Every name, for people: those of a table in a few lines, the others each with what it is."""
+    """Every name, for people: each with its docstring's first line, those of a table together."""
     lines = []
     for name, make in RECIPES.items():
         if not name.startswith(tuple(TABLES)):
@@ -58,16 +64,14 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_depth", "head_bias")
-
-
 def with_model(recipe: Recipe, name: str) -> Recipe:
-    """The same training of a named model: `with_model(cifar10(), "BiT-R50x1")`, with the recipe's classes and channels, and
-    its dropout, stochastic depth, head bias and hidden layer where the model has them.
+    """The same training with a named model: `with_model(cifar10(), "BiT-R50x1")`.
 
-    Images keep the recipe's size, or, where the model cannot cut that, take the multiple of its stride just below.
+    The model takes over the recipe's classes and channels; its dropout, stochastic depth, head bias
+    and hidden layer before the head, if it can have them; and its image size, or the next smaller
+    one that its stride divides.
     """
-    # The recipe's settings, where both models have them
+    # The settings that both models have
     before = recipe.model
     model = named(name)
     carried = {}
@@ -76,9 +80,9 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
             carried[setting] = getattr(before, setting)
     model = replace(model, **carried)
     if hasattr(model, "representation") and getattr(before, "representation", 0):
-        model = replace(model, representation=model.width)
+        model = replace(model, representation=model.width)  # the hidden layer is as wide as it is
 
-    # The recipe's size of images, for both
+    # The image size, of the model and of what its images go through
     model = model.resized(model.fitting(before.image))
     preprocessing = replace(recipe.data.preprocessing, size=model.image)
     if preprocessing.resize:
@@ -88,22 +92,26 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe by its name, or by "file.py:function" from a file of one's own, which is run to get it.
+    """A recipe by its name, or by "file.py:function", a function of your own file, which is run.
 
-    Raises ValueError, with the nearest name, when there is none.
+    Raises ValueError, with the nearest names, if there is none of this name.
     """
+    # A function of somebody's own file
     function = function_in(name)
     if function is not None:
-        made = function()
-        if not isinstance(made, Recipe):
-            raise ValueError(f"{name} returns a {type(made).__name__}, and not a vitkit Recipe")
-        return made
+        result = function()
+        if not isinstance(result, Recipe):
+            raise ValueError(f"{name} returns a {type(result).__name__}, and not a vitkit Recipe")
+        return result
+
+    # A recipe of vitkit's
     if name in RECIPES:
         return RECIPES[name]()
-    near = get_close_matches(name, RECIPES, 2)
-    question = f"; did you mean {', '.join(near)}?" if near else "."
+    similar = get_close_matches(name, RECIPES, 2)
+    question = f"; did you mean {', '.join(similar)}?" if similar else "."
     raise ValueError(
-        f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your own"
+        f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your "
+        "own"
     )
 
 

@@ -1,4 +1,6 @@
-"""Fine-tuning published weights: the paper's protocol (Table 4, App. B.1.1), BiT's rule, and one for photographs of one's own."""
+"""Fine-tuning published weights: the paper's protocol (Table 4, App. B.1.1), BiT's rule, and one
+for photographs of your own.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -17,27 +19,31 @@ from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe
 from vitkit.weights import adopt, load
 
-SWEEP = (0.001, 0.003, 0.01, 0.03)
+SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
 
 
 @dataclass(frozen=True)
 class Task:
-    """How one data set is fine-tuned on: a row of Table 4, with what the text and the official code add."""
+    """How a model is fine-tuned on one data set: a row of Table 4, with what the paper's text and
+    the official code add."""
 
     steps: int
+    """Training steps."""
     warmup: int
-    """Steps; not in the paper, the official code's."""
+    """Steps of the warm-up: the official code's, not in the paper."""
     lr: float
-    """Where nothing is chosen: the official configurations'."""
+    """Base learning rate if none is chosen: the official configurations'."""
     rates: tuple[float, ...] = SWEEP
     """The base learning rates that the paper chooses from."""
     hold_out: float = 0.1
-    """Share of the training images that it chooses on, where there is no validation part."""
+    """Share of the training images that it chooses on, if there is no validation part."""
     batch: int = 512
+    """Examples of a step."""
     side: int = 384
-    """Pixels; 0 keeps the model's own image size and shape."""
+    """Height and width of images in pixels; 0 keeps the model's own image size."""
     bit: bool = False
-    """BiT's rule in place of the paper's cosine and Inception crop: a staircase, and random crops of a resized square."""
+    """BiT's staircase, and random crops of a resized square, instead of the paper's cosine and
+    Inception crop."""
     mixup: float = 0.0
     """BiT's, for 20,000 images and more."""
 
@@ -56,15 +62,20 @@ PRESETS = (*TABLE_4, "bit")
 def finetune(
     model: str, data: str, preset: str = "", image: int = 0, columns: Columns | None = None
 ) -> Recipe:
-    """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on images of one's own.
+    """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
 
-    Always SGD with momentum 0.9, no weight decay, gradients clipped at a norm of 1. A preset of Table 4 (imagenet, cifar100,
-    cifar10, pets, flowers, vtab) is the paper's: batch 512, warm-up and cosine, Inception crops, square evaluation, 384
-    pixels with the position table resampled and the patch kept, everything but the test part trained on. `bit` is
-    BiT-HyperRule, which the paper tries for ResNets besides. Without a preset it is ten epochs in batches of 32, at least
-    200 steps and at most 10,000, at the model's own size. `image` is another side in pixels.
+    SGD with momentum 0.9, no weight decay, gradients clipped at a norm of 1; and by `preset`:
 
-    Raises ValueError for an unknown preset, and for a model or data that cannot be opened.
+    - a row of Table 4 (imagenet, cifar100, cifar10, pets, flowers, vtab): the paper's protocol,
+      that is batch 512, warm-up and cosine, Inception crops, square evaluation, 384 pixels
+      (position embeddings are resampled, patches keep their size), training on all but the test
+      part;
+    - "bit": BiT-HyperRule, which the paper tries for ResNets too;
+    - none: ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
+      image size.
+
+    `image` is another side in pixels. Raises ValueError for an unknown preset, and for a model or
+    data that cannot be opened.
     """
     if preset and preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
@@ -113,34 +124,37 @@ def finetune(
 
 
 def _task(preset: str, data: str, columns: Columns) -> Task:
-    """A row of Table 4, or what follows from the training images. Raises ValueError without any."""
+    """A row of Table 4, or a task by the number of training images. Raises ValueError if there are
+    none."""
     if preset in TABLE_4:
         return TABLE_4[preset]
     images = open_splits(data, columns).train
     if images is None or not len(images):
         raise ValueError("there are no training images to fine-tune on")
-    return bit_hyper_rule(images) if preset == "bit" else _own(len(images))
+    if preset == "bit":
+        return bit_hyper_rule(images)
+    return _without_preset(len(images))
 
 
-def _own(images: int) -> Task:
-    """So many photographs of one's own: ten epochs, at least 200 steps and at most 10,000."""
+def _without_preset(images: int) -> Task:
+    """Ten epochs, at least 200 steps and at most 10,000, at the model's own image size."""
     steps = min(max(10 * images // 32, 200), 10_000)
     return Task(steps, steps // 10, 0.01, batch=32, side=0)
 
 
 def bit_hyper_rule(images: Source) -> Task:
-    """BiT's rule (Kolesnikov et al. 2020): steps and mixup by the number of images, their size by that of some of them."""
-    # Small, medium or large
+    """BiT's rule (Kolesnikov et al. 2020): steps and mixup follow from the number of images, the
+    image size from the size of some of them."""
+    # A small, a medium or a large data set
     count = len(images)
-    steps = 500
-    if count >= 20_000:
-        steps = 10_000
-    if count >= 500_000:
-        steps = 20_000
-    warmup = 100 if steps == 500 else 500
-    mixup = 0.1 if count >= 20_000 else 0.0
+    if count < 20_000:
+        steps, warmup, mixup = 500, 100, 0.0
+    elif count < 500_000:
+        steps, warmup, mixup = 10_000, 500, 0.1
+    else:
+        steps, warmup, mixup = 20_000, 500, 0.1
 
-    # The median area of up to 16 images, from all over the data
+    # 128 pixels if the median of up to 16 images, evenly spread, is below 96 x 96; else 384
     areas = []
     for index in np.linspace(0, count - 1, min(count, 16)).astype(int):
         height, width = open_image(images[index][0], images.name(index)).size
@@ -150,15 +164,18 @@ def bit_hyper_rule(images: Source) -> Task:
 
 
 def _square_before_crop(side: int) -> int:
-    """The square that BiT resizes an image to before a random crop of this side: 160 for 128, 448 for 384."""
+    """The side of the square that BiT resizes an image to before a random crop of this side: 160
+    for 128, 448 for 384."""
     if side < 160:
         return side * 160 // 128
     return side * 448 // 384
 
 
-def _resized(own: Preprocessing, size: tuple[int, int]) -> Preprocessing:
-    """A model's own preprocessing at another size; what is cut off at the borders stays in proportion."""
+def _resized(preprocessing: Preprocessing, size: tuple[int, int]) -> Preprocessing:
+    """A model's own preprocessing at another size. The part of an image that is cut off at its
+    borders stays the same."""
     resize = 0
-    if own.resize:
-        resize = max(round(own.resize * max(size) / max(own.size)), max(size))
-    return replace(own, size=size, resize=resize)
+    if preprocessing.resize:
+        ratio = max(size) / max(preprocessing.size)
+        resize = max(round(preprocessing.resize * ratio), max(size))
+    return replace(preprocessing, size=size, resize=resize)

@@ -1,7 +1,7 @@
-"""Pre-training after the paper: AugReg's 28 settings, the plain baseline of ImageNet, MAE and DINO.
+"""Pre-training after the paper: AugReg's 28 settings, the plain baseline on ImageNet, MAE and DINO.
 
-`vitkit train augreg.medium1 --data.source PATH`. None has been run here, so no accuracy is claimed; what the authors reached
-stands beside each.
+`vitkit train augreg.medium1 --data.source PATH`. None of them has been run here, so no accuracy is
+claimed; each says what its authors report.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,10 @@ from vitkit.recipes.paper import COMMON, EVALUATION, TRAINING
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe
 
+# Mean and standard deviation of ImageNet's channels, by which MAE and DINO normalise
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-GOOGLE = replace(TRAINING, rand_augment_by="google")
-AUGREG = {  # RandAugment's layers and magnitude, mixup's alpha
+GOOGLE = replace(TRAINING, rand_augment_by="google")  # RandAugment as big_vision has it
+AUGREG = {  # RandAugment's (layers, magnitude), and mixup's alpha
     "none": ((0, 0), 0.0),
     "light1": ((2, 0), 0.0),
     "light2": ((2, 10), 0.2),
@@ -30,15 +31,16 @@ AUGREG = {  # RandAugment's layers and magnitude, mixup's alpha
 
 
 def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Recipe:
-    """Steiner et al. 2021 on ImageNet-21k: B/16, 300 epochs; `--length 30epochs` is their shorter one. On ImageNet-1k they
-    take softmax and no head bias."""
+    """Steiner et al. 2021 on ImageNet-21k: B/16, 300 epochs; `--length 30epochs` is their shorter
+    run. On ImageNet-1k they use the softmax and no head bias."""
     rand_augment, mixup = AUGREG[augmentation]
     rate = 0.1 if regularised else 0.0
     return Recipe(
         name=name,
         model=vit("B/16", classes=0, head_bias=-10.0, dropout=rate, stochastic_depth=rate),
         data=Data(
-            preprocessing=EVALUATION, augmentation=replace(GOOGLE, rand_augment=rand_augment)
+            preprocessing=EVALUATION,
+            augmentation=replace(GOOGLE, rand_augment=rand_augment),
         ),
         optim=Optim(lr=1e-3, weight_decay=decay, decay_on="kernels", warmup=Span(10_000)),
         objective=Supervised(loss="sigmoid", mixup=mixup),
@@ -48,7 +50,8 @@ def augreg(name: str, augmentation: str, decay: float, regularised: bool) -> Rec
 
 
 def augregs() -> dict[str, Callable[[], Recipe]]:
-    """augreg.medium1 has a weight decay of 0.1 and neither dropout nor stochastic depth; .wd0.03 and .do0.1 say otherwise."""
+    """All settings by name. augreg.medium1 has weight decay 0.1, and neither dropout nor stochastic
+    depth; augreg.medium1.wd0.03.do0.1 has weight decay 0.03, and 0.1 of both."""
     recipes = {}
     for augmentation, decay, regularised in product(AUGREG, (0.1, 0.03), (False, True)):
         name = f"augreg.{augmentation}"
@@ -61,7 +64,10 @@ def augregs() -> dict[str, Callable[[], Recipe]]:
 
 
 def plain() -> Recipe:
-    """`vitkit train plain.S16 --data.source PATH`: Beyer et al. 2022, ImageNet-1k in 90 epochs; they report 76.5 %."""
+    """`vitkit train plain.S16 --data.source PATH`: Beyer et al. 2022, ImageNet-1k in 90 epochs.
+
+    They report 76.5 %.
+    """
     return Recipe(
         name="plain.S16",
         model=vit("S/16", classes=0, pool="gap", positions="sincos", representation=384),
@@ -74,10 +80,10 @@ def plain() -> Recipe:
 
 
 def mae() -> Recipe:
-    """`vitkit train mae.B16 --data.source PATH`: He et al. 2021 on ImageNet-1k without labels, 800 epochs.
+    """`vitkit train mae.B16 --data.source PATH`: He et al. 2021, ImageNet-1k without labels.
 
-    Its learning rate, 1.5e-4 for each 256 examples of a batch, is written out. Fine-tuned they report 83.6 % (after 1,600
-    epochs), with augmentation and layer-wise decay.
+    800 epochs. The learning rate is theirs, 1.5e-4 for each 256 examples of the batch. They report
+    83.6 % after 1,600 epochs and fine-tuning with augmentation and layer-wise decay.
     """
     return Recipe(
         name="mae.B16",
@@ -101,13 +107,16 @@ def mae() -> Recipe:
 
 
 def dino() -> Recipe:
-    """`vitkit train dino.S16 --data.source PATH`: Caron et al. 2021 on ImageNet-1k without labels, 100 epochs.
+    """`vitkit train dino.S16 --data.source PATH`: Caron et al. 2021, ImageNet-1k without labels.
 
-    The values are those of their vanilla command on 8 GPUs, with the learning rate, 5e-4 for each 256 examples of a batch,
-    written out; of it they report 69.3 % by nearest neighbours and 73.8 % with a linear classifier. Their longer one adds
-    `--length 300epochs --objective.teacher-temperature 0.07 --objective.teacher-warmup 30epochs`, and lengths of the last
-    layer's rows that are learned, which are not here. The crops are made on the device from the centre 224 x 224 of an image
-    whose shorter side that is; theirs from the file.
+    100 epochs. The values are those of their vanilla command on 8 GPUs; its learning rate is 5e-4
+    for each 256 examples of the batch. They report 69.3 % by nearest neighbours and 73.8 % with a
+    linear classifier. Their longer run adds `--length 300epochs --objective.teacher-temperature
+    0.07 --objective.teacher-warmup 30epochs`, and learns the lengths of the last layer's rows,
+    which is not possible here.
+
+    The views are made on the device, from the centre 224 x 224 of an image whose shorter side is
+    224; theirs are cut from the file.
     """
     return Recipe(
         name="dino.S16",

@@ -1,11 +1,17 @@
-"""The paper's pre-training: Table 3, masked patch prediction (App. B.1.2), and what sibling configurations have instead.
+"""The paper's pre-training: Table 3 and masked patch prediction (App. B.1.2), and what the group's
+published configurations ("siblings") have instead.
 
-`vitkit train paper.imagenet21k.B16 --data.source PATH`. Printed in the paper are model, epochs, learning rate and its decay,
-weight decay, dropout, batch, warm-up, resolution, clipping on ImageNet, Adam's betas, the Inception crop and flip, and a
-hidden layer before the head. Not printed, and as the group's published configurations have it: the sigmoid loss with a head
-bias of -10, the linear decay's end at 1e-5, weight decay on every parameter, crops resized without antialiasing, and
-evaluation on the centre 224 of a shorter side of 256. Ours are the arithmetic, the micro-batch, and when to save and to
-evaluate. JFT is Google's own: these recipes are for data of a like size.
+`vitkit train paper.imagenet21k.B16 --data.source PATH`. Where the values are from:
+
+- The paper prints model, epochs, learning rate and its decay, weight decay, dropout, batch,
+  warm-up, resolution, clipping on ImageNet, Adam's betas, the Inception crop and flip, and a hidden
+  layer before the head.
+- The group's published configurations have what it does not print: the sigmoid loss with a head
+  bias of -10, the end of the linear decay at 1e-5, weight decay on every parameter, crops resized
+  without antialiasing, and evaluation on the centre 224 of a shorter side of 256.
+- Ours are the precision, the micro-batch, and when to save and to evaluate.
+
+JFT is Google's own: its recipes are for data of a similar size.
 """
 
 from collections.abc import Callable
@@ -19,11 +25,9 @@ from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe
 
-EVALUATION = Preprocessing(
-    rule="shorter", resize=256, size=(224, 224)
-)  # theirs takes the mean of what a pixel covers
+EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs averages pixels
 TRAINING = Augmentation(antialias=False)
-COMMON = {
+COMMON = {  # settings of every recipe of pre-training
     "batch": 4096,
     "micro_batch": 256,
     "precision": "bfloat16",
@@ -34,12 +38,14 @@ COMMON = {
 
 @dataclass(frozen=True)
 class Regime:
-    """What all rows of Table 3 have in common on a data set."""
+    """What the rows of Table 3 for one data set have in common."""
 
     schedule: str
+    """How the learning rate decays."""
     weight_decay: float
     dropout: float
     clip: float
+    """Largest norm of the gradient; 0 is off."""
 
 
 REGIMES = {
@@ -65,10 +71,10 @@ TABLE_3 = (  # data, models, epochs, base learning rate
 
 
 def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Recipe:
-    """A row of Table 3, for one model and one length."""
+    """A row of Table 3, for one of its models and lengths."""
     regime = REGIMES[data]
     config = named(model, classes=0, head_bias=-10.0)
-    if isinstance(config, ViTConfig):  # a ResNet has neither
+    if isinstance(config, ViTConfig):  # a ResNet has neither dropout nor a hidden layer
         config = replace(config, dropout=regime.dropout, representation=config.width)
     return Recipe(
         name=name,
@@ -88,7 +94,8 @@ def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Rec
 
 
 def table_3() -> dict[str, Callable[[], Recipe]]:
-    """Every row by its name: paper.jft.B16, and with the epochs where there are two lengths: paper.jft.L16.14ep."""
+    """Every row by its name: paper.jft.B16, or with the epochs if it has two lengths,
+    paper.jft.L16.14ep."""
     recipes = {}
     for data, models, lengths, lr in TABLE_3:
         for model, epochs in product(models, lengths):
@@ -100,19 +107,20 @@ def table_3() -> dict[str, Callable[[], Recipe]]:
 
 
 def siblings() -> dict[str, Callable[[], Recipe]]:
-    """Configurations of the same group, where they differ from Table 3."""
+    """Configurations that the group has published, if they differ from Table 3, by name."""
     smoothed = {"objective": Supervised(loss="sigmoid", off_target=1e-4)}
-    rows = {  # what differs of the optimiser, and beside it
+    rows = {  # name: (other values of the optimiser, other values of the recipe)
         "sibling.jft.L32": ({"clip": 1.0}, {}),
         "sibling.imagenet21k.B16": ({}, {"batch": 1024, **smoothed}),
         "sibling.imagenet21k.L32": ({"weight_decay": 0.1, "clip": 1.0}, smoothed),
         "sibling.imagenet.B16": ({"schedule": "linear"}, {"length": Span(90, "epochs")}),
     }
-    return {name: partial(sibling, name, optim, other) for name, (optim, other) in rows.items()}
+    return {name: partial(sibling, name, *changes) for name, changes in rows.items()}
 
 
 def sibling(name: str, optim: dict, other: dict) -> Recipe:
-    """The row of Table 3 of that name, the longest, with other values."""
+    """The row of Table 3 of the same model and data, the longer one if it has two lengths, with
+    other values."""
     rows = table_3()
     row = name.replace("sibling", "paper")
     if row not in rows:
@@ -122,14 +130,13 @@ def sibling(name: str, optim: dict, other: dict) -> Recipe:
 
 
 def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
-    """App. B.1.2: a million steps (14 epochs of JFT; the gain on ImageNet is mostly there after 100k)."""
+    """App. B.1.2: a million steps, 14 epochs of JFT. Most of the gain on ImageNet is there after
+    100,000. The weight decay is Section 4.1's."""
     return Recipe(
         name=name,
         model=vit("B/16", classes=0),
         data=Data(preprocessing=EVALUATION, augmentation=TRAINING),
-        optim=Optim(
-            lr=2e-4, weight_decay=0.1, clip=0.0, warmup=Span(10_000)
-        ),  # the decay is Section 4.1's
+        optim=Optim(lr=2e-4, weight_decay=0.1, clip=0.0, warmup=Span(10_000)),
         objective=objective,
         length=Span(1_000_000),
         **COMMON,
@@ -137,13 +144,12 @@ def masked_patches(name: str, objective: MaskedPatches) -> Recipe:
 
 
 def self_supervised() -> dict[str, Callable[[], Recipe]]:
-    """The three targets, and BERT's rate of corruption."""
+    """Masked patch prediction of the paper's three targets, and with BERT's share of corrupted
+    patches, by name."""
     objectives = {
         "paper.masked_patches": MaskedPatches(),
         "paper.masked_patches.colours": MaskedPatches("colours"),
         "paper.masked_patches.pixels": MaskedPatches("pixels"),
         "paper.masked_patches.rate15": MaskedPatches(rate=0.15),
     }
-    return {
-        name: partial(masked_patches, name, objective) for name, objective in objectives.items()
-    }
+    return {name: partial(masked_patches, name, each) for name, each in objectives.items()}

@@ -1,4 +1,4 @@
-"""Small models from scratch: what a laptop, or one GPU for an hour, can train."""
+"""Small models from scratch, which a laptop, or one GPU in an hour, can train."""
 
 from dataclasses import replace
 
@@ -10,9 +10,10 @@ from vitkit.train import Data, Optim, Recipe
 
 
 def digits() -> Recipe:
-    """`vitkit train digits`: 1,797 handwritten digits that come with scikit-learn; nothing is downloaded.
+    """`vitkit train digits`: scikit-learn's 1,797 handwritten digits; nothing is downloaded.
 
-    One to three minutes on two cores; 98 % of the 359 test images, give or take half a point with the machine and the seed.
+    One to three minutes on two cores; 98 % of the 359 test images, give or take half a point with
+    the machine and the seed.
     """
     return Recipe(
         name="digits",
@@ -34,7 +35,7 @@ def digits() -> Recipe:
 
 
 def cifar10() -> Recipe:
-    """`vitkit train cifar10 --data.source PATH`: a ViT of 6.3 million parameters, patch 4, for one GPU.
+    """`vitkit train cifar10 --data.source PATH`: a ViT of 6.3 million parameters for one GPU.
 
     300 epochs. Not run yet, so no accuracy is claimed.
     """
@@ -67,10 +68,10 @@ def cifar10() -> Recipe:
 def cifar10_laptop() -> Recipe:
     """`vitkit train cifar10-laptop --data.source PATH`: the same task in half an hour on two cores.
 
-    The mean of the patches is read, which wants another learning rate than a class token (App. D.3): with
-    `--model.pool token` try others than this one.
-
     25 minutes; 66.5 % top-1 on the test images, which is underfitted (docs/cifar10.md).
+
+    The head reads the mean of the patches. A class token needs another learning rate (App. D.3), so
+    try several with `--model.pool token`.
     """
     return Recipe(
         name="cifar10-laptop",
@@ -93,9 +94,10 @@ def cifar10_laptop() -> Recipe:
 
 
 def cifar10_masked_laptop() -> Recipe:
-    """`vitkit train cifar10-masked-laptop --data.source PATH`: cifar10-laptop's model by masked patch prediction.
+    """`vitkit train cifar10-masked-laptop --data.source PATH`: pre-train cifar10-laptop's model.
 
-    Then `vitkit train cifar10-laptop --data.source PATH --init runs/cifar10-masked-laptop`.
+    It is trained by masked patch prediction. To fine-tune it:
+    `vitkit train cifar10-laptop --data.source PATH --init runs/cifar10-masked-laptop`.
     """
     recipe = cifar10_laptop()
     return replace(
@@ -108,7 +110,7 @@ def cifar10_masked_laptop() -> Recipe:
 
 
 def tiny_imagenet() -> Recipe:
-    """`vitkit train tiny-imagenet --data.source PATH`: S/8 at 64 x 64 pixels, for Tiny ImageNet on one GPU.
+    """`vitkit train tiny-imagenet --data.source PATH`: S/8 at 64 pixels, Tiny ImageNet on one GPU.
 
     200 epochs. Not run yet, so no accuracy is claimed.
     """
@@ -131,9 +133,10 @@ def tiny_imagenet() -> Recipe:
 
 
 def scratch() -> Recipe:
-    """`vitkit train scratch --data.source PATH`: S/16 at 224 on photographs of one's own, with the paper's augmentation.
+    """`vitkit train scratch --data.source PATH`: S/16 at 224 pixels on photographs of your own.
 
-    From scratch a Vision Transformer needs many images (Fig. 3, Fig. 4): below some tens of thousands expect little.
+    With the paper's augmentation. From scratch a Vision Transformer needs many images (Fig. 3,
+    Fig. 4): with fewer than some tens of thousands expect little.
     """
     return Recipe(
         name="scratch",

@@ -1,4 +1,4 @@
-"""Many runs as one: a grid of recipes, and the protocols and studies that are grids."""
+"""Many runs as one: a grid of recipes, and the protocols that are grids."""
 
 from vitkit.studies.grid import Cell, Row, read_rows, run_grid
 from vitkit.studies.transfer import Transfer, select, transfer

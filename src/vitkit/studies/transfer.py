@@ -1,5 +1,7 @@
-"""The paper's transfer protocol (Section 4.1, App. B.1.1): choose a learning rate on held-out images, then train on everything
-and test, with several seeds. The runs are a grid, so a protocol that was interrupted goes on where it was.
+"""The paper's transfer protocol (Section 4.1, App. B.1.1): choose a learning rate on held-out
+images, then train on all but the test part and test, with several seeds.
+
+The runs are a grid, so a protocol that was interrupted goes on where it was.
 """
 
 import statistics
@@ -16,17 +18,18 @@ from vitkit.train import Recipe
 
 
 class Transfer(NamedTuple):
-    """What a protocol reached. Runs are compared by the first metric of their recipe's first evaluator."""
+    """What the protocol reached, by the metric that runs are compared by (train.primary_metric)."""
 
     lr: float
     """The learning rate of the final runs."""
     selection: dict[float, Metric | None]
-    """What every rate that was tried reached on held-out images, None for one that failed; empty if none was."""
+    """What each learning rate reached on held-out images, None if it failed; empty if the rate was
+    not chosen but given."""
     runs: dict[int, Metric | None]
-    """What the final runs reached, by seed; None if they measure nothing."""
+    """What the final run of each seed reached; None if it measures nothing."""
 
     def mean(self) -> tuple[float, float]:
-        """Mean over the seeds, and the sample standard deviation (0 for one seed)."""
+        """The mean over the seeds, and the sample standard deviation (0 for one seed)."""
         values = [metric.value for metric in self.runs.values()]
         if len(values) == 1:
             return values[0], 0.0
@@ -40,11 +43,13 @@ def transfer(
     seeds: int = 1,
     device: str = "auto",
 ) -> Transfer:
-    """Run a recipe for `seeds` seeds, the recipe's own first and in `run_dir` itself, the others in `run_dir`/seed-N.
+    """Run a recipe with `seeds` seeds: the recipe's own in `run_dir` itself, the others in
+    `run_dir`/seed-N.
 
-    With `rates`, the learning rate is chosen first, by `select`, and the final runs train on all but the test part. The
-    outcome is written to `run_dir`/transfer.json, and every metric to its results.parquet. Raises ValueError,
-    FloatingPointError where a final run diverges, Interrupted and what else `train` raises.
+    With `rates` the learning rate is chosen first, by `select`, and the final runs train on all but
+    the test part. The outcome is written to `run_dir`/transfer.json, and every metric to
+    `run_dir`/results.parquet. Raises FloatingPointError if a final run fails while others work, and
+    what `select` and `train` raise.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; it is the number of final runs, at least 1")
@@ -55,9 +60,10 @@ def transfer(
     if rates:
         selection = select(recipe, run_dir, rates, device)
         optim = replace(recipe.optim, lr=best(selection))
-        recipe = replace(recipe, optim=optim, data=replace(recipe.data, parts="final"))
+        data = replace(recipe.data, parts="final")
+        recipe = replace(recipe, optim=optim, data=data)
 
-    # The final runs
+    # The final runs, the first of them in the directory that people look into
     cells = [_final(recipe, recipe.seed + i) for i in range(seeds)]
     cells[0] = replace(cells[0], name=".")
     rows = run_grid(cells, run_dir, device)
@@ -78,15 +84,16 @@ def transfer(
 def select(
     recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
 ) -> dict[float, Metric | None]:
-    """What a recipe reaches on held-out images at every learning rate, each a run in `run_dir`/select; None for one that fails.
+    """What a recipe reaches on held-out images with each learning rate, None if it fails. Each is a
+    run in `run_dir`/select; the test part is not used.
 
-    The test part is not looked at. Raises FloatingPointError when all rates diverge, ValueError for a recipe whose evaluator
-    measures nothing that is better or worse.
+    Raises FloatingPointError if every rate diverges, and what else `train` raises.
     """
     recipe = replace(recipe, data=replace(recipe.data, parts="select"))
     rates = sorted(set(rates))
+    cells = [_candidate(recipe, rate) for rate in rates]
     try:
-        rows = run_grid([_candidate(recipe, rate) for rate in rates], run_dir, device)
+        rows = run_grid(cells, run_dir, device)
     except FloatingPointError as error:
         tried = ", ".join(f"{rate:g}" for rate in rates)
         raise FloatingPointError(
@@ -100,7 +107,8 @@ def select(
 
 
 def best(selection: dict[float, Metric | None]) -> float:
-    """The best rate of those that were measured; of equal ones the lowest. Raises ValueError if none was."""
+    """The learning rate whose metric is best; of equal ones the lowest. Raises ValueError if
+    nothing was measured, or nothing that is better or worse."""
     chosen = None
     for rate in sorted(selection):
         metric = selection[rate]
@@ -114,7 +122,7 @@ def best(selection: dict[float, Metric | None]) -> float:
 
 
 def _candidate(recipe: Recipe, rate: float) -> Cell:
-    """The run that says what a learning rate is worth."""
+    """The run that tries a learning rate."""
     return Cell(
         name=f"select/lr-{rate:g}",
         recipe=replace(recipe, optim=replace(recipe.optim, lr=rate)),
@@ -124,7 +132,7 @@ def _candidate(recipe: Recipe, rate: float) -> Cell:
 
 
 def _final(recipe: Recipe, seed: int) -> Cell:
-    """The run of a seed, on everything but the test part."""
+    """The final run of a seed."""
     return Cell(
         name=f"seed-{seed}",
         recipe=replace(recipe, seed=seed),
@@ -146,7 +154,7 @@ def _to_json(outcome: Transfer) -> dict:
 
 
 def _named(metric: Metric | None) -> dict | None:
-    """A metric as plain values, its name among them."""
+    """A metric as plain values, with its name."""
     if metric is None:
         return None
     return {"metric": metric.name, **metric.to_json()}

@@ -27,8 +27,8 @@ from vitkit.train.recipe import Recipe
 from vitkit.train.tune import apply_tuning
 
 GPU = "cuda"  # where fake tensors claim to be; none is needed
-# Images in the forward pass. Bytes are divided by it, and rounded down: it is so large that a tensor
-# that does not grow with the images counts nothing
+# Images in the forward pass. Bytes are divided by it, and rounded down: it is so large that a
+# tensor that does not grow with the images counts nothing
 IMAGES = 2**30
 
 
@@ -53,8 +53,8 @@ class Count(NamedTuple):
 
 
 def count(recipe: Recipe) -> Count:
-    """Count a resolved recipe's learner. Raises ValueError for an objective that looks at the values
-    of tensors."""
+    """Count a resolved recipe's learner. Raises ValueError for an objective that looks at the
+    values of tensors."""
     learner = learner_of_shapes(recipe)
 
     # Its parameters
@@ -184,7 +184,7 @@ class _Saved:
 
 
 def _storage(tensor: Tensor) -> int:
-    """What identifies a tensor's storage. Its data pointer does not: those of fake tensors are 0."""
+    """What identifies a tensor's storage; the data pointer of a fake tensor is 0."""
     return tensor.untyped_storage()._cdata
 
 
