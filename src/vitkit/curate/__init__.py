@@ -1,7 +1,8 @@
 """For people who look after a data set: what is in it, what is there twice, and shards. Training does not need this room."""
 
 from vitkit.curate.duplicates import Pair
-from vitkit.curate.pack import Packed, Packing, pack
+from vitkit.curate.jobs import Packed, Packing
+from vitkit.curate.pack import pack
 from vitkit.curate.stats import (
     Survey,
     class_counts,
