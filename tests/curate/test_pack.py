@@ -312,7 +312,8 @@ def again(pixels: np.ndarray, kind: str = "JPEG", size=None, shift: float = 0, *
 
 @pytest.fixture
 def doubles(tmp_path) -> Path:
-    """40 pictures to train on, 10 to test, of which three are the same, or nearly; and two broken ones."""
+    """40 pictures to train on, 10 to test, of which three are the same, or nearly; and two broken
+    ones."""
     root = tmp_path / "photos"
     for part in ("train", "test"):
         for kind in ("ant", "bee"):
@@ -415,7 +416,8 @@ def test_the_hash_is_stable_under_scale_and_light_but_tells_pictures_apart():
 
 
 def test_known_near_duplicates_of_cifar_10_are_found(shared):
-    """Rows that were looked at: a car twice in other frames, a deer in other light; among 100 and 150 others."""
+    """Rows that were looked at: a car twice in other frames, a deer in other light; among 100 and
+    150 others."""
     train, test = (
         open_source(str(shared(f"data/cifar10-{part}.parquet"))) for part in ("train", "test")
     )

@@ -43,7 +43,8 @@ def test_of_many_copies_one_is_named_and_few_are_compared_at_once(monkeypatch):
 
 
 def test_what_is_alike_is_measured_against_its_own_contrast():
-    """A mark on grey elsewhere is another picture, though nearly all colours are the same; a fainter mark is not."""
+    """A mark on grey elsewhere is another picture, though nearly all colours are the same; a
+    fainter mark is not."""
     mark, elsewhere, fainter = (np.full((64, 64, 3), 128, np.uint8) for _ in range(3))
     mark[8:24, 8:24] += 40
     elsewhere[8:24, 16:32] += 40
@@ -56,7 +57,8 @@ def test_what_is_alike_is_measured_against_its_own_contrast():
 
 @pytest.mark.parametrize("name, most", [("pneumonia_mnist_1k", 6), ("gtsrb_1k", 6)])
 def test_pictures_of_one_kind_are_not_taken_for_copies(shared, name, most):
-    """X-rays and traffic signs are much alike: by an absolute bound alone, 134 and 59 of 800 training images were listed."""
+    """X-rays and traffic signs are much alike: by an absolute bound alone, 134 and 59 of 800
+    training images were listed."""
     parts = open_parts(str(shared(f"data/{name}-train.parquet").parent / name))[0]
     train = survey(subset(parts["train"], range(400)), 0)
     test = survey(parts["test"], 0)
@@ -117,7 +119,8 @@ def test_stats_shows_names_as_they_are_and_json_alone(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize("labels", [["a|b", "b"], ["0.5", "2"], None])
 def test_stats_and_packing_of_every_kind_of_target(folder, tmp_path, capsys, labels):
-    """Several classes, numbers and no labels are counted, packed, and read again from both kinds of shards."""
+    """Several classes, numbers and no labels are counted, packed, and read again from both kinds of
+    shards."""
     root = folder({f"{i}.png": 20 for i in range(10)}, "labelled")
     where, asked, target = root, [], "none"
     if labels:

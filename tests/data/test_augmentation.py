@@ -1,4 +1,5 @@
-"""Augmentation is drawn, then applied: it stays inside the image, is repeatable, and moves a mask as it moves the image."""
+"""Augmentation is drawn, then applied: it stays inside the image, is repeatable, and moves a mask
+as it moves the image."""
 
 import numpy as np
 import pytest
@@ -237,7 +238,8 @@ def test_what_is_drawn_is_a_value_that_says_everything():
 ])  # fmt: skip
 @pytest.mark.parametrize("rule", ["square", "shorter"])
 def test_a_mask_goes_where_the_image_goes(how, rule):
-    """The image is white where the mask is 7; after the same draw it still is, but for blurred borders."""
+    """The image is white where the mask is 7; after the same draw it still is, but for blurred
+    borders."""
     mask = np.zeros((60, 80), np.uint8)
     mask[10:35, 15:50] = 7
     image = np.where(mask[..., None] == 7, 255, 0).astype(np.uint8).repeat(3, axis=2)

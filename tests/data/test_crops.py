@@ -41,8 +41,9 @@ def test_areas_and_aspects_keep_their_bounds(height, width):
 
 
 def test_sides_are_uniform_between_the_smallest_and_the_largest_that_fit():
-    """An independent account of the distribution, in continuous sizes: aspect uniform, then the height uniform in what
-    remains when area and width have had their say. Areas themselves are not uniform: small crops are the more frequent."""
+    """An independent account of the distribution, in continuous sizes: aspect uniform, then the
+    height uniform in what remains when area and width have had their say. Areas themselves are not
+    uniform: small crops are the more frequent."""
     height, width, random = 1500, 2000, np.random.default_rng(1)
     aspect = random.uniform(*ASPECT, 20_000)
     tallest = np.minimum(np.minimum(height, width / aspect), np.sqrt(height * width / aspect))

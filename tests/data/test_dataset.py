@@ -1,4 +1,5 @@
-"""Data sets in other people's code: whatever they hold becomes a Source, and trains, evaluates and predicts."""
+"""Data sets in other people's code: whatever they hold becomes a Source, and trains, evaluates and
+predicts."""
 
 import io
 import json

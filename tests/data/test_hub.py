@@ -1,4 +1,5 @@
-"""A data set by its name, through the real download: `datasets` and huggingface_hub ask a server on this machine."""
+"""A data set by its name, through the real download: `datasets` and huggingface_hub ask a server on
+this machine."""
 
 import hashlib
 import json

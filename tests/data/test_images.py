@@ -13,7 +13,8 @@ from vitkit.data import BadImage, images, open_image
 from vitkit.data.engine import jpeg
 
 AWKWARD = "data/awkward_images/manifest.json"
-# Where the manifest's mean is not what we want: Pillow's convert("RGB") clips 16 bits and drops transparency.
+# Where the manifest's mean is not what we want: Pillow's convert("RGB") clips 16 bits and drops
+# transparency.
 SCALED = {
     "sixteen_bit/pillow__12bit.cropped.tif": 4095,
     "sixteen_bit/imagers__basi0g16.png": 65535,
@@ -71,7 +72,8 @@ def test_awkward_files_decode_or_are_refused_by_name(shared, decoder):
         assert pixels.dtype == np.uint8 and pixels.shape[2] == 3, name
         mean = expected_mean(path, entry)
         if mean is not None:
-            # Rounding to 8 bits, once a channel, costs up to half a level where all pixels are alike.
+            # Rounding to 8 bits, once a channel, costs up to half a level where all pixels are
+            # alike.
             assert np.abs(pixels.mean((0, 1)) - mean).max() < (
                 0.5 if entry["mode"] != "RGB" else 0.02
             ), name

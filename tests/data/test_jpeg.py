@@ -1,4 +1,5 @@
-"""A partial decode gives Pillow's pixels or nothing at all, whatever the box and however damaged the file."""
+"""A partial decode gives Pillow's pixels or nothing at all, whatever the box and however damaged
+the file."""
 
 import ctypes
 import io
@@ -42,7 +43,8 @@ KINDS = [*PILLOW, *TURBO]
 
 @cache
 def photograph(height: int, width: int) -> Image.Image:
-    """A part of a real photograph with noise and a gradient over it: nothing that smoothing would hide."""
+    """A part of a real photograph with noise and a gradient over it: nothing that smoothing would
+    hide."""
     pixels = load_sample_image("china.jpg")[90 : 90 + height, 150 : 150 + width].astype(float)
     noise = np.random.default_rng(height * width).normal(0, 25, pixels.shape)
     return Image.fromarray(

@@ -1,4 +1,5 @@
-"""Batches are a function of (seed, step); every example counts once; workers change nothing and leave nothing behind."""
+"""Batches are a function of (seed, step); every example counts once; workers change nothing and
+leave nothing behind."""
 
 import contextlib
 import itertools

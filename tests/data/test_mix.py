@@ -1,4 +1,5 @@
-"""Mixup and CutMix: by their definitions and torchvision's, whatever the micro-batch; a draw is a function of its key."""
+"""Mixup and CutMix: by their definitions and torchvision's, whatever the micro-batch; a draw is a
+function of its key."""
 
 import numpy as np
 import pytest

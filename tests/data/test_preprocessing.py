@@ -17,7 +17,8 @@ TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of 
 
 
 def by_pillow(data: bytes, shorter: int, size: int, kernel) -> np.ndarray:
-    """Resize the shorter side, keep the aspect, cut out the centre: as the reference pipelines do it with Pillow."""
+    """Resize the shorter side, keep the aspect, cut out the centre: as the reference pipelines do
+    it with Pillow."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     width, height = image.size
     scaled = (
@@ -53,14 +54,16 @@ def test_a_square_resize_equals_pillows(name, kernel, size):
     )
     want = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], kernel))
     assert np.array_equal(found, want)
-    # in training both round after each of two passes, with weights of other precision: that can make two levels
+    # in training both round after each of two passes, with weights of other precision: that can
+    # make two levels
     quick = resize(photograph(150, 211), size, name, antialias=True).permute(1, 2, 0).numpy()
     off = np.abs(quick.astype(int) - want)
     assert off.max() <= 2 and (off > 1).mean() < 1e-3
 
 
 def test_without_antialiasing_a_resize_is_google_s_bilinear_within_one_level():
-    """Half-pixel centres, two neighbours a side, however much smaller the result: tf.image.resize's default."""
+    """Half-pixel centres, two neighbours a side, however much smaller the result: tf.image.resize's
+    default."""
     pixels, (h, w) = photograph(90, 131), (24, 40)
     y = np.clip((np.arange(h) + 0.5) * 90 / h - 0.5, 0, 89)
     x = np.clip((np.arange(w) + 0.5) * 131 / w - 0.5, 0, 130)
@@ -123,7 +126,8 @@ def test_other_json_is_no_preprocessing(garbage):
 
 
 def test_a_square_may_be_cut_too():
-    """DeiT's processor, and few-shot evaluation: both sides to 256, whatever the shape, then the centre."""
+    """DeiT's processor, and few-shot evaluation: both sides to 256, whatever the shape, then the
+    centre."""
     picture = open_image(encoded(photograph(40, 60), "PNG"), "x")
     cut, whole = (
         Preprocessing(size=(24, 24), resize=32)(picture),

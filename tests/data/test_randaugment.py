@@ -1,4 +1,5 @@
-"""Google's RandAugment, operation by operation, beside Pillow and the published formulas; which ones are drawn."""
+"""Google's RandAugment, operation by operation, beside Pillow and the published formulas; which
+ones are drawn."""
 
 from collections import Counter
 
@@ -33,7 +34,8 @@ def affine(photo, *coefficients):
 
 
 def about_grey(photo, factor):
-    """The published contrast: pixels / 256 in place of the mean, which is 210 for this photo of 224 x 240."""
+    """The published contrast: pixels / 256 in place of the mean, which is 210 for this photo of 224
+    x 240."""
     return np.clip(210 + factor * (np.array(photo).astype(float) - 210), 0, 255).astype(np.uint8)
 
 

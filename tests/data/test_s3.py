@@ -1,4 +1,5 @@
-"""Shards and parquet files through the real s3fs, from a server on this machine that answers as S3 does (moto).
+"""Shards and parquet files through the real s3fs, from a server on this machine that answers as S3
+does (moto).
 
 Skipped where these are not installed: pip install s3fs 'moto[s3]' flask flask-cors
 """
@@ -23,7 +24,8 @@ pytest.importorskip("moto")
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory):
-    """A bucket with three shards and a parquet file in it; a process of its own, for workers are forked from this one."""
+    """A bucket with three shards and a parquet file in it; a process of its own, for workers are
+    forked from this one."""
     with socket.socket() as free, pytest.MonkeyPatch.context() as patch:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,5 @@
-"""Data sets larger than memory: shards and their index, row groups in windows, files elsewhere, the hub, ten million rows."""
+"""Data sets larger than memory: shards and their index, row groups in windows, files elsewhere, the
+hub, ten million rows."""
 
 import io
 import itertools

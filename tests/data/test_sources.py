@@ -1,4 +1,5 @@
-"""Folders, manifests, parquet files and the digits become the same thing, and whatever is wrong is said."""
+"""Folders, manifests, parquet files and the digits become the same thing, and whatever is wrong is
+said."""
 
 import json
 import pickle

@@ -1,4 +1,7 @@
-"""For people who look after a data set: what is in it, what is there twice, and shards. Training does not need this room."""
+"""For people who look after a data set: what is in it, what is there twice, and shards.
+
+Training does not need this room.
+"""
 
 from vitkit.curate.duplicates import Pair
 from vitkit.curate.jobs import Packed, Packing

@@ -1,12 +1,14 @@
 """Which images are the same, or nearly: digests of files, and a perceptual hash of what they show.
 
-The hash is pHash (Zauner, 2010): the image in grey at 32 x 32, its discrete cosine transform, and of the 8 x 8 lowest
-frequencies one bit each: above their median or not. Images whose hashes differ in at most MAX_BITS bits are candidates.
-They count as near-duplicates if their 8 x 8 colour thumbnails, too, differ little, compared to their own contrast: digits
-on black, or X-rays, are all within a few levels of one another.
+The hash is pHash (Zauner, 2010): the image in grey at 32 x 32, its discrete cosine transform, and
+of the 8 x 8 lowest frequencies one bit each: above their median or not. Images whose hashes differ
+in at most MAX_BITS bits are candidates. They count as near-duplicates if their 8 x 8 colour
+thumbnails, too, differ little, compared to their own contrast: digits on black, or X-rays, are all
+within a few levels of one another.
 
-That finds what was scaled, encoded again, or slightly changed in colour or framing. It does not find mirrored, turned or
-strongly cropped images; and empty ones, which have no contrast, only if the files are the same.
+That finds what was scaled, encoded again, or slightly changed in colour or framing. It does not
+find mirrored, turned or strongly cropped images; and empty ones, which have no contrast, only if
+the files are the same.
 
 Legend: N, M images of two sets, P pairs of them.
 """
@@ -18,9 +20,11 @@ import numpy as np
 from PIL import Image
 
 MAX_BITS = 8  # of 64, in which the hashes of near-duplicates differ
-# Their thumbnails, once both have the same mean, differ by at most so many levels of 255, root mean square ...
+# Their thumbnails, once both have the same mean, differ by at most so many levels of 255, root mean
+# square ...
 MAX_DIFFERENCE = 20.0
-# ... and by at most this share of the standard deviation of the flatter one; twice that if the hashes are close.
+# ... and by at most this share of the standard deviation of the flatter one; twice that if the
+# hashes are close.
 MAX_SHARE = 0.35
 CLOSE_BITS = 2
 FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
@@ -55,7 +59,8 @@ class Pair(NamedTuple):
     bits: int
     """In which their hashes differ; -1 if the files are the same."""
     count: int
-    """How many images of the other set it is like: of a picture that comes a thousand times there, one is named."""
+    """How many images of the other set it is like: of a picture that comes a thousand times there,
+    one is named."""
 
 
 def appearance(pixels: np.ndarray) -> Appearance:
@@ -71,7 +76,8 @@ def appearance(pixels: np.ndarray) -> Appearance:
 
 
 def nearest(first: Appearances, second: Appearances) -> Iterator[Pair]:
-    """Every image of the first set that is in the second, or nearly, in order, with the one there that it is most like.
+    """Every image of the first set that is in the second, or nearly, in order, with the one there
+    that it is most like.
 
     All are compared with all, which takes N M / 10^9 seconds or so.
     """
@@ -91,7 +97,8 @@ def nearest(first: Appearances, second: Appearances) -> Iterator[Pair]:
 def _duplicates(
     first: Appearances, second: Appearances
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All pairs of duplicates and near-duplicates: their indices in both sets, and Pair.bits, int64 (P,) each."""
+    """All pairs of duplicates and near-duplicates: their indices in both sets, and Pair.bits, int64
+    (P,) each."""
     # Candidates: pairs i, j whose hashes are close.
     all_bits = np.bitwise_count(first.hashes[:, None] ^ second.hashes).ravel()  # (N M,)
     candidates = np.flatnonzero(all_bits <= MAX_BITS)
@@ -110,7 +117,8 @@ def _duplicates(
 
 
 def _alike(first: np.ndarray, second: np.ndarray, max_share: np.ndarray) -> np.ndarray:
-    """Whether thumbnails uint8 (P, 8, 8, 3) differ by no more than a share (P,) of their contrast: bool (P,)."""
+    """Whether thumbnails uint8 (P, 8, 8, 3) differ by no more than a share (P,) of their contrast:
+    bool (P,)."""
     first = first.astype(np.float32)
     second = second.astype(np.float32)
     difference = (first - second).std(axis=(1, 2, 3))

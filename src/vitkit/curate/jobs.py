@@ -1,4 +1,5 @@
-"""Packing, shard by shard: which examples go into which, how each is written, and what became of it. Works in workers."""
+"""Packing, shard by shard: which examples go into which, how each is written, and what became of
+it. Works in workers."""
 
 import io
 import json
@@ -28,15 +29,18 @@ class Packing:
     """How shards are written."""
 
     format: Literal["tar", "parquet"] = "tar"
-    """tar: read in any order, on disk or by address. parquet: what the hub shows, and tables can query."""
+    """tar: read in any order, on disk or by address. parquet: what the hub shows, and tables can
+    query."""
     shard: int = 5000
     """Examples in a shard."""
     side: int = 0
-    """Images with a longer side are made smaller to this many pixels, shape kept; 0 keeps every byte."""
+    """Images with a longer side are made smaller to this many pixels, shape kept; 0 keeps every
+    byte."""
     quality: int = 95
     """Of a JPEG that had to be made smaller; PNG and its like stay lossless."""
     shuffle: bool = True
-    """Put examples in random order, so that classes are spread over all shards; else the order stays."""
+    """Put examples in random order, so that classes are spread over all shards; else the order
+    stays."""
 
     def __post_init__(self):
         if self.format not in ("tar", "parquet"):
@@ -81,7 +85,8 @@ class Jobs:
     packing: Packing
     all: list[Job]
     images_done: Tensor
-    """int64 (jobs,): images of each shard that have been looked at, in memory that processes share."""
+    """int64 (jobs,): images of each shard that have been looked at, in memory that processes share.
+    """
 
     @classmethod
     def of(cls, parts: dict[str, Source], dest: Path, packing: Packing) -> "Jobs":
@@ -94,7 +99,7 @@ class Jobs:
         return cls(parts, dest, packing, jobs, images_done)
 
     def positions(self, job: Job) -> range:
-        """Which examples of its part a shard holds, counted in the order in which they are written."""
+        """Which examples of its part a shard holds, counted in the order of writing."""
         start = job.number * self.packing.shard
         stop = min(start + self.packing.shard, len(self.parts[job.part]))
         return range(start, stop)
@@ -155,7 +160,8 @@ def _counted(rows: Iterable[int], count: Tensor) -> Iterator[int]:
 def _examples(
     source: Source, rows: Iterable[int], packing: Packing, left_out: list[str], shrunk: list[int]
 ) -> Iterator[Example]:
-    """Every image that can be read, as it is written; the others are added to `left_out`, smaller ones to `shrunk`."""
+    """Every image that can be read, as it is written; the others are added to `left_out`, smaller
+    ones to `shrunk`."""
     for i in map(int, rows):
         try:
             data, target = source[i]

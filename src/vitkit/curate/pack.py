@@ -1,9 +1,11 @@
-"""Any data set as shards: parquet files as `datasets` writes them, or tar files in the webdataset convention.
+"""Any data set as shards: parquet files as `datasets` writes them, or tar files in the webdataset
+convention.
 
-The plan (which examples go into which shard, in which order) is a function of the source and the settings, and stands in
-pack.json. A shard appears under its name when it is whole, so a job that was killed is continued by the same command.
-Images keep their bytes unless they are larger than asked for, or are no files. Every image is decoded once; those that
-cannot be are left out, counted, and listed in left-out.txt.
+The plan (which examples go into which shard, in which order) is a function of the source and the
+settings, and stands in pack.json. A shard appears under its name when it is whole, so a job that
+was killed is continued by the same command. Images keep their bytes unless they are larger than
+asked for, or are no files. Every image is decoded once; those that cannot be are left out, counted,
+and listed in left-out.txt.
 """
 
 import json
@@ -32,8 +34,10 @@ def pack(
 ) -> Packed:
     """Write all parts ("" for a data set without any) into a directory, or go on with it.
 
-    title: of a progress bar; without one there is none. Returns the sum over all shards. Raises ValueError for a directory
-    that holds something else, or that another process packs into, OSError when the disk is full.
+    title: of a progress bar; without one there is none.
+    Returns the sum over all shards.
+    Raises ValueError for a directory that holds something else, or that another process packs into,
+    OSError when the disk is full.
     """
     # Refuse what cannot be done before anything is written.
     _refuse_others(dest)
@@ -75,7 +79,9 @@ def _check_names(labels: tuple[str, ...]) -> None:
 
 @contextmanager
 def _locked(dest: Path) -> Iterator[None]:
-    """Hold the directory. Forked workers inherit the hold, so that those of a killed run are waited for.
+    """Hold the directory.
+
+    Forked workers inherit the hold, so that those of a killed run are waited for.
 
     Raises ValueError if another process has it.
     """

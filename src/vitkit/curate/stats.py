@@ -19,7 +19,8 @@ CHUNK = 32  # images that a worker looks at before it reports
 
 
 class Survey(NamedTuple):
-    """What one part of a data set holds, one row an example; rows of images that cannot be read are zeros."""
+    """What one part of a data set holds, one row an example; rows of images that cannot be read are
+    zeros."""
 
     source: Source
     sizes: np.ndarray
@@ -46,7 +47,10 @@ class Survey(NamedTuple):
 
 
 def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
-    """Look at every image once, in `workers` processes. Raises OSError if the network or the disk fails."""
+    """Look at every image once, in `workers` processes.
+
+    Raises OSError if the network or the disk fails.
+    """
     count = len(source)
     result = Survey(
         source=source,
@@ -132,7 +136,8 @@ def identical_files(part: Survey) -> Iterator[np.ndarray]:
 
 
 def near_duplicates(first: Survey, second: Survey) -> list[Pair]:
-    """Every image of the first part that is in the second, or nearly; in order, with the one there that it is most like."""
+    """Every image of the first part that is in the second, or nearly; in order, with the one there
+    that it is most like."""
     first_rows = np.flatnonzero(first.good)
     second_rows = np.flatnonzero(second.good)
     pairs = []
@@ -158,7 +163,8 @@ def class_counts(source: Source) -> list[int]:
 
 
 def count_other_class(first: Survey, second: Survey, pairs: Sequence[Pair]) -> int:
-    """How many of these pairs are of different classes; 0 if the parts do not have the same classes, or none at all."""
+    """How many of these pairs are of different classes; 0 if the parts do not have the same
+    classes, or none at all."""
     if first.source.labels != second.source.labels or not first.source.labels:
         return 0
     count = 0

@@ -31,7 +31,10 @@ class Example(NamedTuple):
 
 
 def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many. One class is a .cls member, lists and numbers are in a .json member."""
+    """Write examples of a source; returns how many.
+
+    One class is a .cls member, lists and numbers are in a .json member.
+    """
     count = 0
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
         for example in examples:
@@ -52,7 +55,10 @@ def _add(shard: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many. The column "label" is missing if there are no targets."""
+    """Write examples of a source; returns how many.
+
+    The column "label" is missing if there are no targets.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -81,7 +87,8 @@ def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> in
 
 
 def _schema(source: Source) -> Any:
-    """The arrow schema, with the description of its columns that `datasets` and the hub's viewer read."""
+    """The arrow schema, with the description of its columns that `datasets` and the hub's viewer
+    read."""
     import pyarrow as pa
 
     image_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

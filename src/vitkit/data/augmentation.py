@@ -1,4 +1,5 @@
-"""What a training image goes through instead of the Preprocessing's rule, as settings; draws.py carries it out."""
+"""What a training image goes through instead of the Preprocessing's rule, as settings; draws.py
+carries it out."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,14 +13,15 @@ MAX_LAYERS = 16  # of RandAugment
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What a training image goes through instead of the Preprocessing's rule; its size and statistics remain.
+    """What a training image goes through instead of the Preprocessing's rule; its size and
+    statistics remain.
 
     The default is the paper's pre-training: an Inception crop and a flip (Section 4.1, App. B.1).
     """
 
     crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
-    """A random part resized to the size; a square resize and a random crop of it (BiT's, for fine-tuning); a random shift
-    by up to `pad` pixels (CIFAR's); or what the Preprocessing does."""
+    """A random part resized to the size; a square resize and a random crop of it (BiT's, for
+    fine-tuning); a random shift by up to `pad` pixels (CIFAR's); or what the Preprocessing does."""
     area: tuple[float, float] = (0.05, 1.0)
     """Smallest and largest part of the image that an Inception crop may take."""
     resize: int = 0
@@ -31,18 +33,21 @@ class Augmentation:
     rand_augment: tuple[int, int] = (0, 0)
     """RandAugment's layers and magnitude; 0 layers is none."""
     rand_augment_by: Literal["torchvision", "google"] = "torchvision"
-    """Whose it is: torchvision's, with magnitudes from 0 to 30, of which 15 turns by 15 degrees; or that of Google's models
-    (AugReg), from 0 to 20, of which 15 turns by 45."""
+    """Whose it is: torchvision's, with magnitudes from 0 to 30, of which 15 turns by 15 degrees; or
+    that of Google's models (AugReg), from 0 to 20, of which 15 turns by 45."""
     colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    """Largest change of brightness, contrast, saturation (a factor from 1 - it to 1 + it) and hue (a turn, up to 0.5)."""
+    """Largest change of brightness, contrast, saturation (a factor from 1 - it to 1 + it) and hue
+    (a turn, up to 0.5)."""
     erase: float = 0.0
-    """Share of the images that lose a rectangle of 2 to 33 % of their area, filled with the mean that is subtracted later."""
+    """Share of the images that lose a rectangle of 2 to 33 % of their area, filled with the mean
+    that is subtracted later."""
     interpolation: Interpolation | None = None
     """Of the resize; None does as the Preprocessing does."""
     antialias: bool | None = None
     """Of the resize; None does as the Preprocessing does. Google's pipeline did not antialias."""
     reduced_decode: bool = False
-    """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large photographs, other pixels."""
+    """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large
+    photographs, other pixels."""
 
     def __post_init__(self):
         for name in ("area", "rand_augment", "colour_jitter"):
@@ -99,5 +104,6 @@ def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None
     if augmentation.crop == "resize_crop" and augmentation.resize < least:
         height, width = preprocessing.size
         raise ValueError(
-            f"resize is {augmentation.resize}; a crop of {height} x {width} does not fit: make it {least} or more"
+            f"resize is {augmentation.resize}; a crop of {height} x {width} does not fit: "
+            f"make it {least} or more"
         )

@@ -13,8 +13,8 @@ CHUNK = 64  # images between two updates of the progress bar
 def check_images(source: Source, workers: int, progress: bool = True) -> list[tuple[int, str]]:
     """Decode every image, in `workers` processes.
 
-    Returns the index of each image that cannot be used, and a sentence that names it. Raises OSError if the network or
-    the disk fails.
+    Returns the index of each image that cannot be used, and a sentence that names it. Raises
+    OSError if the network or the disk fails.
     """
     source.prepare()
     chunk_starts = range(0, len(source), CHUNK)

@@ -1,7 +1,9 @@
-"""For stores that are read in chunks (row groups of parquet files, ranges of shards), of which each process keeps a few.
+"""For stores that are read in chunks (row groups of parquet files, ranges of shards), of which each
+process keeps a few.
 
-A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any order is as good as another.
-Of a larger one a process keeps a window of chunks, and the order of training goes from window to window (see order.py).
+A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any order
+is as good as another. Of a larger one a process keeps a window of chunks, and the order of training
+goes from window to window (see order.py).
 """
 
 import os
@@ -46,7 +48,8 @@ def fetching(chunks: np.ndarray, files: Sequence[str]) -> Iterable:
 
 
 def titles(files: Sequence[str]) -> list[str]:
-    """What to call each file: its name, or if two have the same, its path below the folder that holds all of them."""
+    """What to call each file: its name, or if two have the same, its path below the folder that
+    holds all of them."""
     # `plain`, as a signature in an address is for no one to read
     paths = [remote.plain(file).replace(os.sep, "/").split("/") for file in files]
     names = [path[-1] for path in paths]

@@ -1,4 +1,7 @@
-"""Where a training crop lies. Boxes are (top, left, height, width) in pixels, always inside the image."""
+"""Where a training crop lies.
+
+Boxes are (top, left, height, width) in pixels, always inside the image.
+"""
 
 import numpy as np
 
@@ -11,11 +14,12 @@ ATTEMPTS = 100
 def inception_box(
     height: int, width: int, area: tuple[float, float], random: np.random.Generator
 ) -> Box:
-    """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were trained.
+    """The crop of TensorFlow's sample_distorted_bounding_box, with which the paper's models were
+    trained.
 
-    An aspect ratio is drawn uniformly, then a height: uniformly among those for which the area lies within its bounds, as
-    shares of the image, and the width within the image. So it is the side that is uniform, not the area. After 100
-    attempts without a fit it is the whole image.
+    An aspect ratio is drawn uniformly, then a height: uniformly among those for which the area lies
+    within its bounds, as shares of the image, and the width within the image. So it is the side
+    that is uniform, not the area. After 100 attempts without a fit it is the whole image.
     """
     low = area[0] * height * width
     high = area[1] * height * width
@@ -38,7 +42,8 @@ def inception_box(
             h -= 1
         w = round(h * aspect)
 
-        # A position, if it fits. As in the original, a crop smaller than the image never touches its last row or column.
+        # A position, if it fits. As in the original, a crop smaller than the image never touches
+        # its last row or column.
         fits = low <= h * w <= high and 0 < h <= height and 0 < w <= width
         if not fits:
             continue

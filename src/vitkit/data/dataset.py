@@ -1,8 +1,8 @@
 """Data sets in other people's code: a map-style PyTorch Dataset, or a list of pairs, as a Source.
 
-An item is (image, target), or an image alone. An image is a Pillow image, a uint8 array or tensor (h, w), (h, w, 3) or
-(3, h, w), the bytes of a file, or the path of one. Augmentation and normalisation are not the data set's: an item must be
-the same image whenever it is asked for.
+An item is (image, target), or an image alone. An image is a Pillow image, a uint8 array or tensor
+(h, w), (h, w, 3) or (3, h, w), the bytes of a file, or the path of one. Augmentation and
+normalisation are not the data set's: an item must be the same image whenever it is asked for.
 """
 
 import hashlib
@@ -39,7 +39,10 @@ class DatasetItems:
     """(datasets,): the first row of each."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image. Raises BadImage for whatever the data set raises, and for an item that is no image."""
+        """The image.
+
+        Raises BadImage for whatever the data set raises, and for an item that is no image.
+        """
         dataset, item = self._dataset_and_item(row)
         name = self.name(row)
         try:
@@ -82,14 +85,18 @@ class DatasetItems:
 def from_dataset(
     dataset: Any, labels: Sequence[str] = (), target: str = "auto", title: str = ""
 ) -> Source:
-    """A map-style PyTorch Dataset, or a list of (image, target), as a Source: see the top of this file.
+    """A map-style PyTorch Dataset, or a list of (image, target), as a Source: see the top of this
+    file.
 
-    labels: names of the classes; without them those of `dataset.classes`, else their numbers. target: "class", "classes"
-    (a list of numbers or names, or a vector of zeros and ones as floats or booleans), "number" or "none"; auto takes lists
-    and vectors for several classes and fractions for numbers. title: what errors call the data set.
+    labels: names of the classes; without them those of `dataset.classes`, else their numbers.
+    target: "class", "classes" (a list of numbers or names, or a vector of zeros and ones as floats
+    or booleans), "number" or "none"; auto takes lists and vectors for several classes and fractions
+    for numbers.
+    title: what errors call the data set.
 
-    Targets are needed before the images: they are taken from `dataset.targets` if these are what the items have, else
-    every item is read once. Raises ValueError for an item that is none, or that is another image when asked for again.
+    Targets are needed before the images: they are taken from `dataset.targets` if these are what
+    the items have, else every item is read once. Raises ValueError for an item that is none, or
+    that is another image when asked for again.
     """
     table = dataset_table({"": dataset}, labels, target, title)
     kind, targets, names, _ = numbered(table)
@@ -99,7 +106,10 @@ def from_dataset(
 def dataset_table(
     parts: dict[str, Any], labels: Sequence[str] = (), target: str = "auto", title: str = ""
 ) -> Table:
-    """The table of one data set or of several that are its parts ("train", "val", "test"). Raises ValueError."""
+    """The table of one data set or of several that are its parts ("train", "val", "test").
+
+    Raises ValueError.
+    """
     # The images of all parts, one after the other.
     datasets = tuple(parts.values())
     counts = []
@@ -130,7 +140,10 @@ def dataset_table(
 
 
 def _length(dataset: Any, title: str) -> int:
-    """How many items there are. Raises ValueError for what is no map-style data set, or has no item."""
+    """How many items there are.
+
+    Raises ValueError for what is no map-style data set, or has no item.
+    """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ValueError(
             f"{title} is no map-style data set: it has no length, or no item by number; "
@@ -178,7 +191,8 @@ def _target(dataset: Any, i: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of its classes."""
+    """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of
+    its classes."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if not isinstance(value, np.ndarray | np.generic):
@@ -189,20 +203,27 @@ def _plain(value: Any) -> Any:
 
 
 def image_and_target(item: Any) -> tuple[Any, Any]:
-    """The two halves of an item; the target of an image alone is None. Raises ValueError for anything else."""
+    """The two halves of an item; the target of an image alone is None.
+
+    Raises ValueError for anything else.
+    """
     if isinstance(item, tuple | list):
         if len(item) != 2:
             raise ValueError(f"an item has {len(item)} values; expected an image and its target")
         return item[0], item[1]
     if isinstance(item, dict):
         raise ValueError(
-            f"an item is a dictionary of {', '.join(map(str, item))}; expected an image and its target"
+            f"an item is a dictionary of {', '.join(map(str, item))}; "
+            f"expected an image and its target"
         )
     return item, None
 
 
 def as_image(value: Any, name: str) -> bytes | np.ndarray:
-    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3). Raises BadImage for what is none."""
+    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3).
+
+    Raises BadImage for what is none.
+    """
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, str | PurePath):
@@ -227,7 +248,8 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
 
 
 def _from_pillow(image: Image.Image) -> bytes | np.ndarray:
-    """Upright pixels; modes other than RGB and 8-bit grey as a file, which is then read as all files are."""
+    """Upright pixels; modes other than RGB and 8-bit grey as a file, which is then read as all
+    files are."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("RGB", "L") and not image.has_transparency_data:
         return np.array(image)

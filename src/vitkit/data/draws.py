@@ -1,7 +1,8 @@
 """An augmentation of one image: drawn first, as a small value, then applied.
 
-What is drawn depends on the image's size alone, so it is known before a pixel is decoded, can be looked at, and applies to
-whatever else belongs to the image: `apply_geometry` moves a mask as it moves the image.
+What is drawn depends on the image's size alone, so it is known before a pixel is decoded, can be
+looked at, and applies to whatever else belongs to the image: `apply_geometry` moves a mask as it
+moves the image.
 
 Legend: h w pixels of what the model gets.
 """
@@ -21,15 +22,19 @@ from vitkit.data.preprocessing import Preprocessing, Resampling, resize
 
 
 class Draw(NamedTuple):
-    """What becomes of one image, as plain values. Boxes are (top, left, height, width) in pixels."""
+    """What becomes of one image, as plain values.
+
+    Boxes are (top, left, height, width) in pixels.
+    """
 
     box: Box | None = None
-    """What a crop keeps: of the upright image for "inception", of the resized square for "resize_crop", of the padded image
-    for "pad_crop"; None for "none"."""
+    """What a crop keeps: of the upright image for "inception", of the resized square for
+    "resize_crop", of the padded image for "pad_crop"; None for "none"."""
     flip: bool = False
     """Whether it is mirrored, left to right, after the crop."""
     colour_changes: tuple[Callable[[Tensor], Tensor], ...] = ()
-    """In this order: policies.Colours, then randaugment.Operation (Google's) or policies.Policy (torchvision's)."""
+    """In this order: policies.Colours, then randaugment.Operation (Google's) or policies.Policy
+    (torchvision's)."""
     erased: Box | None = None
     """The rectangle that is filled at the end."""
 
@@ -40,7 +45,9 @@ def augment(
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Tensor:
-    """A picture as uint8 (3, h, w), augmented. Only what an Inception crop keeps is decoded. Raises BadImage.
+    """A picture as uint8 (3, h, w), augmented.
+
+    Only what an Inception crop keeps is decoded. Raises BadImage.
 
     `augmentation` must fit the preprocessing.
     """
@@ -57,10 +64,11 @@ def draw(
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Draw:
-    """What happens to an image of so many pixels (height, width), which only an Inception crop looks at.
+    """What happens to an image of so many pixels (height, width), which only an Inception crop
+    looks at.
 
-    Every random choice comes from `random`, in this order: crop, flip, and a seed for each of colour jitter, RandAugment
-    and erasing, as far as they are on.
+    Every random choice comes from `random`, in this order: crop, flip, and a seed for each of
+    colour jitter, RandAugment and erasing, as far as they are on.
     """
     # Which pixels are where.
     box = _draw_box(size, augmentation, preprocessing.size, random)
@@ -68,7 +76,8 @@ def draw(
     if not augmentation.changes_colours:
         return Draw(box, flip)
 
-    # What colours they have. Imported here, as torchvision's transforms take their time and most runs need none.
+    # What colours they have. Imported here, as torchvision's transforms take their time and most
+    # runs need none.
     from vitkit.data.policies import Policy, draw_colours, draw_erased
     from vitkit.data.randaugment import draw_operations
 
@@ -126,7 +135,8 @@ def apply_geometry(
 ) -> Tensor:
     """Crop, resize and flip: a picture as uint8 (3, h, w). Raises BadImage.
 
-    interpolation: instead of the image's, for what belongs to it: "nearest" for a mask of the image's size.
+    interpolation: instead of the image's, for what belongs to it: "nearest" for a mask of the
+    image's size.
     """
     size = preprocessing.size
     kernel = interpolation or augmentation.interpolation or preprocessing.interpolation

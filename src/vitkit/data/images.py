@@ -1,12 +1,16 @@
 """Image files to pixels: upright, RGB, 8 bits a channel, or one sentence that says what is wrong.
 
 What a file may hold, and what becomes of it:
-- an Exif or XMP orientation is applied; of an animation or a multi-page file the first frame counts;
-- transparency is laid on white, as viewers show it (dropping the alpha channel would reveal whatever hides below it);
-- 16-bit grey is scaled by its white level (65535, or what the file says), never clipped; floating point by the smallest of
-  1, 255 and 65535 that holds it, and where none does, from its own minimum to its maximum;
+- an Exif or XMP orientation is applied; of an animation or a multi-page file the first frame
+  counts;
+- transparency is laid on white, as viewers show it (dropping the alpha channel would reveal
+  whatever hides below it);
+- 16-bit grey is scaled by its white level (65535, or what the file says), never clipped; floating
+  point by the smallest of 1, 255 and 65535 that holds it, and where none does, from its own minimum
+  to its maximum;
 - colour profiles are ignored: the published models were trained on pixels as they are stored;
-- truncated and damaged files are refused, and so are those beyond MAX_PIXELS, before anything large is allocated.
+- truncated and damaged files are refused, and so are those beyond MAX_PIXELS, before anything large
+  is allocated.
 
 Boxes are (top, left, height, width) in pixels of the upright image.
 """
@@ -28,8 +32,8 @@ Box = tuple[int, int, int, int]
 MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
 REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
 
-# What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror top and bottom, then
-# left and right.
+# What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror
+# top and bottom, then left and right.
 _TURNS = {
     1: (False, False, False),
     2: (False, False, True),
@@ -60,7 +64,10 @@ class Decoded:
         return self.array.shape[:2]
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
-        """RGB uint8 (h, w, 3), of the whole or of a box; maybe a view, so do not write to it. `reduce` is for JPEG."""
+        """RGB uint8 (h, w, 3), of the whole or of a box; maybe a view, so do not write to it.
+
+        `reduce` is for JPEG.
+        """
         array = self.array
         if array.ndim == 2:
             array = array[..., None]
@@ -74,12 +81,12 @@ class Decoded:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A picture whose header has been read, and whose pixels are decoded when they are asked for."""
+    """A picture whose header has been read; its pixels are decoded when they are asked for."""
 
     data: bytes
     name: str
     plain: jpeg.Header | None = None
-    """Of an upright JPEG that jpeg.py can take, for which Pillow is not needed unless that fails."""
+    """Of an upright JPEG that jpeg.py can take; Pillow is needed only if that fails."""
 
     @cached_property
     def image(self) -> Image.Image:
@@ -96,7 +103,10 @@ class Encoded:
 
     @cached_property
     def orientation(self) -> int:
-        """Exif's: 1 to 8, where 1 is upright. Raises BadImage when it takes a decode to know and that fails."""
+        """Exif's: 1 to 8, where 1 is upright.
+
+        Raises BadImage when it takes a decode to know and that fails.
+        """
         if self.plain:
             return pillow.UPRIGHT
         with _as_bad_image(self.name):
@@ -116,9 +126,10 @@ class Encoded:
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), writable, of the whole image or of a box of it. Raises BadImage.
 
-        Of a JPEG only what the box needs is decoded where the library for it is there (see jpeg.py).
-        reduce: 2, 4 or 8 decodes a JPEG at 1/reduce of its size, ceil(h / reduce) by ceil(w / reduce) pixels or one more
-        where the box lies across; other formats ignore it. The box remains in pixels of the full size.
+        Of a JPEG only what the box needs is decoded where the library for it is there (see
+        jpeg.py). reduce: 2, 4 or 8 decodes a JPEG at 1/reduce of its size, ceil(h / reduce) by
+        ceil(w / reduce) pixels or one more where the box lies across; other formats ignore it. The
+        box remains in pixels of the full size.
         """
         box = _checked(box or (0, 0, *self.size), self.size)
         if self.plain:
@@ -155,9 +166,11 @@ Picture = Decoded | Encoded
 
 
 def open_image(data: bytes | np.ndarray, name: str) -> Picture:
-    """A picture from a file's bytes, of which only the header is read, or from an array (uint8, grey or RGB).
+    """A picture from a file's bytes, of which only the header is read, or from an array (uint8,
+    grey or RGB).
 
-    `name` is what errors call it. Raises BadImage for what is no image, too large, or no 8-bit grey or RGB array.
+    `name` is what errors call it. Raises BadImage for what is no image, too large, or no 8-bit grey
+    or RGB array.
     """
     if isinstance(data, np.ndarray):
         return _open_array(data, name)
@@ -174,7 +187,8 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     width, height = picture.image.size
     if not 0 < width * height <= MAX_PIXELS:
         raise BadImage(
-            f"{name} claims to be {width} x {height} pixels; from 1 to {MAX_PIXELS:,} pixels are accepted"
+            f"{name} claims to be {width} x {height} pixels; "
+            f"from 1 to {MAX_PIXELS:,} pixels are accepted"
         )
     return picture
 
@@ -201,7 +215,8 @@ def _checked(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
-    """The box of an image at 1/reduce of its size, `size` (width, height), that covers a box of the full one."""
+    """The box of an image at 1/reduce of its size, `size` (width, height), that covers a box of the
+    full one."""
     top, left, height, width = box
     bottom = min(-(-(top + height) // reduce), size[1])
     right = min(-(-(left + width) // reduce), size[0])
@@ -211,7 +226,8 @@ def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
 
 
 def _before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """Where a box of the upright image, of `size` (height, width), lies in the image as it is stored."""
+    """Where a box of the upright image, of `size` (height, width), lies in the image as it is
+    stored."""
     swapped, flip_rows, flip_columns = _TURNS[orientation]
     top, left, height, width = box
     if flip_rows:
@@ -237,7 +253,10 @@ def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
 
 @contextmanager
 def _as_bad_image(name: str) -> Iterator[None]:
-    """Pillow's many ways to fail as BadImage. Its warnings are silenced: what they tell does not spoil the pixels."""
+    """Pillow's many ways to fail as BadImage.
+
+    Its warnings are silenced: what they tell does not spoil the pixels.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -21,9 +21,11 @@ _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def as_labels(values: Values, where: str, target: str = "auto") -> Labels:
-    """Labels of one kind, from values as they were read. where: what errors call the file that they come from.
+    """Labels of one kind, from values as they were read.
 
-    target: as Columns has it. Raises ValueError, with the row, for a label that is missing or of another kind.
+    where: what errors call the file that they come from.
+    target: as Columns has it.
+    Raises ValueError, with the row, for a label that is missing or of another kind.
     """
     if target == "none":
         return None
@@ -46,7 +48,8 @@ def _integers_or_list(values: np.ndarray) -> np.ndarray | list:
 
 
 def _likely_kind(values: Values) -> Target:
-    """What labels seem to be: lists are several classes, fractions are numbers, all else is one class."""
+    """What labels seem to be: lists are several classes, fractions are numbers, all else is one
+    class."""
     if isinstance(values, Lists):
         return "classes"
     if isinstance(values, np.ndarray):
@@ -73,7 +76,10 @@ def _as_number(value) -> float | None:
 
 
 def _classes(values: Values, where: str) -> np.ndarray:
-    """One class each: int64 (N,), or names as objects (N,). Text that is all whole numbers counts as numbers."""
+    """One class each: int64 (N,), or names as objects (N,).
+
+    Text that is all whole numbers counts as numbers.
+    """
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, Lists):
@@ -82,7 +88,8 @@ def _classes(values: Values, where: str) -> np.ndarray:
         _check_class(value, where, row)
         if isinstance(value, str) != isinstance(values[0], str):
             raise ValueError(
-                f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); choose one kind"
+                f"{where} has numbers and names as labels ({values[0]!r}, row {row}: {value!r}); "
+                f"choose one kind"
             )
     return _as_array(values, where)
 
@@ -182,7 +189,8 @@ def _lists(values: Values, where: str) -> Lists:
 
 
 def _refuse_repetitions(lists: Lists, where: str) -> None:
-    """Raises ValueError for an image that is of a class twice, as rows of zeros and ones seem to be."""
+    """Raises ValueError for an image that is of a class twice, as rows of zeros and ones seem to
+    be."""
     # Side by side: first by image, then by class.
     codes = np.unique(lists.values, return_inverse=True)[1]
     order = np.lexsort((codes, lists.owners))
@@ -192,8 +200,8 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
     if repeated.any():
         row = int(lists.owners[order][1:][repeated][0])
         raise ValueError(
-            f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class twice; "
-            f"several classes are the list of their names or numbers, not zeros and ones"
+            f"{where} row {row} has the label {lists.row(row).tolist()}, which names a class "
+            f"twice; several classes are the list of their names or numbers, not zeros and ones"
         )
 
 

@@ -1,9 +1,10 @@
-"""Batches: the one at step t is a pure function of (seed, t), whatever the number of worker processes.
+"""Batches: the one at step t is a pure function of (seed, t), whatever the number of worker
+processes.
 
-The order is the permutations of all epochs end to end, and batch t is positions (t - 1) B to t B of it: epochs have no
-seam, every example comes once in each, and B may be larger than the data set (see order.py). What augmentation does to
-an example is decided by (seed, epoch, example). So a run is continued by its step number alone, with any number of
-workers.
+The order is the permutations of all epochs end to end, and batch t is positions (t - 1) B to t B of
+it: epochs have no seam, every example comes once in each, and B may be larger than the data set
+(see order.py). What augmentation does to an example is decided by (seed, epoch, example). So a run
+is continued by its step number alone, with any number of workers.
 
 Legend: B batch, N examples, K classes, h w pixels.
 """
@@ -37,8 +38,8 @@ class Batch(NamedTuple):
     images: Tensor
     """uint8 (B, 3, h, w)"""
     targets: Tensor
-    """int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a number; int64 (B,), all -1,
-    for data without targets."""
+    """int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a
+    number; int64 (B,), all -1, for data without targets."""
     real: Tensor
     """bool (B,): False on the rows that fill up the last evaluation batch."""
     indices: Tensor
@@ -46,7 +47,8 @@ class Batch(NamedTuple):
 
 
 def default_workers(source: Source | None = None) -> int:
-    """Worker processes that check_fits this machine's CPU quota, one being left to the model; 0 if nothing is to be decoded."""
+    """Worker processes that suit this machine's CPU quota, one being left to the model; 0 if
+    nothing is to be decoded."""
     if source is not None and isinstance(source.store, Arrays):
         return 0
     return max(1, min(MAX_WORKERS, cpus() - 1))
@@ -63,12 +65,17 @@ def train_batches(
     share: tuple[int, int] = (0, 1),
     device: torch.device | None = None,
 ) -> Iterator[Batch]:
-    """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented. Close it to end its workers.
+    """Batches after + 1, after + 2, ... without end, of `batch` examples, augmented.
 
-    workers: processes that prepare batches; 0 is none besides this one. share: (rank, world size) yields this rank's
-    equal part of every batch, so that all ranks together see what one would. device: that of the model; images that are
-    decoded already and need no resize are kept, and augmented, there, and for a GPU others go into page-locked memory.
-    Raises ValueError for settings that cannot go together, and while it runs BadImage with the image's name.
+    Close it to end its workers.
+
+    workers: processes that prepare batches; 0 is none besides this one.
+    share: (rank, world size) yields this rank's equal part of every batch, so that all ranks
+    together see what one would.
+    device: that of the model; images that are decoded already and need no resize are kept, and
+    augmented, there, and for a GPU others go into page-locked memory.
+    Raises ValueError for settings that cannot go together, and while it runs BadImage with the
+    image's name.
     """
     # Refuse what cannot be done before the first batch.
     check_fits(augmentation, preprocessing)
@@ -105,9 +112,11 @@ def eval_batches(
 ) -> "EvalBatches":
     """Every example once, in order, in batches of `batch`; can be gone through again and again.
 
-    The last batch is filled up with rows whose `real` is False. share: as in train_batches; every rank gets the same
-    number of batches. pin: into page-locked memory. Raises ValueError for a batch that cannot be, and while it runs BadImage with
-    the image's name.
+    The last batch is filled up with rows whose `real` is False.
+
+    share: as in train_batches; every rank gets the same number of batches.
+    pin: into page-locked memory.
+    Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
     """
     _check_workers(workers)
     return EvalBatches(source, preprocessing, batch, workers, _part(batch, share), pin)
@@ -115,7 +124,7 @@ def eval_batches(
 
 @dataclass(frozen=True, eq=False)
 class EvalBatches:
-    """What eval_batches returns: it has a length and can be iterated, each time from the beginning."""
+    """What eval_batches returns: it has a length, and each iteration begins anew."""
 
     source: Source
     preprocessing: Preprocessing
@@ -158,7 +167,10 @@ class _Training:
 
 @dataclass(frozen=True, eq=False)
 class _Evaluation:
-    """Number of a batch, counted from 0 -> Batch, or what is wrong with an image. Works in a worker."""
+    """Number of a batch, counted from 0 -> Batch, or what is wrong with an image.
+
+    Works in a worker.
+    """
 
     source: Source
     preprocessing: Preprocessing
@@ -214,7 +226,10 @@ def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
 
 
 def _part(batch: int, share: tuple[int, int]) -> range:
-    """Which rows of every batch a rank builds. Raises ValueError if they cannot be shared out equally."""
+    """Which rows of every batch a rank builds.
+
+    Raises ValueError if they cannot be shared out equally.
+    """
     rank, world_size = share
     if batch < 1 or not 0 <= rank < world_size or batch % world_size:
         raise ValueError(

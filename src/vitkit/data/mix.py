@@ -1,8 +1,10 @@
-"""Mixup and CutMix: two images in one, and the target in the same shares. They run on the device, batch by batch.
+"""Mixup and CutMix: two images in one, and the target in the same shares.
 
-Neighbours are mixed in pairs: example 2i of a batch with 2i + 1, which the shuffle made neighbours, each in a proportion of
-its own. So an even part of a batch has all it needs: micro-batches and ranks change nothing. What is drawn for an example
-depends on its key alone.
+They run on the device, batch by batch.
+
+Neighbours are mixed in pairs: example 2i of a batch with 2i + 1, which the shuffle made neighbours,
+each in a proportion of its own. So an even part of a batch has all it needs: micro-batches and
+ranks change nothing. What is drawn for an example depends on its key alone.
 
 Legend: B batch, C channels, K classes.
 """
@@ -23,11 +25,15 @@ _INTERVALS = 4096  # of a quantile function, which is taken to be straight in ea
 def mix(
     images: Tensor, targets: Tensor, keys: Tensor, mixup: float = 0.0, cutmix: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Images (B, C, H, W) and their targets (B, K), mixed. If both are on, either is used for an example at even chances.
+    """Images (B, C, H, W) and their targets (B, K), mixed.
 
-    keys: int64 (B,). mixup (Zhang et al., 2018) and cutmix (Yun et al., 2019) are the shape alpha of the Beta(alpha, alpha)
-    distribution that an example's own share is drawn from; 0 is off. Mixup blends whole images, CutMix puts a box of the
-    partner into the image; the box is clipped by the border, and the target follows the pixels that are there.
+    Mixup (Zhang et al., 2018) blends whole images. CutMix (Yun et al., 2019) puts a box of the
+    partner into the image; the box is clipped by the border, and the target follows the pixels that
+    are there. If both are on, either is used for an example at even chances.
+
+    keys: int64 (B,), of which an example's random numbers are functions.
+    mixup, cutmix: alpha of the Beta(alpha, alpha) distribution that an example's own share is drawn
+    from; 0 is off.
     Raises ValueError for an odd B.
     """
     if len(images) % 2:
@@ -64,10 +70,10 @@ def mix(
 
 
 def uniforms(keys: Tensor, count: int, purpose: int = 0) -> Tensor:
-    """Keys int64 (B,) -> float32 (B, count), uniform between 0 and 1: the same on every device, a function of the key and the
-    purpose alone. Other purposes have other numbers.
+    """Keys int64 (B,) -> float32 (B, count), uniform between 0 and 1.
 
-    SplitMix64, started at the key; its upper 24 bits.
+    They are a function of the key and the purpose alone, the same on every device; other purposes
+    have other numbers. SplitMix64, started at the key; its upper 24 bits.
     """
     start = (purpose * _FIRST + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 would overflow
     numbers = torch.arange(1, count + 1, device=keys.device)
@@ -102,7 +108,8 @@ def _outside_box(draws: Tensor, alpha: float, size: torch.Size) -> Tensor:
 
 
 def _near(centre: Tensor, distance: Tensor, length: int) -> Tensor:
-    """(B,) shares of an axis -> bool (B, length): which of its pixels lie at most a distance away from the centre."""
+    """(B,) shares of an axis -> bool (B, length): which of its pixels lie at most a distance away
+    from the centre."""
     centre = (centre * length).floor()[:, None]
     distance = (distance * length).floor()[:, None]
     pixel = torch.arange(length, device=centre.device)
@@ -119,7 +126,8 @@ def _beta(uniform: Tensor, alpha: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _quantiles(alpha: float) -> np.ndarray:
-    """The quantile function of Beta(alpha, alpha) at even steps from 0 to 1: float32 (_INTERVALS + 1,)."""
+    """The quantile function of Beta(alpha, alpha) at even steps from 0 to 1: float32 (_INTERVALS +
+    1,)."""
     from scipy.special import betaincinv
 
     return betaincinv(alpha, alpha, np.linspace(0, 1, _INTERVALS + 1)).astype(np.float32)

@@ -27,8 +27,9 @@ class Numbered(NamedTuple):
 def numbered(table: Table) -> Numbered:
     """The targets of a Table, whose classes are numbered.
 
-    Named classes are numbered in the order of their sorted names, those of the training part if there is one; numbers
-    stay what they are. Raises ValueError for a class that training does not have, and for a number without a name.
+    Named classes are numbered in the order of their sorted names, those of the training part if
+    there is one; numbers stay what they are. Raises ValueError for a class that training does not
+    have, and for a number without a name.
     """
     labels = table.labels
     if labels is None:
@@ -59,7 +60,8 @@ class _Classes(NamedTuple):
 
 
 def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
-    """The classes of all values, numbers int64 (M,) or names. owners: the example that each value belongs to, (M,)."""
+    """The classes of all values, numbers int64 (M,) or names. owners: the example that each value
+    belongs to, (M,)."""
     if not len(values):
         if table.names is None:
             raise ValueError(f"{table.store.name(0)} and all others are of no class at all")
@@ -94,7 +96,10 @@ def _check_numbers(numbers: np.ndarray, owners: np.ndarray, table: Table) -> _Cl
 
 
 def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
-    """Names of classes become numbers. Raises ValueError for a class that the training part does not have."""
+    """Names of classes become numbers.
+
+    Raises ValueError for a class that the training part does not have.
+    """
     train_values = values[table.parts[owners] == "train"]
     if not len(train_values):  # there is no such part
         train_values = values
@@ -114,7 +119,8 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Clas
 
 
 def without_secret_parts(table: Table) -> Table:
-    """The Table without the parts whose labels are kept secret: -1 throughout, as the hub has ImageNet's test part.
+    """The Table without the parts whose labels are kept secret: -1 throughout, as the hub has
+    ImageNet's test part.
 
     Their rows get no part. If there is no other part, nothing is left out.
     """

@@ -1,11 +1,12 @@
 """A data set by its name: up to three Sources, the parts to train, select and test on.
 
-What `open_splits` and `open_source` take: a folder of class folders, with or without train, val and test above them; a
-CSV, TSV or JSON-lines manifest; a parquet file or a tar shard; several, by a pattern ("train-{000..146}.tar"), by NAME for
-NAME-train*.parquet and its siblings, or by the folder they lie in; such files elsewhere, by their address (https://,
-s3://, gs://); "hf:NAME" for a data set of the Hugging Face hub, or a directory that `datasets` saved; or "digits", which
-comes with scikit-learn; or "file.py:function" for a function of one's own that returns a Source, Splits, a data set as
-`from_dataset` takes it, or a dictionary of such by part.
+What `open_splits` and `open_source` take: a folder of class folders, with or without train, val and
+test above them; a CSV, TSV or JSON-lines manifest; a parquet file or a tar shard; several, by a
+pattern ("train-{000..146}.tar"), by NAME for NAME-train*.parquet and its siblings, or by the folder
+they lie in; such files elsewhere, by their address (https://, s3://, gs://); "hf:NAME" for a data
+set of the Hugging Face hub, or a directory that `datasets` saved; or "digits", which comes with
+scikit-learn; or "file.py:function" for a function of one's own that returns a Source, Splits, a
+data set as `from_dataset` takes it, or a dictionary of such by part.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ class Splits:
     notes: tuple[str, ...]
     """What was decided on the way, for the user to read."""
     made_test: dict | None
-    """If a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the others are for training."""
+    """If a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the
+    others are for training."""
     target: Target = "class"
     """What the target of an example is, the same for all parts."""
 
@@ -49,10 +51,12 @@ class Parts(NamedTuple):
 
 
 def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Splits:
-    """A data set with its parts. Without a test or validation part, a fifth becomes one, chosen by seed.
+    """A data set with its parts.
 
-    It is a fifth of every class, or, if an example's target is not one class, a fifth of all. Raises ValueError, in one
-    sentence, for what is not there, malformed, or cannot be told apart.
+    Without a test or validation part, a fifth becomes one, chosen by seed.
+
+    It is a fifth of every class, or, if an example's target is not one class, a fifth of all.
+    Raises ValueError, in one sentence, for what is not there, malformed, or cannot be told apart.
     """
     sources, notes = open_parts(where, columns)
     whole = next(iter(sources.values()))
@@ -83,9 +87,11 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
 
 
 def open_source(where: str, columns: Columns | None = None, split: str | None = None) -> Source:
-    """One part of a data set: the one named, else test, else val; all of it if it is not divided into parts.
+    """One part of a data set: the one named, else test, else val; all of it if it is not divided
+    into parts.
 
-    Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a part that is not there.
+    Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a
+    part that is not there.
     """
     sources = open_parts(where, columns).sources
     candidates = (split,) if split else ("test", "val", "", "train")
@@ -138,10 +144,12 @@ def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts
 
 
 def _own_table(returned: Any, where: str, columns: Columns) -> Table:
-    """The table of a data set, or of a dictionary of them by part, that a function of one's own returned."""
+    """The table of a data set, or of a dictionary of them by part, that a function of one's own
+    returned."""
     parts = returned if isinstance(returned, dict) else {"": returned}
     if not parts or not set(parts) <= {"", "train", "val", "test"}:
         raise ValueError(
-            f"{where} returns parts called {', '.join(map(str, parts))}; expected train, val and test"
+            f"{where} returns parts called {', '.join(map(str, parts))}; "
+            f"expected train, val and test"
         )
     return dataset_table(parts, (), columns.target, where)

@@ -1,7 +1,9 @@
-"""The order of training, and the random numbers of each example: functions of a seed, whatever the batch and the workers.
+"""The order of training, and the random numbers of each example: functions of a seed, whatever the
+batch and the workers.
 
-Where examples can only be read many together (row groups of large parquet files, remote shards), a permutation goes
-through windows of some of these chunks: which chunks meet in a window, and the order inside it, are random.
+Where examples can only be read many together (row groups of large parquet files, remote shards), a
+permutation goes through windows of some of these chunks: which chunks meet in a window, and the
+order inside it, are random.
 
 Legend: B batch, N examples.
 """
@@ -22,8 +24,8 @@ AUGMENT = 1
 class Stream:
     """Random numbers of their own for every example in every epoch.
 
-    Philox makes its numbers from a key and a counter, so numbers at other counters are other numbers, and none has to be
-    drawn to reach the next.
+    Philox makes its numbers from a key and a counter, so numbers at other counters are other
+    numbers, and none has to be drawn to reach the next.
     """
 
     def __init__(self, seed: int, purpose: int):
@@ -32,8 +34,12 @@ class Stream:
         self.state = self.bits.state
 
     def at(self, epoch: int, index: int) -> np.random.Generator:
-        """The generator, at the beginning of what an example in an epoch has. To be used up before the next call."""
-        # The generator counts up in the first two words; the last two are the epoch's and the example's own.
+        """The generator, at the beginning of what an example in an epoch has.
+
+        To be used up before the next call.
+        """
+        # The generator counts up in the first two words; the last two are the epoch's and the
+        # example's own.
         self.state["state"]["counter"][:] = 0, 0, epoch, index
         self.bits.state = self.state
         return self.random
@@ -44,8 +50,8 @@ def permutation(
 ) -> np.ndarray:
     """The permutation of `count` examples in an epoch, counted from 0: int64 (N,).
 
-    chunks: which chunk each example lies in, int64 (N,), and how many of them make a window; None if each is read
-    alone.
+    chunks: which chunk each example lies in, int64 (N,), and how many of them make a window; None
+    if each is read alone.
     """
     random = Stream(seed, SHUFFLE).at(epoch, 0)
     plain = random.permutation(count)

@@ -21,7 +21,7 @@ PARTS = {
 }
 MAX_SHARDS = 100_000  # a larger number in a name is a mistake, or no number of shards
 
-# What files of a data set are called, without suffix. Of a name, a part and a shard the part is needed:
+# What files of a data set are called, without suffix; only the part is needed.
 # NAME-train, NAME-train-000, train-00000-of-00004, train-00000-of-00004-HASH
 _FILE = re.compile(
     r"(?:(?P<name>.+)[-_.])??"

@@ -1,4 +1,5 @@
-"""What is done to colours, by torchvision: jitter, its RandAugment, erasing; each drawn from a seed of its own.
+"""What is done to colours, by torchvision: jitter, its RandAugment, erasing; each drawn from a seed
+of its own.
 
 torchvision draws from PyTorch's global generator, which is seeded for it and left as it was.
 """
@@ -57,7 +58,8 @@ class Policy(NamedTuple):
 
 
 def draw_erased(share: float, size: tuple[int, int], seed: int) -> Box | None:
-    """A rectangle of 2 to 33 % of an image of `size` (h, w), for a share of the images; None for the others."""
+    """A rectangle of 2 to 33 % of an image of `size` (h, w), for a share of the images; None for
+    the others."""
     with _seeded(seed):
         if torch.rand(1) >= share:
             return None
@@ -70,7 +72,8 @@ def draw_erased(share: float, size: tuple[int, int], seed: int) -> Box | None:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """PyTorch's global generator, of the CPU, begins with this seed inside, and goes on as before outside."""
+    """PyTorch's global generator, of the CPU, begins with this seed inside, and goes on as before
+    outside."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

@@ -1,8 +1,10 @@
-"""What every image goes through before a model sees it, in evaluation; in training, an Augmentation takes the place of its rule.
+"""What every image goes through before a model sees it, in evaluation; in training, an Augmentation
+takes the place of its rule.
 
-Images are uint8 until they are normalised, on the model's device. In evaluation Pillow resizes, as in the pipelines that
-published accuracies come from; in training PyTorch does, which is faster: fewer than two values in a hundred differ, by
-one level, and that is enough to turn a prediction in five hundred.
+Images are uint8 until they are normalised, on the model's device. In evaluation Pillow resizes, as
+in the pipelines that published accuracies come from; in training PyTorch does, which is faster:
+fewer than two values in a hundred differ, by one level, and that is enough to turn a prediction in
+five hundred.
 
 Legend: B batch, h w pixels of what the model gets.
 """
@@ -27,19 +29,22 @@ MAX_SIDE = 8192
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes what the model was made for. It is saved with the model and never guessed.
+    """How an image becomes what the model was made for.
 
-    The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1), with antialiasing, as
-    Hugging Face and timm resize; Google's own evaluation resized without it.
+    It is saved with the model and never guessed.
+
+    The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1),
+    with antialiasing, as Hugging Face and timm resize; Google's own evaluation resized without it.
     """
 
     size: tuple[int, int] = (224, 224)
     """Height and width that the model gets, in pixels."""
     rule: Literal["square", "shorter"] = "square"
-    """How it gets there: both sides to their size at once, or the shorter one, the shape kept, and the centre of that."""
+    """How it gets there: both sides to their size at once, or the shorter one, the shape kept, and
+    the centre of that."""
     resize: int = 0
-    """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the usual pair. 0 is the
-    size itself: a square then needs no crop."""
+    """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
+    usual pair. 0 is the size itself: a square then needs no crop."""
     interpolation: Interpolation = "bilinear"
     """Of the resize."""
     antialias: bool = True
@@ -85,7 +90,10 @@ class Preprocessing:
         return image[:, top : top + height, left : left + width]
 
     def _resized_size(self, picture: Picture) -> tuple[int, int]:
-        """(height, width) of a picture before the centre crop. Raises BadImage for one that would be too large."""
+        """(height, width) of a picture before the centre crop.
+
+        Raises BadImage for one that would be too large.
+        """
         if self.rule == "square":
             if self.resize:
                 return self.resize, self.resize
@@ -128,7 +136,8 @@ class Preprocessing:
         return self.unnormalise(images).mul_(255).round_().clamp_(0, 255).byte()
 
     def __str__(self) -> str:
-        """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std 0.5"."""
+        """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std
+        0.5"."""
         size = f"{self.size[0]} x {self.size[1]}"
         if self.resize:
             side = "both sides" if self.rule == "square" else "shorter side"
@@ -165,7 +174,8 @@ class Preprocessing:
 def resize_as_pillow(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling
 ) -> Tensor:
-    """uint8 (height, width, 3) -> uint8 (3, *size), antialiased, to the bit what Pillow makes of it."""
+    """uint8 (height, width, 3) -> uint8 (3, *size), antialiased, to the bit what Pillow makes of
+    it."""
     kernel = Image.Resampling[interpolation.upper()]
     image = Image.fromarray(pixels).resize(size[::-1], kernel)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)

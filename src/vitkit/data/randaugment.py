@@ -1,9 +1,11 @@
-"""RandAugment as AugReg had it, from the TPU's AutoAugment code: 16 operations, on a scale of 10 that may be exceeded.
+"""RandAugment as AugReg had it, from the TPU's AutoAugment code: 16 operations, on a scale of 10
+that may be exceeded.
 
-Slips of the published code are kept, for the published models saw them. Contrast is about a grey of h w / 256 (196 at 224 x
-224) where the image's mean was meant. Posterize keeps the more, the larger the magnitude: all, at 20. Solarize's threshold is
-stored in eight bits, so that 256, at 10, is 0 and every value is turned around. Beside TensorFlow's results, colour and
-sharpness differ by up to three levels (they round at other places), a shear in the few rows that lie between two pixels.
+Slips of the published code are kept, for the published models saw them. Contrast is about a grey of
+h w / 256 (196 at 224 x 224) where the image's mean was meant. Posterize keeps the more, the larger
+the magnitude: all, at 20. Solarize's threshold is stored in eight bits, so that 256, at 10, is 0
+and every value is turned around. Beside TensorFlow's results, colour and sharpness differ by up to
+three levels (they round at other places), a shear in the few rows that lie between two pixels.
 
 Legend: h w pixels.
 """
@@ -38,10 +40,12 @@ class Operation(NamedTuple):
 def draw_operations(
     layers: int, magnitude: int, size: tuple[int, int], generator: torch.Generator
 ) -> tuple[Operation, ...]:
-    """`layers` operations, one after another, each drawn from all of them and always applied, at one magnitude.
+    """`layers` operations, one after another, each drawn from all of them and always applied, at
+    one magnitude.
 
-    magnitude: 0 to 20, AugReg's largest; above 22 posterize has no meaning, and 0 is not without effect. size: (h, w) of
-    the images.
+    magnitude: 0 to 20, AugReg's largest; above 22 posterize has no meaning, and 0 is not without
+    effect.
+    size: (h, w) of the images.
     """
     names = list(OPERATIONS)
     operations = []
@@ -160,7 +164,8 @@ def shear_y(image: Tensor, shear: float) -> Tensor:
 def affine(
     image: Tensor, x: float = 0.0, y: float = 0.0, shear_x: float = 0.0, shear_y: float = 0.0
 ) -> Tensor:
-    """Shifted by pixels, or sheared around the middle of the first pixel; the nearest pixel's value."""
+    """Shifted by pixels, or sheared around the middle of the first pixel; the nearest pixel's
+    value."""
     angles = [degrees(atan(shear_x)), degrees(atan(shear_y))]
     return F.affine(image, 0.0, [x, y], 1.0, angles, fill=GREY, center=[0.5, 0.5])
 

@@ -1,4 +1,5 @@
-"""A Source has len and [i], whatever its images lie in; parts of sources, and how one is known again.
+"""A Source has len and [i], whatever its images lie in; parts of sources, and how one is known
+again.
 
 Legend: N examples, B batch, K classes.
 """
@@ -27,8 +28,8 @@ class Source:
     rows: np.ndarray
     """Which row of the store each example is: int64 (N,)."""
     targets: np.ndarray | Lists
-    """The target of each example, known without decoding an image: a class, int64 (N,); several classes, Lists of N; a
-    number, float32 (N,); or, if there is none, -1, int64 (N,)."""
+    """The target of each example, known without decoding an image: a class, int64 (N,); several
+    classes, Lists of N; a number, float32 (N,); or, if there is none, -1, int64 (N,)."""
     labels: tuple[str, ...]
     """Names of the classes; empty unless targets are classes."""
     target: Target = "class"
@@ -38,7 +39,10 @@ class Source:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[bytes | np.ndarray, int | float | list[int] | None]:
-        """The image, as a file's bytes or as an array, and its target. Raises BadImage if it cannot be read."""
+        """The image, as a file's bytes or as an array, and its target.
+
+        Raises BadImage if it cannot be read.
+        """
         return self.store.read(int(self.rows[i])), self._target(i)
 
     def name(self, i: int) -> str:
@@ -57,15 +61,16 @@ class Source:
         return None
 
     def targets_of(self, indices: np.ndarray) -> np.ndarray:
-        """The targets of a batch: int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a
-        number; int64 (B,), all -1, if there are none."""
+        """The targets of a batch: int64 (B,) for a class; float32 (B, K), ones and zeros, for
+        several; float32 (B,) for a number; int64 (B,), all -1, if there are none."""
         targets = self.targets[indices]
         if isinstance(targets, Lists):
             return targets.multi_hot(len(self.labels))
         return targets
 
     def chunks(self) -> tuple[np.ndarray, int] | None:
-        """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks stay in memory.
+        """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks
+        stay in memory.
 
         None if examples are read one at a time.
         """
@@ -95,7 +100,10 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
 
 
 def merge_parts(first: Source, second: Source) -> Source:
-    """The examples of two parts of one data set, as one. Raises ValueError if they lie in different stores."""
+    """The examples of two parts of one data set, as one.
+
+    Raises ValueError if they lie in different stores.
+    """
     if first.store is not second.store:
         raise ValueError("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
@@ -103,9 +111,11 @@ def merge_parts(first: Source, second: Source) -> Source:
 
 
 def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of two parts, both in ascending order: the second holds a share of every class, chosen by seed.
+    """Indices of two parts, both in ascending order: the second holds a share of every class,
+    chosen by seed.
 
-    If the target of an example is not one class, it is a share of all examples, whatever their targets.
+    If the target of an example is not one class, it is a share of all examples, whatever their
+    targets.
     """
     if source.target == "class":
         return stratified(source.targets, share, seed)
@@ -114,7 +124,8 @@ def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.n
 
 
 def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of two parts, both in ascending order: the second holds a share of every class, rounded.
+    """Indices of two parts, both in ascending order: the second holds a share of every class,
+    rounded.
 
     Both hold at least one example of a class that has two; a single example stays in the first.
     """
@@ -130,10 +141,12 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
 
 
 def fingerprint(source: Source) -> str:
-    """A digest of the targets and of the names and sizes of SAMPLE images: other images in the same number are noticed.
+    """A digest of the targets and of the names and sizes of SAMPLE images: other images in the same
+    number are noticed.
 
-    Nothing is read for it, and times are left out, which differ between copies of a data set: an image that was replaced by
-    one of the very same size is not noticed, nor is one between those of the sample.
+    Nothing is read for it, and times are left out, which differ between copies of a data set: an
+    image that was replaced by one of the very same size is not noticed, nor is one between those of
+    the sample.
     """
     digest = hashlib.sha256(json.dumps(source.labels).encode() + source.targets.tobytes())
     step = len(source) // SAMPLE + 1
@@ -143,7 +156,8 @@ def fingerprint(source: Source) -> str:
 
 
 def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
-    """A file for `without`: the examples to leave out, by index, each with the reason, for a reader."""
+    """A file for `without`: the examples to leave out, by index, each with the reason, for a
+    reader."""
     lines = [_HEADING + fingerprint(source)]
     for i in sorted(why):
         lines.append(f"{source.name(i)}\t{why[i]}")
@@ -151,10 +165,11 @@ def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
 
 
 def without(source: Source, path: Path | str) -> Source:
-    """The examples that a file does not list: a name at the beginning of each line, up to a tab, as `Source.name` gives it.
+    """The examples that a file does not list: a name at the beginning of each line, up to a tab, as
+    `Source.name` gives it.
 
-    Raises ValueError if a name is none of the source's, or the list was written for other images, if only in another
-    order: it would leave out nothing, or the wrong ones, silently.
+    Raises ValueError if a name is none of the source's, or the list was written for other images,
+    if only in another order: it would leave out nothing, or the wrong ones, silently.
     """
     try:
         lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")

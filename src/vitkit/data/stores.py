@@ -1,7 +1,9 @@
-"""Where the bytes of examples lie: files below a folder, arrays in memory; other kinds beside their formats.
+"""Where the bytes of examples lie: files below a folder, arrays in memory; other kinds beside their
+formats.
 
-A store travels to worker processes, so it keeps no list of a million Python strings (every reference count that a worker
-touches would copy a page of them) and opens files anew where it lands.
+A store travels to worker processes, so it keeps no list of a million Python strings (every
+reference count that a worker touches would copy a page of them) and opens files anew where it
+lands.
 """
 
 import os
@@ -22,14 +24,18 @@ class Store(Protocol):
     """What every kind of store can do."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image, as a file's bytes or as an array. Raises BadImage, and OSError if reading may succeed later."""
+        """The image, as a file's bytes or as an array.
+
+        Raises BadImage, and OSError if reading may succeed later.
+        """
 
     def name(self, row: int) -> str:
         """What a user would call it."""
 
     def identity(self, row: int) -> str:
-        """What tells it from others without being read: its name below the data set's own folder, and the size of it, or
-        of what it lies in. It is the same on every machine, however the path of that folder is written."""
+        """What tells it from others without being read: its name below the data set's own folder,
+        and the size of it, or of what it lies in. It is the same on every machine, however the path
+        of that folder is written."""
 
     def prepare(self, rows: np.ndarray) -> None:
         """Bring into memory what processes that are forked from this one are to share."""

@@ -16,15 +16,17 @@ LABEL = ("label", "labels", "class", "target", "y", "category", "cls", "fine_lab
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table hold the images and the labels; None finds them by their usual names."""
+    """Which columns of a table hold the images and the labels; None finds them by their usual
+    names."""
 
     image: str | None = None
     """Name of the column with the images, or in a manifest with their paths."""
     label: str | None = None
     """Name of the column with the labels."""
     target: Literal["auto", "class", "classes", "number", "none"] = "auto"
-    """What a label is: the name or number of one class; several classes, as a list or as "cat|dog"; a number to predict; or
-    nothing, which leaves labels unread. auto takes lists for several classes and fractions for numbers to predict."""
+    """What a label is: the name or number of one class; several classes, as a list or as "cat|dog";
+    a number to predict; or nothing, which leaves labels unread. auto takes lists for several
+    classes and fractions for numbers to predict."""
 
 
 class Table(NamedTuple):
@@ -33,7 +35,8 @@ class Table(NamedTuple):
     store: Store
     labels: Labels
     parts: np.ndarray
-    """(N,) objects: "train", "val" or "test", "" if the data set has no parts, None for a row that is left out."""
+    """(N,) objects: "train", "val" or "test", "" if the data set has no parts, None for a row that
+    is left out."""
     names: tuple[str, ...] | None
     """Of the classes, if numbered labels come with names."""
     notes: tuple[str, ...]
@@ -54,7 +57,9 @@ def image_column(
 
 
 def label_column(columns: Columns, present: Sequence[str], typed: Sequence[str] = ()) -> str | None:
-    """The column that holds the labels: see `pick`. Returns None if there is none, and for target "none".
+    """The column that holds the labels: see `pick`.
+
+    Returns None if there is none, and for target "none".
 
     Raises ValueError if there is none and the user asked for a kind of target.
     """
@@ -76,10 +81,14 @@ def pick(
     flag: str,
     typed: Sequence[str] = (),
 ) -> str | None:
-    """The column that is meant: the one asked for, else the only one with a known name, else the only one of the type.
+    """The column that is meant: the one asked for, else the only one with a known name, else the
+    only one of the type.
 
-    flag: the setting that names it. typed: columns that their type or a header declares to be it. Returns None if there
-    is no such column. Raises ValueError, naming the columns present, if there is more than one, or not the one asked for.
+    flag: the setting that names it.
+    typed: columns that their type or a header declares to be it.
+    Returns None if there is no such column.
+    Raises ValueError, naming the columns present, if there is more than one, or not the one asked
+    for.
     """
     listed = ", ".join(present)
     if asked is not None:

@@ -15,7 +15,8 @@ NO_TARGET = -1  # what a batch holds for an example without a target: no class h
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """A list of values for each of N examples, end to end: 21,000 classes of 10 million images fit in memory.
+    """A list of values for each of N examples, end to end: 21,000 classes of 10 million images fit
+    in memory.
 
     The values are class numbers, or the classes' names before they are numbered.
     """
@@ -84,6 +85,7 @@ def concatenate(several: Sequence[np.ndarray] | Sequence[Lists]) -> np.ndarray |
     return Lists(values, np.cumsum(counts, dtype=np.int64))
 
 
-# Labels before they are targets: class numbers, int64 (N,); class names, objects (N,); numbers to predict, float64 (N,);
-# several classes, by number or by name, as Lists of N; None for images without labels.
+# Labels before they are targets: class numbers, int64 (N,); class names, objects (N,); numbers to
+# predict, float64 (N,); several classes, by number or by name, as Lists of N; None for images
+# without labels.
 Labels = np.ndarray | Lists | None

@@ -1,18 +1,20 @@
 """A box of a JPEG, decoding only the scanlines and columns that the box needs.
 
-An Inception crop keeps a part of a photograph, so that much of a full decode is thrown away. libjpeg-turbo can decode a
-part (see turbojpeg.py); without it `region` returns None and the caller decodes the whole image in the ordinary way.
+An Inception crop keeps a part of a photograph, so that much of a full decode is thrown away.
+libjpeg-turbo can decode a part (see turbojpeg.py); without it `region` returns None and the caller
+decodes the whole image in the ordinary way.
 
-Exactness: inside the box the pixels are those of a full decode by Pillow (accurate DCT, smooth chroma upsampling).
-Smooth upsampling looks at one neighbour on each side, so the columns asked of the library reach beyond the box and
-are cut off again.
+Exactness: inside the box the pixels are those of a full decode by Pillow (accurate DCT, smooth
+chroma upsampling). Smooth upsampling looks at one neighbour on each side, so the columns asked of
+the library reach beyond the box and are cut off again.
 
-Untrusted files: only ordinary ones are handed to native code (one 8-bit baseline or progressive Huffman frame, grey or
-three components, usual subsampling, complete scans, an end marker), and warnings are errors. There is no state, so
-`region` is safe under threads and fork.
+Untrusted files: only ordinary ones are handed to native code (one 8-bit baseline or progressive
+Huffman frame, grey or three components, usual subsampling, complete scans, an end marker), and
+warnings are errors. There is no state, so `region` is safe under threads and fork.
 
-Words of the JPEG standard: a file is a row of segments, each with a marker (FF and a code); a frame segment (SOF) has the
-image's size and components; scans (SOS) hold the coefficients, those of a progressive file bit by bit.
+Words of the JPEG standard: a file is a row of segments, each with a marker (FF and a code); a frame
+segment (SOF) has the image's size and components; scans (SOS) hold the coefficients, those of a
+progressive file bit by bit.
 """
 
 from typing import NamedTuple
@@ -34,7 +36,8 @@ SOS = 0xDA
 APP1 = 0xE1
 # Markers without a length behind them; no ordinary header has them.
 WITHOUT_LENGTH = {0x00, 0x01, 0xFF, *range(0xD0, 0xDA)}
-# Frames of every coding (lossless, hierarchical, arithmetic ...): C0 to CF, of which two are no frames ...
+# Frames of every coding (lossless, hierarchical, arithmetic ...): C0 to CF, of which two are no
+# frames ...
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8}
 # ... and the three that are decoded here.
 BASELINE = 0xC0
@@ -45,7 +48,10 @@ SAMPLINGS = (b"\x11", b"\x21", b"\x12", b"\x22", b"\x41")
 
 
 class Header(NamedTuple):
-    """What an ordinary JPEG says before its first scan. Sizes are raw: an Exif orientation is not applied."""
+    """What an ordinary JPEG says before its first scan.
+
+    Sizes are raw: an Exif orientation is not applied.
+    """
 
     height: int
     """Pixels."""
@@ -78,13 +84,16 @@ def region(
 ) -> np.ndarray | None:
     """The pixels of one box of a JPEG: uint8 RGB (height, width, 3), contiguous, the caller's own.
 
-    data: the whole file. top, left, height, width: pixels of the raw image, before any Exif rotation.
-    scale: 1, 2, 4 or 8. Above 1 the image is decoded at 1/scale of its size, ceil(H / scale) by ceil(W / scale), and
-    box and result are in pixels of that smaller image: libjpeg's reduction (Pillow's `draft`), not a resized decode.
+    data: the whole file.
+    top, left, height, width: pixels of the raw image, before any Exif rotation.
+    scale: 1, 2, 4 or 8. Above 1 the image is decoded at 1/scale of its size, ceil(H / scale) by
+    ceil(W / scale), and box and result are in pixels of that smaller image: libjpeg's reduction
+    (Pillow's `draft`), not a resized decode.
     known: what header(data) returned, if it has been read already.
 
-    Returns None if the caller has to decode in the ordinary way: no library, not an ordinary JPEG, or damaged.
-    Raises ValueError for a box that is empty or reaches out of the image, and for another scale.
+    Returns None if the caller has to decode in the ordinary way: no library, not an ordinary JPEG,
+    or damaged. Raises ValueError for a box that is empty or reaches out of the image, and for
+    another scale.
     """
     if scale not in SCALES:
         raise ValueError(f"scale is {scale}; a JPEG is decoded at 1/scale for scale in {SCALES}")
@@ -110,12 +119,14 @@ def region(
     box = turbojpeg.Region(start, top, stop - start, height)
     if not turbojpeg.decode(library, data, box, scale, MAX_SCANS, pixels):
         return None
-    # A copy of microseconds: torch resizes contiguous rows about three times as fast as strided ones.
+    # A copy of microseconds: torch resizes contiguous rows about three times as fast as strided
+    # ones.
     return np.ascontiguousarray(pixels[:, left - start : left - start + width])
 
 
 def _columns(left: int, width: int, full_width: int, column: int) -> tuple[int, int]:
-    """The columns to decode, from and to, so that smooth upsampling within the box has its neighbours."""
+    """The columns to decode, from and to, so that smooth upsampling within the box has its
+    neighbours."""
     narrow = 5  # fewer pixels have two chroma samples, which are not smoothed
     start = max(min(left - 1, full_width - narrow), 0) // column * column
     stop = min(max(left + width + 2, start + narrow), full_width)
@@ -123,7 +134,10 @@ def _columns(left: int, width: int, full_width: int, column: int) -> tuple[int, 
 
 
 def header(data: bytes) -> Header | None:
-    """The header of a JPEG that `region` can take, or None for everything else. Microseconds; nothing is decoded."""
+    """The header of a JPEG that `region` can take, or None for everything else.
+
+    Microseconds; nothing is decoded.
+    """
     if data[:2] != SOI:
         return None
     frame = None
@@ -172,20 +186,23 @@ def _frame(marker: int, body: bytes) -> Header | None:
 
 
 def _complete(data: bytes, header: Header) -> bool:
-    """Whether nothing is missing below the box either: a truncated file is refused for every box, not for some."""
+    """Whether nothing is missing below the box either: a truncated file is refused for every box,
+    not for some."""
     if data.rfind(EOI, header.scan) < 0:
         return False
     return not header.progressive or _refined(data, header)
 
 
 def _refined(data: bytes, header: Header) -> bool:
-    """Whether the scans send every bit of every coefficient; what they leave out is smoothed, and versions differ."""
+    """Whether the scans send every bit of every coefficient; what they leave out is smoothed, and
+    versions differ."""
     missing = {component: [True] * COEFFICIENTS for component in header.components}
     at = header.scan
     end = data.find(EOI, at)
     for _ in range(MAX_SCANS):
-        # A scan begins with its marker, its length, and the number of its components. Then come, for each, an identifier
-        # and its tables; the first and the last coefficient; and which bit of them the scan goes down to.
+        # A scan begins with its marker, its length, and the number of its components. Then come,
+        # for each, an identifier and its tables; the first and the last coefficient; and which bit
+        # of them the scan goes down to.
         if at + 4 >= len(data):
             return False
         count = data[at + 4]

@@ -1,6 +1,8 @@
-"""A stored image as Pillow opens it, made 8-bit RGB: grey of more bits, transparency, palettes, and which way is up.
+"""A stored image as Pillow opens it, made 8-bit RGB: grey of more bits, transparency, palettes, and
+which way is up.
 
-Other failures than those named here are Pillow's own, of which there are many (images.py makes BadImage of them).
+Other failures than those named here are Pillow's own, of which there are many (images.py makes
+BadImage of them).
 """
 
 import io
@@ -8,9 +10,11 @@ import io
 import numpy as np
 from PIL import Image
 
-# What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has no signature.
+# What Pillow decodes by itself, the frequent first. EPS and WMF would start other programs; TGA has
+# no signature.
 FORMATS = (
-    "PNG", "JPEG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "DIB", "JPEG2000", "AVIF", "ICO", "QOI", "SGI", "PCX",
+    "PNG", "JPEG", "GIF", "BMP", "PPM", "WEBP", "TIFF",
+    "DIB", "JPEG2000", "AVIF", "ICO", "QOI", "SGI", "PCX",
 )  # fmt: skip
 
 ORIENTATION = 0x0112  # tag of Exif

@@ -1,7 +1,8 @@
-"""Small data sets decoded once: kept as pixels, which workers share, or on the model's device where no worker is needed.
+"""Small data sets decoded once: kept as pixels, which workers share, or on the model's device where
+no worker is needed.
 
-Neither changes a batch: decoding a box gives the pixels of a full decode, and what is random is drawn from the same
-numbers by the same function. So a run may be continued with or without.
+Neither changes a batch: decoding a box gives the pixels of a full decode, and what is random is
+drawn from the same numbers by the same function. So a run may be continued with or without.
 
 Legend: B batch, N examples, h w pixels.
 """
@@ -62,7 +63,8 @@ class Pixels:
 
 
 def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> Source:
-    """The same examples, decoded into memory by `workers` processes, if that takes at most `limit` bytes; else as they were.
+    """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
+    bytes; else as they were.
 
     Only where workers are forked, and so share it. Raises BadImage with the image's name.
     """
@@ -98,7 +100,8 @@ def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> 
 
 
 def _worth_decoding(source: Source, limit: int) -> bool:
-    """Whether examples are encoded, lie in memory or on a disk, and seem to fit in `limit` bytes once decoded."""
+    """Whether examples are encoded, lie in memory or on a disk, and seem to fit in `limit` bytes
+    once decoded."""
     if limit <= 0 or not len(source) or not forked():
         return False
     if isinstance(source.store, Arrays | Pixels):
@@ -131,7 +134,8 @@ class _Decoding:
 
 
 def stackable(source: Source, augmentation: Augmentation, preprocessing: Preprocessing) -> bool:
-    """Whether whole batches can be made where the model is: pictures decoded and of its size, then shifted and mirrored."""
+    """Whether whole batches can be made where the model is: pictures decoded and of its size, then
+    shifted and mirrored."""
     if augmentation.crop not in ("none", "pad_crop") or augmentation.changes_colours:
         return False
     if preprocessing.resize:
@@ -191,7 +195,8 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """(epoch, example) of every row -> what is drawn for it: int64 (B, 4), as Stack.gather takes it."""
+    """(epoch, example) of every row -> what is drawn for it: int64 (B, 4), as Stack.gather takes
+    it."""
 
     augmentation: Augmentation
     preprocessing: Preprocessing
@@ -213,6 +218,7 @@ class Drawing:
 def gathered(
     stack: Stack, drawing: Drawing, steps: object, workers: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images, indices int64 (B,)) of every step, the images on the stack's device; one worker draws ahead, if allowed."""
+    """(images, indices int64 (B,)) of every step, the images on the stack's device; one worker
+    draws ahead, if allowed."""
     for draws in in_order(drawing, steps, min(workers, 1)):
         yield stack.gather(draws), draws[:, 0]

@@ -1,7 +1,8 @@
-"""libjpeg-turbo's TurboJPEG 3 interface, through ctypes: the library is found, and decodes a box of a JPEG.
+"""libjpeg-turbo's TurboJPEG 3 interface, through ctypes: the library is found, and decodes a box of
+a JPEG.
 
-It reports errors by return code, so plain ctypes is enough. The library comes from the system, from conda, or from the
-`turbojpeg` wheel (the extra `fast`).
+It reports errors by return code, so plain ctypes is enough. The library comes from the system, from
+conda, or from the `turbojpeg` wheel (the extra `fast`).
 """
 
 import ctypes
@@ -44,7 +45,8 @@ class ScalingFactor(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The first library that can decode a part: the system's or conda's, which are kept up to date, or the wheel's."""
+    """The first library that can decode a part: the system's or conda's, which are kept up to date,
+    or the wheel's."""
     for path in (*system_paths(), *wheel_paths()):
         try:
             candidate = ctypes.CDLL(path)
@@ -65,8 +67,8 @@ def decode(
     handle = library.tj3Init(TJINIT_DECOMPRESS)
     if not handle:
         return False
-    # A decoder serves one image and is never reused: libjpeg keeps the tables of the image before, and would decode a
-    # file that lacks its own with them.
+    # A decoder serves one image and is never reused: libjpeg keeps the tables of the image before,
+    # and would decode a file that lacks its own with them.
     steps = (
         (library.tj3Set, TJPARAM_STOPONWARNING, 1),
         (library.tj3Set, TJPARAM_SCANLIMIT, max_scans),
@@ -88,7 +90,8 @@ def decode(
 def system_paths() -> list[str]:
     """Where TurboJPEG usually lies.
 
-    A bare name is left to the dynamic loader: `ctypes.util.find_library` would start a compiler where nothing is found.
+    A bare name is left to the dynamic loader: `ctypes.util.find_library` would start a compiler
+    where nothing is found.
     """
     prefix = Path(sys.prefix)
     if sys.platform == "win32":  # never a bare name: Windows would look all along PATH
@@ -102,7 +105,8 @@ def system_paths() -> list[str]:
 
 
 def wheel_paths() -> list[str]:
-    """The library in the installed `turbojpeg` wheel, found by its list of files; the package is not imported."""
+    """The library in the installed `turbojpeg` wheel, found by its list of files; the package is
+    not imported."""
     try:
         files = importlib.metadata.files("turbojpeg") or []
     except importlib.metadata.PackageNotFoundError:

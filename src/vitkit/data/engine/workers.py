@@ -27,10 +27,15 @@ START = "fork" if sys.platform.startswith("linux") else "spawn"
 
 
 def in_order(build, steps, workers: int, pin: bool = False, size: int = 0) -> Iterator:
-    """build[step] for every step, in order, prepared by worker processes; an exception that build returns is raised.
+    """build[step] for every step, in order, prepared by worker processes.
 
-    Closing the iterator, or forgetting it, ends the workers. workers: 0 is none besides this one. pin: put tensors into
-    page-locked memory. size: bytes of the tensors of an item, if there are many. Raises WorkerDied when a worker is killed.
+    Closing the iterator, or forgetting it, ends the workers.
+
+    build: what has [step], and travels to workers; an exception that it returns is raised here.
+    workers: 0 is none besides this one.
+    pin: put tensors into page-locked memory.
+    size: bytes of the tensors of an item, if there are many.
+    Raises WorkerDied when a worker is killed.
     """
     if not workers:
         items = _in_this_process(build, steps, pin)
@@ -46,7 +51,8 @@ def in_order(build, steps, workers: int, pin: bool = False, size: int = 0) -> It
 
 
 def fits_shared_memory(workers: int, size: int) -> bool:
-    """Whether items of `size` bytes can travel through /dev/shm, which has often 64 MB in a container.
+    """Whether items of `size` bytes can travel through /dev/shm, which has often 64 MB in a
+    container.
 
     Beyond that a process dies of a bus error.
     """
@@ -79,7 +85,8 @@ def _pinned(item, pin: bool):
 
 
 def _through_pipes(build, steps, workers: int, pin: bool) -> Iterator:
-    """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat longer."""
+    """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat
+    longer."""
     with closing(_in_workers(_AsArrays(build), steps, workers, pin=False)) as items:
         for item in items:
             if isinstance(item, tuple):
@@ -117,11 +124,12 @@ def _in_workers(build, steps, workers: int, pin: bool) -> Iterator:
             worker.terminate()
         raise
 
-    # A worker is dead. PyTorch's signal handler raises RuntimeError for it too, maybe a moment later, wherever the main
-    # process is then: let it come here.
+    # A worker is dead. PyTorch's signal handler raises RuntimeError for it too, maybe a moment
+    # later, wherever the main process is then: let it come here.
     with suppress(RuntimeError):
         time.sleep(0.1)
-    # Let go of the loader, so that it ends its workers. The handler above would hold on to it, and so do cycles.
+    # Let go of the loader, so that it ends its workers. The handler above would hold on to it, and
+    # so do cycles.
     del items
     gc.collect()
     raise WorkerDied(
@@ -135,8 +143,8 @@ def _started(build, steps, workers: int, pin: bool) -> Iterator:
     with warnings.catch_warnings():
         # More workers than cores may be right if reading waits for a network.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        # Python 3.12 warns of every fork beside threads: theirs hold no lock that a worker, which computes on one thread
-        # of its own, would take.
+        # Python 3.12 warns of every fork beside threads: theirs hold no lock that a worker, which
+        # computes on one thread of its own, would take.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         loader = DataLoader(
             build,
@@ -158,10 +166,11 @@ def _unchanged(item):
 
 
 def _ignore_signals(parent: int, number: int) -> None:
-    """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run wants to save first.
+    """Leave signals to the main process: schedulers send them to everyone, SLURM twice, and the run
+    wants to save first.
 
-    SIGTERM ends a worker only when the main process sends it. A main process that ends, or is killed, takes its workers
-    along.
+    SIGTERM ends a worker only when the main process sends it. A main process that ends, or is
+    killed, takes its workers along.
     """
     for name in ("SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         if hasattr(signal, name):

@@ -14,8 +14,8 @@ from vitkit.data.formats.manifest import read_manifest
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.tables import Columns, Table
 
-# Each reads what a path, an address or a name stands for, or returns None if that is of another kind. The first that can
-# read it does: a folder of shards is no folder of images.
+# Each reads what a path, an address or a name stands for, or returns None if that is of another
+# kind. The first that can read it does: a folder of shards is no folder of images.
 FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_digits,
     read_hub,
@@ -27,7 +27,10 @@ SUFFIXES = (*manifest.SUFFIXES, *SHARDED)  # of files that are data sets
 
 
 def read_table(where: str, columns: Columns) -> Table:
-    """A data set of any kind, as a table. Raises ValueError, in one sentence, for what is not there or malformed."""
+    """A data set of any kind, as a table.
+
+    Raises ValueError, in one sentence, for what is not there or malformed.
+    """
     for read in FORMATS:
         table = read(where, columns)
         if table is not None:

@@ -1,4 +1,5 @@
-"""What parquet files and the hub's data sets share: columns of arrow tables, and the features that `datasets` describes."""
+"""What parquet files and the hub's data sets share: columns of arrow tables, and the features that
+`datasets` describes."""
 
 import numpy as np
 
@@ -6,7 +7,8 @@ from vitkit.data.targets import Lists
 
 
 def column_labels(column) -> np.ndarray | Lists | list:
-    """Labels of an arrow column, for `as_labels`: an array of numbers, Lists of numbers, or Python values."""
+    """Labels of an arrow column, for `as_labels`: an array of numbers, Lists of numbers, or Python
+    values."""
     import pyarrow as pa
 
     kind = column.type
@@ -48,7 +50,8 @@ def _integer_lists(column) -> Lists | list:
 
 
 def class_names(feature) -> tuple[str, ...] | None:
-    """Names of the classes, from how `datasets` describes a column of one class or of a list of them; None without any.
+    """Names of the classes, from how `datasets` describes a column of one class or of a list of
+    them; None without any.
 
     A list is described as {"feature": what it holds}, and was by older versions as [what it holds].
     """

@@ -1,4 +1,5 @@
-"""The 1,797 handwritten digits that come with scikit-learn: the data set of the first run, and of most tests."""
+"""The 1,797 handwritten digits that come with scikit-learn: the data set of the first run, and of
+most tests."""
 
 import numpy as np
 
@@ -9,7 +10,10 @@ from vitkit.data.tables import Columns, Table
 
 
 def read_digits(where: str, columns: Columns) -> Table | None:
-    """ "digits": 8 by 8 pixels, levels 0 to 16 made 0 to 255. A fifth, always the same, is the test part."""
+    """ "digits": 8 by 8 pixels, levels 0 to 16 made 0 to 255.
+
+    A fifth, always the same, is the test part.
+    """
     if where != "digits":
         return None
     from sklearn.datasets import load_digits

@@ -1,4 +1,5 @@
-"""Folders of images: the class of an image is the folder it lies in; without class folders the images are unlabelled."""
+"""Folders of images: the class of an image is the folder it lies in; without class folders the
+images are unlabelled."""
 
 import os
 from collections import Counter
@@ -20,7 +21,8 @@ HIDDEN = (".", "__MACOSX")  # how names begin that are no part of a data set
 
 
 def find_images(root: Path | str) -> tuple[list[str], Counter]:
-    """Every image below a folder, as sorted relative names with "/", and what was left out: kind -> how many.
+    """Every image below a folder, as sorted relative names with "/", and what was left out: kind ->
+    how many.
 
     Links are followed, each folder once. Raises ValueError for a folder that may not be read.
     """
@@ -32,7 +34,8 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     for folder, inner, files in os.walk(root, onerror=fail, followlinks=True):
-        # A link may lead back up, or to a folder that was visited: os.walk goes into what is left in `inner`.
+        # A link may lead back up, or to a folder that was visited: os.walk goes into what is left
+        # in `inner`.
         state = Path(folder).stat()
         if (state.st_dev, state.st_ino) in visited:
             inner.clear()
@@ -73,11 +76,14 @@ def folder_of_images(root: Path) -> str:
 
 
 def read_folder(where: str, columns: Columns) -> Table | None:
-    """A tree of class folders, or of train, val and test with class folders in each. Classes are named by their folders.
+    """A tree of class folders, or of train, val and test with class folders in each.
 
-    A tree of images without class folders, or one whose classes are not asked for, is unlabelled. Images that lie
-    elsewhere are counted in the notes. Returns None if this is no folder. Raises ValueError for a folder without images,
-    and for folders that are no part of the data set and stand beside those that are.
+    Classes are named by their folders.
+
+    A tree of images without class folders, or one whose classes are not asked for, is unlabelled.
+    Images that lie elsewhere are counted in the notes. Returns None if this is no folder. Raises
+    ValueError for a folder without images, and for folders that are no part of the data set and
+    stand beside those that are.
     """
     root = Path(where)
     if not root.is_dir():

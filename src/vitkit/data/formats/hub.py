@@ -1,4 +1,5 @@
-"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote: memory-mapped, random access."""
+"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote:
+memory-mapped, random access."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,14 +67,16 @@ class HubRows:
         return table, row - int(self.firsts[table])
 
     def _file(self, path: str, row: int) -> bytes:
-        """A file that a row names; only one of the hub's own downloads, as a table may name any file of this machine."""
+        """A file that a row names; only one of the hub's own downloads, as a table may name any
+        file of this machine."""
         from datasets import config
 
         file = Path(path).resolve()
         homes = [Path(home).resolve() for home in (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE)]
         if not any(file.is_relative_to(home) for home in homes):
             raise BadImage(
-                f"{self.name(row)} names the file {path}, outside of the hub's cache; it is not read"
+                f"{self.name(row)} names the file {path}, outside of the hub's cache; "
+                f"it is not read"
             )
         try:
             if file.stat().st_size > MAX_FILE:
@@ -84,10 +87,11 @@ class HubRows:
 
 
 def read_hub(where: str, columns: Columns) -> Table | None:
-    """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache; or a saved directory.
+    """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache;
+    or a saved directory.
 
-    Returns None for anything else. Raises ValueError if there is no such data set, the network is missing, or columns
-    cannot be found.
+    Returns None for anything else. Raises ValueError if there is no such data set, the network is
+    missing, or columns cannot be found.
     """
     if not where.startswith(PREFIX) and not any((Path(where) / name).is_file() for name in SAVED):
         return None

@@ -1,4 +1,5 @@
-"""Manifests: CSV, TSV or JSON lines, a row for each image: its path, its label, and maybe the split it belongs to."""
+"""Manifests: CSV, TSV or JSON lines, a row for each image: its path, its label, and maybe the split
+it belongs to."""
 
 import csv
 import json
@@ -16,14 +17,17 @@ from vitkit.data.stores import Files
 from vitkit.data.tables import PATH, Columns, Table, image_column, label_column, unlabelled
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
-# A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker than pathlib.
+# A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker
+# than pathlib.
 _NAME = r"[^./\\:\0][^/\\:\0]*"
 _PLAIN = re.compile(rf"{_NAME}(?:/{_NAME})*")
 
 
 def read_manifest(where: str, columns: Columns) -> Table | None:
-    """The table of a manifest. Paths in it start from its own folder, and may not leave it: a manifest is a file that
-    people pass on, and must not be able to name other files of the reader's.
+    """The table of a manifest.
+
+    Paths in it start from its own folder, and may not leave it: a manifest is a file that people
+    pass on, and must not be able to name other files of the reader's.
 
     Returns None if this is no manifest. Raises ValueError, with the row, for what is malformed.
     """
@@ -45,7 +49,8 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
 def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     """The table of a manifest's rows.
 
-    Of every row only path, label and split stay in memory: dictionaries of millions of rows would be gigabytes.
+    Of every row only path, label and split stay in memory: dictionaries of millions of rows would
+    be gigabytes.
     """
     first = next(rows, None)
     if first is None:

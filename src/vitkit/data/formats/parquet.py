@@ -20,7 +20,9 @@ from vitkit.system import remote
 
 @dataclass(frozen=True, eq=False)
 class ParquetRows:
-    """The image column of parquet files. Row groups that have been read stay in memory, within a bound.
+    """The image column of parquet files.
+
+    Row groups that have been read stay in memory, within a bound.
 
     Legend: G row groups of all files, F files.
     """
@@ -39,7 +41,10 @@ class ParquetRows:
     """Group -> its arrow array, the last used at the end."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged there."""
+        """The image's bytes.
+
+        Raises BadImage for a row that has none, or a file that is damaged there.
+        """
         group = int(self._groups_of(row))
         data = self._group(group)[row - int(self.starts[group])].as_py()
         if isinstance(data, dict):
@@ -62,7 +67,8 @@ class ParquetRows:
         return self._groups_of(rows), self._window
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Read what these rows need, if all of it fits in memory: processes forked from this one then share it."""
+        """Read what these rows need, if all of it fits in memory: processes forked from this one
+        then share it."""
         if self._window is None:
             for group in chunks.fetching(np.unique(self._groups_of(rows)), self.files):
                 self._group(int(group))
@@ -89,7 +95,10 @@ class ParquetRows:
         return chunks.cached(self.cache, group, self._load, self._window)
 
     def _load(self, group: int):
-        """The image column of a row group. Raises BadImage for a damaged file, OSError for an address that fails."""
+        """The image column of a row group.
+
+        Raises BadImage for a damaged file, OSError for an address that fails.
+        """
         import pyarrow as pa
 
         file, index = self.groups[group]
@@ -136,10 +145,12 @@ class _File(NamedTuple):
 
 
 def read_parquet(files: dict[str, str], columns: Columns) -> Table:
-    """The table of parquet files, given the part that each belongs to ("" for none). Only labels are read now.
+    """The table of parquet files, given the part that each belongs to ("" for none).
 
-    Class names come from the header that `datasets` leaves in the schema. Raises ValueError for what is missing,
-    malformed, or differs between files.
+    Only labels are read now.
+
+    Class names come from the header that `datasets` leaves in the schema. Raises ValueError for
+    what is missing, malformed, or differs between files.
     """
     # What the files say, which must be the same of all.
     opened = [_open(file, columns) for file in files]
@@ -194,7 +205,10 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
 
 
 def _open(file: str, columns: Columns) -> _File:
-    """Read all but the images. Raises ValueError for a file that is damaged or lacks columns, OSError for an address."""
+    """Read all but the images.
+
+    Raises ValueError for a file that is damaged or lacks columns, OSError for an address.
+    """
     import pyarrow as pa
 
     try:
@@ -230,7 +244,8 @@ def _open(file: str, columns: Columns) -> _File:
 
 
 def _size(group, image: str) -> int:
-    """Bytes of the image column in a row group, whose fields ("image.bytes") are columns of their own."""
+    """Bytes of the image column in a row group, whose fields ("image.bytes") are columns of their
+    own."""
     size = 0
     for i in range(group.num_columns):
         field = group.column(i)
@@ -241,7 +256,8 @@ def _size(group, image: str) -> int:
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict:
-    """The features that `datasets` describes in the schema: column -> description; {} if there are none to read."""
+    """The features that `datasets` describes in the schema: column -> description; {} if there are
+    none to read."""
     try:
         return dict(json.loads(metadata[b"huggingface"])["info"]["features"])
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -249,7 +265,10 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
 
 
 def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The image and the label column. Raises ValueError if they cannot be found, or hold something else."""
+    """The image and the label column.
+
+    Raises ValueError if they cannot be found, or hold something else.
+    """
     import pyarrow.types as types
 
     image_columns = [name for name in schema.names if holds(features.get(name), "Image")]

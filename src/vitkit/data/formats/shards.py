@@ -1,4 +1,5 @@
-"""Files that are a data set alone or together, on this machine or by address: parquet files and tar shards."""
+"""Files that are a data set alone or together, on this machine or by address: parquet files and tar
+shards."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,8 @@ SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
 
 
 def read_shards(where: str, columns: Columns) -> Table | None:
-    """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an address of any of these.
+    """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an
+    address of any of these.
 
     Returns None if it is none of them. Raises ValueError for files that are no one data set.
     """
@@ -44,7 +46,8 @@ def named_beside(where: str) -> list[str]:
 
 
 def _families_in(folder: Path) -> dict[str, dict[str, str]]:
-    """The data sets of several files in a folder, as `families` has them; {} if there is no such folder."""
+    """The data sets of several files in a folder, as `families` has them; {} if there is no such
+    folder."""
     if not folder.is_dir():
         return {}
     return families(str(file) for file in _files_in(folder))
@@ -72,7 +75,10 @@ def _read_folder(path: Path, columns: Columns) -> Table | None:
 
 
 def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
-    """These files of a folder. Others of their kind are noted; class folders are refused, as they may be what is meant."""
+    """These files of a folder.
+
+    Others of their kind are noted; class folders are refused, as they may be what is meant.
+    """
     inner = folder_of_images(folder)
     if inner:
         raise ValueError(

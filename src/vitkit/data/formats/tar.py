@@ -1,9 +1,11 @@
-"""Tar shards in the webdataset convention: what belongs to one example is named alike up to the first dot.
+"""Tar shards in the webdataset convention: what belongs to one example is named alike up to the
+first dot.
 
-"n0153/0001.jpg" is an image and "n0153/0001.cls" its class (a number, or a name); a "json" member may hold it instead.
-A shard is read through once, for an index of where its images begin, which is kept in the cache directory; from then on
-every image is read on its own, in any order. Nothing is ever unpacked, so a member's name is only a name; links, devices
-and sparse members are no images. Names of numbered classes are the lines of a file "classes.txt" beside the shards.
+"n0153/0001.jpg" is an image and "n0153/0001.cls" its class (a number, or a name); a "json" member
+may hold it instead. A shard is read through once, for an index of where its images begin, which is
+kept in the cache directory; from then on every image is read on its own, in any order. Nothing is
+ever unpacked, so a member's name is only a name; links, devices and sparse members are no images.
+Names of numbered classes are the lines of a file "classes.txt" beside the shards.
 """
 
 import json
@@ -33,7 +35,9 @@ RANGE = 32 << 20  # bytes of a remote shard that are fetched at once
 
 @dataclass(frozen=True, eq=False)
 class TarMembers:
-    """Images in tar shards, by where they begin. Local ones are read one at a time, remote ones RANGE bytes at once.
+    """Images in tar shards, by where they begin.
+
+    Local ones are read one at a time, remote ones RANGE bytes at once.
 
     Legend: N images.
     """
@@ -50,7 +54,10 @@ class TarMembers:
     """Range of a remote shard -> where its first image begins, and the bytes from there."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes. Raises BadImage if the shard is shorter than it was, OSError if it cannot be read."""
+        """The image's bytes.
+
+        Raises BadImage if the shard is shorter than it was, OSError if it cannot be read.
+        """
         path = self.files[self.file[row]]
         start = int(self.offsets[row])
         size = int(self.sizes[row])
@@ -131,8 +138,8 @@ class TarMembers:
 def read_tars(files: dict[str, str], columns: Columns) -> Table:
     """The table of tar shards, given the part that each belongs to ("" for none).
 
-    `columns` name the extensions of image and label ("png", "cls"), or the label's field in "json". Raises ValueError for
-    what is damaged or compressed, and if only some examples have a label.
+    `columns` name the extensions of image and label ("png", "cls"), or the label's field in "json".
+    Raises ValueError for what is damaged or compressed, and if only some examples have a label.
     """
     # Index the shards that were not indexed before; the index is written to the cache.
     shards = list(files)
@@ -193,7 +200,10 @@ def _labels(texts: list[str], store: TarMembers, columns: Columns) -> Labels:
 
 
 def _unlabelled(shard: str, columns: Columns) -> str:
-    """The note on shards without labels. Raises ValueError if the user asked for a kind of target."""
+    """The note on shards without labels.
+
+    Raises ValueError if the user asked for a kind of target.
+    """
     note = (
         f"{shard} is unlabelled: no example has a .cls member or a label in .json; if an extension "
         f"or a field of .json holds it, say which with --data.columns.label"

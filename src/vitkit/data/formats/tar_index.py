@@ -1,4 +1,7 @@
-"""The index of a tar shard: where its images begin, and their labels. It is made once, and kept in the cache directory."""
+"""The index of a tar shard: where its images begin, and their labels.
+
+It is made once, and kept in the cache directory.
+"""
 
 import hashlib
 import json
@@ -42,7 +45,10 @@ class Index(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IndexBuilder:
-    """Number of a shard -> None, its index being written to the cache, or a ValueError or OSError. Works in a worker."""
+    """Number of a shard -> None, its index being written to the cache, or a ValueError or OSError.
+
+    Works in a worker.
+    """
 
     files: list[str]
     columns: Columns
@@ -60,7 +66,8 @@ class IndexBuilder:
 
         try:
             with safe_open(self._path(i), "numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
+                stored = file.keys()
+                arrays = {name: file.get_tensor(name) for name in stored}
                 left_out = Counter(json.loads(file.metadata()["left_out"]))
         except (FileNotFoundError, SafetensorError, KeyError, ValueError):
             return None
@@ -180,7 +187,8 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
 def _check_end(opened, offset: int) -> None:
     """Raises tarfile.ReadError unless zeros follow, as many as end a tar file.
 
-    tarfile takes damage for the end, and so it does a hole that a download left, and the end of the first of two files.
+    tarfile takes damage for the end, and so it does a hole that a download left, and the end of the
+    first of two files.
     """
     opened.seek(offset)
     tail = opened.read(TAIL + 1)
@@ -191,7 +199,10 @@ def _check_end(opened, offset: int) -> None:
 
 
 def _image_extension(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
-    """The extension of an example's image; None if there is none. Raises ValueError if there are several."""
+    """The extension of an example's image; None if there is none.
+
+    Raises ValueError if there are several.
+    """
     if columns.image is not None:
         extensions = [extension for extension in members if extension == columns.image]
     else:
@@ -205,7 +216,10 @@ def _image_extension(members: dict[str, _Member], columns: Columns, where: str) 
 
 
 def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
-    """The label: text, or what json holds; None if there is none. Raises ValueError for anything else."""
+    """The label: text, or what json holds; None if there is none.
+
+    Raises ValueError for anything else.
+    """
     if columns.target == "none":
         return None
     extension = columns.label or "cls"
