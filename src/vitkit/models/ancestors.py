@@ -1,10 +1,10 @@
 """What was tried before the paper: attention in the place of a ResNet's 3 x 3 convolutions.
 
-Nothing of the Vision Transformer is here. Both mixers take (B, C, h, w) to (B, C, h', w'), each side
-halved, rounded up, if the stride is 2.
+Nothing of the Vision Transformer is here. Both mixers take (B, C, h, w) to (B, C, h', w'); with a
+stride of 2 each side is halved, rounded up.
 
-Legend: B batch, C channels, H heads, E width of a head, (h, w) sides of the feature map, N = h·w its
-positions, W side of the window.
+Legend: B batch, C channels, H heads, E width of a head, (h, w) sides of the feature map, N = h·w
+its positions, W side of the window.
 """
 
 import torch

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
-"""Positions that act within attention: q and k, each (B, H, T, E) -> q and k with positions in them,
-and a bias to add to their logits, (B, H, T, T), or None."""
+"""Positions that act within attention: q and k, (B, H, T, E) each -> q and k with positions in
+them, and a bias to add to their logits, (B, H, T, T), or None."""
 
 
 class Attention(nn.Module):

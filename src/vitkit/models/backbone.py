@@ -1,47 +1,20 @@
-"""What a ResNet is, as frozen values: alone as a classifier (BiT), or below a Transformer as a
-hybrid's stem (Section 3.1)."""
+"""Every setting of a ResNet as frozen values: `Backbone` is its convolutions, below a hybrid's
+Transformer (Section 3.1) or in a `ResNetConfig`, a classifier of its own (BiT).
+
+What configurations share is here too: `Grid`, and the check of their choices.
+"""
 
 from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import ClassVar, Literal, Union, get_args, get_origin
 
 Grid = tuple[int, int]
-
-
-def check_choices(config: object) -> None:
-    """Raise ValueError where a field typed as a Literal, or None, holds something else."""
-    for field in fields(config):
-        types = (field.type,)
-        if get_origin(field.type) in (Union, UnionType):
-            types = get_args(field.type)
-        choices = []
-        for kind in types:
-            if get_origin(kind) is Literal:
-                choices += get_args(kind)
-        if NoneType in types:
-            choices.append(None)
-        value = getattr(config, field.name)
-        if any(isinstance(choice, str) for choice in choices) and value not in choices:
-            known = ", ".join(choice for choice in choices if choice is not None)
-            raise ValueError(f"{field.name} is {value!r}; it is one of {known}")
-
-
-def backbone_from(value: object) -> "Backbone":
-    """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for neither."""
-    if isinstance(value, dict):
-        known = {field.name for field in fields(Backbone)}
-        unknown = sorted(map(repr, value.keys() - known))
-        if unknown:
-            raise ValueError(f"a Backbone has no setting {', '.join(unknown)}")
-        value = Backbone(**value)
-    if not isinstance(value, Backbone):
-        raise ValueError(f"{value!r} is no Backbone, nor its settings")
-    return value
+"""(height, width), of an image in pixels, or of what lies over it in patches or positions."""
 
 
 # How each origin of weights pads and standardises; they differ by more than rounding. The published
-# BiT has two official implementations: its own surrounds the max-pooling by zeros, which win where
-# the rest is negative, big_vision's by nothing.
+# BiT has two official implementations: its own surrounds the max-pooling by zeros, which win over
+# what is negative; big_vision's surrounds it by nothing.
 DIALECTS = {
     "google": {
         "norm_eps": 1e-6,
@@ -79,7 +52,8 @@ DIALECTS = {
         "pool": "zeros",
     },
 }
-UNITS = {  # residual units a stage, by the number of layers in the name
+# Residual units of each stage, by the number of layers in a ResNet's name.
+UNITS = {
     26: (2, 2, 2, 2),
     50: (3, 4, 6, 3),
     101: (3, 4, 23, 3),
@@ -88,14 +62,35 @@ UNITS = {  # residual units a stage, by the number of layers in the name
 }
 
 
+def check_choices(config: object) -> None:
+    """Raise ValueError if a field whose type is a Literal of names holds anything else.
+
+    None is allowed if the type says so.
+    """
+    for field in fields(config):
+        # The members of "A | B", or the one type that it is
+        types = (field.type,)
+        if get_origin(field.type) in (Union, UnionType):
+            types = get_args(field.type)
+
+        names = []
+        for member in types:
+            if get_origin(member) is Literal:
+                names += get_args(member)
+        value = getattr(config, field.name)
+        allowed = value in names or (value is None and NoneType in types)
+        if names and not allowed:
+            raise ValueError(f"{field.name} is {value!r}; it is one of {', '.join(names)}")
+
+
 @dataclass(frozen=True)
 class Backbone:
     """The convolutions of a ResNet, alone or below a hybrid's Transformer. The defaults are R50x1
     as in the official hybrids."""
 
     units: tuple[int, ...] = (3, 4, 6, 3)
-    """Residual units of each stage; every stage but the first halves the sides, none at all leaves
-    the root."""
+    """Residual units of each stage; every stage but the first halves the sides. Without stages only
+    the root is there."""
     width: float = 1.0
     """Factor of every stage's channels, x1 to x4 in BiT's names; the root has 64 times this."""
     order: Literal["post", "pre"] = "post"
@@ -104,37 +99,37 @@ class Backbone:
     norm: Literal["group", "batch"] = "group"
     """GroupNorm with 32 groups (BiT), or BatchNorm (the plain ResNet)."""
     norm_eps: float = 1e-6
-    """Of every one of them."""
+    """Eps of every norm."""
     standardise: Literal["std", "variance", "none"] = "std"
     """How a kernel is divided by its spread: by std + eps (Google), by sqrt(variance + eps) (BiT,
     timm), or not at all."""
     weight_eps: float = 1e-5
-    """That eps."""
+    """Eps of the standardisation."""
     padding: Literal["same", "even"] = "same"
-    """Of convolutions: TensorFlow's SAME, which pads more at the end where the sides are even, or
-    the same on both sides."""
+    """Of convolutions: TensorFlow's SAME, which pads an even side more at its end, or as much on
+    both sides."""
     pool: Literal["same", "zeros", "even"] = "same"
     """Border of the max-pooling: SAME, one zero on every side (BiT), or nothing, one on every side
     (torchvision)."""
     mixer: Literal["conv", "axial", "local", "augmented"] = "conv"
-    """What mixes the feature map in a unit: a 3 x 3 convolution, attention along rows, then columns
-    (App. D.6), attention to the 7 x 7 around, or a convolution with attention to everything beside
-    it, from the second stage on."""
+    """What mixes the positions of the feature map in a unit: a 3 x 3 convolution; attention along
+    rows, then columns (App. D.6); attention to the 7 x 7 around; or, from the second stage on, a
+    convolution for some channels and attention to everything for the others."""
 
     def __post_init__(self):
-        object.__setattr__(self, "units", tuple(self.units))
+        object.__setattr__(self, "units", tuple(self.units))  # JSON has lists
         check_choices(self)
         if any(not isinstance(count, int) or count < 1 for count in self.units):
             raise ValueError(f"units is {self.units}; every stage has at least one residual unit")
+        root = f"a width of {self.width} makes {self.channels} channels in the root"
         if self.norm == "group" and (self.channels < 32 or self.channels % 32):
             raise ValueError(
-                f"a width of {self.width} makes {self.channels} channels in the root, which GroupNorm cannot split among "
-                "32 groups; choose a multiple of 0.5"
+                f"{root}, which GroupNorm cannot split among 32 groups; choose a multiple of 0.5"
             )
         if self.mixer != "conv" and self.channels % 64:
             raise ValueError(
-                f"a width of {self.width} makes {self.channels} channels in the root, which {self.mixer} attention cannot split "
-                "among its heads; choose a whole number"
+                f"{root}, which {self.mixer} attention cannot split among its heads; choose a "
+                "whole number"
             )
         for name in ("norm_eps", "weight_eps", "width"):
             if not getattr(self, name) > 0:
@@ -142,36 +137,43 @@ class Backbone:
 
     @property
     def channels(self) -> int:
-        """Of the root, and inside the first stage's units."""
+        """Channels of the root, and of the bottlenecks of the first stage's units."""
         return int(64 * self.width)
 
     @property
     def features(self) -> int:
         """Channels of the last feature map."""
-        return self.channels * 4 * 2 ** (len(self.units) - 1) if self.units else self.channels
+        if not self.units:
+            return self.channels
+        return 4 * self.channels * 2 ** (len(self.units) - 1)
 
     @property
     def stride(self) -> int:
-        """Pixels of the image, along a side, for one place of the last feature map."""
+        """Pixels along a side of the image to one position of the last feature map."""
+        # 2 by the root's convolution, 2 by its pooling, 2 by every stage but the first
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     def mixes(self, stage: int) -> str:
-        """What mixes the feature map of a stage, from 0: attention to all of it is too dear for the
-        first (Bello et al.)."""
+        """What mixes the feature map of this stage, counted from 0.
+
+        Attention to all of the first stage's large map would cost too much (Bello et al.).
+        """
         if self.mixer == "augmented" and stage == 0:
             return "conv"
         return self.mixer
 
     def sides(self, image: Grid) -> list[Grid]:
         """(h, w) after the root's convolution, after its pooling, and after every stage: each half
-        of the last, rounded up."""
+        of the one before, rounded up, but for the first stage's, which is the same."""
         convolved = halved(image)
         pooled = halved(convolved)
-        sizes = [convolved, pooled]
+        grids = [convolved, pooled]
         for stage in range(len(self.units)):
-            before = sizes[-1]
-            sizes.append(halved(before) if stage else before)
-        return sizes
+            grid = grids[-1]
+            if stage > 0:
+                grid = halved(grid)
+            grids.append(grid)
+        return grids
 
 
 def halved(grid: Grid) -> Grid:
@@ -181,7 +183,7 @@ def halved(grid: Grid) -> Grid:
 
 @dataclass(frozen=True)
 class ResNetConfig:
-    """A ResNet as a classifier: the convolutions, and what stands around them."""
+    """Everything that decides a ResNet's shape and arithmetic. The defaults are R50x1."""
 
     kind: ClassVar[str] = "resnet"
     """What this configuration is called where only its values are kept."""
@@ -191,26 +193,33 @@ class ResNetConfig:
     backbone: Backbone = Backbone()
     """The convolutions."""
     image: tuple[int, int] = (224, 224)
-    """Height and width that positions of an attention mixer are made for; any size from one last
-    place on can be used."""
+    """Height and width that the positions of an attention mixer are made for; others resample
+    them."""
     channels: int = 3
     """C, channels of the image."""
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
     pool: Literal["gap", "none"] = "gap"
-    """What the head reads: the mean of the last feature map, or every place of it."""
+    """What the head reads: the mean of the last feature map, or every position of it, each with an
+    answer of its own."""
     head_bias: float = 0.0
     """First value of the head's bias."""
 
     def __post_init__(self):
-        image = (self.image, self.image) if isinstance(self.image, int) else tuple(self.image)
-        object.__setattr__(self, "image", image)
+        # What JSON has, or one number for a square image
+        image = self.image
+        if isinstance(image, int):
+            image = (image, image)
+        object.__setattr__(self, "image", tuple(image))
         object.__setattr__(self, "backbone", backbone_from(self.backbone))
         check_choices(self)
-        if len(image) != 2 or min(image) < 1 or self.channels < 1 or self.classes < 0:
+        sizes_are_possible = len(self.image) == 2 and min(self.image) >= 1 and self.channels >= 1
+        if not sizes_are_possible or self.classes < 0:
+            sides = " x ".join(map(str, self.image))
             raise ValueError(
-                f"an image of {' x '.join(map(str, image))} pixels with {self.channels} channels and {self.classes} classes "
-                "is no image classifier; sides and channels are at least 1, classes 0 or more"
+                f"an image of {sides} pixels with {self.channels} channels and {self.classes} "
+                "classes is no image classifier; sides and channels are at least 1, classes 0 or "
+                "more"
             )
 
     @property
@@ -229,14 +238,29 @@ class ResNetConfig:
         return self.pool != "none"
 
     def fitting(self, image: Grid) -> Grid:
-        """The size of images that comes nearest to `image` and is not above it: any will do."""
+        """The largest size of images that is not above `image`: as any size will do, itself."""
         return tuple(image)
 
     def resized(self, image: Grid, method: str | None = None) -> "ResNetConfig":
-        """The same model for images of this (height, width); there is nothing to resample by a
-        method."""
+        """The same model for images of this (height, width).
+
+        `method` is there to match ViTConfig: positions here are always resampled as Google does.
+        """
         return replace(self, image=tuple(image))
 
     def with_head(self, classes: int) -> "ResNetConfig":
         """The same model with a new head of so many classes; 0 is none."""
         return replace(self, classes=classes, head_bias=0.0)
+
+
+def backbone_from(value: object) -> Backbone:
+    """A Backbone as it is, or from the dict that JSON has of it. Raises ValueError for neither."""
+    if isinstance(value, dict):
+        known = {field.name for field in fields(Backbone)}
+        unknown = sorted(map(repr, value.keys() - known))
+        if unknown:
+            raise ValueError(f"a Backbone has no setting {', '.join(unknown)}")
+        value = Backbone(**value)
+    if not isinstance(value, Backbone):
+        raise ValueError(f"{value!r} is no Backbone, nor its settings")
+    return value

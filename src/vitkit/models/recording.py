@@ -1,4 +1,8 @@
-"""What happens inside a model: states and attention weights, without changing what it computes."""
+"""What happens inside a model: `recording` shows its states and attention weights, by hooks,
+without changing what it computes.
+
+Legend: B batch, C channels, T tokens, D width, H heads, (h, w) the grid or a feature map.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,63 +16,65 @@ from vitkit.models.attention import ScaledDotProduct, attention_weights, logit_b
 
 @dataclass
 class Recording:
-    """The last forward pass through a model."""
+    """What was seen of the last forward pass through a model: read `states` and `attention`."""
 
     embedding: Tensor | None = None
     """What the first block gets: tokens with their positions (B, T, D), or a ResNet's maps."""
     features: Tensor | None = None
-    """What the head reads, (B, D); None if the pass did not come to the head."""
-    states_of: dict[int, Tensor] = field(default_factory=dict)
+    """What the head reads, (B, D); None if the pass ended before the head, as `encode` does."""
+    state_by_block: dict[int, Tensor] = field(default_factory=dict)
     """By the block's number."""
-    weights_of: dict[int, Tensor] = field(default_factory=dict)
+    weights_by_layer: dict[int, Tensor] = field(default_factory=dict)
     """By the attention layer's number."""
 
     @property
     def states(self) -> list[Tensor]:
         """What each block gives, for every token: (B, T, D), or a ResNet's maps (B, C, h, w)."""
-        return [self.states_of[i] for i in sorted(self.states_of)]
+        return [self.state_by_block[i] for i in sorted(self.state_by_block)]
 
     @property
     def attention(self) -> list[Tensor]:
         """The weights of each attention layer before dropout, (B, H, T, T).
 
-        Rows sum to one, but for a query that a mask lets look at nothing; token 0 is the class token.
-        A MAP head's (B, H, 1, T) comes last. Axial attention has two a layer, (B·h, H, w, w) for the
-        rows, then (B·w, H, h, h) for the columns. The local attention of an ancestor has none."""
-        return [self.weights_of[i] for i in sorted(self.weights_of)]
+        Rows sum to one; those of a query that a mask lets look at nothing are zeros. A MAP head's,
+        (B, H, 1, T), come last. Axial attention has two a layer: (B·h, H, w, w) for the rows, then
+        (B·w, H, h, h) for the columns. Local attention (ancestors.py) has none.
+        """
+        return [self.weights_by_layer[i] for i in sorted(self.weights_by_layer)]
 
 
 @contextmanager
 def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
-    """See every block's states, and with `attention` every layer's weights, of the last pass.
+    """See the states of every block, and with `attention` the weights of every layer, of the last
+    pass.
 
         with recording(model) as record:
             model(images)
         record.attention[3]            # fourth block: (B, H, T, T)
         record.states[-1]              # last block, every token: (B, T, D)
 
-    The model's outputs are those without a recording, and nothing of it is changed: there are hooks
-    while the context is open. If the last block answers for the class token alone, it is run once
-    more to show all tokens; in training with dropout that is another draw. A compiled model runs
-    eagerly meanwhile, so that its outputs may differ in the last digit.
+    The model's outputs stay the same, and its hooks are removed when the context closes. If the
+    last block computes the class token alone, it is run once more to show all tokens; in training
+    with dropout that is another draw. A compiled model runs eagerly meanwhile, so that its outputs
+    may differ in the last digit.
 
-    Raises ValueError for a model that is not vitkit's, and for one that recomputes its blocks in the
-    backward pass; RuntimeError when no forward pass ran inside.
+    Raises ValueError for a model that is not vitkit's, and for one that recomputes its blocks in
+    the backward pass; RuntimeError if no forward pass ran inside.
     """
     check_recordable(model)
     record = Recording()
-    blocks = list(model.blocks)
-    layers = [module for module in model.modules() if isinstance(module, ScaledDotProduct)]
+    layers = []
+    if attention:
+        layers = [module for module in model.modules() if isinstance(module, ScaledDotProduct)]
     hooks = []
     try:
-        hooks.append(blocks[0].register_forward_pre_hook(reads_embedding(record)))
-        for i, block in enumerate(blocks):
-            hooks.append(block.register_forward_hook(reads_state(record, i), with_kwargs=True))
-        hooks.append(model.head.register_forward_pre_hook(reads_features(record)))
-        if attention:
-            for i, layer in enumerate(layers):
-                hooks.append(layer.register_forward_hook(reads_weights(record, i)))
-        with torch.compiler.set_stance("force_eager"):
+        hooks.append(model.blocks[0].register_forward_pre_hook(embedding_hook(record)))
+        for i, block in enumerate(model.blocks):
+            hooks.append(block.register_forward_hook(state_hook(record, i), with_kwargs=True))
+        for i, layer in enumerate(layers):
+            hooks.append(layer.register_forward_hook(weights_hook(record, i)))
+        hooks.append(model.head.register_forward_pre_hook(features_hook(record)))
+        with torch.compiler.set_stance("force_eager"):  # compiled code calls no hooks
             yield record
         if record.embedding is None:
             raise RuntimeError(
@@ -81,6 +87,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
 
 def check_recordable(model: nn.Module) -> None:
     """Raise ValueError for a model whose inside cannot be seen."""
+    # By its attributes, so that a compiled model, which passes them on, is one too.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:
         raise ValueError(
@@ -93,8 +100,8 @@ def check_recordable(model: nn.Module) -> None:
         )
 
 
-def reads_embedding(record: Recording) -> Callable:
-    """A hook before the first block, where a new pass begins."""
+def embedding_hook(record: Recording) -> Callable:
+    """Before the first block, where a new pass begins: what the block gets."""
 
     def hook(block: nn.Module, inputs: tuple) -> None:
         record.embedding = inputs[0]
@@ -103,8 +110,8 @@ def reads_embedding(record: Recording) -> Callable:
     return hook
 
 
-def reads_features(record: Recording) -> Callable:
-    """A hook before the head."""
+def features_hook(record: Recording) -> Callable:
+    """Before the head: what it reads."""
 
     def hook(head: nn.Module, inputs: tuple) -> None:
         record.features = inputs[0]
@@ -112,30 +119,32 @@ def reads_features(record: Recording) -> Callable:
     return hook
 
 
-def reads_state(record: Recording, number: int) -> Callable:
-    """A hook after a block."""
+def state_hook(record: Recording, number: int) -> Callable:
+    """After a block: the states of all tokens."""
 
-    def hook(block: nn.Module, inputs: tuple, settings: dict, output: Tensor) -> None:
-        if settings.get("queries") is None:
-            record.states_of[number] = output
+    def hook(block: nn.Module, inputs: tuple, arguments: dict, output: Tensor) -> None:
+        if arguments.get("queries") is None:
+            record.state_by_block[number] = output
             return
-        # It answered for some tokens: run it for all. `forward` is called by itself, so that this
-        # hook is not; those of the layers in it are, and record the weights of all queries.
-        for_all = settings | {"queries": None}
-        with torch.random.fork_rng():
-            record.states_of[number] = block.forward(*inputs, **for_all)
+        # It computed some of the tokens, so run it once more for all. This is `block.forward`, not
+        # `block`, which would call this hook again. The hooks of the layers within are called, and
+        # record the weights of all queries.
+        arguments = arguments | {"queries": None}
+        with torch.random.fork_rng():  # the model's next random numbers stay what they were
+            record.state_by_block[number] = block.forward(*inputs, **arguments)
 
     return hook
 
 
-def reads_weights(record: Recording, number: int) -> Callable:
-    """A hook after softmax(q kᵀ / √E) v, which computes the weights from its inputs."""
+def weights_hook(record: Recording, number: int) -> Callable:
+    """After softmax(q kᵀ / √E) v: the weights, computed from its inputs, as a fused kernel does not
+    give them."""
 
     def hook(layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
         q, k, _, position_bias, mask, queries = six_inputs(inputs)
-        if queries is None:
+        if queries is None:  # otherwise state_hook runs the block again
             bias = logit_bias(position_bias, mask, q.dtype)
-            record.weights_of[number] = attention_weights(q, k, bias)
+            record.weights_by_layer[number] = attention_weights(q, k, bias)
 
     return hook
 

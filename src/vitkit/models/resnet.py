@@ -43,8 +43,8 @@ class Root(nn.Module):
             self.norm = normalise(config.channels, config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, root's channels, H/4, W/4), rounded up."""
-        x = self.conv(images)  # (B, root's channels, H/2, W/2)
+        """(B, C, H, W) -> (B, channels of the root, H/4, W/4), rounded up."""
+        x = self.conv(images)  # (B, channels, H/2, W/2)
         if self.norm is not None:
             x = F.relu(self.norm(x), inplace=True)
         return self.max_pool(x)
@@ -148,7 +148,7 @@ class Unit(nn.Module):
         return x + self.conv3(y)  # (B, 4·inner, h', w')
 
     def init_weights(self) -> None:
-        """A v1 unit starts as its shortcut alone, as in the official code; BiT's v2 units do not."""
+        """A v1 unit starts as its shortcut, as in the official code; BiT's v2 units do not."""
         if not self.pre:
             nn.init.zeros_(self.norm3.weight)
 
@@ -209,8 +209,8 @@ class ResNetStem(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images to class logits, with the methods of a VisionTransformer: `embed`, `encode`, `features`
-    and `head`.
+    """Images to class logits, with the methods of a VisionTransformer: `embed`, `encode`,
+    `features` and `head`.
 
     Build one with `create()`: the constructor only gives the parameters their shapes.
     """
@@ -251,13 +251,13 @@ class ResNet(nn.Module):
         return self.feature_map(images).flatten(2).mT
 
     def embed(self, images: Tensor) -> Tensor:
-        """The root: (B, C, H, W) normalised images -> (B, root's channels, H/4, W/4), rounded up."""
+        """The root: (B, C, H, W) normalised images -> (B, channels, H/4, W/4), rounded up."""
         check_images(images, self.config.channels)
         return self.root(images)
 
     def feature_map(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, h, w)."""
-        x = self.embed(images)  # (B, root's channels, H/4, W/4)
+        x = self.embed(images)  # (B, channels, H/4, W/4)
         for block in self.blocks:
             if self.recompute and self.training:
                 x = checkpoint(block, x, use_reentrant=False)
