@@ -1,4 +1,4 @@
-"""Looking: (model, images) -> arrays -> pictures and pages."""
+"""Looking at models and results: comparisons of two models, figures, HTML pages, contact sheets."""
 
 from vitkit.inspection.compare import Comparison, compare
 from vitkit.inspection.sheet import contact_sheet

@@ -1,4 +1,7 @@
-"""Do two models compute the same? Layer by layer, on images: how users check a conversion, ours or their own."""
+"""Do two models compute the same? Layer by layer, on images.
+
+That is how users check a conversion, ours or their own.
+"""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -12,57 +15,70 @@ from vitkit.weights import Classifier
 
 
 class Layer(NamedTuple):
-    """One place in both models."""
+    """How much a layer of one model differs from the same layer of another, over all images."""
 
     name: str
+    """"embedding", "block 0", ..., "features" or "logits"."""
     largest: float
-    """Largest difference of any number, over all images."""
+    """The largest difference between two numbers."""
     scale: float
-    """Largest number of the first model's there."""
+    """The largest number of the first model's, to judge the difference by."""
 
 
 class Comparison(NamedTuple):
-    """What two models have in common on some images."""
+    """How far two models agree on some images."""
 
     images: int
+    """How many there were."""
     layers: tuple[Layer, ...]
-    """Embedding, blocks, features and logits, as far as both models have them in the same shape."""
+    """In order, those that both models have in the same shape."""
     same_top: int
-    """Images that both give the same likeliest class."""
+    """How many images have the same likeliest class in both."""
 
 
 def compare(
     first: Classifier, second: Classifier, pictures: Iterable[Picture], batch: int = 16
 ) -> Comparison:
-    """Both models on every picture, each through its own preprocessing; classes meet by name.
+    """Run both models on every picture, each with its own preprocessing, `batch` at a time.
 
-    Raises ValueError when there is no picture, and for a model that answers for every token.
+    Classes are compared by name, as each model may have them in its own order. Raises ValueError if
+    there is no picture, and for a model that gives an answer for every token.
     """
     for classifier in (first, second):
         if classifier.labels and not classifier.model.config.pools:
             raise ValueError(
-                'a model gives an answer for every token (its pool is "none"), and here an image has one'
+                'a model gives an answer for every token (its pool is "none"), and here an image '
+                "has one"
             )
-    pictures = iter(pictures)
     layers: dict[str, Layer] = {}
     images = 0
     same_top = 0
+    pictures = iter(pictures)
     while chunk := list(islice(pictures, batch)):
-        states = states_of(first, chunk)
-        others = states_of(second, chunk)
-        for name, state in states.items():
-            if name in others and others[name].shape == state.shape:
-                layers[name] = _larger(layers.get(name), _difference(name, state, others[name]))
+        first_states = states_of(first, chunk)
+        second_states = states_of(second, chunk)
+
+        # The largest difference in every layer so far
+        for name, state in first_states.items():
+            other = second_states.get(name)
+            if other is not None and other.shape == state.shape:
+                layer = _difference(name, state, other)
+                layers[name] = _maximum(layer, layers.get(name, layer))
+
+        # The classes
         images += len(chunk)
         if first.labels and second.labels:
-            same_top += _same_classes(first, states["logits"], second, others["logits"])
+            first_classes = _likeliest(first, first_states["logits"])
+            second_classes = _likeliest(second, second_states["logits"])
+            pairs = zip(first_classes, second_classes, strict=True)
+            same_top += sum(class_ == other for class_, other in pairs)
     if not images:
         raise ValueError("there is no image to compare the models on")
     return Comparison(images, tuple(layers.values()), same_top)
 
 
 def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
-    """What a model computes for pictures on the CPU, in order: "embedding", "block 0", ..., "features", "logits"."""
+    """What a model computes for pictures, by layer and in order, float32 on the CPU."""
     images = classifier.batch(pictures)
     with recording(classifier.model, attention=False) as record:
         logits = classifier.logits(images)
@@ -75,19 +91,19 @@ def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tens
 
 
 def _difference(name: str, state: Tensor, other: Tensor) -> Layer:
-    largest = float((state - other).abs().max())
-    return Layer(name, largest, float(state.abs().max()))
+    """How two tensors of the same shape differ."""
+    difference = (state - other).abs().max()
+    scale = state.abs().max()
+    return Layer(name, float(difference), float(scale))
 
 
-def _larger(before: Layer | None, layer: Layer) -> Layer:
-    """The larger numbers of two measurements of a layer."""
-    if before is None:
-        return layer
-    return Layer(layer.name, max(before.largest, layer.largest), max(before.scale, layer.scale))
+def _maximum(layer: Layer, other: Layer) -> Layer:
+    """One measurement of two, of other images each."""
+    largest = max(layer.largest, other.largest)
+    scale = max(layer.scale, other.scale)
+    return Layer(layer.name, largest, scale)
 
 
-def _same_classes(first: Classifier, logits: Tensor, second: Classifier, others: Tensor) -> int:
-    """For how many images (B, K) and (B, K') name the same class."""
-    names = [first.labels[k] for k in logits.argmax(-1).tolist()]
-    other_names = [second.labels[k] for k in others.argmax(-1).tolist()]
-    return sum(name == other for name, other in zip(names, other_names, strict=True))
+def _likeliest(classifier: Classifier, logits: Tensor) -> list[str]:
+    """The name of each image's likeliest class: (B, K) -> B names."""
+    return [classifier.labels[k] for k in logits.argmax(-1).tolist()]

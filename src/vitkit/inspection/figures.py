@@ -1,4 +1,4 @@
-"""Arrays to pictures: curves, and rows of images."""
+"""Arrays to matplotlib figures: curves in panels, and rows of images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,64 +7,70 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SMALL = 100  # pixels of a side below which they are shown as squares
+# Images with shorter sides are enlarged without smoothing, so that their pixels are seen.
+SMALL = 100
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one line."""
+    """A line through points, and an interval around each of them if there is one."""
 
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] = ()
-    """The lower and the upper end of an interval around each point; empty for none."""
+    """Lower ends of the intervals; empty for none."""
     high: Sequence[float] = ()
+    """Upper ends of the intervals."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot among several: curves that share an axis."""
+    """One plot among several: curves that share their axes."""
 
     title: str
     axis: str
     """What is drawn upwards, and its unit."""
     curves: Mapping[str, Curve]
-    """By what the legend calls them; a single one without a name has no legend."""
+    """By their names in the legend; a curve named "" is not in it."""
     x: str = "step"
+    """What is drawn to the right."""
 
 
 def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
-    """Panels side by side, `columns` in a row."""
+    """Panels side by side, at most `columns` in a row."""
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(3.6 * columns, 3 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).flat
-    for panel, axes in zip(panels, grid, strict=False):
+    cells = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel, axes in zip(panels, cells, strict=False):
         for name, curve in panel.curves.items():
-            _draw(axes, name, curve)
+            _draw_curve(axes, name, curve)
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.axis)
         axes.spines[["top", "right"]].set_visible(False)
-        if any(panel.curves):
+        if any(panel.curves):  # any name that is not empty
             axes.legend(fontsize=8, framealpha=0.7, edgecolor="none")
-    for axes in grid:  # the rest of the last row
+    for axes in cells[len(panels) :]:  # the rest of the last row is empty
         axes.axis("off")
     return figure
 
 
-def _draw(axes, name: str, curve: Curve) -> None:
-    """One curve: dots where there are few points, and a band for its interval."""
-    style = "o-" if len(curve.x) <= 30 else "-"
+def _draw_curve(axes: "Axes", name: str, curve: Curve) -> None:
+    """A line, with dots if there are few points, and a band for its intervals."""
+    style = "-"
+    if len(curve.x) <= 30:
+        style = "o-"
     (line,) = axes.plot(curve.x, curve.y, style, label=name or None, markersize=4)
     if len(curve.low):
         axes.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.15, lw=0)
 
 
 def image_rows(columns: Mapping[str, np.ndarray]) -> "Figure":
-    """Columns of images under their names, uint8 (N, h, w, 3) each: a row for each of the N."""
+    """A table of images: columns by their names, N images uint8 (N, h, w, 3) each, in N rows."""
     from matplotlib.figure import Figure
 
     count = len(next(iter(columns.values())))
@@ -74,7 +80,14 @@ def image_rows(columns: Mapping[str, np.ndarray]) -> "Figure":
     for j, (name, images) in enumerate(columns.items()):
         grid[0, j].set_title(name, fontsize=9)
         for i, image in enumerate(images):
-            smooth = "nearest" if max(image.shape) < SMALL else "antialiased"
-            grid[i, j].imshow(image, interpolation=smooth)
-            grid[i, j].axis("off")
+            show_image(grid[i, j], image)
     return figure
+
+
+def show_image(axes: "Axes", image: np.ndarray) -> None:
+    """Draw an image, uint8 (h, w, 3), without axes around it."""
+    interpolation = "antialiased"
+    if max(image.shape) < SMALL:
+        interpolation = "nearest"
+    axes.imshow(image, interpolation=interpolation)
+    axes.axis("off")

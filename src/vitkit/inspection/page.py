@@ -1,8 +1,8 @@
 """Self-contained HTML pages: one file that needs nothing else, and in which text from outside
 cannot become markup.
 
-A page is made of blocks; each function here makes one. Text that is not a block is escaped wherever
-it is put.
+A page is made of blocks of HTML, and each function here makes one. Any other text is escaped where
+it is put into a block.
 """
 
 import base64
@@ -18,29 +18,45 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1b1f24 }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem }
-table { border-collapse: collapse } td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd }
-td + td, th + td { font-variant-numeric: tabular-nums } img { max-width: 100% }
+body {
+  font: 16px/1.5 system-ui, sans-serif; color: #1b1f24;
+  margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
+}
+h1 { font-size: 1.5rem }
+h2 { font-size: 1.15rem; margin-top: 2rem }
+table { border-collapse: collapse }
+td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd }
+td + td, th + td { font-variant-numeric: tabular-nums }
+img { max-width: 100% }
 pre { background: #f6f8fa; padding: 1rem; overflow: auto }
 """
 
 
 class Block(str):
-    """A piece of a page that is HTML already."""
+    """A piece of a page that is HTML already, and so is not escaped again."""
 
 
 def block(content: str) -> Block:
-    """A block as it is, or text, escaped."""
+    """A block as it is; any other text escaped, which makes it one."""
     if isinstance(content, Block):
         return content
     return Block(html.escape(content))
 
 
+def tag(name: str, content: str) -> Block:
+    """An HTML element with this content."""
+    return Block(f"<{name}>{block(content)}</{name}>")
+
+
+def join(texts: Iterable[str]) -> Block:
+    """Blocks, or texts that are escaped, one after the other."""
+    return Block("".join(block(text) for text in texts))
+
+
 def page(title: str, blocks: Iterable[Block]) -> str:
     """A whole page under its title."""
-    head = f"<meta charset=utf-8><title>{block(title)}</title><style>{STYLE}</style>"
-    body = f"<h1>{block(title)}</h1>{''.join(map(block, blocks))}"
+    head = f"<meta charset=utf-8>{tag('title', title)}<style>{STYLE}</style>"
+    body = join([tag("h1", title), *blocks])
     return f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>"
 
 
@@ -52,23 +68,23 @@ def write_page(path: Path, title: str, blocks: Iterable[Block]) -> Path:
 
 def section(title: str, *blocks: str) -> Block:
     """Blocks under a heading."""
-    return Block(f"<h2>{block(title)}</h2>{''.join(map(block, blocks))}")
+    return join([tag("h2", title), *blocks])
 
 
 def paragraph(text: str) -> Block:
     """A paragraph of text."""
-    return Block(f"<p>{block(text)}</p>")
+    return tag("p", text)
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> Block:
     """Rows of cells; the first cell of each is its heading."""
     lines = []
     if header:
-        lines.append(f"<tr>{''.join(f'<th>{block(cell)}</th>' for cell in header)}</tr>")
+        lines.append(tag("tr", join(tag("th", cell) for cell in header)))
     for first, *others in rows:
-        cells = "".join(f"<td>{block(cell)}</td>" for cell in others)
-        lines.append(f"<tr><th>{block(first)}</th>{cells}</tr>")
-    return Block(f"<table>{''.join(lines)}</table>")
+        cells = join(tag("td", cell) for cell in others)
+        lines.append(tag("tr", join([tag("th", first), cells])))
+    return tag("table", join(lines))
 
 
 def pairs(values: Mapping[str, object]) -> Block:
@@ -78,12 +94,12 @@ def pairs(values: Mapping[str, object]) -> Block:
 
 def bullets(items: Iterable[str]) -> Block:
     """A list of texts."""
-    return Block(f"<ul>{''.join(f'<li>{block(item)}</li>' for item in items)}</ul>")
+    return tag("ul", join(tag("li", item) for item in items))
 
 
 def preformatted(text: str) -> Block:
     """Text with its spaces and lines as they are."""
-    return Block(f"<pre>{block(text)}</pre>")
+    return tag("pre", text)
 
 
 def picture(figure: "Figure", alt: str) -> Block:

@@ -3,23 +3,35 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vitkit.inspection.figures import show_image
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Of a caption: right, wrong, or neither
 COLOURS = {True: "#1a7f37", False: "#c62828", None: "black"}
 
 
 class Tile(NamedTuple):
-    """One picture: pixels uint8 (h, w, 3), its caption, and whether that is right (green), wrong (red) or neither."""
+    """One picture of the sheet."""
 
     pixels: np.ndarray
+    """uint8 (h, w, 3)."""
     caption: str
+    """The line of text under it."""
     right: bool | None = None
+    """Whether that is right (drawn in green), wrong (in red) or neither (in black)."""
 
 
 def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> Path:
-    """Draw the tiles in rows into a PNG file and return its path. Raises ValueError when there are none."""
+    """Draw the tiles in rows of `columns` into a PNG file, and return its path.
+
+    Makes the folders above it. Raises ValueError if there are no tiles.
+    """
     from matplotlib.figure import Figure
 
     if not tiles:
@@ -31,22 +43,20 @@ def contact_sheet(tiles: Sequence[Tile], path: Path | str, columns: int = 8) -> 
     for axes in cells:
         axes.axis("off")
     for axes, tile in zip(cells, tiles, strict=False):  # the last row may have empty cells
-        _draw(axes, tile)
+        _draw_tile(axes, tile)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
 
 
-def _draw(axes, tile: Tile) -> None:
+def _draw_tile(axes: "Axes", tile: Tile) -> None:
     """A picture, with its caption below."""
-    small = max(tile.pixels.shape) < 64
-    interpolation = "nearest" if small else "antialiased"
-    axes.imshow(tile.pixels, interpolation=interpolation)
+    show_image(axes, tile.pixels)
     axes.text(
         0.5,
         -0.04,
-        tile.caption.replace("$", r"\$"),  # no mathematics
+        tile.caption.replace("$", r"\$"),  # which would begin a formula
         ha="center",
         va="top",
         fontsize=8,
