@@ -10,6 +10,7 @@ from test_cli import say
 
 from vitkit import load
 from vitkit.data import Preprocessing
+from vitkit.data.images import Encoded
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 
@@ -183,6 +184,20 @@ def test_compare_says_what_else_differs_and_leaves_broken_images_out(
     assert "left out: " in err and "1.jpg" in err
     status, _, err = say(capsys, "compare", model, model, files[1], "--tolerance", "nan")
     assert status == 1 and "--tolerance is nan" in err
+
+
+def test_compare_decodes_an_image_once_for_both_models(model, photographs, monkeypatch, capsys):
+    decoded = []
+    decode = Encoded.pixels
+
+    def counting(picture, *arguments):
+        decoded.append(picture.name)
+        return decode(picture, *arguments)
+
+    monkeypatch.setattr(Encoded, "pixels", counting)
+    files = [photographs / "red" / "1.jpg", photographs / "red" / "2.jpg"]
+    assert say(capsys, "compare", model, model, *files)[0] == 0
+    assert decoded == list(map(str, files))
 
 
 def test_predict_says_what_it_cannot_do_before_it_begins(model, photographs, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Models as files: `vitkit show`, `compare`, `convert`, `push`."""
+"""Models as files: `vitkit show`, `vitkit compare`, `vitkit convert`, `vitkit push`."""
 
 import json
 import sys
@@ -26,18 +26,21 @@ class Show:
     """What a model is: architecture, cost, preprocessing, classes, where it came from."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published model."""
+    """A run, a model directory, a file of weights in any format, or the name of a published
+    model."""
     image: tuple[int, int] | None = None
-    """Height and width that the position table is for, where the file does not say and it is no square."""
+    """Height and width that the position table is for, if the file does not say and it is no
+    square."""
     heads: int | None = None
-    """Attention heads, where the file does not say."""
+    """Attention heads, if the file does not say."""
     json: bool = False
     """Print one JSON object."""
 
 
 @dataclass
 class Compare:
-    """Do two models compute the same? The largest difference in every layer, and how often they agree."""
+    """Do two models compute the same? The largest difference in every layer, and how often they
+    agree."""
 
     one: Annotated[Positional[str], arg(metavar="ONE")]
     """A model, in any format."""
@@ -48,7 +51,8 @@ class Compare:
     limit: int = 64
     """At most so many images, spread evenly; 0 is all."""
     tolerance: float = 1e-4
-    """Largest difference of the logits that counts as the same; a larger one makes the exit status 1."""
+    """Largest difference of the logits that counts as the same; a larger one makes the exit status
+    1."""
     json: bool = False
     """Print one JSON object."""
 
@@ -58,17 +62,21 @@ class Convert:
     """Write a model in another library's format, and prove that it is the same model there."""
 
     source: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published model."""
+    """A run, a model directory, a file of weights in any format, or the name of a published
+    model."""
     dest: Annotated[Positional[Path], arg(metavar="DEST")]
-    """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors, .pth)."""
+    """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors,
+    .pth)."""
     to: Annotated[str, arg(metavar="FORMAT")]
     """The format: huggingface, timm, google, torchvision or native."""
     approximate: bool = False
-    """Write it also where the other library computes a little differently, such as another form of the GELU."""
+    """Write it also if the other library computes a little differently, such as another form of the
+    GELU."""
     image: tuple[int, int] | None = None
-    """Height and width that the position table is for, where the file does not say and it is no square."""
+    """Height and width that the position table is for, if the file does not say and it is no
+    square."""
     heads: int | None = None
-    """Attention heads, where the file does not say."""
+    """Attention heads, if the file does not say."""
 
 
 @dataclass
@@ -105,15 +113,15 @@ def show(command: Show) -> int:
         print(json.dumps(description))
         return 0
     Console().print(_description(classifier))
-    following = f"finetune {command.model} DATA"
     if classifier.labels:
-        following = f"predict {command.model} IMAGE..."
-    print(f"next: vitkit {following}")
+        print(f"next: vitkit predict {command.model} IMAGE...")
+    else:
+        print(f"next: vitkit finetune {command.model} DATA")
     return 0
 
 
 def _description(classifier: "Classifier") -> Table:
-    """A model as a table: a line for every setting, and for everything that is known of its origin."""
+    """A model as a table, with a row for every setting and for everything known of its origin."""
     from vitkit.models import called, cost, parameters, plain
 
     config = classifier.model.config
@@ -121,12 +129,16 @@ def _description(classifier: "Classifier") -> Table:
     table = Table(show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
+
+    # The architecture
     table.add_row("model", called(config))
     table.add_row("parameters", f"{parameters(config):,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
     for name, value in _settings(plain(config)):
         table.add_row(f"  {name}", escape(value))
+
+    # What belongs to it
     table.add_row("preprocessing", str(classifier.preprocessing))
     table.add_row("classes", escape(_classes(classifier.labels)))
     if classifier.labels:
@@ -139,7 +151,7 @@ def _description(classifier: "Classifier") -> Table:
 
 
 def _settings(config: dict) -> Iterator[tuple[str, str]]:
-    """Every setting of a configuration, those of a part of it under "part.setting"."""
+    """Every setting of a configuration by name; that of a part is "part.setting"."""
     for name, value in config.items():
         if isinstance(value, dict):
             for part, setting in value.items():
@@ -151,7 +163,7 @@ def _settings(config: dict) -> Iterator[tuple[str, str]]:
 
 
 def _classes(labels: Sequence[str]) -> str:
-    """How many classes there are, and the first five names: "10 (cat, dog, bird, fish, cow, ...)"."""
+    """The number of classes and the first five names: "10 (cat, dog, bird, fish, cow, ...)"."""
     if not labels:
         return "0"
     names = ", ".join(labels[:5])
@@ -161,32 +173,44 @@ def _classes(labels: Sequence[str]) -> str:
 
 
 def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """A number with four digits; anything else as it is."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def compare(command: Compare) -> int:
-    """`vitkit compare`; returns 1 when the logits differ by more than the tolerance."""
+    """`vitkit compare`. Returns 1 if the logits differ by more than the tolerance."""
     from rich.progress import track
 
     from vitkit import deploy, inspection
     from vitkit.weights import load
 
-    if not command.tolerance >= 0:
+    if not command.tolerance >= 0:  # NaN too
         raise ValueError(f"--tolerance is {command.tolerance}; it is a number from 0 on")
+
+    # Compute with both
     first = load(command.one)
     second = load(command.two)
     items = spread(list(deploy.pictures(command.images)), command.limit)
     items = track(items, "comparing", console=Console(stderr=True), transient=True)
-    comparison = inspection.compare(first, second, _opened(items))
+    comparison = inspection.compare(first, second, _decoded(items))
+
+    # The logits decide; heads of another number of classes have none to compare
     logits = [layer for layer in comparison.layers if layer.name == "logits"]
     same = bool(logits) and logits[0].largest <= command.tolerance
+    status = 0 if same else 1
     if command.json:
         print(_comparison_as_json(comparison, same))
-        return 0 if same else 1
+        return status
+
+    # Layer by layer
     table = Table("layer", "largest difference", "largest number")
     for layer in comparison.layers:
         table.add_row(layer.name, f"{layer.largest:.2e}", f"{layer.scale:.3g}")
     Console().print(table)
+
+    # In sentences
     if first.preprocessing != second.preprocessing:
         print(f"their preprocessing differs: {first.preprocessing}; {second.preprocessing}")
     if first.activation != second.activation:
@@ -198,23 +222,23 @@ def compare(command: Compare) -> int:
         print(f"the logits are the same to {command.tolerance:g}")
     else:
         print(f"the logits are not the same to {command.tolerance:g}")
-    return 0 if same else 1
+    return status
 
 
-def _opened(items: "Iterable[Item]") -> "Iterator[Picture]":
-    """The images that can be decoded; the others are said, and left out."""
+def _decoded(items: "Iterable[Item]") -> "Iterator[Picture]":
+    """The images that can be decoded, decoded once for both models; a sentence about each other one
+    is printed."""
     from vitkit.data import BadImage, open_image
 
     for item in items:
         try:
-            picture = open_image(item.read(), item.name)
-            picture.pixels()
+            pixels = open_image(item.read(), item.name).pixels()
         except BadImage as error:
             print(f"left out: {error}", file=sys.stderr)
         except OSError as error:
             print(f"left out: {item.name} cannot be read: {error}", file=sys.stderr)
         else:
-            yield picture
+            yield open_image(pixels, item.name)
 
 
 def _comparison_as_json(comparison: "Comparison", same: bool) -> str:
@@ -244,11 +268,13 @@ def convert(command: Convert) -> int:
         print(f"logits were not compared: no other library here opens {command.to}")
     else:
         print(
-            f"{proof.library}: logits differ by {proof.largest:.1e} at most (the largest logit is {proof.scale:.3g})"
+            f"{proof.library}: logits differ by {proof.largest:.1e} at most "
+            f"(the largest logit is {proof.scale:.3g})"
         )
     if proof.pixels is not None:
         print(
-            f"its own preprocessing of a test image differs by {proof.pixels:.2g} of 255 levels at most"
+            f"its own preprocessing of a test image differs by {proof.pixels:.2g} of 255 levels "
+            "at most"
         )
     print(f"next: vitkit compare {command.source} {proof.path} IMAGE...")
     return 0
@@ -264,9 +290,10 @@ def push(command: Push) -> int:
         folder = folder / "model"
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"{command.folder} is no model directory; write one with vitkit convert MODEL DIR --to huggingface"
+            f"{command.folder} is no model directory; "
+            "write one with vitkit convert MODEL DIR --to huggingface"
         )
-    load(folder)  # what cannot be opened is not sent
+    load(folder)  # raises for what cannot be opened, before anything is sent
     address = push(folder, command.name, command.private)
     print(f"uploaded {folder} to {address}")
     print(f"next: vitkit predict {command.name} IMAGE...")
