@@ -1,10 +1,11 @@
 """vitkit: the Vision Transformer paper, whole, as software that people use.
 
-Importing this module imports nothing heavy; a public name brings its room with it when it is first used.
+Importing it imports nothing heavy. A public name imports its room when it is first used.
 """
 
 __version__ = "0.1.0"
 
+# public name -> the room that has it
 _ROOMS = {
     "ViTConfig": "vitkit.models",
     "VisionTransformer": "vitkit.models",

@@ -1,15 +1,25 @@
-"""The `vitkit` command: the only place with argv. Help comes before anything heavy is imported."""
+"""The `vitkit` command: from the words that are typed to a function's settings, and to an exit
+status.
+
+Nothing heavy is imported before it is needed, so that help is there at once.
+"""
 
 import sys
 
 from vitkit.commands import COMMANDS, Command, WordsMissing
 
-STOPPED = 75  # exit status of a run that was asked to stop: saved, run the same command again (EX_TEMPFAIL)
+# Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
+STOPPED = 75
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; its exit status. What a user can cause is one sentence and status 1 (2 for a wrong command line)."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run a command; returns its exit status.
+
+    An error that a user can cause is one sentence and status 1, or 2 for a wrong command line.
+    """
+    if argv is None:
+        argv = sys.argv[1:]
+    words = list(argv)
 
     # What needs no command
     if not words or words[0] in ("-h", "--help", "help"):
@@ -31,25 +41,24 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def overview() -> str:
-    """What `vitkit` says by itself: every command, from the table."""
-    usages = {command.name: f"{command.name} {command.words}" for command in COMMANDS}
-    width = max(map(len, usages.values())) + 3
-    lines = [f"  {usages[command.name]:{width}}{command.summary}" for command in COMMANDS]
-    return "\n".join(
-        [
-            "usage: vitkit COMMAND ...",
-            "",
-            *lines,
-            "",
-            "MODEL is a run, a model directory, a file of weights in any of these formats, or the name of a published one.",
-            "",
-            "vitkit COMMAND --help says more. The first thing to try: vitkit train digits",
-        ]
-    )
+    """What `vitkit` says without a command: all commands, from the table."""
+    usages = [f"{command.name} {command.words}" for command in COMMANDS]
+    width = max(map(len, usages)) + 3
+    lines = ["usage: vitkit COMMAND ...", ""]
+    for usage, command in zip(usages, COMMANDS, strict=True):
+        lines.append(f"  {usage:{width}}{command.summary}")
+    lines += [
+        "",
+        "MODEL is a run, a model directory, a file of weights in any of these formats, "
+        "or the name of a published one.",
+        "",
+        "vitkit COMMAND --help says more. The first thing to try: vitkit train digits",
+    ]
+    return "\n".join(lines)
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:
-    """The command's name, of one word or two, and the words that follow it."""
+    """The command's name, of one word or of two ("data stats"), and the words that follow it."""
     first = words[0]
     if any(command.name.startswith(f"{first} ") for command in COMMANDS):
         return " ".join(words[:2]), words[2:]
@@ -57,7 +66,7 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _unknown(name: str) -> str:
-    """That there is no such command, with the nearest name."""
+    """A sentence that there is no such command, with the nearest name, and the overview."""
     from difflib import get_close_matches
 
     sentence = f"vitkit: no command {name!r}"
@@ -68,20 +77,22 @@ def _unknown(name: str) -> str:
 
 
 def _run_and_report(command: Command, words: list[str]) -> int:
-    """Run a command; errors that a user can cause become a sentence, and every end an exit status."""
+    """Run a command; returns its exit status. Errors that a user can cause are printed as a
+    sentence."""
     from vitkit.system.errors import Interrupted, PeerFailed, RankLost, WorkerDied
 
     try:
         return _run(command, words)
     except WordsMissing as usage:
         print(usage)
-        return 0 if {"-h", "--help"} & set(words) else 2
+        asked_for_help = "-h" in words or "--help" in words
+        return 0 if asked_for_help else 2
     except Interrupted:
         return STOPPED
     except PeerFailed:
         return 1
-    except KeyboardInterrupt:  # outside a training run, where there is nothing to save
-        return 130
+    except KeyboardInterrupt:  # outside of a training run, where there is nothing to save
+        return 130  # 128 + SIGINT, as shells have it
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1
@@ -95,7 +106,7 @@ def _run_and_report(command: Command, words: list[str]) -> int:
 
 
 def _complain(sentence: str) -> int:
-    """One sentence in red; the exit status of a failure."""
+    """Print one sentence in red; returns the exit status of a failure."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -107,7 +118,7 @@ def _run(command: Command, words: list[str]) -> int:
     """Read the settings of a command from its words, and run it."""
     import tyro
 
-    # Settings that follow from the first words
+    # The defaults, which may follow from the first words
     name = f"vitkit {command.name}"
     default = tyro.MISSING_NONPROP
     read_first_words = command.load_defaults()
@@ -116,21 +127,22 @@ def _run(command: Command, words: list[str]) -> int:
         name = " ".join([name, *words[:count]])
         words = words[count:]
 
-    # The others
+    # The other words change settings
     with _spans():
         settings = tyro.cli(
             command.load_settings(),
             prog=name,
             args=words,
             default=default,
-            # a setting that may be absent, as a hybrid's stem, is no command of its own
+            # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
             config=(tyro.conf.AvoidSubcommands,),
         )
         return command.load_action()(settings)
 
 
 def _spans():
-    """Durations on the command line are one word: --length 10epochs, or none where there may be none."""
+    """Tells tyro that a Span is one word, as in --length 10epochs, or "none" if it may be
+    absent."""
     import tyro
 
     from vitkit.system.span import Span

@@ -1,4 +1,4 @@
-"""`vitkit data pack`."""
+"""`vitkit data pack`: a data set written as shards."""
 
 import sys
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ LISTED = 10  # images left out that are printed
 
 @dataclass
 class Pack:
-    """Write a data set as shards. Killed, it goes on where it was when the same command is given again."""
+    """Write a data set as shards. After an interruption the same command continues where it was."""
 
     source: Annotated[Positional[str], arg(metavar="DATA")]
     """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
@@ -29,7 +29,8 @@ class Pack:
 
 
 def pack(command: Pack) -> int:
-    """`vitkit data pack`. Raises KeyboardInterrupt, with a sentence, when it is interrupted."""
+    """`vitkit data pack`. Prints a sentence when it is interrupted, and raises KeyboardInterrupt
+    again."""
     from vitkit.curate import pack
     from vitkit.data import open_parts
     from vitkit.system.machine import cpus
@@ -38,7 +39,9 @@ def pack(command: Pack) -> int:
     parts, notes = open_parts(command.source, command.columns)
     for note in notes:
         print(note)
-    workers = cpus() if command.workers < 0 else command.workers
+    workers = command.workers
+    if workers < 0:
+        workers = cpus()
     try:
         packed = pack(parts, command.dest, command.packing, workers, "packing")
     except KeyboardInterrupt:
@@ -54,7 +57,7 @@ def pack(command: Pack) -> int:
 
 
 def _print_packed(packed: Packed, images: int, dest: Path) -> None:
-    """How many of so many images were written, and which were not."""
+    """Print how many of `images` images were written, and which were not."""
     sentence = f"{packed.written:,} of {images:,} images in {dest}, {packed.bytes / 1e6:,.1f} MB"
     if packed.shrunk:
         sentence += f"; {packed.shrunk:,} made smaller"
@@ -67,7 +70,7 @@ def _print_packed(packed: Packed, images: int, dest: Path) -> None:
 
 
 def training_command(source: Path | str, target: str) -> str:
-    """The command that trains on images with such targets."""
+    """The command that trains on a data set whose targets are of this kind."""
     if target == "none":
         return f"vitkit train mae.B16 --data.source {source}"
     command = f"vitkit train scratch --data.source {source}"

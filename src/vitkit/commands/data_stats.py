@@ -1,4 +1,4 @@
-"""`vitkit data stats`."""
+"""`vitkit data stats`: what is in a data set, and what is wrong with it."""
 
 import json
 import sys
@@ -10,25 +10,27 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from vitkit.commands.data_pack import training_command
-from vitkit.commands.stats_tables import print_tables
+from vitkit.commands.stats_tables import print_tables, same_or_like
 from vitkit.curate import Pair, Survey
 from vitkit.data import Columns, Source, Splits
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]
-"""Of two parts: the images of the first that are, nearly, in the second."""
+"""For the names of two parts: pairs of an image in the first and its near-duplicate in the
+second."""
 
 
 @dataclass
 class Stats:
-    """Sizes, classes, duplicates and broken images of a data set; every image is looked at once."""
+    """Sizes, classes, duplicates and broken images of a data set. Every image is read once."""
 
     source: Annotated[Positional[str], arg(metavar="DATA")]
     """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
     test: str = ""
     """Another data set, whose test part the training images are compared with as well."""
     exclude: Path | None = None
-    """Write the training images that are, nearly, in a test or validation part into this file; see --data.exclude of train."""
+    """Write a list of the training images that have a near-duplicate in a test or validation part
+    into this file; see --data.exclude of train."""
     sheet: Path | None = None
     """Draw pairs of near-duplicates into this PNG file."""
     columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
@@ -36,13 +38,15 @@ class Stats:
     workers: int = -1
     """Processes that decode images; -1 follows the CPU quota."""
     split_seed: int = 0
-    """Of the test part that is made where the data set has none; give train the same, as --data.split-seed."""
+    """Seed of the test part that is made if the data set has none; give train the same, as
+    --data.split-seed."""
     json: bool = False
     """Print everything as one line of JSON."""
 
 
 def stats(command: Stats) -> int:
-    """`vitkit data stats`. Raises ValueError, before anything is looked at, for what could not be compared or written."""
+    """`vitkit data stats`. Raises ValueError, before any image is read, for what could not be
+    compared or written."""
     from vitkit.curate import near_duplicates, survey
     from vitkit.data import open_splits
     from vitkit.system.machine import cpus
@@ -51,10 +55,12 @@ def stats(command: Stats) -> int:
     # Which parts there are
     splits = open_splits(command.source, command.columns, command.split_seed)
     parts = _parts(command, splits)
-    _check_what_is_asked(command, parts)
+    _check_request(command, parts)
 
     # Look at every image once, and compare the parts
-    workers = cpus() if command.workers < 0 else command.workers
+    workers = command.workers
+    if workers < 0:
+        workers = cpus()
     surveys = {}
     for name, part in parts.items():
         surveys[name] = survey(part, workers, bar(f"looking at {name}"))
@@ -69,9 +75,10 @@ def stats(command: Stats) -> int:
     else:
         for note in splits.notes:
             print(note)
-        print_tables(description, [n for n, part in parts.items() if part.labels == splits.labels])
+        same_classes = [name for name, part in parts.items() if part.labels == splits.labels]
+        print_tables(description, same_classes)
 
-    # Write what was asked for; with --json, standard output is the JSON's alone
+    # Write what was asked for. With --json, standard output is for the JSON alone
     terminal = sys.stderr if command.json else sys.stdout
     if command.exclude:
         count = _write_list(command.exclude, surveys, pairs)
@@ -85,7 +92,8 @@ def stats(command: Stats) -> int:
 
 
 def _parts(command: Stats, splits: Splits) -> dict[str, Source]:
-    """The parts by name, and the other data set's test part by its own."""
+    """The parts of the data set by name, and the test part of the other one under that one's
+    name."""
     from vitkit.data import open_source
 
     parts = {}
@@ -102,18 +110,21 @@ def _parts(command: Stats, splits: Splits) -> dict[str, Source]:
 
 
 def _compared(names: list[str]) -> list[tuple[str, str]]:
-    """Which parts are compared: those of the data set with one another, and train with the other set's test part."""
+    """Which parts to compare: those of the data set with each other, and train with the other data
+    set's test part."""
+    own = ("train", "val", "test")
     pairs = [("train", "val"), ("train", "test"), ("val", "test")]
-    pairs += [("train", name) for name in names if name not in ("train", "val", "test")]
+    pairs += [("train", name) for name in names if name not in own]
     return [(first, second) for first, second in pairs if first in names and second in names]
 
 
-def _check_what_is_asked(command: Stats, parts: dict[str, Source]) -> None:
-    """Raise ValueError for what could not be compared or written in the end."""
+def _check_request(command: Stats, parts: dict[str, Source]) -> None:
+    """Raises ValueError for what could not be compared or written in the end."""
     if "train" not in parts and (command.exclude or command.test):
         own = [name for name in parts if name in ("val", "test")]
         raise ValueError(
-            f"{command.source} has no training images to compare, only {', '.join(own)}; leave out --exclude and --test"
+            f"{command.source} has no training images to compare, only {', '.join(own)}; "
+            "leave out --exclude and --test"
         )
     for path in (command.exclude, command.sheet):
         if path is not None and not path.absolute().parent.is_dir():
@@ -124,16 +135,16 @@ def _check_what_is_asked(command: Stats, parts: dict[str, Source]) -> None:
 
 def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
     """Everything that was seen, as plain values: what --json prints."""
-    description = {
+    described_pairs = []
+    for (first, second), duplicates in pairs.items():
+        described = _describe_pairs(surveys[first], surveys[second], duplicates)
+        described_pairs.append({"parts": [first, second], **described})
+    return {
         "target": next(iter(surveys.values())).source.target,
         "classes": list(labels),
         "parts": {name: _describe_part(survey) for name, survey in surveys.items()},
-        "pairs": [],
+        "pairs": described_pairs,
     }
-    for (first, second), duplicates in pairs.items():
-        described = _describe_pairs(surveys[first], surveys[second], duplicates)
-        description["pairs"].append({"parts": [first, second], **described})
-    return description
 
 
 def _describe_part(survey: Survey) -> dict:
@@ -142,8 +153,16 @@ def _describe_part(survey: Survey) -> dict:
 
     source = survey.source
     sides = survey.sizes[survey.good]
-    copies = [list(map(int, group)) for group in identical_files(survey)]
-    several = [group for group in copies if len({source.answer(i) for i in group}) > 1]
+
+    # Examples whose files are the same, and how often their classes are not
+    same_files = []
+    contradictions = 0
+    for group in identical_files(survey):
+        examples = list(map(int, group))
+        same_files.append([source.name(i) for i in examples])
+        if len({source.answer(i) for i in examples}) > 1:
+            contradictions += 1
+
     return {
         "images": len(source),
         "classes": class_counts(source),
@@ -153,8 +172,8 @@ def _describe_part(survey: Survey) -> dict:
         "bytes": int(survey.bytes.sum()),
         "formats": dict(survey.formats),
         "broken": list(survey.bad.values()),
-        "same files": [[source.name(i) for i in group] for group in copies],
-        "same file, other class": len(several),
+        "same files": same_files,
+        "same file, other class": contradictions,
     }
 
 
@@ -162,26 +181,27 @@ def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> di
     """What two parts have in common."""
     from vitkit.curate import count_other_class
 
-    named = []
+    pairs = []
     for pair in duplicates:
-        names = [first.source.name(pair.first), second.source.name(pair.second)]
-        named.append([*names, pair.bits, pair.count])
+        name = first.source.name(pair.first)
+        other = second.source.name(pair.second)
+        pairs.append([name, other, pair.bits, pair.count])
     return {
         "same": sum(pair.bits < 0 for pair in duplicates),
         "other class": count_other_class(first, second, duplicates),
-        "pairs": named,
+        "pairs": pairs,
     }
 
 
 def _three(values: np.ndarray) -> list[int]:
-    """Smallest, median and largest; zeros of no values."""
+    """Smallest, median and largest; zeros if there are no values."""
     if not len(values):
         return [0, 0, 0]
     return [int(values.min()), int(np.median(values)), int(values.max())]
 
 
 def _three_numbers(source: Source) -> list[float]:
-    """Smallest, median and largest of the numbers to predict; empty for other targets."""
+    """Smallest, median and largest of the numbers to predict; empty for targets of another kind."""
     if source.target != "number":
         return []
     values = source.targets
@@ -189,7 +209,8 @@ def _three_numbers(source: Source) -> list[float]:
 
 
 def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
-    """Write down training images that look like one that is held out, each with the first reason; how many there are."""
+    """Write a list of the training images that look like a held-out one, each with a reason;
+    returns how many there are."""
     from vitkit.data import write_list
 
     reasons = {}
@@ -197,15 +218,15 @@ def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
         if part != "train":
             continue
         for pair in duplicates:
-            likeness = "the same as" if pair.bits < 0 else "like"
             name = surveys[held_out].source.name(pair.second)
-            reasons.setdefault(pair.first, f"{likeness} {name}")
+            # An image may be like several; the first reason is enough
+            reasons.setdefault(pair.first, f"{same_or_like(pair.bits)} {name}")
     write_list(path, surveys["train"].source, reasons)
     return len(reasons)
 
 
 def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
-    """Pairs side by side, those first that are least alike."""
+    """Draw pairs side by side, the least alike first: those are the ones to check."""
     from vitkit.inspection.sheet import Tile, contact_sheet
 
     rows = []
@@ -215,8 +236,10 @@ def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
     tiles = []
     for pair, first, second in rows[:DRAWN]:
         both = [_square(first, pair.first), _square(second, pair.second)]
-        text = "same file" if pair.bits < 0 else f"{pair.bits} bits differ"
-        tiles.append(Tile(np.concatenate(both, axis=1), text))
+        caption = f"{pair.bits} bits differ"
+        if pair.bits < 0:
+            caption = "same file"
+        tiles.append(Tile(np.concatenate(both, axis=1), caption))
     return contact_sheet(tiles, path)
 
 
@@ -229,18 +252,24 @@ def _square(source: Source, index: int) -> np.ndarray:
 
 
 def _next_command(command: Stats, pairs: Pairs, target: str) -> str:
-    """What to run next: a training, without the duplicates where there are some."""
+    """What to run next: a training, without the duplicates if there are some."""
     seed = f"split-seed {command.split_seed}"
+    duplicated = any(duplicates for (part, _), duplicates in pairs.items() if part == "train")
+
+    # The list of duplicates is written
     if command.exclude:
         words = f"vitkit train RECIPE --data.source {command.source}"
         if command.split_seed:
             words += f" --data.{seed}"
         return f"{words} --data.exclude {command.exclude}"
-    if any(duplicates for (part, _), duplicates in pairs.items() if part == "train"):
+
+    # There are duplicates, and no list of them
+    if duplicated:
         words = f"vitkit data stats {command.source}"
         if command.test:
             words += f" --test {command.test}"
         if command.split_seed:
             words += f" --{seed}"
         return f"{words} --exclude FILE lists them for vitkit train --data.exclude FILE"
+
     return training_command(command.source, target)

@@ -1,4 +1,4 @@
-"""`vitkit evaluate`: the evaluators of a run, on a model and images of one's own choice."""
+"""`vitkit evaluate`: the evaluators that a run has too, on any model and any images."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from vitkit.weights import Classifier
 
 @dataclass
 class Evaluate:
-    """What a model is worth on images: accuracy where each has a label. Every example counts
+    """How good a model is on images: its accuracy, if each image has a label. Every image counts
     exactly once."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -56,6 +56,7 @@ def evaluate(command: Evaluate) -> int:
     from vitkit.system.machine import autocast, pick_device
     from vitkit.weights import load
 
+    # The model, the images and what to measure
     device = pick_device(command.device)
     classifier = load(command.model).to(device).for_inference()
     source, title = _images(command, classifier)
@@ -75,6 +76,7 @@ def evaluate(command: Evaluate) -> int:
         with autocast(device, command.precision):
             metrics += evaluator.measure(Subject(classifier), Part(source, shown))
 
+    # Print the metrics
     if command.json:
         values = {metric.name: metric.to_json() for metric in metrics}
         print(json.dumps(values, allow_nan=False))
@@ -86,8 +88,10 @@ def evaluate(command: Evaluate) -> int:
 
 
 def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
-    """The images to evaluate on, and what to call them: never those that the model was trained on,
-    where that is known."""
+    """The images to evaluate on, and what to call them.
+
+    For the data set that a model was trained on, these are the images that its training held out.
+    """
     from vitkit.data import open_source, open_splits
 
     origin = classifier.origin
@@ -120,14 +124,14 @@ def _columns_of_numbers(command: Evaluate) -> Columns:
 
 
 def _is_own_data(data: str, trained_on: str) -> bool:
-    """Whether a model was trained on these images, also where their folder is spelled otherwise."""
+    """Whether a model was trained on these images; a folder may be spelled in several ways."""
     if not trained_on or data == trained_on:
         return data == trained_on
     return Path(data).exists() and Path(data).resolve() == Path(trained_on).resolve()
 
 
 def _without_broken(source: Source) -> Source:
-    """The images that can be decoded; the others are said."""
+    """The images that can be decoded; a sentence about each other one is printed."""
     from vitkit.data import check_images, subset
     from vitkit.system.machine import cpus
 
@@ -138,8 +142,8 @@ def _without_broken(source: Source) -> Source:
 
 
 def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
-    """Those that are asked for, or the usual ones. Raises ValueError for images that they cannot
-    measure on."""
+    """The evaluators that --evals names, or the usual ones for such images. Raises ValueError if
+    they cannot measure anything on them."""
     if not command.evals:
         if not USUAL[source.target]:
             raise ValueError(
@@ -156,7 +160,7 @@ def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
 
 
 def _print(metrics: Sequence[Metric]) -> None:
-    """A table of metrics, with their intervals where they have one."""
+    """Print a table of metrics, with the intervals of those that have one."""
     table = Table("metric", "value", "95 % interval")
     for metric in metrics:
         interval = ""

@@ -1,4 +1,4 @@
-"""`vitkit models`."""
+"""`vitkit models`: every named model, and what it costs."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Models:
-    """Every named model with its parameters, its tokens and multiply-accumulates at each size, and what a training costs."""
+    """Every named model with its parameters, its tokens and multiply-accumulates at each size, and
+    what a training costs."""
 
     image: tuple[int, ...] = (224, 384)
-    """Sides of square images in pixels; a patch that does not divide one takes the multiple just below."""
+    """Sides of square images in pixels; for a patch that does not divide one, the multiple just
+    below it."""
     classes: int = 1000
     """Classes of the head."""
     epochs: float = 7
-    """Length of the training whose exaFLOPs are shown, at the first size; 7 epochs of JFT-300M in most of Table 6."""
+    """Length of the training whose exaFLOPs are shown, at the first size; 7 epochs of JFT-300M in
+    most of Table 6."""
     examples: float = 303e6
     """Images of an epoch."""
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")] = field(default=())
@@ -35,6 +38,8 @@ def models(command: Models) -> int:
         raise ValueError(
             f"image is {command.image}; give one or more sides in pixels, such as --image 224 384"
         )
+
+    # The table
     table = Table("model", "parameters")
     for side in command.image:
         table.add_column(f"tokens\n{side}")
@@ -45,19 +50,21 @@ def models(command: Models) -> int:
     for name in command.names or NAMES:
         table.add_row(name, *_columns(name, command))
     Console().print(table)
+
+    # What it means
     side = command.image[0]
+    images = f"{command.epochs:g} epochs of {command.examples:,.0f} images at {side} x {side}"
+    print(f"exaFLOPs: {images}.")
     print(
-        f"exaFLOPs: {command.epochs:g} epochs of {command.examples:,.0f} images at {side} x {side}."
-    )
-    print(
-        "LeNet-5 knows 32 x 32 only. Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4."
+        "LeNet-5 knows 32 x 32 only. "
+        "Any size goes with any patch: vitkit models B/20 R101+B/32 R101x4."
     )
     print("next: vitkit train digits")
     return 0
 
 
 def _columns(name: str, command: Models) -> list[str]:
-    """A model's line of the table, after its name."""
+    """A model's row of the table, after its name."""
     from vitkit.models import cost, exaflops, parameters
 
     sizes = [_at_side(name, side, command.classes) for side in command.image]
@@ -70,7 +77,7 @@ def _columns(name: str, command: Models) -> list[str]:
 
 
 def _at_side(name: str, side: int, classes: int) -> "ModelConfig":
-    """A named model for square images; a patch that does not divide the side takes the multiple just below."""
+    """A named model for square images of this side, or of the multiple of its patch just below."""
     from vitkit.models import named
 
     config = named(name, classes=classes)
@@ -78,5 +85,7 @@ def _at_side(name: str, side: int, classes: int) -> "ModelConfig":
 
 
 def _number(value: float) -> str:
-    """Two decimals, or none where there is enough before them."""
-    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
+    """With two decimals, or for thousands with none."""
+    if value < 1000:
+        return f"{value:,.2f}"
+    return f"{value:,.0f}"

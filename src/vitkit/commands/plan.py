@@ -1,4 +1,4 @@
-"""`vitkit plan`."""
+"""`vitkit plan`: what a run would need, counted before anything is run."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -15,16 +15,18 @@ from vitkit.train.plan import GIB, Machine, Memory, Spent
 
 @dataclass
 class Plan:
-    """What a recipe needs on so many GPUs: memory of each, exaFLOPs, time and energy; counted, nothing is run."""
+    """What a recipe needs on so many GPUs: memory of each, exaFLOPs, time and energy; counted,
+    nothing is run."""
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
-    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit models` lists them."""
+    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
+    models` lists them."""
     machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
     examples: int = 0
     """Training images; 0 counts those of --data.source."""
     classes: int = 1000
-    """Classes, where the images are not counted."""
+    """Classes, for --examples; those of --data.source are counted."""
 
 
 def defaults(words: list[str]) -> Defaults:
@@ -43,23 +45,25 @@ def plan(command: Plan) -> int:
     recipe = resolve(command.recipe, _facts(command))
     if recipe.batch % machine.gpus:
         raise ValueError(
-            f"a batch of {recipe.batch} cannot be shared equally by {machine.gpus} GPUs; choose a multiple"
+            f"a batch of {recipe.batch} cannot be shared equally by {machine.gpus} GPUs; "
+            "choose a multiple"
         )
 
     # What it needs
     with Console(stderr=True).status("counting what a step needs"):
-        counted = count(recipe)
+        counts = count(recipe)
         time = spent(recipe, machine)
-    _print_memory(memory(recipe, machine.gpus, counted), recipe, machine)
+    _print_memory(memory(recipe, machine.gpus, counts), recipe, machine)
     _print_time(time, recipe, machine)
-    print(advice(recipe, machine, counted))
+    print(advice(recipe, machine, counts))
     processes = min(machine.gpus, 8)
     print(f"next: torchrun --nproc-per-node {processes} -m vitkit train RECIPE (docs/scaling.md)")
     return 0
 
 
 def _facts(command: Plan) -> Facts:
-    """How many images there are, as told or counted, and their classes. Raises ValueError if neither can be done."""
+    """How many images there are, and their classes: as the command says, or counted. Raises
+    ValueError if there is nothing to count."""
     from vitkit.data import open_splits
     from vitkit.train.data import divide
 
@@ -74,7 +78,7 @@ def _facts(command: Plan) -> Facts:
 
 
 def _print_memory(needs: Memory, recipe: Recipe, machine: Machine) -> None:
-    """A line for each kind of memory, and their sum."""
+    """Print a table with a row for each use of memory, and their sum."""
     images = min(recipe.micro_batch, recipe.batch // machine.gpus)
     titles = {"activations": f"activations of {images:,} images"}
     table = Table("on each GPU", "GiB")
@@ -87,10 +91,13 @@ def _print_memory(needs: Memory, recipe: Recipe, machine: Machine) -> None:
 
 
 def _print_time(takes: Spent, recipe: Recipe, machine: Machine) -> None:
-    """What the whole run takes, in a sentence or two."""
-    gpus = "1 GPU" if machine.gpus == 1 else f"{machine.gpus:,} GPUs"
+    """Print what the whole run takes, in two sentences."""
+    gpus = f"{machine.gpus:,} GPUs"
+    if machine.gpus == 1:
+        gpus = "1 GPU"
     print(
-        f"{recipe.name}: {recipe.length} of {recipe.batch:,} in {recipe.precision}, {takes.exaflops:,.3g} exaFLOPs. On "
-        f"{gpus} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
+        f"{recipe.name}: {recipe.length} of {recipe.batch:,} in {recipe.precision}, "
+        f"{takes.exaflops:,.3g} exaFLOPs. "
+        f"On {gpus} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
         f"{takes.hours:,.3g} hours, {takes.images_per_second:,.0f} images/s, {takes.kwh:,.3g} kWh."
     )

@@ -1,16 +1,20 @@
-"""What `vitkit data stats` saw, as tables and sentences."""
+"""What `vitkit data stats` saw, as tables and sentences.
+
+A `description` is what `data_stats.describe` returns and --json prints; a `part` is one of its
+parts.
+"""
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-SHOWN = 20  # classes whose counts are printed; of more the ends
+SHOWN = 20  # classes whose counts are printed; of more classes, the largest and the smallest
 LISTED = 10  # broken images and duplicates that are printed
 
 
 def print_tables(description: dict, same_classes: list[str]) -> None:
-    """Print what `describe` made of a data set; same_classes: the parts whose classes are the data set's own."""
+    """Print a description. same_classes: the parts that have the data set's own classes."""
     _print_parts(description)
     _print_classes(description, same_classes)
     for name, part in description["parts"].items():
@@ -21,7 +25,7 @@ def print_tables(description: dict, same_classes: list[str]) -> None:
 
 
 def _print_parts(description: dict) -> None:
-    """A column for every part."""
+    """A table with a column for every part."""
     parts = description["parts"]
     columns = [_column(part, description) for part in parts.values()]
     table = Table("", *map(escape, parts))
@@ -31,7 +35,7 @@ def _print_parts(description: dict) -> None:
 
 
 def _column(part: dict, description: dict) -> dict[str, str]:
-    """What there is to say of a part, by title; the titles are the same for all parts."""
+    """The values of a part, by their titles, which are the same for all parts."""
     target = description["target"]
     copies = sum(len(group) - 1 for group in part["same files"])
     formats = [f"{count:,} {kind}" for kind, count in part["formats"].items()]
@@ -43,9 +47,9 @@ def _column(part: dict, description: dict) -> dict[str, str]:
         "width": ", ".join(f"{side:,}" for side in part["width"]),
     }
     if description["classes"]:
-        counts = part["classes"] or [0]  # another data set may have none
-        occur = sum(count > 0 for count in counts)
-        column["classes that occur"] = f"{occur:,} of {len(part['classes']):,}"
+        counts = part["classes"] or [0]  # another data set's part may have no classes
+        occurring = sum(count > 0 for count in counts)
+        column["classes that occur"] = f"{occurring:,} of {len(part['classes']):,}"
         column["images a class: least, most"] = f"{min(counts):,}, {max(counts):,}"
     if target == "number":
         column["number: least, median, most"] = ", ".join(f"{x:g}" for x in part["numbers"])
@@ -57,37 +61,49 @@ def _column(part: dict, description: dict) -> dict[str, str]:
 
 
 def _print_classes(description: dict, same_classes: list[str]) -> None:
-    """How many images each class has, the most first; of many classes the ends."""
+    """A table of how many images each class has, the largest first; of many classes, both ends."""
     labels = description["classes"]
     if not labels:
         return
-    counts = {name: description["parts"][name]["classes"] for name in same_classes}
-    first = next(iter(counts.values()))
-    order = sorted(range(len(labels)), key=lambda k: -first[k])
-    table = Table("class", *map(escape, counts))
-    for place, k in enumerate(order):
-        from_end = len(order) - place
-        if place < SHOWN // 2 or from_end <= SHOWN // 2:
-            table.add_row(Text(labels[k]), *(f"{of_part[k]:,}" for of_part in counts.values()))
-        elif place == SHOWN // 2:
+    counts_of = {name: description["parts"][name]["classes"] for name in same_classes}
+    first_part = next(iter(counts_of.values()))
+    by_size = sorted(range(len(labels)), key=lambda k: -first_part[k])
+
+    table = Table("class", *map(escape, counts_of))
+    for rank, k in enumerate(by_size):
+        is_large = rank < SHOWN // 2
+        is_small = rank >= len(by_size) - SHOWN // 2
+        if is_large or is_small:
+            numbers = [f"{counts[k]:,}" for counts in counts_of.values()]
+            table.add_row(Text(labels[k]), *numbers)
+        elif rank == SHOWN // 2:
             table.add_row("...")
     Console().print(table)
 
 
 def _print_pairs(pair: dict) -> None:
-    """What two parts have in common, and the first of it by name."""
+    """Print what two parts have in common, and the first images of it by name."""
     first, second = pair["parts"]
     same = pair["same"]
     alike = len(pair["pairs"]) - same
     print(
-        f"{first} and {second}: files in both: {same:,}; others of {first} that look like one of {second}: {alike:,}"
+        f"{first} and {second}: files in both: {same:,}; "
+        f"others of {first} that look like one of {second}: {alike:,}"
     )
     for name, other, bits, count in pair["pairs"][:LISTED]:
-        likeness = "the same as" if bits < 0 else "like"
-        more = f" and {count - 1:,} more" if count > 1 else ""
-        print(f"  {name} is {likeness} {other}{more}")
+        sentence = f"{name} is {same_or_like(bits)} {other}"
+        if count > 1:
+            sentence += f" and {count - 1:,} more"
+        print(f"  {sentence}")
     if pair["other class"]:
         print(
-            f"warning: of another class than what they are like: {pair['other class']:,}; a label is wrong, or these are "
-            f"no duplicates: look at them with --sheet FILE"
+            f"warning: of another class than what they are like: {pair['other class']:,}; "
+            "a label is wrong, or these are no duplicates: look at them with --sheet FILE"
         )
+
+
+def same_or_like(bits: int) -> str:
+    """How alike two images are whose fingerprints differ in so many bits; -1 is the same file."""
+    if bits < 0:
+        return "the same as"
+    return "like"

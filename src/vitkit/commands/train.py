@@ -1,4 +1,4 @@
-"""`vitkit train`."""
+"""`vitkit train`: a run by a recipe."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +21,18 @@ class Train:
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
-    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit models` lists them."""
+    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
+    models` lists them."""
     evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
-    """What measures the run, instead of what the recipe says; each then has settings, such as --evals.0.every and
-    --evals.0.data."""
+    """What measures the run, instead of what the recipe says; each then has settings, such as
+    --evals.0.every and --evals.0.data."""
     workdir: Path | None = None
     """Directory of the run; runs/NAME unless told. Run the same command again to continue it."""
     device: str = "auto"
     """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
     patience: float = PATIENCE
-    """Seconds without progress after which a run of several processes (torchrun) ends and says which one is missing."""
+    """Seconds without progress after which a run of several processes (torchrun) ends and says
+    which one is missing."""
 
 
 def defaults(words: list[str]) -> Defaults:

@@ -1,4 +1,4 @@
-"""`vitkit predict`."""
+"""`vitkit predict`: the likeliest classes of images, as a table, as JSON or as a contact sheet."""
 
 import json
 import sys
@@ -24,7 +24,8 @@ class Predict:
     """The likeliest classes of images, with their probabilities."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published model."""
+    """A run, a model directory, a file of weights in any format, or the name of a published
+    model."""
     images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE")]
     """Image files, folders of images, data sets (their test part), or digits."""
     top: int = 5
@@ -40,7 +41,8 @@ class Predict:
 
 
 def predict(command: Predict) -> int:
-    """`vitkit predict`; returns 1 when an image was broken, after all the others are done."""
+    """`vitkit predict`. Returns 1 if an image was broken; the others are classified all the
+    same."""
     from rich.progress import track
 
     from vitkit import deploy
@@ -48,10 +50,13 @@ def predict(command: Predict) -> int:
 
     if not command.images:
         raise ValueError(
-            f"there is no image to classify; vitkit predict {command.model} IMAGE... takes files, folders and data sets"
+            f"there is no image to classify; vitkit predict {command.model} IMAGE... "
+            "takes files, folders and data sets"
         )
     if command.sheet:
         check_sheet(command.sheet)
+
+    # Classify the images
     classifier = with_head(load(command.model), command.model)
     items = spread(list(deploy.pictures(command.images)), command.limit)
     predictions = track(
@@ -64,25 +69,34 @@ def predict(command: Predict) -> int:
     predictions = list(predictions)
     good = [prediction for prediction in predictions if prediction.error is None]
 
-    # print the predictions
+    # Print the predictions
     if command.json:
         for prediction in predictions:
             print(_as_json(prediction))
     else:
-        if good:
-            Console().print(_table(good, classifier.activation))
-        for prediction in predictions:
-            if prediction.error is not None:
-                print(f"not classified: {prediction.error}", file=sys.stderr)
+        _print(predictions, good, classifier.activation)
 
-    # draw them
-    following = f"vitkit predict {command.model} IMAGE... --json, or --sheet FILE.png"
+    # Draw them; with --json, standard output is for the JSON alone
+    next_command = f"vitkit predict {command.model} IMAGE... --json, or --sheet FILE.png"
     if command.sheet and good:
-        following = f"open {_draw(command.sheet, items, predictions, classifier.activation)}"
-        print(f"wrote {command.sheet}", file=sys.stderr if command.json else sys.stdout)
+        _draw(command.sheet, items, predictions, classifier.activation)
+        terminal = sys.stderr if command.json else sys.stdout
+        print(f"wrote {command.sheet}", file=terminal)
+        next_command = f"open {command.sheet}"
     if not command.json:
-        print(f"next: {following}")
-    return 0 if len(good) == len(predictions) else 1
+        print(f"next: {next_command}")
+    return int(len(good) < len(predictions))
+
+
+def _print(
+    predictions: "Sequence[Prediction]", good: "Sequence[Prediction]", activation: "Activation"
+) -> None:
+    """A table of the good predictions, and a sentence for each broken image."""
+    if good:
+        Console().print(_table(good, activation))
+    for prediction in predictions:
+        if prediction.error is not None:
+            print(f"not classified: {prediction.error}", file=sys.stderr)
 
 
 def _as_json(prediction: "Prediction") -> str:
@@ -93,7 +107,8 @@ def _as_json(prediction: "Prediction") -> str:
 
 
 def _table(predictions: "Sequence[Prediction]", activation: "Activation") -> Table:
-    """A line for every image: its likeliest class, and the others that have a share of a thousandth; or all its numbers."""
+    """A row for every image: its likeliest class, and the others with a probability of 0.001 or
+    more; all outputs if they are no probabilities."""
     table = Table("prediction", "probability", "image", "next")
     if activation == "none":
         table.columns[1].header = "value"
@@ -103,20 +118,20 @@ def _table(predictions: "Sequence[Prediction]", activation: "Activation") -> Tab
         name = prediction.labels[0]
         if prediction.truth not in (None, name):
             name += f" (is {prediction.truth})"
-        pairs = list(zip(prediction.labels, prediction.probabilities, strict=True))
-        others = ", ".join(
-            f"{label} {_number(value, activation)}"
-            for label, value in pairs[1:]
-            if activation == "none" or value >= 0.001
-        )
         number = _number(prediction.probabilities[0], activation)
-        table.add_row(escape(name), number, escape(prediction.name), escape(others))
+        others = []
+        for label, value in zip(prediction.labels[1:], prediction.probabilities[1:], strict=True):
+            if activation == "none" or value >= 0.001:
+                others.append(f"{label} {_number(value, activation)}")
+        table.add_row(escape(name), number, escape(prediction.name), escape(", ".join(others)))
     return table
 
 
 def _number(value: float, activation: "Activation") -> str:
-    """A probability as 12.3%; an output that is none as 1.234."""
-    return f"{value:.4g}" if activation == "none" else f"{value:.1%}"
+    """A probability as 12.3%, an output that is no probability as 1.234."""
+    if activation == "none":
+        return f"{value:.4g}"
+    return f"{value:.1%}"
 
 
 def _draw(
@@ -124,8 +139,8 @@ def _draw(
     items: "Sequence[Item]",
     predictions: "Sequence[Prediction]",
     activation: "Activation",
-) -> Path:
-    """Draw the images that are not broken, each with its likeliest class, into a PNG file."""
+) -> None:
+    """Draw the images that are not broken into a PNG file, each with its likeliest class."""
     from vitkit.data import open_image
     from vitkit.inspection.sheet import Tile, contact_sheet
 
@@ -134,16 +149,17 @@ def _draw(
         if prediction.error is not None:
             continue
         caption = f"{prediction.labels[0]} {_number(prediction.probabilities[0], activation)}"
-        right = None
+        right = None  # nobody knows
         if prediction.truth is not None and activation != "none":
-            names = {prediction.truth, *prediction.truth.split(", ")}  # of one class, or several
+            # One class, whose name may have commas, or the names of several
+            names = {prediction.truth, *prediction.truth.split(", ")}
             right = prediction.labels[0] in names
         tiles.append(Tile(open_image(item.read(), item.name).pixels(), caption, right))
-    return contact_sheet(tiles, file)
+    contact_sheet(tiles, file)
 
 
 def check_sheet(file: Path) -> None:
-    """Raises ValueError for what a contact sheet cannot be written to, before any image is classified."""
+    """Raises ValueError for a path that a contact sheet cannot be written to."""
     if file.suffix.lower() != ".png":
         raise ValueError(f"--sheet is {file}; give the name of a PNG file, such as {file}.png")
     if file.is_dir():
@@ -151,16 +167,17 @@ def check_sheet(file: Path) -> None:
 
 
 def with_head(classifier: Classifier, name: str) -> Classifier:
-    """The classifier. Raises ValueError when it has no head."""
+    """The same classifier. Raises ValueError if it has no head."""
     if not classifier.labels:
         raise ValueError(
-            f"{name} has no classification head, so it names no classes; vitkit show {name} says what it is"
+            f"{name} has no classification head, so it names no classes; "
+            f"vitkit show {name} says what it is"
         )
     return classifier
 
 
 def spread(items: list, limit: int) -> list:
-    """At most `limit` of them, evenly; 0 is all."""
+    """At most `limit` of the items, evenly spread; 0 is all."""
     if not 0 < limit < len(items):
         return items
     return [items[i * len(items) // limit] for i in range(limit)]

@@ -1,4 +1,4 @@
-"""Using a trained model."""
+"""Using a trained model: predictions, and what computes them."""
 
 from vitkit.deploy.predict import Prediction, pictures, predict
 from vitkit.deploy.runtimes import Runtime, eager

@@ -1,4 +1,7 @@
-"""From images to named classes with probabilities."""
+"""From images to named classes with probabilities.
+
+Legend: B images of a batch, K classes, h w pixels of what the model gets.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,7 +22,8 @@ from vitkit.weights.classifier import activate
 
 
 class Item(NamedTuple):
-    """An image to classify: its name, how to get its bytes or pixels, and its class's name where that is known."""
+    """An image to classify: its name, how to read its bytes or pixels, and the name of its true
+    class if that is known."""
 
     name: str
     read: Callable[[], bytes | np.ndarray]
@@ -27,9 +31,10 @@ class Item(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a model says of an image: the likeliest classes, best first, or `error` when the image is broken.
+    """What a model says of an image: the likeliest classes, best first; or `error`, if the image is
+    broken.
 
-    Where the model's activation is "none", the numbers are its outputs, not probabilities.
+    If the model's activation is "none", `probabilities` are its outputs themselves.
     """
 
     name: str
@@ -40,28 +45,35 @@ class Prediction(NamedTuple):
 
 
 def pictures(sources: Iterable[str]) -> Iterator[Item]:
-    """The images that are meant: files, every image below a folder, or the test part of a table or of "digits".
+    """The images that are meant: files, all images below a folder, or the test part of a data set.
 
-    Raises ValueError for a source where there is nothing, or no image.
+    Raises ValueError for a name where there is nothing, or no image.
     """
     for name in sources:
-        path = Path(name)
-        if path.is_dir():
-            files = [path / file for file in find_images(path)[0]]
-        elif path.is_file() and path.suffix.lower() not in (*TABLES, ".parquet"):
-            files = [path]
-        else:
-            files = []
-        if files:
-            yield from (Item(str(file), file.read_bytes) for file in files)
-            continue
-        source = open_source(name)  # a table, or an error that says what is not there
-        for i in range(len(source)):
-            yield Item(source.name(i), partial(_image, source, i), source.answer(i))
+        files = _files(Path(name))
+        for file in files:
+            yield Item(str(file), file.read_bytes)
+        if not files:
+            # A data set; or nothing, and open_source says so
+            source = open_source(name)
+            for i in range(len(source)):
+                yield Item(source.name(i), partial(_image, source, i), source.answer(i))
+
+
+def _files(path: Path) -> list[Path]:
+    """The image files that a path means; none if it is a table of images, or not there."""
+    if path.is_dir():
+        names, _ = find_images(path)
+        return [path / name for name in names]
+    if path.is_file() and path.suffix.lower() not in (*TABLES, ".parquet"):
+        return [path]
+    return []
 
 
 def _image(source: Source, i: int) -> bytes | np.ndarray:
-    return source[i][0]
+    """The image of an example, without its target."""
+    image, _ = source[i]
+    return image
 
 
 def predict(
@@ -71,44 +83,53 @@ def predict(
     batch: int = 32,
     device: str = "auto",
 ) -> Iterator[Prediction]:
-    """Classify images: one Prediction for each, in order. They are read as they are needed; a broken one yields its `error`.
+    """Classify images: yields a Prediction for each, in order. A broken image yields its `error`.
 
-    Items are file names, or what `pictures` yields. Every image goes through the classifier's own preprocessing. A
-    Classifier is run by PyTorch on `device`; a Runtime has chosen its own. Raises ValueError for a
-    model without a head, and for one that answers for every token.
+    Items are file names, or what `pictures` yields; a batch of them is read at a time. Every image
+    goes through the classifier's own preprocessing. PyTorch runs a Classifier on `device`; a
+    Runtime has a device of its own. Raises ValueError for a model without a head, and for one that
+    answers for every token.
     """
     if top < 1 or batch < 1:
         raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
+    runtime = classifier
     if isinstance(classifier, Classifier):
         check_answer(classifier)
-    runtime = eager(classifier, device) if isinstance(classifier, Classifier) else classifier
+        runtime = eager(classifier, device)
     items = map(_item, items)
     while chunk := list(islice(items, batch)):
         yield from _classify(runtime, chunk, top)
 
 
 def check_answer(classifier: Classifier) -> None:
-    """Raises ValueError for a model that answers for each of its tokens: an image has one answer here."""
+    """Raises ValueError for a model that answers for each of its tokens: here an image has one
+    answer."""
     if not classifier.model.config.pools:
         raise ValueError(
-            'the model gives an answer for every token (its pool is "none"), and here an image has one; '
-            "use its logits from Python"
+            'the model gives an answer for every token (its pool is "none"), and here an image has '
+            "one; use its logits from Python"
         )
 
 
 def _item(item: Item | str | Path) -> Item:
-    return item if isinstance(item, Item) else Item(str(item), Path(item).read_bytes)
+    """The item of a file's name."""
+    if isinstance(item, Item):
+        return item
+    return Item(str(item), Path(item).read_bytes)
 
 
 def _classify(runtime: Runtime, items: Sequence[Item], top: int) -> Iterator[Prediction]:
     """The predictions of one batch."""
+    # Compute those that are not broken together
     prepared = [_prepare(item, runtime.preprocessing) for item in items]
     images = [image for image in prepared if isinstance(image, Tensor)]
     answers = iter(())
     if images:
         answers = _likeliest(runtime, torch.stack(images), top)
+
+    # Yield in the items' order
     for item, image in zip(items, prepared, strict=True):
         if isinstance(image, Tensor):
             labels, probabilities = next(answers)
@@ -118,7 +139,7 @@ def _classify(runtime: Runtime, items: Sequence[Item], top: int) -> Iterator[Pre
 
 
 def _prepare(item: Item, preprocessing: Preprocessing) -> Tensor | str:
-    """The image as uint8 (3, h, w), or the sentence that says why there is none."""
+    """The image as uint8 (3, h, w), or the sentence that says what is wrong with it."""
     try:
         return preprocessing(open_image(item.read(), item.name))
     except BadImage as error:

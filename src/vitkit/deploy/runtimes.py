@@ -1,4 +1,5 @@
-"""What computes logits of images: a runtime. The one there is computes with PyTorch, operation by operation.
+"""Runtimes: what computes the logits of images. The only one so far is PyTorch, operation by
+operation.
 
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
@@ -14,11 +15,12 @@ from vitkit.weights.classifier import Activation
 
 
 class Runtime(Protocol):
-    """A classifier as something runs it. A Classifier itself is one: PyTorch runs it, on the device of its model."""
+    """Whatever computes logits for a classifier. A Classifier itself is one: PyTorch computes them,
+    on the device of its model."""
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How an image becomes what it takes."""
+        """How an image becomes an input."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -33,5 +35,5 @@ class Runtime(Protocol):
 
 
 def eager(classifier: Classifier, device: str = "auto") -> Runtime:
-    """PyTorch, operation by operation, on a device: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    """PyTorch on a device: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
     return classifier.to(pick_device(device)).for_inference()
