@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from pictures import encoded, photograph
 from PIL import Image
 from torchvision.datasets import FakeData, ImageFolder
 
+from vitkit.cli import main
 from vitkit.data import (
     Augmentation,
     BadImage,
@@ -63,12 +66,13 @@ def test_grey_transparent_and_turned_images_are_read_as_files_are(tmp_path):
     items = [path, str(path), Image.fromarray(GREY), torch.from_numpy(GREY.copy())[None], clear,
              upside_down]  # fmt: skip
     source = from_dataset(items)
-    assert source.target == "none" and len(source) == 6
-    assert np.array_equal(pixels(source, 0), PIXELS) and np.array_equal(pixels(source, 1), PIXELS)
-    assert np.array_equal(pixels(source, 2)[..., 1], GREY)
-    assert np.array_equal(pixels(source, 3)[..., 1], GREY)
-    assert (pixels(source, 4) == 255).all()
-    assert np.array_equal(pixels(source, 5), PIXELS[::-1, ::-1])
+    assert source.target == "none"
+    grey = np.stack([GREY] * 3, axis=-1)
+    white = np.full_like(PIXELS, 255)
+    expected = [PIXELS, PIXELS, grey, grey, white, PIXELS[::-1, ::-1]]
+    assert len(source) == len(expected)
+    for i, picture in enumerate(expected):
+        assert np.array_equal(pixels(source, i), picture)
 
 
 @pytest.mark.parametrize(("targets", "asked", "kind", "expected"), [
@@ -156,18 +160,19 @@ def test_batches_are_the_same_with_any_number_of_workers():
     source = from_dataset(fake, labels=("a", "b", "c"))
     assert [source.answer(i) for i in range(20)] == ["abc"[fake[i][1]] for i in range(20)]
     how, to = Augmentation(), Preprocessing(size=(8, 8))
-    streams = [train_batches(source, how, to, 6, 0, 0, workers) for workers in (0, 2)]
-    for _ in range(5):
-        one, two = (next(stream) for stream in streams)
-        assert torch.equal(one.images, two.images) and torch.equal(one.targets, two.targets)
-    for stream in streams:
-        stream.close()
+    alone = train_batches(source, how, to, 6, 0, 0, workers=0)
+    with closing(train_batches(source, how, to, 6, 0, 0, workers=2)) as prepared:
+        for one, other in zip(islice(alone, 5), prepared, strict=False):
+            assert torch.equal(one.images, other.images)
+            assert torch.equal(one.targets, other.targets)
     rows = torch.cat([batch.targets[batch.real] for batch in eval_batches(source, to, 8, 0)])
     assert rows.tolist() == source.targets.tolist()
-    assert fingerprint(source) == fingerprint(from_dataset(fake, labels=("a", "b", "c")))
-    assert fingerprint(source) != fingerprint(
-        from_dataset(FakeData(20, (3, 16, 16), 3, random_offset=9))
-    )
+
+
+def test_a_data_set_is_known_again_by_its_images():
+    known = fingerprint(from_dataset(FakeData(20, (3, 16, 16), 3)))
+    assert known == fingerprint(from_dataset(FakeData(20, (3, 16, 16), 3)))
+    assert known != fingerprint(from_dataset(FakeData(20, (3, 16, 16), 3, random_offset=9)))
 
 
 # From a file
@@ -267,31 +272,40 @@ def test_functions_that_give_none_are_one_sentence(mine, where, message):
         open_splits(where)
 
 
-def vitkit(*words: str, code: int = 0) -> str:
-    done = subprocess.run([sys.executable, "-m", "vitkit", *words], capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
-    return done.stderr if code else done.stdout
+@pytest.fixture
+def vitkit(capsys):
+    """vitkit("train", ...): the command's output, or its error if it is to fail."""
+
+    def call(*words: str, code: int = 0) -> str:
+        assert main([*words, "--device", "cpu"]) == code
+        out, err = capsys.readouterr()
+        return err if code else out
+
+    return call
 
 
-def test_it_trains_goes_on_evaluates_and_predicts(mine, tmp_path):
-    run = ("train", f"{mine}:recipe", "--device", "cpu")
-    assert "64 training images" in vitkit(*run, "--workdir", "whole")
-    weights = Path("whole/model/model.safetensors").read_bytes()
-    command = [sys.executable, "-m", "vitkit", *run, "--workdir", "again"]
+def test_it_trains_evaluates_and_predicts(mine, tmp_path, vitkit):
+    run = ("train", f"{mine}:recipe", "--workdir", "run")
+    assert "64 training images" in vitkit(*run)
+    assert "this run is finished" in vitkit(*run)
+    metrics = json.loads(vitkit("evaluate", "run", "mine.py:squares", "--json").splitlines()[-1])
+    assert metrics["seen"]["value"] == 16  # its own test part
+    answers = vitkit("predict", "run", "mine.py:parts", "--json").splitlines()
+    assert len(answers) == 20 and json.loads(answers[3])["truth"] == "bottom right"
+    (tmp_path / "mine.py").write_text(SCRIPT.replace("integers(0, 100", "integers(0, 90"))
+    error = vitkit(*run, code=1).replace("\n", " ")
+    assert "'mine.py:squares' has changed since this run began" in error
+
+
+def test_a_run_on_it_that_was_killed_goes_on_as_if_it_had_not_been(mine, vitkit):
+    vitkit("train", f"{mine}:recipe", "--workdir", "whole")
+    words = ("train", f"{mine}:recipe", "--workdir", "killed")
+    command = [sys.executable, "-m", "vitkit", *words, "--device", "cpu"]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while not list(Path("again").glob("checkpoints/*4")) and killed.poll() is None:
+    while not list(Path("killed").glob("checkpoints/*4")) and killed.poll() is None:
         time.sleep(0.01)
     killed.kill()
     killed.wait()
-    vitkit(*run, "--workdir", "again")
-    assert Path("again/model/model.safetensors").read_bytes() == weights
-    assert "this run is finished" in vitkit(*run, "--workdir", "whole")
-    words = ("evaluate", "whole", "mine.py:squares", "--json", "--device", "cpu")
-    metrics = json.loads(vitkit(*words).splitlines()[-1])
-    assert metrics["seen"]["value"] == 16  # its own test part
-    answers = vitkit("predict", "whole", "mine.py:parts", "--json", "--device", "cpu").splitlines()
-    answers = [json.loads(line) for line in answers]
-    assert len(answers) == 20 and answers[3]["truth"] == "bottom right"
-    (tmp_path / "mine.py").write_text(SCRIPT.replace("integers(0, 100", "integers(0, 90"))
-    said = vitkit(*run, "--workdir", "whole", code=1)
-    assert "'mine.py:squares' has changed since this run began" in said.replace("\n", " ")
+    vitkit(*words)
+    first, second = (Path(run, "model/model.safetensors") for run in ("whole", "killed"))
+    assert first.read_bytes() == second.read_bytes()

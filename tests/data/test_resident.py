@@ -1,5 +1,7 @@
 """Images kept decoded, or on the device, make the same batches to the bit."""
 
+import multiprocessing
+from contextlib import closing
 from itertools import islice
 
 import pytest
@@ -29,17 +31,15 @@ WAYS = [
 
 
 def take(source, how, workers: int, **settings) -> list:
-    batches = train_batches(source, how, TO, 7, 3, 11, workers, **settings)
-    found = list(islice(batches, 6))
-    batches.close()
-    return found
+    with closing(train_batches(source, how, TO, 7, 3, 11, workers, **settings)) as batches:
+        return list(islice(batches, 6))
 
 
-def same(one: list, other: list) -> bool:
+def same(first: list, second: list) -> bool:
     return all(
-        torch.equal(a, b)
-        for x, y in zip(one, other, strict=True)
-        for a, b in zip(x, y, strict=True)
+        torch.equal(ours.cpu(), theirs.cpu())
+        for one, other in zip(first, second, strict=True)
+        for ours, theirs in zip(one, other, strict=True)
     )
 
 
@@ -48,48 +48,39 @@ def photos(request, tmp_path):
     """23 photographs, JPEG and PNG, all of the model's size or of any."""
     for i in range(23):
         grow = i if request.param == "any" else 0
-        path = tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.{'jpg' if i % 3 else 'png'}"
+        suffix, kind = ("jpg", "JPEG") if i % 3 else ("png", "PNG")
+        path = tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(
-            encoded(photograph(16 + grow, 20 + 2 * grow, i), "JPEG" if i % 3 else "PNG")
-        )
+        path.write_bytes(encoded(photograph(16 + grow, 20 + 2 * grow, i), kind))
     return open_source(str(tmp_path / "photos"))
 
 
 @pytest.mark.parametrize("how", WAYS)
 def test_decoded_images_make_the_same_batches(photos, how):
-    kept = decoded(photos, 1 << 20, 0)
-    assert isinstance(kept.store, Pixels) and [kept.name(i) for i in range(23)] == [
-        photos.name(i) for i in range(23)
-    ]
+    in_memory = decoded(photos, 1 << 20, 0)
+    assert isinstance(in_memory.store, Pixels)
+    assert [in_memory.name(i) for i in range(23)] == [photos.name(i) for i in range(23)]
     plain = take(photos, how, 0)
-    assert same(plain, take(kept, how, 0)) and same(plain, take(kept, how, 2))
-    assert same(list(eval_batches(photos, TO, 5, 0)), list(eval_batches(kept, TO, 5, 0)))
+    assert same(plain, take(in_memory, how, 0))
+    assert same(plain, take(in_memory, how, 2))
+    assert same(list(eval_batches(photos, TO, 5, 0)), list(eval_batches(in_memory, TO, 5, 0)))
 
 
-def test_images_of_the_models_size_are_gathered_without_workers(photos, monkeypatch):
-    kept = decoded(photos, 1 << 20, 0)
-    fits = bool((kept.store.sizes == (16, 20)).all())
-    assert [stackable(kept, how, TO) for how in WAYS] == [False, fits, fits, False, False]
-    monkeypatch.setattr(
-        "vitkit.data.loader._Training.__getitem__",
-        lambda *_: pytest.fail("an image was handled on its own"),
-    )
-    if fits:
-        take(kept, WAYS[1], 0)
-    else:
-        with pytest.raises(pytest.fail.Exception):
-            take(kept, WAYS[1], 0)
+def test_images_of_the_models_size_are_gathered_without_workers(photos):
+    in_memory = decoded(photos, 1 << 20, 0)
+    fits = bool((in_memory.store.sizes == (16, 20)).all())
+    assert [stackable(in_memory, how, TO) for how in WAYS] == [False, fits, fits, False, False]
+    with closing(train_batches(in_memory, WAYS[1], TO, 7, 3, 0, workers=2)) as batches:
+        next(batches)
+        assert len(multiprocessing.active_children()) == (0 if fits else 2)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gathers_the_same_images(photos):
-    kept = decoded(photos, 1 << 20, 0)
+    in_memory = decoded(photos, 1 << 20, 0)
     for how in WAYS:
-        for one, other in zip(
-            take(photos, how, 0), take(kept, how, 2, device=torch.device("cuda")), strict=True
-        ):
-            assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(one, other, strict=True))
+        on_gpu = take(in_memory, how, 2, device=torch.device("cuda"))
+        assert same(take(photos, how, 0), on_gpu)
 
 
 def test_what_is_too_large_stays_encoded(photos, monkeypatch):

@@ -20,7 +20,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker
 # than pathlib.
 _NAME = r"[^./\\:\0][^/\\:\0]*"
-_PLAIN = re.compile(rf"{_NAME}(?:/{_NAME})*")
+PLAIN_PATH = re.compile(rf"{_NAME}(?:/{_NAME})*")
 
 
 def read_manifest(where: str, columns: Columns) -> Table | None:
@@ -148,7 +148,7 @@ def _json_rows(path: Path) -> Iterator[dict]:
 
 def _relative(text, base: Path, where: str) -> str:
     """A path relative to the manifest's folder. Raises ValueError for one that leads out of it."""
-    if isinstance(text, str) and _PLAIN.fullmatch(text):
+    if isinstance(text, str) and PLAIN_PATH.fullmatch(text):
         return text
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"{where} has no usable path: {text!r}")
