@@ -1,66 +1,104 @@
-"""Fused against plain attention, forward and training, on this machine: where `models.attention.fastest` draws its line.
+"""Attention by one fused kernel, and by two plain matrix products.
 
     python benchmarks/attention.py [--device cuda] [--rounds 9]
 
-Interleaved rounds; medians in milliseconds, forward / forward and backward.
+Compares the two ways in which vitkit computes attention, for several shapes, in float32 and
+bfloat16. `models.attention.two_products_are_faster` decides between them by what this measures.
+
+Prints a line for each shape and precision: for both ways the median over the rounds, in
+milliseconds, of the forward pass and of forward and backward pass together.
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
+from record import parser
+from torch import Tensor
 
 from vitkit.models.attention import fused, plain
 
-SHAPES = [
+SHAPES = [  # B batch, H heads, T tokens, E width of a head
     (32, 3, 197, 64),
     (8, 12, 197, 64),
     (32, 4, 65, 32),
     (8, 12, 577, 64),
     (4, 12, 1025, 64),
-]  # B, H, T, E
-
-
-def timed(run, device: str) -> float:
-    began = time.perf_counter()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - began)
+]
+Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
+    options = arguments()
     for dtype in (torch.float32, torch.bfloat16):
-        for batch, heads, tokens, size in SHAPES:
-            packed = torch.randn(batch, tokens, 3, heads, size, dtype=dtype, device=options.device)
-            q, k, v = (t.transpose(1, 2).detach().requires_grad_() for t in packed.unbind(2))
-            times = {(kernel, train): [] for kernel in (fused, plain) for train in (False, True)}
-            for _ in range(options.rounds + 1):
-                for kernel, train in times:
+        for shape in SHAPES:
+            q, k, v = queries_keys_values(shape, dtype, options.device)
+            medians = measure(q, k, v, options.rounds)
+            batch, heads, tokens, width = shape
+            line = f"{dtype!s:15} B {batch:3} H {heads:3} T {tokens:5} E {width}:"
+            for name, (of_forward, of_both) in medians.items():
+                line += f"   {name} {of_forward:8.2f} / {of_both:8.2f}"
+            print(line)
 
-                    def run(kernel=kernel, train=train):
-                        if train:
-                            kernel(q, k, v).sum().backward()  # noqa: B023 run at once
-                        else:
-                            with torch.inference_mode():
-                                kernel(q, k, v)  # noqa: B023
 
-                    times[kernel, train].append(timed(run, options.device))
-            shown = [
-                f"{kernel.__name__} {statistics.median(times[kernel, False][1:]):8.2f} / "
-                f"{statistics.median(times[kernel, True][1:]):8.2f}"
-                for kernel in (fused, plain)
-            ]
-            print(
-                f"{dtype!s:15} B {batch:3} H {heads:3} T {tokens:5} E {size}:  {'   '.join(shown)}"
-            )
+def arguments() -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--rounds", type=int, default=9)
+    return options.parse_args()
+
+
+def queries_keys_values(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, H, T, E) three times, in memory as a model has them: all heads of a token side by side."""
+    batch, heads, tokens, width = shape
+    packed = torch.randn(batch, tokens, 3, heads, width, dtype=dtype, device=device)
+    q, k, v = (t.transpose(1, 2).detach().requires_grad_() for t in packed.unbind(2))
+    return q, k, v
+
+
+def measure(q: Tensor, k: Tensor, v: Tensor, rounds: int) -> dict[str, tuple[float, float]]:
+    """The median milliseconds of each kernel: forward, and forward and backward.
+
+    In a round, every piece of work has one turn. The first round warms up and does not count.
+    """
+    device = q.device.type
+    times = {(kernel, work): [] for kernel in (fused, plain) for work in (forward, both)}
+    for _ in range(rounds + 1):
+        for kernel, work in times:
+            times[kernel, work].append(milliseconds(work, kernel, q, k, v, device))
+
+    medians = {}
+    for kernel in (fused, plain):
+        of_forward = statistics.median(times[kernel, forward][1:])
+        of_both = statistics.median(times[kernel, both][1:])
+        medians[kernel.__name__] = (of_forward, of_both)
+    return medians
+
+
+@torch.inference_mode()
+def forward(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """The forward pass alone."""
+    kernel(q, k, v)
+
+
+def both(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Forward and backward pass."""
+    kernel(q, k, v).sum().backward()
+
+
+def milliseconds(
+    work: Callable, kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, device: str
+) -> float:
+    """How long one piece of work takes."""
+    began = time.perf_counter()
+    work(kernel, q, k, v)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

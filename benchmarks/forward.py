@@ -1,10 +1,14 @@
-"""Forward pass of the same models in vitkit, timm, Transformers and torchvision, interleaved in one run.
+"""The forward pass of the same models in vitkit, timm, Transformers and torchvision.
 
     python benchmarks/forward.py --output benchmarks/results/forward-cpu.json
-    python benchmarks/forward.py --models R26+S/32 R50+B/16 BiT-R50x1 --output benchmarks/results/forward-cpu-resnets.json
+    python benchmarks/forward.py --models R26+S/32 R50+B/16 BiT-R50x1 \\
+        --output benchmarks/results/forward-cpu-resnets.json
 
-Inference mode. `autocast` is bfloat16 autocast over float32 weights, `bfloat16` has bfloat16 weights and images. The ratio is
-vitkit's speed over the fastest peer's, of medians: above 1 vitkit is faster.
+Runs in inference mode. `autocast` is bfloat16 autocast over float32 weights; `bfloat16` has
+bfloat16 weights and images. side_by_side.py says how models are made equal and take turns.
+
+Prints and writes a row for each model, batch, precision and mode: milliseconds of every library,
+and vitkit's speed over the fastest peer's, of medians. Above 1 vitkit is faster.
 """
 
 import torch

@@ -1,30 +1,38 @@
-"""How many training images a second reach the model: vitkit's input pipeline beside its peers'.
+"""How many training images per second reach the model: vitkit's input pipeline and its peers'.
 
-    python benchmarks/loader.py --data FOLDER_OR_PARQUET ...      (a class a folder; or image{bytes, path} and label)
+    python benchmarks/loader.py --data FOLDER_OR_PARQUET ...
+    python benchmarks/loader.py --data FOLDER_OR_PARQUET ... --mirror 500x375 --quality 90
 
-The same task for all: JPEG files on disk, Inception crop to 224 (area 5 to 100 %, bilinear, antialiased), mirrored half
-the time, batches of 64 uint8 images, two workers. vitkit draws crops as the paper did (the side is uniform), the peers
-somewhat larger ones (the area is uniform): the row with torchvision's crop sizes compares like with like. timm's and
-torchvision's usual endings turn batches into floats; where a peer has a uint8 way it is measured as well.
+--data is a folder with one sub-folder per class, or parquet files with the columns `image` and
+`label`. The second command makes photographs of another size out of smaller ones: mirrored at
+their edges and encoded again (4:2:0). Enlarging would smooth the texture of photographs away.
 
-A round runs every pipeline once over the same files, in an order of its own. The clock starts when the batches that
-were under way at the start are there, so that starting processes does not count. Printed and written to
-benchmarks/results/: the median over the rounds with minimum and maximum, the ratio to the best peer, and the processor
-time an image takes, in all processes together, which other programs on the machine disturb much less.
+The task is the same for all: read JPEG files from disk, take an Inception crop to 224 (area 5 to
+100 %, bilinear, antialiased), flip half of them, and deliver batches of 64 uint8 images, by two
+workers. Two things differ:
 
-`reduced decode` lets libjpeg halve an image, or more, before the crop is resized, where the crop is at least twice as
-large as 224. That changes pixels; by how much is measured too. `--mirror 500x375` makes photographs of that size out of
-smaller ones, mirrored at their edges and encoded again (4:2:0): the texture stays that of photographs, which enlarging
-would smooth away.
+- vitkit draws crops as the paper did: their side is uniform. The peers' are somewhat larger: their
+  area is uniform. The row with torchvision's crop sizes compares like with like.
+- timm and torchvision usually end with batches of floats. A peer that also has a uint8 way is
+  measured with both.
+
+A round runs every pipeline once over the same files, in an order of its own. The clock starts when
+the batches that were under way at the start have arrived, so starting processes does not count.
+
+Prints and writes, for each pipeline: images per second (median over the rounds, minimum, maximum),
+the ratio to the best peer, and the processor time per image in all processes together. Other
+programs on the machine disturb the last one much less. The file is
+benchmarks/results/loader-SIZE.json unless --output says another.
+
+"reduced decode" lets libjpeg halve an image, or more, before the crop is resized, if the crop is
+at least twice as large as 224. This changes pixels; by how much is measured too.
 """
 
 import argparse
 import io
-import json
 import math
 import multiprocessing
 import os
-import platform
 import random
 import shutil
 import sys
@@ -32,9 +40,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import date
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -42,6 +48,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
+import record
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
@@ -51,26 +58,36 @@ from torchvision import transforms as tv
 from torchvision.transforms import v2
 
 SIDE, BATCH, WORKERS = 224, 64, 2
+AREA = (0.05, 1)  # smallest and largest part of an image that a crop takes
+UNDER_WAY = 2 * WORKERS  # batches that workers prepare before the first is asked for
+COMPARED = 8  # batches that are decoded in full and at a reduced size, to compare the pixels
 PACKAGES = ("vitkit", "torch", "torchvision", "pillow", "timm", "datasets", "numpy", "turbojpeg")
 
 Batches = Iterator[object]
-Start = Callable[[int], Batches]  # a pipeline ready to run: begins anew with a seed
+Start = Callable[[int], Batches]
+"""A pipeline that is ready to run: begins anew with a seed."""
+File = tuple[bytes, str]
+"""The bytes of a photograph, and its class."""
 
 
 # vitkit
 
 
 def vitkit(
-    folder: Path, reduced: bool = False, library: bool = True, torchvisions_crops: bool = False
+    folder: Path,
+    reduced: bool = False,
+    turbojpeg: bool = True,
+    torchvisions_crops: bool = False,
 ) -> Start:
+    """vitkit's pipeline; with reduced decoding, without TurboJPEG, or with torchvision's crops."""
     from vitkit.data import Augmentation, Preprocessing, open_source, train_batches
 
     source = open_source(str(folder))
-    augmentation, preprocessing = (
-        Augmentation(reduced_decode=reduced),
-        Preprocessing(size=(SIDE, SIDE)),
-    )
-    changes = {} if library else {"vitkit.data.engine.turbojpeg.library": lambda: None}
+    augmentation = Augmentation(reduced_decode=reduced)
+    preprocessing = Preprocessing(size=(SIDE, SIDE))
+    changes = {}
+    if not turbojpeg:
+        changes["vitkit.data.engine.turbojpeg.library"] = lambda: None
     if torchvisions_crops:
         changes["vitkit.data.draws.inception_box"] = torchvision_box
 
@@ -89,95 +106,112 @@ def vitkit(
 
 def torchvision_box(
     height: int, width: int, area: tuple[float, float], random: np.random.Generator
-):
-    """RandomResizedCrop's box: the area is uniform, so crops are larger than TensorFlow's, whose side is uniform."""
+) -> tuple[int, int, int, int]:
+    """RandomResizedCrop's box, (top, left, height, width): its area is uniform, not its side."""
     for _ in range(10):
         size = height * width * random.uniform(*area)
         aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round((size * aspect) ** 0.5), round((size / aspect) ** 0.5)
+        w = round((size * aspect) ** 0.5)
+        h = round((size / aspect) ** 0.5)
         if 0 < w <= width and 0 < h <= height:
-            return int(random.integers(height - h + 1)), int(random.integers(width - w + 1)), h, w
+            top = int(random.integers(height - h + 1))
+            left = int(random.integers(width - w + 1))
+            return top, left, h, w
     return 0, 0, height, width
 
 
-# its peers
-
-
-def loader(dataset: Dataset, seed: int, **options) -> Batches:
-    generator = torch.Generator().manual_seed(seed)
-    return iter(
-        DataLoader(
-            dataset, BATCH, shuffle=True, num_workers=WORKERS, generator=generator, **options
-        )
-    )
+# Its peers
 
 
 def torchvision_pil(folder: Path) -> Start:
+    """The usual way: ImageFolder, which decodes by Pillow, and transforms of Pillow images."""
     crop = tv.Compose(
-        [tv.RandomResizedCrop(SIDE, scale=(0.05, 1)), tv.RandomHorizontalFlip(), tv.PILToTensor()]
+        [tv.RandomResizedCrop(SIDE, scale=AREA), tv.RandomHorizontalFlip(), tv.PILToTensor()]
     )
-    return partial(loader, tv_datasets.ImageFolder(str(folder), transform=crop))
+    return partial(data_loader, tv_datasets.ImageFolder(str(folder), transform=crop))
 
 
 def torchvision_tensor(folder: Path) -> Start:
+    """The fastest way: torchvision's own decoder, and transforms of uint8 tensors."""
     crop = v2.Compose(
-        [v2.RandomResizedCrop(SIDE, scale=(0.05, 1), antialias=True), v2.RandomHorizontalFlip()]
+        [v2.RandomResizedCrop(SIDE, scale=AREA, antialias=True), v2.RandomHorizontalFlip()]
     )
     decode = partial(tv_io.decode_image, mode=tv_io.ImageReadMode.RGB)
-    return partial(loader, tv_datasets.ImageFolder(str(folder), loader=decode, transform=crop))
+    return partial(data_loader, tv_datasets.ImageFolder(str(folder), loader=decode, transform=crop))
 
 
 def timm_loader(folder: Path) -> Start:
-    from timm.data import create_dataset, create_loader
+    """timm's own loader, which ends with floats."""
+    from timm.data import create_loader
 
-    dataset = create_dataset("", root=str(folder), split="", is_training=True)
-    options = {
-        "scale": (0.05, 1),
-        "color_jitter": 0.0,
-        "interpolation": "bilinear",
-        "use_prefetcher": False,
-    }
-    options |= {"num_workers": WORKERS, "persistent_workers": False}
-    stream = create_loader(dataset, SIDE, BATCH, is_training=True, **options)
+    stream = create_loader(
+        timm_dataset(folder),
+        SIDE,
+        BATCH,
+        is_training=True,
+        use_prefetcher=False,
+        num_workers=WORKERS,
+        persistent_workers=False,
+        **TIMM_CROP,
+    )
     return lambda seed: iter(stream)
 
 
 def timm_uint8(folder: Path) -> Start:
-    from timm.data import create_dataset, create_transform
+    """timm's transforms, and its collate function for uint8 batches."""
+    from timm.data import create_transform
     from timm.data.loader import fast_collate
 
-    dataset = create_dataset("", root=str(folder), split="", is_training=True)
-    options = {"scale": (0.05, 1), "color_jitter": 0.0, "interpolation": "bilinear"}
-    dataset.transform = create_transform(SIDE, is_training=True, use_prefetcher=True, **options)
-    return partial(loader, dataset, collate_fn=fast_collate)
+    dataset = timm_dataset(folder)
+    dataset.transform = create_transform(SIDE, is_training=True, use_prefetcher=True, **TIMM_CROP)
+    return partial(data_loader, dataset, collate_fn=fast_collate)
+
+
+TIMM_CROP = {"scale": AREA, "color_jitter": 0.0, "interpolation": "bilinear"}
+
+
+def timm_dataset(folder: Path) -> Dataset:
+    from timm.data import create_dataset
+
+    return create_dataset("", root=str(folder), split="", is_training=True)
 
 
 def hugging_face(folder: Path) -> Start:
+    """A folder opened by `datasets`, with torchvision's transforms of Pillow images."""
     import datasets
 
     datasets.disable_progress_bars()
     crop = v2.Compose(
-        [v2.RandomResizedCrop(SIDE, scale=(0.05, 1)), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+        [v2.RandomResizedCrop(SIDE, scale=AREA), v2.RandomHorizontalFlip(), v2.PILToTensor()]
     )
 
     def transform(rows: dict) -> dict:
-        return {
-            "image": [crop(image.convert("RGB")) for image in rows["image"]],
-            "label": rows["label"],
-        }
+        images = [crop(image.convert("RGB")) for image in rows["image"]]
+        return {"image": images, "label": rows["label"]}
 
-    cache = str(folder.parent / "cache")
-    found = datasets.load_dataset(
-        "imagefolder", data_dir=str(folder), split="train", cache_dir=cache
+    dataset = datasets.load_dataset(
+        "imagefolder",
+        data_dir=str(folder),
+        split="train",
+        cache_dir=str(folder.parent / "cache"),
     )
-    return partial(loader, found.with_transform(transform))
+    return partial(data_loader, dataset.with_transform(transform))
+
+
+def data_loader(dataset: Dataset, seed: int, **options) -> Batches:
+    """PyTorch's DataLoader, shuffled by the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    loader = DataLoader(
+        dataset, BATCH, shuffle=True, num_workers=WORKERS, generator=generator, **options
+    )
+    return iter(loader)
 
 
 OURS = {
     "vitkit": vitkit,
     "vitkit, torchvision's crop sizes": partial(vitkit, torchvisions_crops=True),
     "vitkit, reduced decode": partial(vitkit, reduced=True),
-    "vitkit without TurboJPEG": partial(vitkit, library=False),
+    "vitkit without TurboJPEG": partial(vitkit, turbojpeg=False),
 }
 PEERS = {
     "torchvision ImageFolder, PIL": torchvision_pil,
@@ -188,76 +222,93 @@ PEERS = {
 }
 
 
-# the measurement
+# The measurement
 
 
 class Rate(NamedTuple):
+    """How fast a pipeline was in a round."""
+
     images_per_second: float
-    cpu_ms: (
-        float  # processor time of all processes, per image: much less disturbed by other programs
-    )
-
-
-def rate(start: Start, seed: int, steps: int) -> Rate:
-    """The steady rate: from the arrival of the batches that were under way at the start to that of the last one."""
-    stream = start(seed)
-    skipped = 2 * WORKERS
-    for _ in islice(stream, skipped):
-        pass
-    begin, busy = time.perf_counter(), processor_seconds()
-    got = sum(1 for _ in islice(stream, steps - skipped))
-    seconds, busy = time.perf_counter() - begin, processor_seconds() - busy
-    assert got == steps - skipped, f"{got} batches came, not {steps - skipped}"
-    if hasattr(stream, "close"):
-        stream.close()
-    return Rate(got * BATCH / seconds, busy * 1e3 / (got * BATCH))
-
-
-def processor_seconds() -> float:
-    """Of this process and its workers; those of the workers are known on Linux alone."""
-    ticks = 0
-    for child in multiprocessing.active_children():
-        if (stat := Path(f"/proc/{child.pid}/stat")).exists():
-            ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+    cpu_ms: float
+    """Processor time per image, of all processes together."""
 
 
 def measure(pipelines: dict[str, Start], rounds: int, steps: int) -> dict[str, list[Rate]]:
-    """Rates by pipeline and round, after a round that does not count."""
+    """The rates of every pipeline, round by round, after a first round that does not count."""
     rates = {name: [] for name in pipelines}
     for number in range(rounds + 1):
-        for name in random.Random(number).sample(list(pipelines), len(pipelines)):
+        order = random.Random(number).sample(list(pipelines), len(pipelines))
+        for name in order:
             rates[name].append(rate(pipelines[name], number, steps))
-        print(f"round {number} of {rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+        print(f"round {number} of {rounds}, load {record.load():.1f}", file=sys.stderr)
     return {name: values[1:] for name, values in rates.items()}
 
 
-def reduced_difference(folder: Path, steps: int) -> dict[str, float]:
-    """What reduced decoding changes, in grey levels of 255: the crops are the same, being a function of seed and step."""
-    exact, reduced = (vitkit(folder, reduced=flag)(0) for flag in (False, True))
-    pairs = islice(zip(exact, reduced, strict=False), steps)
-    levels = torch.cat([(a.images.short() - b.images).abs().flatten() for a, b in pairs]).numpy()
-    return {
-        "mean": round(float(levels.mean()), 3),
-        **{f"p{q}": float(np.percentile(levels, q)) for q in (95, 99, 99.9)},
-    }
+def rate(start: Start, seed: int, steps: int) -> Rate:
+    """The steady rate: from the arrival of the batches that were under way to that of the last."""
+    stream = start(seed)
+    for _ in islice(stream, UNDER_WAY):
+        pass
+    began = time.perf_counter()
+    busy_before = processor_seconds()
+
+    expected = steps - UNDER_WAY
+    batches = sum(1 for _ in islice(stream, expected))
+    seconds = time.perf_counter() - began
+    busy = processor_seconds() - busy_before
+
+    assert batches == expected, f"{batches} batches came, not {expected}"
+    if hasattr(stream, "close"):
+        stream.close()
+    images = batches * BATCH
+    return Rate(images / seconds, 1e3 * busy / images)
+
+
+def processor_seconds() -> float:
+    """What this process and its workers have computed; without the workers if not on Linux."""
+    ticks = 0
+    for child in multiprocessing.active_children():
+        stat = Path(f"/proc/{child.pid}/stat")
+        if stat.exists():
+            numbers = stat.read_text().rpartition(")")[2].split()
+            user, system = numbers[11:13]
+            ticks += int(user) + int(system)
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def reduced_difference(folder: Path, batches: int) -> dict[str, float]:
+    """What reduced decoding changes, in grey levels of 255.
+
+    Both streams have the same crops, as these are a function of the seed and the step.
+    """
+    exact = vitkit(folder)(0)
+    reduced = vitkit(folder, reduced=True)(0)
+    differences = []
+    for a, b in islice(zip(exact, reduced, strict=False), batches):
+        differences.append((a.images.short() - b.images).abs().flatten())
+    levels = torch.cat(differences).numpy()
+    summary = {"mean": round(float(levels.mean()), 3)}
+    for q in (95, 99, 99.9):
+        summary[f"p{q}"] = float(np.percentile(levels, q))
+    return summary
 
 
 def report(rates: dict[str, list[Rate]]) -> list[dict]:
-    """A row a pipeline, the fastest first, with ratios to the peer that is best by the median."""
-    speed = {name: [rate.images_per_second for rate in values] for name, values in rates.items()}
+    """A row for each pipeline, the fastest first, with ratios to the peer of the best median."""
+    speeds = {name: [rate.images_per_second for rate in values] for name, values in rates.items()}
     cpu = {name: median(rate.cpu_ms for rate in values) for name, values in rates.items()}
-    best = max((name for name in rates if name in PEERS), key=lambda name: median(speed[name]))
+    peers = [name for name in rates if name in PEERS]
+    best = max(peers, key=lambda name: median(speeds[name]))
     rows = []
-    for name, values in speed.items():
-        paired = [mine / theirs for mine, theirs in zip(values, speed[best], strict=True)]
+    for name, values in speeds.items():
+        ratios = [mine / theirs for mine, theirs in zip(values, speeds[best], strict=True)]
         rows.append(
             {
                 "pipeline": name,
                 "images_per_second": round(median(values), 1),
                 "min_max": [round(min(values), 1), round(max(values), 1)],
-                "ratio_to_best_peer": round(median(values) / median(speed[best]), 3),
-                "ratio_of_each_round": [round(value, 3) for value in paired],
+                "ratio_to_best_peer": round(median(values) / median(speeds[best]), 3),
+                "ratio_of_each_round": [round(ratio, 3) for ratio in ratios],
                 "cpu_ms_an_image": round(cpu[name], 3),
                 "cpu_ratio": round(cpu[best] / cpu[name], 3),
                 "best_peer": name == best,
@@ -266,36 +317,33 @@ def report(rates: dict[str, list[Rate]]) -> list[dict]:
     return sorted(rows, key=lambda row: -row["images_per_second"])
 
 
-# the files
+# The files
 
 
-def photographs(data: Path) -> list[tuple[bytes, str]]:
-    """(file, class) of a folder of class folders, or of a parquet file."""
+def photographs(data: Path) -> list[File]:
+    """The files of a folder of class folders, or of a parquet file."""
     if data.is_dir():
-        return [
-            (path.read_bytes(), path.parent.name)
-            for path in sorted(data.glob("*/*"))
-            if path.is_file()
-        ]
+        paths = sorted(path for path in data.glob("*/*") if path.is_file())
+        return [(path.read_bytes(), path.parent.name) for path in paths]
     import pyarrow.parquet as pq
 
-    table = pq.read_table(data, columns=["image", "label"]).to_pylist()
-    return [(row["image"]["bytes"], str(row["label"])) for row in table]
+    rows = pq.read_table(data, columns=["image", "label"]).to_pylist()
+    return [(row["image"]["bytes"], str(row["label"])) for row in rows]
 
 
 def mirrored(data: bytes, height: int, width: int, quality: int) -> bytes:
-    """A photograph of a given size, from a smaller one mirrored at its edges."""
+    """A photograph of a given size, from a smaller one that is mirrored at its edges."""
     pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[:height, :width]
-    pixels = np.pad(
-        pixels, ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0)), "symmetric"
-    )
+    below = height - pixels.shape[0]
+    right = width - pixels.shape[1]
+    pixels = np.pad(pixels, ((0, below), (0, right), (0, 0)), "symmetric")
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=quality, subsampling="4:2:0")
     return file.getvalue()
 
 
-def write_folder(files: list[tuple[bytes, str]], folder: Path, images: int) -> None:
-    """A class a folder, `images` files in all: each photograph as often as that takes."""
+def write_folder(files: list[File], folder: Path, images: int) -> None:
+    """Write `images` files in class folders, each photograph as often as that takes."""
     for number in range(images):
         data, label = files[number % len(files)]
         path = folder / label / f"{number:06d}.jpg"
@@ -303,47 +351,51 @@ def write_folder(files: list[tuple[bytes, str]], folder: Path, images: int) -> N
         path.write_bytes(data)
 
 
-def description(files: list[tuple[bytes, str]]) -> dict:
+def description(files: list[File]) -> dict:
+    """How many photographs there are, and how large they are."""
     sizes = []
     for data, _ in files:
         with Image.open(io.BytesIO(data)) as image:
             sizes.append(image.size)
     width, height = np.median(sizes, axis=0)
-    size = int(median(len(data) for data, _ in files))
     return {
         "photographs": len(files),
         "median_size": f"{width:.0f}x{height:.0f}",
-        "median_bytes": size,
+        "median_bytes": int(median(len(data) for data, _ in files)),
     }
 
 
-def machine() -> dict:
-    model = platform.processor() or platform.machine()
-    if (info := Path("/proc/cpuinfo")).exists():
-        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
+# The command
+
+
+def main() -> None:
+    options = arguments()
+    files = chosen_files(options)
+    load_at_start = record.load()
+    root = Path(tempfile.mkdtemp())
+    try:
+        measured = run(files, root / "photographs", options)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    result = {
+        "measures": "training input pipeline, images a second: JPEG files to 224 crop, flip, "
+        "uint8 batches",
+        "command": record.command(),
+        "date": record.today(),
+        "machine": record.machine(),
+        "versions": record.versions(PACKAGES),
+        # the benchmark's own part of the load at the end is about two
+        "load_at_start_and_end": [load_at_start, record.load()],
+        "data": {**description(files), "files_a_round": options.images},
+        "settings": {"batch": BATCH, "workers": WORKERS, "side": SIDE, "rounds": options.rounds},
+        **measured,
     }
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+    show(result)
+    write(result, options)
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = record.parser(__doc__)
     parser.add_argument(
         "--data",
         type=Path,
@@ -355,93 +407,69 @@ def arguments() -> argparse.Namespace:
         "--mirror", metavar="WIDTHxHEIGHT", help="make photographs of this size out of smaller ones"
     )
     parser.add_argument("--quality", type=int, default=95, help="JPEG quality of those")
-    parser.add_argument("--images", type=int, default=1536, help="files a round")
+    parser.add_argument("--images", type=int, default=1536, help="files in a round")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
-        "--only", nargs="*", default=None, help="pipelines whose name contains one of these words"
+        "--only", nargs="*", help="pipelines whose name contains one of these words"
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=None,
-        help="default: benchmarks/results/loader-DATA-DATE.json",
-    )
+    parser.add_argument("--output", type=Path, help="a JSON file for the results")
     return parser.parse_args()
 
 
-def main() -> None:
-    options = arguments()
-    files = [file for data in options.data for file in photographs(data)]
+def chosen_files(options: argparse.Namespace) -> list[File]:
+    """The photographs that the command line names, mirrored to a size if it says so."""
+    files = []
+    for data in options.data:
+        files += photographs(data)
     if options.mirror:
         width, height = map(int, options.mirror.split("x"))
         files = [(mirrored(data, height, width, options.quality), label) for data, label in files]
-    load = os.getloadavg()[0]
-    root = Path(tempfile.mkdtemp())
-    try:
-        measured = run(files, root / "photographs", options)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    command = [
-        Path(word).name if "/" in word else word for word in sys.argv[1:]
-    ]  # no one's folders
-    result = {
-        "measures": "training input pipeline, images a second: JPEG files to 224 crop, flip, uint8 batches",
-        "command": " ".join(["python benchmarks/loader.py", *command]),
-        "date": date.today().isoformat(),
-        "machine": machine(),
-        "versions": versions(),
-        "load_at_start_and_end": [
-            round(load, 2),
-            round(os.getloadavg()[0], 2),
-        ],  # its own part of that is about two
-        "data": {**description(files), "files_a_round": options.images},
-        "settings": {"batch": BATCH, "workers": WORKERS, "side": SIDE, "rounds": options.rounds},
-        **measured,
-    }
-    show(result)
-    write(result, options)
+    return files
 
 
-def run(files: list[tuple[bytes, str]], folder: Path, options: argparse.Namespace) -> dict:
+def run(files: list[File], folder: Path, options: argparse.Namespace) -> dict:
+    """Write the files into a folder and measure the pipelines on them."""
     write_folder(files, folder, options.images)
     steps = options.images // BATCH
-    chosen = {
-        n: p
-        for n, p in {**OURS, **PEERS}.items()
-        if not options.only or any(o in n for o in options.only)
-    }
-    rates = measure(
-        {name: prepare(folder) for name, prepare in chosen.items()}, options.rounds, steps
-    )
+    pipelines = {}
+    for name, prepare in (OURS | PEERS).items():
+        if not options.only or any(word in name for word in options.only):
+            pipelines[name] = prepare(folder)
+    rates = measure(pipelines, options.rounds, steps)
     measured = {"results": report(rates)}
-    if chosen.keys() & OURS:
-        measured["reduced_decode_difference_in_grey_levels"] = reduced_difference(
-            folder, min(steps, 8)
-        )
+    if pipelines.keys() & OURS.keys():
+        difference = reduced_difference(folder, min(steps, COMPARED))
+        measured["reduced_decode_difference_in_grey_levels"] = difference
     return measured
 
 
 def write(result: dict, options: argparse.Namespace) -> None:
-    name = f"loader-{options.mirror or result['data']['median_size']}"
-    output = options.output or Path(__file__).parent / "results" / f"{name}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(result, indent=1) + "\n")
+    """Write the results to --output, or beside those of other sizes of photographs."""
+    size = options.mirror or result["data"]["median_size"]
+    output = options.output or Path(__file__).parent / "results" / f"loader-{size}.json"
+    record.write(result, output)
     print(f"wrote {output}")
 
 
 def show(result: dict) -> None:
+    """Print the results as a table."""
     print(f"{result['data']}, load at start and end {result['load_at_start_and_end']}")
     print(
-        f"{'pipeline':36}{'images/s':>9}{'min':>7}{'max':>7}{'ratio':>7}{'rounds':>14}{'CPU ms':>8}{'ratio':>7}"
+        f"{'pipeline':36}{'images/s':>9}{'min':>7}{'max':>7}{'ratio':>7}{'rounds':>14}"
+        f"{'CPU ms':>8}{'ratio':>7}"
     )
     for row in result["results"]:
-        (low, high), each = row["min_max"], row["ratio_of_each_round"]
-        spread = f"{min(each):.2f}-{max(each):.2f}"
-        print(
-            f"{row['pipeline']:36}{row['images_per_second']:9.0f}{low:7.0f}{high:7.0f}{row['ratio_to_best_peer']:7.2f}"
-            f"{spread:>14}{row['cpu_ms_an_image']:8.2f}{row['cpu_ratio']:7.2f}{' <- best peer' * row['best_peer']}"
-        )
-    if levels := result.get("reduced_decode_difference_in_grey_levels"):
+        low, high = row["min_max"]
+        ratios = row["ratio_of_each_round"]
+        spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
+        line = f"{row['pipeline']:36}{row['images_per_second']:9.0f}{low:7.0f}{high:7.0f}"
+        line += f"{row['ratio_to_best_peer']:7.2f}{spread:>14}"
+        line += f"{row['cpu_ms_an_image']:8.2f}{row['cpu_ratio']:7.2f}"
+        if row["best_peer"]:
+            line += " <- best peer"
+        print(line)
+    levels = result.get("reduced_decode_difference_in_grey_levels")
+    if levels:
         print("reduced decode against exact, grey levels of 255:", levels)
 
 

@@ -1,26 +1,31 @@
-"""What pre-training is worth on small images: fine-tuning from it beside the same training from scratch.
+"""What pre-training is worth on small images: fine-tuning from it, and from random weights.
 
-    python benchmarks/pretraining.py --data CIFAR10 --target CIFAR10_1K --workdir runs/masked --output FILE
-    python benchmarks/pretraining.py --data TINY_IMAGENET --target CIFAR10 --ways scratch masked supervised --side 96 \
-        --size gpu --workdir runs/pretraining --output FILE
+    python benchmarks/pretraining.py --data CIFAR10 --target CIFAR10_1K \\
+        --workdir runs/masked --output FILE
+    python benchmarks/pretraining.py --data TINY_IMAGENET --target CIFAR10 \\
+        --ways scratch masked supervised --side 96 --size gpu --workdir runs/pretraining --output FILE
 
-The second mirrors the paper's comparison of no, self-supervised and supervised pre-training (Section 4.6): one pre-training
-of each kind on the images of `--data`, without their labels and with them; then, for each seed, one recipe on the
-`--target` from either and from random weights, at images of `--side` pixels. Interrupted, the same command goes on. All
-ways have the same steps, learning rate and augmentation, which were chosen once and not tuned for any.
+1. Pre-trains the same model once in every way but "scratch", on the images of --data: by masked
+   patches, without their labels, or supervised, with them.
+2. Fine-tunes it from each, and from random weights, on --target, once for every seed.
+
+All fine-tuning runs have the same steps, learning rate and augmentation, which were chosen once
+and tuned for no way. With --side their images are larger than those of the pre-training, so there
+are more patches. The second command mirrors the paper's comparison of no, self-supervised and
+supervised pre-training (Section 4.6). If it is interrupted, the same command continues it.
+
+Prints the test accuracy of every way: each seed's, mean and standard deviation. Writes that, and
+the evaluations of every pre-training.
 """
 
 import argparse
-import json
-import sys
 import time
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from statistics import mean, stdev
 
+import record
 import torch
-from loader import machine
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.evaluate import Metric
@@ -32,6 +37,7 @@ from vitkit.train import Data, Optim, Recipe, train
 from vitkit.train.log import last_metrics, read_metrics
 from vitkit.train.report import report
 
+# The model and its training, without data and objective: for two cores, and for a GPU
 LAPTOP = Recipe(
     model=ViTConfig(
         width=96, depth=4, mlp=192, heads=3, patch=4, image=(32, 32), pool="gap", classes=0
@@ -56,28 +62,35 @@ GPU = replace(
     save_every=Span(1000),
 )
 SIZES = {"laptop": LAPTOP, "gpu": GPU}
-WAYS = {"masked": MaskedPatches(), "supervised": Supervised()}  # of pre-training
+PRETRAINING = {"masked": MaskedPatches(), "supervised": Supervised()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = arguments()
+    result = about(options.device)
+    for way in options.ways:
+        if way != "scratch":
+            result["pre-training"][way] = pretrain(way, options)
+    for seed in range(options.seeds):
+        for way in options.ways:
+            result["fine-tuning"].append(finetune(way, seed, options))
+            record.write(result, options.output)
+    print(table(result["fine-tuning"]))
+
+
+def arguments() -> argparse.Namespace:
+    parser = record.parser(__doc__)
     parser.add_argument(
-        "--data",
-        required=True,
-        help="what is pre-trained on: a source with a train and a test part",
+        "--data", required=True, help="images to pre-train on, with a train and a test part"
     )
-    parser.add_argument("--target", "--few", required=True, help="what is fine-tuned on")
+    parser.add_argument("--target", required=True, help="images to fine-tune on")
     parser.add_argument(
-        "--ways", nargs="+", choices=["scratch", *WAYS], default=["scratch", "masked"]
+        "--ways", nargs="+", choices=["scratch", *PRETRAINING], default=["scratch", "masked"]
     )
     parser.add_argument(
         "--size", choices=SIZES, default="laptop", help="of the model and its batch"
     )
-    parser.add_argument(
-        "--side", type=int, help="pixels of the fine-tuned images, more than of the pre-trained"
-    )
+    parser.add_argument("--side", type=int, help="pixels of the images in fine-tuning")
     parser.add_argument("--steps", type=int, default=1000, help="of each pre-training")
     parser.add_argument(
         "--length", type=Span.parse, default=Span(25, "epochs"), help="of each fine-tuning"
@@ -86,68 +99,77 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args()
-    base = replace(SIZES[args.size], length=Span(args.steps), evaluate_every=Span(args.steps // 5))
-    found = {
-        "command": "python " + " ".join(hidden(sys.argv)),
-        "date": str(date.today()),
-        **machine(),
+    return parser.parse_args()
+
+
+def about(device: str) -> dict:
+    """The beginning of the results file."""
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    return {
+        "command": record.command(),
+        "date": record.today(),
+        **record.machine("cuda" if on_gpu else "cpu"),
+        "torch": torch.__version__,
+        "pre-training": {},
+        "fine-tuning": [],
     }
-    if args.device != "cpu" and torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    found |= {"torch": torch.__version__, "pre-training": {}, "fine-tuning": []}
-    for way in args.ways:
-        if way != "scratch":
-            run(replace(on(base, args.data), name=way, objective=WAYS[way]), args)
-            report(args.workdir / way)
-            found["pre-training"][way] = curve(args.workdir / way)
-    evaluations = args.length._replace(n=args.length.n / 5)
-    base = sized(
-        replace(base, length=args.length, evaluate_every=evaluations, objective=Supervised()),
-        args.side,
+
+
+def pretrain(way: str, options: argparse.Namespace) -> list[dict]:
+    """Pre-train in one way, in WORKDIR/WAY; every evaluation of the run."""
+    recipe = replace(
+        on_images(SIZES[options.size], options.data),
+        name=way,
+        objective=PRETRAINING[way],
+        length=Span(options.steps),
+        evaluate_every=Span(options.steps // 5),
     )
-    for seed in range(args.seeds):
-        for way in args.ways:
-            init = "" if way == "scratch" else str(args.workdir / way)
-            recipe = replace(on(base, args.target), name=f"{way}-{seed}", init=init, seed=seed)
-            seconds = run(recipe, args)
-            metrics = values(last_metrics(args.workdir / recipe.name))
-            found["fine-tuning"].append({"from": way, "seed": seed, "seconds": seconds, **metrics})
-            args.output.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(found["fine-tuning"]))
+    run_dir = options.workdir / way
+    train(recipe, run_dir, options.device)
+    report(run_dir)
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    evaluations = [line for line in lines if line["event"] == "evaluation"]
+    return [{"step": line["step"], **values(line["metrics"])} for line in evaluations]
 
 
-def run(recipe: Recipe, args: argparse.Namespace) -> float:
-    """Train, or go on; the seconds it took now."""
+def finetune(way: str, seed: int, options: argparse.Namespace) -> dict:
+    """Fine-tune from one way's weights, in WORKDIR/WAY-SEED; a row of the results."""
+    init = ""
+    if way != "scratch":
+        init = str(options.workdir / way)
+    base = SIZES[options.size]
+    recipe = replace(
+        on_images(base, options.target),
+        name=f"{way}-{seed}",
+        init=init,
+        seed=seed,
+        objective=Supervised(),
+        length=options.length,
+        evaluate_every=options.length._replace(n=options.length.n / 5),
+    )
+    if options.side:
+        recipe = with_side(recipe, options.side)
+    run_dir = options.workdir / recipe.name
     began = time.perf_counter()
-    train(recipe, args.workdir / recipe.name, args.device)
-    return round(time.perf_counter() - began, 1)
+    train(recipe, run_dir, options.device)
+    seconds = round(time.perf_counter() - began, 1)
+    return {"from": way, "seed": seed, "seconds": seconds, **values(last_metrics(run_dir))}
 
 
-def on(recipe: Recipe, source: str) -> Recipe:
-    """The recipe on some data."""
+def on_images(recipe: Recipe, source: str) -> Recipe:
+    """The recipe with these images."""
     return replace(recipe, data=replace(recipe.data, source=source))
 
 
-def sized(recipe: Recipe, side: int | None) -> Recipe:
-    """The recipe for larger images: patches stay as they are, so there are more of them (Section 3.2)."""
-    image = (side, side) if side else recipe.model.image
-    preprocessing = replace(recipe.data.preprocessing, size=image)
+def with_side(recipe: Recipe, side: int) -> Recipe:
+    """The recipe for larger images: patches keep their size, so there are more (Section 3.2)."""
+    size = (side, side)
+    preprocessing = replace(recipe.data.preprocessing, size=size)
     return replace(
         recipe,
-        model=replace(recipe.model, image=image),
+        model=replace(recipe.model, image=size),
         data=replace(recipe.data, preprocessing=preprocessing),
     )
-
-
-def curve(workdir: Path) -> list[dict]:
-    """Every evaluation of a run."""
-    lines = read_metrics(workdir / "metrics.jsonl")
-    return [
-        {"step": line["step"], **values(line["metrics"])}
-        for line in lines
-        if line["event"] == "evaluation"
-    ]
 
 
 def values(metrics: dict[str, Metric]) -> dict[str, float]:
@@ -155,23 +177,16 @@ def values(metrics: dict[str, Metric]) -> dict[str, float]:
     return {name: metric.value for name, metric in metrics.items()}
 
 
-def hidden(words: list[str]) -> list[str]:
-    """A command without the places of one machine."""
-    return [
-        "benchmarks/pretraining.py",
-        *(Path(word).name if "/" in word else word for word in words[1:]),
-    ]
-
-
 def table(rows: list[dict]) -> str:
-    """Each seed's accuracy, mean and standard deviation."""
+    """Each seed's accuracy, mean and standard deviation, in Markdown."""
     lines = ["| from | top-1, % of each seed | mean | standard deviation |", "|---|---|---|---|"]
     for way in dict.fromkeys(row["from"] for row in rows):
-        top = [100 * row["test/top1"] for row in rows if row["from"] == way]
-        spread = f"{stdev(top):.2f}" if len(top) > 1 else ""
-        lines.append(
-            f"| {way} | {', '.join(f'{x:.2f}' for x in top)} | {mean(top):.2f} | {spread} |"
-        )
+        accuracies = [100 * row["test/top1"] for row in rows if row["from"] == way]
+        each = ", ".join(f"{accuracy:.2f}" for accuracy in accuracies)
+        spread = ""
+        if len(accuracies) > 1:
+            spread = f"{stdev(accuracies):.2f}"
+        lines.append(f"| {way} | {each} | {mean(accuracies):.2f} | {spread} |")
     return "\n".join(lines)
 
 

@@ -1,9 +1,11 @@
-"""Memory, speed and energy of a pre-training by model and number of GPUs, as `vitkit plan` computes them, as a table.
+"""The table of docs/scaling.md: memory, speed and energy of a pre-training.
 
     python benchmarks/scaling.py --machine.memory 80
 
-For each model and number of GPUs the largest power-of-two micro-batch that fits, at 224 x 224 in bfloat16 with Adam and
-1,000 classes, with recomputing where nothing fits without. Nothing is run: the speed is the given share of the machine's best.
+Nothing is run: it prints what `vitkit plan` computes, in Markdown, for each model and number of
+GPUs. That is at 224 x 224 in bfloat16 with Adam and 1,000 classes, with the largest power of two
+as micro-batch that fits; blocks are recomputed only where nothing fits otherwise. The speed is the
+given share of the GPU's best.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,6 +18,9 @@ from vitkit.train import Data, Facts, Recipe, resolve
 from vitkit.train.memory import Count, count
 from vitkit.train.plan import GIB, Machine, Memory, memory, spent
 
+IMAGES = 10**9
+TITLES = ("model", "GPUs", "weights to optimiser, GiB", "micro-batch", "all, GiB", "images/s")
+
 
 @dataclass
 class Table:
@@ -27,47 +32,62 @@ class Table:
     batch: int = 4096
 
 
-def fitting(recipe: Recipe, machine: Machine, counted: Count) -> tuple[Recipe, Memory] | None:
-    """The recipe with the largest micro-batch that fits, recomputing if it must."""
-    for recompute in (False, True):
-        for rows in (2**i for i in range(12, -1, -1)):
-            one = replace(recipe, micro_batch=rows, recompute=recompute)
-            needs = memory(one, machine.gpus, counted)
-            if rows <= recipe.batch // machine.gpus and needs.total <= machine.memory * GIB:
-                return one, needs
-    return None
-
-
 def main(table: Table) -> None:
-    """Print it in Markdown."""
-    print(
-        "| model | GPUs | weights to optimiser, GiB | micro-batch | all, GiB | images/s | kWh for 10^9 images |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    facts = Facts(10**9, tuple(map(str, range(1000))))
+    print(f"| {' | '.join(TITLES)} | kWh for 10^9 images |")
+    print("|---" * (len(TITLES) + 1) + "|")
     for name in table.models:
-        recipe = Recipe(
-            vit(name, classes=0),
-            Data("x"),
-            batch=table.batch,
-            precision="bfloat16",
-            length=Span(1, "epochs"),
-        )
-        recipe = resolve(recipe, facts)
+        recipe = pretraining(name, table.batch)
         counted = count(recipe)
         for gpus in table.gpus:
             machine = replace(table.machine, gpus=gpus)
-            found = fitting(recipe, machine, counted)
-            if found is None:
-                print(f"| {name} | {gpus} | | none fits | | | |")
+            print(f"| {name} | {gpus} | {' | '.join(cells(recipe, machine, counted))} |")
+
+
+def pretraining(name: str, batch: int) -> Recipe:
+    """A model's training on 10^9 images of 1,000 classes, as it would run."""
+    recipe = Recipe(
+        vit(name, classes=0),
+        Data("x"),
+        batch=batch,
+        precision="bfloat16",
+        length=Span(1, "epochs"),
+    )
+    return resolve(recipe, Facts(IMAGES, tuple(map(str, range(1000)))))
+
+
+def cells(recipe: Recipe, machine: Machine, counted: Count) -> list[str]:
+    """What a row shows after the model and the number of GPUs."""
+    fitting = largest_that_fits(recipe, machine, counted)
+    if fitting is None:
+        return ["", "none fits", "", "", ""]
+    fitting, needs = fitting
+    time = spent(fitting, machine)
+    micro_batch = f"{fitting.micro_batch:,}"
+    if fitting.recompute:
+        micro_batch += " recomputed"
+    return [
+        f"{(needs.weights + needs.gradients + needs.optimizer) / GIB:.2f}",
+        micro_batch,
+        f"{needs.total / GIB:.1f}",
+        f"{time.images_per_second:,.0f}",
+        f"{time.kwh:,.0f}",
+    ]
+
+
+def largest_that_fits(
+    recipe: Recipe, machine: Machine, counted: Count
+) -> tuple[Recipe, Memory] | None:
+    """The recipe with the largest micro-batch that fits, recomputing if it must, and the memory
+    that it needs; None if none fits."""
+    for recompute in (False, True):
+        for exponent in range(12, -1, -1):
+            candidate = replace(recipe, micro_batch=2**exponent, recompute=recompute)
+            if candidate.micro_batch > recipe.batch // machine.gpus:
                 continue
-            fits, needs = found
-            state, takes = sum(needs[:3]) / GIB, spent(fits, machine)
-            rows = f"{fits.micro_batch:,}{' recomputed' if fits.recompute else ''}"
-            print(
-                f"| {name} | {gpus} | {state:.2f} | {rows} | {needs.total / GIB:.1f} | {takes.images_per_second:,.0f} "
-                f"| {takes.kwh:,.0f} |"
-            )
+            needs = memory(candidate, machine.gpus, counted)
+            if needs.total <= machine.memory * GIB:
+                return candidate, needs
+    return None
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Training step of the same Vision Transformers in vitkit, timm, Transformers and torchvision, interleaved in one run.
+"""A training step of the same models in vitkit, timm, Transformers and torchvision.
 
     python benchmarks/step.py --output benchmarks/results/step-cpu.json
 
-Forward, cross-entropy, backward and the same fused AdamW for all, no gradient clipping; compiled is the model. `autocast` is
-bfloat16 autocast over float32 weights. The ratio is vitkit's speed over the fastest peer's, of medians: above 1 vitkit is
-faster.
+A step is forward pass, cross-entropy, backward pass and the same fused AdamW for all, without
+gradient clipping. In the mode `compiled` the model is compiled. `autocast` is bfloat16 autocast
+over float32 weights. side_by_side.py says how models are made equal and take turns.
+
+Prints and writes a row for each model, batch, precision and mode: milliseconds of every library,
+and vitkit's speed over the fastest peer's, of medians. Above 1 vitkit is faster.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The benchmarks run, and compare the same work: side_by_side.same_work stops them otherwise."""
+"""The benchmarks run, and what they compare does the same work."""
 
 import json
 import runpy
@@ -8,47 +8,69 @@ from pathlib import Path
 
 import pytest
 import torch
+from pictures import encoded, photograph
 
 from vitkit.system.span import Span
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Scripts import one another, as when they are run."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
 @pytest.fixture
 def side_by_side(monkeypatch):
+    """The module, for turns as short as can be."""
     pytest.importorskip("timm")
     pytest.importorskip("transformers")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     import side_by_side
 
+    monkeypatch.setattr(side_by_side, "TURN", 0)
     return side_by_side
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """run(script, words): the results of a benchmark, which name none of the user's folders."""
+
+    def run(script: str, words: str, function=None) -> dict:
+        output = tmp_path / "results.json"
+        command = [f"{BENCHMARKS}/{script}.py", *words.split(), "--output", str(output)]
+        monkeypatch.setattr(sys, "argv", command)
+        if function is None:
+            runpy.run_path(command[0], run_name="__main__")
+        else:
+            function()
+        text = output.read_text()
+        assert str(tmp_path) not in text and str(BENCHMARKS) not in text
+        result = json.loads(text)
+        assert result["command"].startswith(f"python benchmarks/{script}.py --")
+        return result
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("script", "precisions"),
     [("forward", ["float32", "autocast", "bfloat16"]), ("step", ["float32", "autocast"])],
 )
-def test_a_row_of_every_precision(script, precisions, side_by_side, monkeypatch, tmp_path):
-    output = tmp_path / "results.json"
-    words = "--models mu/16 --batches 2 --modes eager --seconds-per-row 0 --output".split()
-    monkeypatch.setattr(sys, "argv", [f"{BENCHMARKS}/{script}.py", *words, str(output)])
-    monkeypatch.setattr(side_by_side, "TURN", 0)
-    runpy.run_path(f"{BENCHMARKS}/{script}.py", run_name="__main__")
-    text = output.read_text()
-    result = json.loads(text)
+def test_four_libraries_are_timed_in_every_precision(script, precisions, side_by_side, run):
+    result = run(script, "--models mu/16 --batches 2 --modes eager --seconds-per-row 0")
     assert [row["precision"] for row in result["results"]] == precisions
     for row in result["results"]:
-        assert set(row["images_per_second"]) == {"vitkit", "timm", "transformers", "torchvision"}
+        libraries = {"vitkit", "timm", "transformers", "torchvision"}
+        assert set(row["images_per_second"]) == libraries
         low, high = row["ratio_95_percent"]
         assert row["rounds"] == 5 and 0 < low <= high
-    assert str(tmp_path) not in text and str(BENCHMARKS) not in text
-    assert result["command"].startswith(f"python benchmarks/{script}.py --models mu/16")
 
 
 def test_other_weights_are_noticed(side_by_side):
-    c = side_by_side.config("mu/16")
-    models = side_by_side.stacks(c)
-    images = torch.randn(2, 3, *c.image, generator=torch.Generator().manual_seed(0))
+    config = side_by_side.config("mu/16")
+    models = side_by_side.stacks(config)
+    images = torch.randn(2, 3, *config.image, generator=torch.Generator().manual_seed(0))
     side_by_side.same_work(models, images)
     with torch.no_grad():
         models["torchvision"].heads.head.bias += 1e-2
@@ -56,45 +78,83 @@ def test_other_weights_are_noticed(side_by_side):
         side_by_side.same_work(models, images)
 
 
-def test_pretraining_makes_its_table(monkeypatch, tmp_path, capsys):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def test_the_ratio_is_to_the_fastest_peer(side_by_side):
+    times = {"vitkit": [0.1, 0.1, 0.1], "slow": [0.3, 0.3, 0.3], "fast": [0.2, 0.2, 0.2]}
+    summary = side_by_side.summary(times, batch=8)
+    assert summary["fastest_peer"] == "fast" and summary["ratio"] == 2
+    assert summary["images_per_second"] == {"vitkit": 80, "slow": 26.67, "fast": 40}
+
+
+def test_axial_attention_computes_what_einsum_does():
+    """The script stops if the numbers differ; here on a small grid."""
+    import axial
+
+    for forms in (axial.transformer_layer(1, 3, 128), axial.resnet_unit(1, 3, 64)):
+        torch.testing.assert_close(forms["vitkit"](), forms["einsum"](), atol=1e-5, rtol=1e-5)
+
+
+def test_pretraining_compares_three_ways(monkeypatch, tmp_path, capsys, run):
     import pretraining
 
     laptop = pretraining.SIZES["laptop"]
     model = replace(laptop.model, width=24, depth=1, mlp=24, patch=8, heads=2)
     small = replace(laptop, model=model, optim=replace(laptop.optim, warmup=Span(1)))
     monkeypatch.setitem(pretraining.SIZES, "laptop", small)
-    output = tmp_path / "result.json"
-    words = "--data digits --target digits --ways scratch masked supervised --side 40 --steps 5 --length 5steps --seeds 2"
-    words += f" --device cpu --workdir {tmp_path / 'runs'} --output {output}"
-    monkeypatch.setattr(sys, "argv", [f"{BENCHMARKS}/pretraining.py", *words.split()])
-    pretraining.main()
-    found = json.loads(output.read_text())
-    assert str(tmp_path) not in output.read_text() and found["command"].startswith(
-        "python benchmarks/pretraining.py"
-    )
+    words = "--data digits --target digits --ways scratch masked supervised --side 40 --steps 5"
+    words += f" --length 2steps --seeds 1 --device cpu --workdir {tmp_path / 'runs'}"
+    result = run("pretraining", words, pretraining.main)
+
     ways = ["scratch", "masked", "supervised"]
-    assert [(row["from"], row["seed"]) for row in found["fine-tuning"]] == [
-        (way, s) for s in (0, 1) for way in ways
-    ]
-    assert [line["step"] for line in found["pre-training"]["masked"]] == [1, 2, 3, 4, 5]
-    assert "test/top1" in found["pre-training"]["supervised"][-1]
-    assert (
-        "from 4 x 4 to 5 x 5 patches" in (out := capsys.readouterr().out)
-        and out.count("| supervised |") == 1
-    )
+    assert [row["from"] for row in result["fine-tuning"]] == ways
+    assert [line["step"] for line in result["pre-training"]["masked"]] == [1, 2, 3, 4, 5]
+    assert "test/top1" in result["pre-training"]["supervised"][-1]
+    output = capsys.readouterr().out
+    assert "from 4 x 4 to 5 x 5 patches" in output  # --side 40
+    assert output.count("| supervised |") == 1
 
 
-def test_sharding_is_compared_with_none(monkeypatch, tmp_path):
+def test_pretraining_gives_the_mean_of_seeds():
+    import pretraining
+
+    rows = [{"from": "scratch", "test/top1": accuracy} for accuracy in (0.5, 0.52)]
+    last_line = pretraining.table(rows).splitlines()[-1]
+    assert last_line == "| scratch | 50.00, 52.00 | 51.00 | 1.41 |"
+
+
+def test_sharding_is_compared_with_none(side_by_side, run):
     """One rank under FSDP2 beside none; the script itself stops where their losses differ."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import side_by_side
-
-    monkeypatch.setattr(side_by_side, "TURN", 0)
-    output = tmp_path / "result.json"
-    words = f"--models mu/16 --batches 2 --seconds-per-row 0 --output {output}"
-    monkeypatch.setattr(sys, "argv", [f"{BENCHMARKS}/sharding.py", *words.split()])
-    runpy.run_path(f"{BENCHMARKS}/sharding.py", run_name="__main__")
-    (row,) = json.loads(output.read_text())["results"]
+    result = run("sharding", "--models mu/16 --batches 2 --seconds-per-row 0")
+    (row,) = result["results"]
     assert set(row["images_per_second"]) == {"sharded", "plain"} and row["rounds"] == 5
     assert not torch.distributed.is_initialized()
+
+
+@pytest.fixture
+def loader(monkeypatch, tmp_path):
+    """The module, for batches of 4, with files to read in tmp_path/files."""
+    import loader
+
+    monkeypatch.setattr(loader, "BATCH", 4)
+    monkeypatch.setattr(loader, "WORKERS", 1)
+    for i in range(8):
+        path = tmp_path / "files" / str(i % 2) / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(photograph(60, 80, i)))
+    return loader
+
+
+def test_the_loader_is_compared_with_torchvision_s(loader, run, tmp_path):
+    words = f"--data {tmp_path / 'files'} --images 24 --rounds 1 --only TurboJPEG ImageFolder"
+    result = run("loader", words, loader.main)
+    assert {row["pipeline"] for row in result["results"]} == {
+        "vitkit without TurboJPEG",
+        "torchvision ImageFolder, PIL",
+    }
+    assert result["data"]["median_size"] == "80x60"
+
+
+def test_the_variants_of_the_loader_differ_in_what_they_say(loader, tmp_path):
+    files = tmp_path / "files"
+    images = next(loader.vitkit(files)(0)).images
+    assert torch.equal(next(loader.vitkit(files, turbojpeg=False)(0)).images, images)
+    assert not torch.equal(next(loader.vitkit(files, torchvisions_crops=True)(0)).images, images)

@@ -1,0 +1,87 @@
+"""What a results file says beside its numbers: the command, the date, the machine and the versions.
+
+This is no benchmark of its own: the scripts import it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """The command line of a script, whose --help begins with the script's docstring."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def command() -> str:
+    """The command that is running, without the folders of whoever runs it."""
+    script = f"benchmarks/{Path(sys.argv[0]).name}"
+    words = [_without_folder(word) for word in sys.argv[1:]]
+    return " ".join(["python", script, *words])
+
+
+def _without_folder(word: str) -> str:
+    """A path outside of the working directory by its last part; any other word as it is."""
+    if Path(word).is_absolute() or word.startswith(".."):
+        return Path(word).name
+    return word
+
+
+def today() -> str:
+    """The date, as 2026-11-20."""
+    return date.today().isoformat()
+
+
+def machine(device: str = "cpu") -> dict:
+    """What the benchmark runs on: CPU, cores, system, Python, and the GPU if it uses one."""
+    facts = {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
+    if device.startswith("cuda"):
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    return facts
+
+
+def _cpu() -> str:
+    """The name of the processor; on Linux, /proc/cpuinfo says more than Python does."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """The version of each package, "absent" for one that is not installed."""
+    installed = {}
+    for package in packages:
+        try:
+            installed[package] = version(package)
+        except PackageNotFoundError:
+            installed[package] = "absent"
+    return installed
+
+
+def load() -> float:
+    """How many processes want a core, over the last minute: more than a few tell of other work."""
+    return round(os.getloadavg()[0], 2)
+
+
+def write(result: dict, output: Path | None) -> None:
+    """Write a result as JSON, if a file is given."""
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(result, indent=1) + "\n")
