@@ -18,12 +18,11 @@ def test_bad_images_are_listed(folder, monkeypatch, workers):
     source = open_source(str(root))
     assert len(source) == 19
     (root / "cat/17.png").unlink()
-    found = check_images(source, workers)
-    assert [index for index, _ in found] == [3, 8, 17]
-    for (_, sentence), end in zip(
-        found, ("truncated", "is empty: 0 bytes", "is missing"), strict=True
-    ):
-        assert "photos/cat/" in sentence and end in sentence and "\n" not in sentence
+    broken = check_images(source, workers)
+    assert [index for index, _ in broken] == [3, 8, 17]
+    reasons = ("truncated", "is empty: 0 bytes", "is missing")
+    for (_, sentence), reason in zip(broken, reasons, strict=True):
+        assert "photos/cat/" in sentence and reason in sentence and "\n" not in sentence
 
 
 def test_progress_of_other_processes_is_shown_when_it_takes_a_while(monkeypatch, capsys):
@@ -36,7 +35,8 @@ def test_progress_of_other_processes_is_shown_when_it_takes_a_while(monkeypatch,
     monkeypatch.setenv("TERM", "xterm")
     with progress.counted("packing", 7, lambda: asked.set() or 3):
         assert asked.wait(30)
-    assert "packing" in (said := capsys.readouterr()).err and not said.out
+    out, err = capsys.readouterr()
+    assert "packing" in err and not out
 
 
 def test_progress_is_shown_when_it_takes_a_while(folder, monkeypatch, capsys):
@@ -45,10 +45,7 @@ def test_progress_is_shown_when_it_takes_a_while(folder, monkeypatch, capsys):
     source = open_source(str(folder({f"cat/{i}.png": 8 * (i not in (0, 4)) for i in range(5)})))
     assert [index for index, _ in check_images(source, 0, progress=False)] == [0, 4]
     assert capsys.readouterr().err == ""
-    assert [index for index, _ in check_images(source, 0)] == [
-        0,
-        4,
-    ]  # the bar takes over in the middle
+    assert [index for index, _ in check_images(source, 0)] == [0, 4]  # under a bar
 
 
 def test_good_data_sets_are_good(shared):

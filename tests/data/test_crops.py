@@ -33,8 +33,9 @@ def test_crops_lie_inside_images_of_any_size(height, width, seed, low):
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (1200, 1200)])
 def test_areas_and_aspects_keep_their_bounds(height, width):
-    found = boxes(height, width)
-    areas, aspects = found[:, 2] * found[:, 3] / (height * width), found[:, 3] / found[:, 2]
+    _, _, heights, widths = boxes(height, width).T
+    areas = heights * widths / (height * width)
+    aspects = widths / heights
     assert areas.min() >= 0.05 and areas.max() <= 1
     assert aspects.min() > ASPECT[0] - 0.02 and aspects.max() < ASPECT[1] + 0.02  # whole pixels
     assert areas.min() < 0.06 and areas.max() > 0.6
@@ -44,20 +45,20 @@ def test_sides_are_uniform_between_the_smallest_and_the_largest_that_fit():
     """An independent account of the distribution, in continuous sizes: aspect uniform, then the
     height uniform in what remains when area and width have had their say. Areas themselves are not
     uniform: small crops are the more frequent."""
-    height, width, random = 1500, 2000, np.random.default_rng(1)
+    height, width = 1500, 2000
+    random = np.random.default_rng(1)
     aspect = random.uniform(*ASPECT, 20_000)
     tallest = np.minimum(np.minimum(height, width / aspect), np.sqrt(height * width / aspect))
     shortest = np.sqrt(0.05 * height * width / aspect)
-    heights = random.uniform(shortest, tallest)
-    found = boxes(height, width, 4000)
-    assert stats.ks_2samp(found[:, 2], heights).pvalue > 0.001
-    assert stats.ks_2samp(found[:, 3], heights * aspect).pvalue > 0.001
-    assert stats.ks_2samp(found[:, 2] * found[:, 3], heights**2 * aspect).pvalue > 0.001
-    assert stats.kstest(found[:, 0] / (height - found[:, 2]).clip(1), "uniform").pvalue > 0.001
-    assert stats.kstest(found[:, 1] / (width - found[:, 3]).clip(1), "uniform").pvalue > 0.001
+    expected = random.uniform(shortest, tallest)
+    top, left, h, w = boxes(height, width, 4000).T
+    assert stats.ks_2samp(h, expected).pvalue > 0.001
+    assert stats.ks_2samp(w, expected * aspect).pvalue > 0.001
+    assert stats.ks_2samp(h * w, expected**2 * aspect).pvalue > 0.001
+    assert stats.kstest(top / (height - h).clip(1), "uniform").pvalue > 0.001
+    assert stats.kstest(left / (width - w).clip(1), "uniform").pvalue > 0.001
 
 
 def test_where_nothing_fits_the_whole_image_is_taken():
-    assert (
-        boxes(8, 400, 50, area=(0.9, 1.0)) == (0, 0, 8, 400)
-    ).all()  # at most 1.33 times as wide as high
+    """A crop is at most 1.33 times as wide as high."""
+    assert (boxes(8, 400, 50, area=(0.9, 1.0)) == (0, 0, 8, 400)).all()
