@@ -55,7 +55,7 @@ class IndexBuilder:
 
     def __getitem__(self, i: int) -> Exception | None:
         try:
-            _save(self._path(i), _indexed(self.files[i], self.columns))
+            self.save(i, read_index(self.files[i], self.columns))
         except (ValueError, OSError) as error:
             return error
         return None
@@ -77,29 +77,29 @@ class IndexBuilder:
         labels = [texts[code] for code in arrays["codes"].tolist()]
         return Index(arrays["offsets"], arrays["sizes"], names, labels, left_out)
 
+    def save(self, i: int, index: Index) -> None:
+        """Write an index to the cache, whole or not at all."""
+        from safetensors.numpy import save
+
+        # Each label is written once, and its number for every example.
+        unique_labels = sorted(set(index.labels))
+        number_of = {label: i for i, label in enumerate(unique_labels)}
+        codes = np.array([number_of[label] for label in index.labels], dtype=np.int32)
+        arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes}
+        # Strings are tensors of bytes: millions are too many for the header.
+        for name, strings in (("names", index.names), ("labels", Names.of(unique_labels))):
+            arrays[name] = np.frombuffer(strings.block, np.uint8)
+            arrays[f"{name}.ends"] = strings.ends
+        path = self._path(i)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, save(arrays, {"left_out": json.dumps(index.left_out)}))
+
     def _path(self, i: int) -> Path:
         key = f"{FORMAT} {remote.state_of(self.files[i])} {self.columns}"
         return cache_dir() / "shards" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
 
 
-def _save(path: Path, index: Index) -> None:
-    """Write an index, whole or not at all."""
-    from safetensors.numpy import save
-
-    # Each label is written once, and its number for every example.
-    unique_labels = sorted(set(index.labels))
-    number_of = {label: i for i, label in enumerate(unique_labels)}
-    codes = np.array([number_of[label] for label in index.labels], dtype=np.int32)
-    arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes}
-    # Strings are tensors of bytes: millions are too many for the header.
-    for name, strings in (("names", index.names), ("labels", Names.of(unique_labels))):
-        arrays[name] = np.frombuffer(strings.block, np.uint8)
-        arrays[f"{name}.ends"] = strings.ends
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, save(arrays, {"left_out": json.dumps(index.left_out)}))
-
-
-def _indexed(file: str, columns: Columns) -> Index:
+def read_index(file: str, columns: Columns) -> Index:
     """Read a shard from its beginning to its end. Raises ValueError."""
     offsets = []
     sizes = []
