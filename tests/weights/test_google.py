@@ -1,0 +1,101 @@
+"""Google's files: the official code's own answers, every spelling of names, and written back as they were."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from other_libraries import assert_same_state
+
+from vitkit.models import vit
+from vitkit.weights import convert, load
+from vitkit.weights.formats import format_of
+from vitkit.weights.writing import tensors_in
+
+SMALL = {"image": (32, 32), "width": 48, "depth": 2, "heads": 4, "classes": 7}
+PLAIN = vit("mu/8", **SMALL, mlp=80)
+MAP = vit("mu/8", **SMALL, mlp=192, pool="map")
+
+# Made by the official code: shared/reference
+CASES = [
+    "vit_token", "vit_token_pre_logits", "vit_gap", "vit_nonsquare", "big_vision_tok",
+    "big_vision_gap_sincos", "big_vision_map_rep", "big_vision_scan", "hybrid_stem_only",
+    "hybrid_stage3", "hybrid_stage4", "resnet_bit", "resnet_bit_paper",
+]  # fmt: skip
+
+
+def loaded(shared, name):
+    size = json.loads(shared(f"reference/{name}.json").read_text())["image"]
+    return load(shared(f"reference/{name}.weights.npz"), image=tuple(size), quiet=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_official_codes_answers(name, shared):
+    """Logits and representation within 1e-5."""
+    expected = np.load(shared(f"reference/{name}.expected.npz"))
+    model = loaded(shared, name).model
+    images = torch.from_numpy(expected["images"]).permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        answers = {"logits": model(images), "representation": model.features(images)}
+    # Both sides are float32; in float64 it is 1e-5 for all (tests/models)
+    tolerance = 2e-5 if name == "hybrid_stage4" else 1e-5
+    for answer in answers.keys() & set(expected):  # big_vision's ResNets give no representation
+        theirs = torch.from_numpy(expected[answer])
+        torch.testing.assert_close(answers[answer], theirs, atol=tolerance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_array_is_written_back_under_its_name(name, shared, tmp_path):
+    convert(loaded(shared, name), tmp_path / "again.npz", "google")
+    original = shared(f"reference/{name}.weights.npz")
+    with np.load(original) as before, np.load(tmp_path / "again.npz") as after:
+        assert set(before) == set(after)
+        for key in before:
+            assert before[key].dtype == after[key].dtype, key
+            np.testing.assert_array_equal(before[key], after[key], err_msg=key)
+
+
+def arrays_of(classifier):
+    """The arrays of a file of Google's, without vitkit's description."""
+    tensors = tensors_in(format_of("google", PLAIN), classifier)
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def test_a_whole_training_state_is_read(random_classifier, tmp_path, capsys):
+    classifier = random_classifier(PLAIN)
+    state = {f"opt/target/{name}": array for name, array in arrays_of(classifier).items()}
+    np.savez(tmp_path / "state.npz", **state, **{"opt/state/step": np.array(3)})
+    again = load(tmp_path / "state.npz")
+    assert "left out: 1 arrays beside the image model, under opt/state" in capsys.readouterr().err
+    assert_same_state(again.model, classifier.model)
+
+
+def test_an_image_tower_beside_a_text_tower_is_read(random_classifier, tmp_path):
+    classifier = random_classifier(MAP)
+    towers = {"params/txt/head/bias": np.zeros(3), "params/t": np.zeros(1)}
+    for name, array in arrays_of(classifier).items():
+        towers[f"params/img/{name.removeprefix('params/')}"] = array
+    np.savez(tmp_path / "towers.npz", **towers)
+    assert_same_state(load(tmp_path / "towers.npz", quiet=True).model, classifier.model)
+
+
+def test_an_early_map_head_and_bfloat16_as_raw_bytes_are_read(random_classifier, tmp_path, capsys):
+    classifier = random_classifier(MAP)
+    early = {}
+    for name, array in arrays_of(classifier).items():
+        bfloat16 = torch.from_numpy(array).bfloat16().view(torch.uint16).numpy()
+        early[name.replace("MAPHead_0/", "")] = bfloat16.view("V2")
+    np.savez(tmp_path / "early.npz", **early)
+    again = load(tmp_path / "early.npz")
+    assert "widened from bfloat16 to float32" in capsys.readouterr().err
+    assert_same_state(again.model, classifier.model.bfloat16().float())
+
+
+def test_a_table_that_is_no_square_asks_for_the_size(shared):
+    file = shared("reference/vit_nonsquare.weights.npz")
+    with pytest.raises(
+        ValueError, match="15 patches, which make no square; say the size in pixels"
+    ):
+        load(file)
+    with pytest.raises(ValueError, match="has 15 patches, but 16 x 40 pixels make 2 x 5"):
+        load(file, image=(16, 40))

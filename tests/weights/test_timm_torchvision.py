@@ -1,0 +1,145 @@
+"""timm's and torchvision's own models, with random weights, are read by their names and shapes alone."""
+
+import json
+
+import pytest
+import torch
+from other_libraries import TIMM, assert_same_outputs, randomised
+from safetensors.torch import save_file
+
+from vitkit.data import Preprocessing
+from vitkit.weights import load
+from vitkit.weights.formats.shapes import IMAGENET
+
+VARIANTS = {
+    "plain": {},
+    "no head": {"num_classes": 0},
+    "gap": {"global_pool": "avg"},
+    "gap with the norm before": {"global_pool": "avg", "fc_norm": False, "class_token": False},
+    "map": {"global_pool": "map", "class_token": False},
+    "DeiT III": {"no_embed_class": True, "init_values": 1e-4},
+    "registers": {"reg_tokens": 4, "no_embed_class": True, "init_values": 1e-4},
+    "registers with positions": {"reg_tokens": 3},
+    "patch 14": {"img_size": 70, "patch_size": 14},
+}
+
+
+def timm_model(**arguments):
+    from timm.models.vision_transformer import VisionTransformer
+
+    return randomised(VisionTransformer(**{**TIMM, **arguments}))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("ending", ["safetensors", "pth"])
+def test_timm_models_are_read(name, ending, tmp_path):
+    arguments = VARIANTS[name]
+    theirs = timm_model(**arguments)
+    file = tmp_path / f"m.{ending}"
+    if ending == "safetensors":
+        save_file(theirs.state_dict(), file)
+    else:
+        torch.save(theirs.state_dict(), file)
+    classifier = load(file, heads=4, quiet=True)
+    side = arguments.get("img_size", 32)
+    assert_same_outputs(theirs, classifier.model, (side, side))
+    config = classifier.model.config
+    assert (config.gelu, config.resample) == ("erf", "timm")
+    assert config.norm == ("pooled" if name == "gap" else "tokens")
+
+
+def test_a_distilled_deit_is_read(tmp_path):
+    from timm.models.deit import VisionTransformerDistilled
+
+    theirs = randomised(VisionTransformerDistilled(**TIMM))
+    torch.save({"model": theirs.state_dict()}, tmp_path / "deit.pth")
+    classifier = load(tmp_path / "deit.pth", heads=4, quiet=True)
+    assert classifier.model.config.pool == "distilled"
+    assert classifier.preprocessing.mean == IMAGENET["mean"]
+    assert_same_outputs(theirs, classifier.model)
+
+
+def test_a_timm_repository_is_read_as_its_config_says(tmp_path):
+    import timm
+
+    arguments = {"img_size": [32, 64], "depth": 2, "act_layer": "gelu_tanh"}
+    theirs = randomised(timm.create_model("vit_tiny_patch16_224", num_classes=5, **arguments))
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    config = {
+        "architecture": "vit_tiny_patch16_224",
+        "num_classes": 5,
+        "label_names": list("abcde"),
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": [3, 32, 64],
+            "mean": [0.1, 0.2, 0.3],
+            "std": [0.5, 0.5, 0.5],
+            "crop_pct": 0.9,
+            "interpolation": "bilinear",
+            "crop_mode": "squash",
+        },
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    classifier = load(tmp_path, quiet=True)
+    assert classifier.labels == tuple("abcde")
+    assert classifier.model.config.gelu == "tanh"
+    assert classifier.preprocessing == Preprocessing(
+        size=(32, 64), rule="square", resize=71, interpolation="bilinear", mean=(0.1, 0.2, 0.3)
+    )
+    assert_same_outputs(theirs, classifier.model, (32, 64))
+
+
+def test_dinos_teacher_is_read_without_its_projection_head(tmp_path, capsys):
+    theirs = timm_model(num_classes=0)
+    state = {f"module.backbone.{name}": t for name, t in theirs.state_dict().items()}
+    state["module.head.mlp.0.weight"] = torch.zeros(4, 4)
+    state["module.head.mlp.2.weight"] = torch.zeros(4, 4)
+    state["module.head.last_layer.weight_g"] = torch.zeros(4, 1)
+    torch.save({"student": {}, "teacher": state, "epoch": 3}, tmp_path / "dino.pth")
+    classifier = load(tmp_path / "dino.pth", heads=4)
+    left_out = "module.head.mlp.*.weight (2 times), module.head.last_layer.weight_g"
+    assert f"left out: {left_out}" in capsys.readouterr().err
+    assert classifier.model.config.classes == 0
+    assert classifier.preprocessing.std == IMAGENET["std"]
+    assert_same_outputs(theirs, classifier.model)
+
+
+def test_an_mae_is_read_without_its_decoder(tmp_path):
+    theirs = timm_model(num_classes=0)
+    decoder = {"mask_token": torch.zeros(1, 1, 8), "decoder_pred.bias": torch.zeros(3)}
+    torch.save({"model": theirs.state_dict() | decoder}, tmp_path / "m.pth")
+    assert_same_outputs(theirs, load(tmp_path / "m.pth", heads=4, quiet=True).model)
+
+
+def test_dinov2s_registers_have_no_positions(tmp_path):
+    """Its table has a row for the class token, none for the registers, and one for each patch."""
+    theirs = timm_model(num_classes=0, reg_tokens=4, init_values=1.0)
+    with torch.no_grad():
+        theirs.pos_embed[:, 1:5] = 0
+    state = theirs.state_dict()
+    state["register_tokens"] = state.pop("reg_token")
+    state["pos_embed"] = torch.cat([state["pos_embed"][:, :1], state["pos_embed"][:, 5:]], 1)
+    state["mask_token"] = torch.zeros(1, 48)
+    save_file(state, tmp_path / "dinov2.safetensors")
+    classifier = load(tmp_path / "dinov2.safetensors", heads=4, quiet=True)
+    config = classifier.model.config
+    assert (config.registers, config.prefix_positions) == (4, 1)
+    assert_same_outputs(theirs, classifier.model)
+
+
+def old_name(name):
+    """As torchvision's first version of the MLP has it."""
+    return name.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2.")
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("arguments", [{}, {"representation_size": 24}])
+def test_torchvision_models_are_read(old, arguments, tmp_path):
+    from torchvision.models import VisionTransformer
+
+    theirs = randomised(VisionTransformer(32, 8, 2, 4, 48, 80, num_classes=7, **arguments))
+    state = theirs.state_dict()
+    if old:
+        state = {old_name(name): tensor for name, tensor in state.items()}
+    torch.save(state, tmp_path / "m.pth")
+    assert_same_outputs(theirs, load(tmp_path / "m.pth", heads=4, quiet=True).model)
