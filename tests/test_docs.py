@@ -25,23 +25,21 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
 
 # Names in commands: folders of photographs, models, and words that stand for another one.
-PHOTOGRAPHS = (
-    *("photos", "more-photos", "DATA", "PATH"),
-    *("imagenet-val", "cifar10", "tiny_imagenet100"),
-)
-MODELS = (
-    *("MODEL", "OTHER", "ONE", "TWO", "imagenet21k+imagenet2012/ViT-B_16"),
-    *("google/vit-base-patch16-224", "google/vit-base-patch16-224-in21k"),
-)
+PHOTOGRAPHS = "photos more-photos DATA PATH imagenet-val cifar10 tiny_imagenet100".split()
+MODELS = [
+    *"MODEL OTHER ONE TWO imagenet21k+imagenet2012/ViT-B_16".split(),
+    *"google/vit-base-patch16-224 google/vit-base-patch16-224-in21k".split(),
+]
 PLACEHOLDERS = {"IMAGE...": "holiday.jpg", "RECIPE": "digits", "FORMAT": "native"}
 
-# Settings that make a run short and its model small. They follow the page's own: the last one holds.
-SHORT = (
-    *("--length", "1steps", "--optim.warmup", "0steps", "--batch", "16", "--micro-batch", "16"),
-    *("--data.workers", "0", "--data.no-check", "--precision", "float32", "--device", "cpu"),
-)
-SMALL = (*("--model.width", "16", "--model.depth", "1", "--model.mlp", "16", "--model.heads", "1"),)
-ONE_RUN = ("--rates", "0.01", "--seeds", "1")  # instead of --select's four rates, and several seeds
+# Settings that make a run short and its model small. They follow the page's own, and the last one
+# holds.
+SHORT = [
+    *"--length 1steps --optim.warmup 0steps --batch 16 --micro-batch 16".split(),
+    *"--data.workers 0 --data.no-check --precision float32 --device cpu".split(),
+]
+SMALL = "--model.width 16 --model.depth 1 --model.mlp 16 --model.heads 1".split()
+ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 
 
 # Links
@@ -155,7 +153,7 @@ def test_the_commands_of_a_page_work(page, folder, capsys):
 
 
 def test_commands_that_are_not_run_have_the_settings_that_they_give(folder, monkeypatch, capsys):
-    settings = {command.name: command.load_settings() for command in COMMANDS}
+    settings = {command.name: command.load_settings() for command in COMMANDS}  # of the actions
     monkeypatch.setattr(Command, "load_settings", lambda self: settings[self.name])
     monkeypatch.setattr(Command, "load_action", lambda self: lambda settings: 0)
     for page in PAGES:
