@@ -1,68 +1,12 @@
-"""What a survey takes for copies, and what `vitkit data stats` says and writes."""
+"""What `vitkit data stats` says and writes, and that every kind of target can be packed."""
 
 import json
-import tracemalloc
 
 import datasets
-import numpy as np
 import pytest
 
 from vitkit.cli import main
-from vitkit.curate import duplicates, near_duplicates, survey
-from vitkit.curate.duplicates import Appearances, appearance, nearest
-from vitkit.data import Columns, open_parts, open_source, open_splits, subset, without
-
-
-def appearances(pictures: list[np.ndarray], digests) -> Appearances:
-    each = [appearance(picture) for picture in pictures]
-    hashes = np.stack([one.hash for one in each])
-    thumbnails = np.stack([one.thumbnail for one in each])
-    return Appearances(np.array(digests, dtype=np.uint64), hashes, thumbnails)
-
-
-def test_empty_images_are_duplicates_only_if_the_files_are_the_same():
-    levels = (0, 255, (200, 10, 10), (200, 10, 12))
-    empty = [np.full((40, 40, 3), level, np.uint8) for level in levels]
-    assert not list(nearest(appearances(empty[:2], [1, 2]), appearances(empty[1:2], [3])))
-    assert not list(nearest(appearances(empty[2:3], [1]), appearances(empty[3:], [2])))
-    assert list(nearest(appearances(empty[:2], [1, 2]), appearances(empty[:1], [2]))) == [
-        (1, 0, -1, 1)
-    ]
-
-
-def test_of_many_copies_one_is_named_and_few_are_compared_at_once(monkeypatch):
-    one = appearances([np.zeros((40, 40, 3), np.uint8)], [7])
-    copies = Appearances(*(np.repeat(array, 300, axis=0) for array in one))
-    assert list(nearest(copies, copies)) == [(i, 0, -1, 300) for i in range(300)]
-    monkeypatch.setattr(duplicates, "THUMBNAILS_AT_ONCE", 2000)
-    tracemalloc.start()
-    assert not list(nearest(copies, copies._replace(digests=copies.digests + 1)))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20e6  # 90,000 pairs of thumbnails are 140 MB
-
-
-def test_what_is_alike_is_measured_against_its_own_contrast():
-    """A mark on grey elsewhere is another picture, though nearly all colours are the same; a
-    fainter mark is not."""
-    mark, elsewhere, fainter = (np.full((64, 64, 3), 128, np.uint8) for _ in range(3))
-    mark[8:24, 8:24] += 40
-    elsewhere[8:24, 16:32] += 40
-    fainter[8:24, 8:24] += 30
-    first = appearances([mark], [1])
-    hashes = first.hashes ^ np.uint64(0b111)  # close enough, whatever the hash says
-    assert not list(nearest(first, appearances([elsewhere], [2])._replace(hashes=hashes)))
-    assert len(list(nearest(first, appearances([fainter], [3])._replace(hashes=hashes)))) == 1
-
-
-@pytest.mark.parametrize("name, most", [("pneumonia_mnist_1k", 6), ("gtsrb_1k", 6)])
-def test_pictures_of_one_kind_are_not_taken_for_copies(shared, name, most):
-    """X-rays and traffic signs are much alike: by an absolute bound alone, 134 and 59 of 800
-    training images were listed."""
-    parts = open_parts(str(shared(f"data/{name}-train.parquet").parent / name))[0]
-    train = survey(subset(parts["train"], range(400)), 0)
-    test = survey(parts["test"], 0)
-    assert len(near_duplicates(train, test)) <= most
+from vitkit.data import Columns, open_source, open_splits, without
 
 
 def stats(*words: str, capsys) -> tuple[int, str, str]:

@@ -1,0 +1,176 @@
+"""A survey finds what is broken or there twice; near-duplicates are told from pictures of one kind."""
+
+import io
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import encoded, photograph
+from PIL import Image
+
+from vitkit.cli import main
+from vitkit.curate import duplicates, identical_files, near_duplicates, survey
+from vitkit.curate.duplicates import Appearances, appearance, nearest
+from vitkit.data import open_image, open_parts, open_source, subset, without
+
+
+def again(pixels: np.ndarray, kind: str = "JPEG", size=None, shift: float = 0, **settings) -> bytes:
+    """The bytes of the same picture, encoded again, maybe resized and in other light."""
+    image = Image.fromarray(np.clip(pixels.astype(float) + shift, 0, 255).astype(np.uint8))
+    file = io.BytesIO()
+    image.resize(size or image.size).save(file, kind, **settings)
+    return file.getvalue()
+
+
+@pytest.fixture
+def doubles(tmp_path) -> Path:
+    """40 pictures to train on, 10 to test, of which three are the same, or nearly; and two broken
+    ones."""
+    root = tmp_path / "photos"
+    for part in ("train", "test"):
+        for kind in ("ant", "bee"):
+            (root / part / kind).mkdir(parents=True)
+    pictures = [photograph(64, 80, i) for i in range(50)]
+    for i in range(40):
+        kind = "ant" if i % 4 else "bee"
+        (root / f"train/{kind}/{i}.jpg").write_bytes(encoded(pictures[i], quality=92))
+    for i in range(40, 47):
+        (root / f"test/ant/{i}.jpg").write_bytes(encoded(pictures[i]))
+    (root / "test/bee/same.jpg").write_bytes((root / "train/ant/3.jpg").read_bytes())
+    (root / "test/bee/smaller.png").write_bytes(again(pictures[5], "PNG", (50, 40)))
+    (root / "test/bee/lighter.jpg").write_bytes(again(pictures[8], quality=60, shift=12))
+    (root / "train/bee/copy.jpg").write_bytes((root / "train/ant/1.jpg").read_bytes())
+    (root / "train/bee/broken.jpg").write_bytes(encoded(pictures[0])[:200])
+    (root / "test/bee/empty.jpg").write_bytes(b"")
+    return root
+
+
+def test_a_survey_counts_what_is_there(doubles):
+    parts = open_parts(str(doubles)).sources
+    train = survey(parts["train"], 2)
+    test = survey(parts["test"], 2)
+    assert len(train.bad) == len(test.bad) == 1
+    assert "broken.jpg" in next(iter(train.bad.values()))
+    assert train.formats == {"JPEG": 41} and test.formats == {"JPEG": 9, "PNG": 1}
+    assert (train.sizes[train.good] == (64, 80)).all() and train.bytes[train.good].min() > 300
+
+
+def test_a_survey_finds_what_is_there_twice(doubles):
+    parts = open_parts(str(doubles)).sources
+    train = survey(parts["train"], 0)
+    test = survey(parts["test"], 0)
+    (copies,) = identical_files(train)
+    assert {Path(train.source.name(i)).name for i in copies} == {"1.jpg", "copy.jpg"}
+    bits = {}
+    for pair in near_duplicates(train, test):
+        names = (train.source.name(pair.first), test.source.name(pair.second))
+        bits[tuple(Path(name).name for name in names)] = pair.bits
+    smaller = ("5.jpg", "smaller.png")
+    assert bits.keys() == {("3.jpg", "same.jpg"), smaller, ("8.jpg", "lighter.jpg")}
+    assert bits["3.jpg", "same.jpg"] == -1 and bits[smaller] >= 0
+
+
+def test_duplicates_are_listed_and_left_out_of_training(doubles, tmp_path, capsys):
+    drop = tmp_path / "drop.txt"
+    sheet = tmp_path / "pairs.png"
+    files = ["--exclude", str(drop), "--sheet", str(sheet)]
+    assert main(["data", "stats", str(doubles), *files, "--workers", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "train and test: files in both: 1; others of train that look like one of test: 2" in out
+    assert "broken, in train: " in out
+    assert "warning: of another class than what they are like: 2; a label is wrong" in out
+    assert min(open_image(sheet.read_bytes(), "sheet").size) > 100
+    train = open_parts(str(doubles)).sources["train"]
+    names = {train.name(i) for i in range(len(train))}
+    remaining = without(train, drop)
+    left_out = names - {remaining.name(i) for i in range(len(remaining))}
+    assert {Path(name).name for name in left_out} == {"3.jpg", "5.jpg", "8.jpg"}
+
+    drop.write_text("photos/elsewhere.jpg\twhy\n")
+    message = "lists 1 images that are not in the training part, the first is 'photos/else"
+    with pytest.raises(ValueError, match=message):
+        without(train, drop)
+
+
+def test_another_data_set_may_be_the_test_part(doubles, capsys):
+    words = ["data", "stats", str(doubles), "--test", str(doubles), "--json", "--workers", "0"]
+    assert main(words) == 0
+    description = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [pair["same"] for pair in description["pairs"]] == [1, 1]
+    assert description["parts"]["train"]["same file, other class"] == 1
+
+
+def test_the_hash_is_stable_under_scale_and_light_but_tells_pictures_apart():
+    pictures = [photograph(64, 80, i) for i in range(30)]
+    hashes = np.array([appearance(pixels).hash for pixels in pictures])
+    for pixels, unchanged in zip(pictures, hashes, strict=True):
+        data = again(pixels, size=(60, 48), shift=-10, quality=70)
+        changed = appearance(open_image(data, "x").pixels()).hash
+        assert np.bitwise_count(changed ^ unchanged) <= 6
+    apart = np.bitwise_count(hashes[:, None] ^ hashes[None])[~np.eye(30, dtype=bool)]
+    assert apart.min() > 10
+
+
+def test_known_near_duplicates_of_cifar_10_are_found(shared):
+    """Rows that were looked at, among 100 and 150 others: a car twice in other frames, a deer in
+    other light."""
+    train = open_source(str(shared("data/cifar10-train.parquet")))
+    test = open_source(str(shared("data/cifar10-test.parquet")))
+    first = survey(subset(train, [102, 770, 851, *range(100)]), 0)
+    second = survey(subset(test, [9061, 2703, 7117, *range(150)]), 0)
+    pairs = [(pair.first, pair.second) for pair in near_duplicates(first, second)]
+    assert pairs == [(0, 0), (1, 1), (2, 2)]
+
+
+def appearances(pictures: list[np.ndarray], digests) -> Appearances:
+    each = [appearance(picture) for picture in pictures]
+    hashes = np.stack([one.hash for one in each])
+    thumbnails = np.stack([one.thumbnail for one in each])
+    return Appearances(np.array(digests, dtype=np.uint64), hashes, thumbnails)
+
+
+def test_empty_images_are_duplicates_only_if_the_files_are_the_same():
+    levels = (0, 255, (200, 10, 10), (200, 10, 12))
+    empty = [np.full((40, 40, 3), level, np.uint8) for level in levels]
+    assert not list(nearest(appearances(empty[:2], [1, 2]), appearances(empty[1:2], [3])))
+    assert not list(nearest(appearances(empty[2:3], [1]), appearances(empty[3:], [2])))
+    assert list(nearest(appearances(empty[:2], [1, 2]), appearances(empty[:1], [2]))) == [
+        (1, 0, -1, 1)
+    ]
+
+
+def test_of_many_copies_one_is_named_and_few_are_compared_at_once(monkeypatch):
+    one = appearances([np.zeros((40, 40, 3), np.uint8)], [7])
+    copies = Appearances(*(np.repeat(array, 300, axis=0) for array in one))
+    assert list(nearest(copies, copies)) == [(i, 0, -1, 300) for i in range(300)]
+    monkeypatch.setattr(duplicates, "THUMBNAILS_AT_ONCE", 2000)
+    tracemalloc.start()
+    assert not list(nearest(copies, copies._replace(digests=copies.digests + 1)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6  # 90,000 pairs of thumbnails are 140 MB
+
+
+def test_what_is_alike_is_measured_against_its_own_contrast():
+    """A mark on grey elsewhere is another picture, though nearly all colours are the same; a
+    fainter mark is not."""
+    mark, elsewhere, fainter = (np.full((64, 64, 3), 128, np.uint8) for _ in range(3))
+    mark[8:24, 8:24] += 40
+    elsewhere[8:24, 16:32] += 40
+    fainter[8:24, 8:24] += 30
+    first = appearances([mark], [1])
+    hashes = first.hashes ^ np.uint64(0b111)  # close enough, whatever the hash says
+    assert not list(nearest(first, appearances([elsewhere], [2])._replace(hashes=hashes)))
+    assert len(list(nearest(first, appearances([fainter], [3])._replace(hashes=hashes)))) == 1
+
+
+@pytest.mark.parametrize("name, most", [("pneumonia_mnist_1k", 6), ("gtsrb_1k", 6)])
+def test_pictures_of_one_kind_are_not_taken_for_copies(shared, name, most):
+    """X-rays and traffic signs are much alike: by an absolute bound alone, 134 and 59 of 800
+    training images were listed."""
+    parts = open_parts(str(shared(f"data/{name}-train.parquet").parent / name))[0]
+    train = survey(subset(parts["train"], range(400)), 0)
+    test = survey(parts["test"], 0)
+    assert len(near_duplicates(train, test)) <= most
