@@ -51,6 +51,15 @@ def test_a_device_that_is_not_there_is_a_sentence():
         pick_device("abacus")
 
 
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:1"])
+def test_float32_on_a_gpu_is_float32_however_the_gpu_was_named(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert pick_device(name).type == "cuda"
+    assert torch.backends.cudnn.allow_tf32 is False
+
+
 def test_autocast_computes_products_in_the_precision():
     a = torch.randn(4, 4)
     with autocast(CPU, "bfloat16"):

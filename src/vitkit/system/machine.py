@@ -51,8 +51,9 @@ def _quota(control_group: Path) -> int | None:
 def pick_device(name: str = "auto") -> torch.device:
     """The named device, or for "auto" the best there is: CUDA, then Apple's MPS, then the CPU.
 
-    Under torchrun each rank of a machine gets a GPU of its own. Raises ValueError for a device that
-    this machine does not have, and says which it has.
+    Under torchrun each rank of a machine gets a GPU of its own. On a GPU, float32 becomes float32
+    in convolutions too (PyTorch's default there is TF32). Raises ValueError for a device that this
+    machine does not have, and says which it has.
     """
     # What there is, the best first
     devices = ["cpu"]
@@ -60,13 +61,12 @@ def pick_device(name: str = "auto") -> torch.device:
         devices.insert(0, "mps")
     if torch.cuda.is_available():
         devices.insert(0, "cuda")
-    best = devices[0]
 
     # Which one is meant
-    if name in ("auto", "cuda") and best == "cuda" and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
     if name == "auto":
-        return torch.device(best)
+        name = devices[0]
+    if name == "cuda" and "cuda" in devices and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
 
     # Whether it is there: "cuda:1" is kind "cuda", index "1"
     kind, _, index = name.partition(":")
@@ -80,7 +80,6 @@ def pick_device(name: str = "auto") -> torch.device:
             known += f" (0 to {count - 1})"
         raise ValueError(f"no device {name!r} on this machine; there is {known}")
     if kind == "cuda":
-        # float32 is float32 in convolutions too, as it is in matrix products
         torch.backends.cudnn.allow_tf32 = False
     return torch.device(name)
 
