@@ -1,0 +1,37 @@
+"""What attention computes, written as slow, obvious loops."""
+
+import math
+
+import torch
+
+
+def attention_by_loops(attention, tokens, table=None):
+    """Attention of one sequence (T, D), by loops over heads, queries and keys, with the vectors of
+    the offsets, (2T - 1, E)."""
+    count, width = tokens.shape
+    size = width // attention.heads
+    qkv = tokens @ attention.qkv.weight.T + attention.qkv.bias
+    q, k, v = qkv.split(width, 1)
+    mixed = torch.zeros_like(tokens)
+    for h in range(attention.heads):
+        head = slice(h * size, (h + 1) * size)
+        for i in range(count):
+            logits = []
+            for j in range(count):
+                logit = q[i, head] @ k[j, head]
+                if table is not None:
+                    logit = logit + q[i, head] @ table[i - j + count - 1]  # query minus key
+                logits.append(logit / math.sqrt(size))
+            weights = torch.stack(logits).softmax(0)
+            for j in range(count):
+                mixed[i, head] += weights[j] * v[j, head]
+    return mixed @ attention.out.weight.T + attention.out.bias
+
+
+def initialised(mixer):
+    """A part of a model, in float64, with its first weights."""
+    mixer = mixer.double()
+    for module in mixer.modules():
+        if hasattr(module, "init_weights"):
+            module.init_weights()
+    return mixer

@@ -1,0 +1,257 @@
+"""What every model promises: how it starts, learns, takes other sizes, and where it can be used."""
+
+import json
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import FAMILY, batch_for, random_images, random_model
+from torch import nn
+
+from vitkit.models import (
+    NAMES,
+    LeNetConfig,
+    ViTConfig,
+    build,
+    config_from,
+    create,
+    for_inference,
+    named,
+    plain,
+    resized,
+)
+from vitkit.objectives import Supervised
+from vitkit.train import Optim
+from vitkit.train.optim import parameter_groups
+
+every_model = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
+ANY_SIZE = {
+    name: config
+    for name, config in FAMILY.items()
+    if not isinstance(config, LeNetConfig) and "relative" not in name
+}
+
+
+def another_size(config):
+    """A size that a model can be fed and is not made for; its own if there is no other."""
+    if config in ANY_SIZE.values():
+        return (96, 64)
+    return config.image
+
+
+class TestMade:
+    @every_model
+    def test_logits_start_at_zero(self, config):
+        model = create(config, seed=0).eval()
+        assert (model(batch_for(config)) == 0).all()
+
+    @every_model
+    def test_logits_are_the_head_on_the_features(self, config):
+        model = random_model(config)
+        x = batch_for(config)
+        torch.testing.assert_close(model(x), model.head(model.features(x)))
+
+    @every_model
+    def test_an_image_has_the_same_answer_in_every_batch(self, config):
+        model = random_model(config)
+        x = batch_for(config)
+        alone = torch.cat([model(x[:1]), model(x[1:])])
+        torch.testing.assert_close(model(x), alone, atol=1e-4, rtol=1e-4)
+
+    @every_model
+    def test_weights_may_be_bfloat16(self, config):
+        model = random_model(config).bfloat16()
+        assert model(batch_for(config).bfloat16()).isfinite().all()
+
+    @every_model
+    def test_a_configuration_survives_json(self, config):
+        again = config_from(json.loads(json.dumps(plain(config))))
+        assert again == config
+        assert hash(again) == hash(config)
+
+
+class TestTraining:
+    @every_model
+    def test_every_parameter_gets_a_finite_gradient_in_bfloat16(self, config):
+        model = random_model(config).train()
+        x = batch_for(config, 4)
+        optim = Optim(lr=1e-3, decay_on="kernels", weight_decay=0.1, layer_decay=0.9)
+        optimizer = optim.build(Supervised().learner(model))
+        for recompute in (False, True):
+            model.recompute = recompute
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x).float(), torch.arange(4))
+            loss.backward()
+            for name, parameter in model.named_parameters():
+                assert parameter.grad.isfinite().all(), name
+                # the keys' bias moves all logits of a query alike, and has no gradient
+                assert parameter.grad.any() or name.endswith("qkv.bias"), name
+            optimizer.step()
+            optimizer.zero_grad()
+
+    @every_model
+    def test_gradients_are_those_of_finite_differences(self, config):
+        if isinstance(config, ViTConfig):
+            config = replace(config, stochastic_depth=0.0)
+        model = random_model(config).double()
+        x = batch_for(config, 1).double().requires_grad_()
+        ends = ("table", "conv2.weight", "across", "row.qkv.weight")
+        parameters = [
+            parameter for name, parameter in model.named_parameters() if name.endswith(ends)
+        ]
+
+        def total(x, *_):
+            return model(x).sum()
+
+        assert torch.autograd.gradcheck(total, (x, *parameters[:3]), fast_mode=True, atol=1e-4)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_the_optimiser_has_every_parameter_and_decays_the_kernels(self, name):
+        with torch.device("meta"):
+            model = build(named(name))
+        optim = Optim(weight_decay=0.1, decay_on="kernels", layer_decay=0.9)
+        groups = parameter_groups(Supervised().learner(model), optim)
+        decayed = set()
+        count = 0
+        for group in groups:
+            count += len(group["params"])
+            if group["weight_decay"]:
+                decayed |= {id(parameter) for parameter in group["params"]}
+        assert count == len(list(model.parameters()))
+        assert decayed == {id(p) for p in model.parameters() if p.ndim in (2, 4)}
+
+    def test_positions_of_a_block_learn_as_fast_as_the_block(self):
+        config = named("Ti/16", depth=2, positions="learned2d", inject="every")
+        with torch.device("meta"):
+            model = build(config)
+        scale = {}
+        for group in parameter_groups(Supervised().learner(model), Optim(layer_decay=0.5)):
+            for parameter in group["params"]:
+                scale[id(parameter)] = group["scale"]
+        assert scale[id(model.positions[1].across)] == 0.5
+        assert scale[id(model.blocks[1].norm1.bias)] == 0.5
+        assert scale[id(model.positions[0].prefix)] == 0.25
+
+
+class TestOtherSizes:
+    @pytest.mark.parametrize("config", ANY_SIZE.values(), ids=ANY_SIZE.keys())
+    def test_any_legal_size_is_taken(self, config):
+        model = random_model(config)
+        for size in ((64, 64), (128, 64)):
+            assert model(random_images(1, 3, *size)).isfinite().all()
+        if isinstance(config, ViTConfig):
+            with pytest.raises(ValueError, match="72 x 64 pixels cannot be cut into patches"):
+                model(random_images(1, 3, 72, 64))
+        else:
+            assert model(random_images(1, 3, 37, 41)).shape == (1, 5)
+
+    @every_model
+    def test_other_channels_are_refused(self, config):
+        with pytest.raises(ValueError, match=r"of shape \(1, 1, 64, 64\)"):
+            create(config)(torch.zeros(1, 1, 64, 64))
+
+    def test_a_resized_model_keeps_what_is_frozen(self):
+        model = random_model(FAMILY["ViT"]).requires_grad_(False)
+        model.head.requires_grad_(True)
+        model.recompute = True
+        larger = resized(model, (48, 48))
+        trained = [name for name, parameter in larger.named_parameters() if parameter.requires_grad]
+        assert trained == ["head.weight", "head.bias"]
+        assert larger.recompute
+
+    def test_sizes_that_a_model_cannot_be_made_for_are_refused(self):
+        with pytest.raises(ValueError, match="have no meaning on 8 x 8"):
+            for_inference(create(FAMILY["relative"]), (128, 128))
+        with pytest.raises(ValueError, match="cannot be cut into patches of 16 x 16"):
+            for_inference(create(FAMILY["ViT"]), (30, 30))
+
+
+class TestForInference:
+    @every_model
+    def test_it_computes_the_same_at_its_own_size_and_another(self, config):
+        model = random_model(config)
+        size = another_size(config)
+        own = batch_for(config)
+        other = random_images(2, config.channels, *size)
+        deployed = for_inference(model)
+        with torch.inference_mode():
+            for again in (deployed, for_inference(deployed, config.image)):
+                torch.testing.assert_close(again(own), model(own), atol=1e-5, rtol=1e-5)
+            moved = for_inference(model, size)
+            torch.testing.assert_close(moved(other), model(other), atol=1e-5, rtol=1e-5)
+        memory = {tensor.data_ptr() for tensor in deployed.state_dict().values()}
+        assert all(weight.data_ptr() in memory for weight in model.head.parameters())
+
+    @every_model
+    def test_the_model_itself_is_left_alone(self, config):
+        model = random_model(config).train()
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        deployed = for_inference(model)
+        deployed.double()
+        assert deployed.inference_only and not deployed.training
+        assert not any(parameter.requires_grad for parameter in deployed.parameters())
+        assert not model.inference_only and model.training
+        assert all(parameter.requires_grad for parameter in model.parameters())
+        for name, tensor in model.state_dict().items():
+            assert tensor.dtype == weights[name].dtype
+            assert torch.equal(tensor, weights[name]), name
+        with pytest.raises(ValueError, match="this model was made for inference"):
+            resized(deployed, config.image)
+
+    @every_model
+    def test_models_may_be_made_and_used_inside_inference_mode(self, config):
+        """As a server does: every weight is an inference tensor."""
+        expected = create(config, seed=0).eval()
+        with torch.inference_mode():
+            model = create(config, seed=0).eval()
+            for size in (config.image, another_size(config), config.image):
+                x = random_images(1, config.channels, *size)
+                torch.testing.assert_close(model(x), expected(x))
+                torch.testing.assert_close(for_inference(model, size)(x), expected(x))
+                torch.testing.assert_close(resized(model, size)(x), expected(x))
+
+
+class TestOtherTools:
+    @every_model
+    def test_it_compiles_as_one_graph(self, config, request):
+        # The limit of recompilations counts those of all models, which share their functions.
+        request.addfinalizer(torch.compiler.reset)
+        model = random_model(config)
+        x = batch_for(config)
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+
+    @every_model
+    def test_it_exports_for_any_batch(self, config):
+        model = for_inference(random_model(config))
+        any_batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
+        program = torch.export.export(model, (batch_for(config),), dynamic_shapes=any_batch)
+        with torch.inference_mode():
+            for count in (1, 5):
+                x = batch_for(config, count)
+                torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
+
+    @every_model
+    def test_its_dense_layers_may_be_quantised(self, config):
+        """Dynamic int8: whatever takes a dense layer's place is called as one."""
+        model = random_model(config)
+        x = batch_for(config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's, of a tool that moves to another package
+            quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+            with torch.inference_mode():
+                expected = model(x).flatten()
+                logits = quantised(x).flatten()
+        assert not any(type(module) is nn.Linear for module in quantised.modules())
+        assert torch.cosine_similarity(logits, expected, 0) > 0.98
+
+    def test_a_hook_on_a_dense_layer_is_called_once_with_all_tokens(self):
+        """What adapters, quantisers and tensor parallelism rely on."""
+        model = random_model(FAMILY["ViT"])
+        shapes = []
+        for block in model.blocks:
+            block.attention.qkv.register_forward_hook(lambda *call: shapes.append(call[2].shape))
+        model(batch_for(model.config))
+        assert shapes == [(2, 25, 96)] * 2
