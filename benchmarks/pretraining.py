@@ -3,7 +3,8 @@
     python benchmarks/pretraining.py --data CIFAR10 --target CIFAR10_1K \\
         --workdir runs/masked --output FILE
     python benchmarks/pretraining.py --data TINY_IMAGENET --target CIFAR10 \\
-        --ways scratch masked supervised --side 96 --size gpu --workdir runs/pretraining --output FILE
+        --ways scratch masked supervised --side 96 --size gpu \\
+        --workdir runs/pretraining --output FILE
 
 1. Pre-trains the same model once in every way but "scratch", on the images of --data: by masked
    patches, without their labels, or supervised, with them.
