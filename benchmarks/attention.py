@@ -53,7 +53,7 @@ def arguments() -> argparse.Namespace:
 def queries_keys_values(
     shape: tuple[int, int, int, int], dtype: torch.dtype, device: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, H, T, E) three times, in memory as a model has them: all heads of a token side by side."""
+    """(B, H, T, E) three times, in memory as in a model: all heads of a token side by side."""
     batch, heads, tokens, width = shape
     packed = torch.randn(batch, tokens, 3, heads, width, dtype=dtype, device=device)
     q, k, v = (t.transpose(1, 2).detach().requires_grad_() for t in packed.unbind(2))
