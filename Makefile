@@ -1,6 +1,7 @@
 # Both commands do all the set-up that is missing and reuse what is there:
 #   make demo   train, evaluate, save, load again and use a small Vision Transformer (one to three minutes after set-up)
-#   make test   lint and the test suite
+#   make test   lint and the test suite (about five minutes on two cores)
+#   make test-slow   the tests that start many processes or take minutes each
 # An active virtual environment is used as it is; otherwise one is made in .venv.
 VENV   ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
 PYTHON ?= python3
@@ -17,10 +18,10 @@ demo: $(VENV)/.vitkit-run
 test: $(VENV)/.vitkit-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-slow: $(VENV)/.vitkit-dev
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
