@@ -24,8 +24,11 @@ def test_an_undivided_set_is_compared_as_train_will_divide_it(folder, tmp_path, 
     assert code == 0 and f"{root} has no test part: 8 of 40 images" in out
     assert f"--data.split-seed 3 --data.exclude {drop}" in out
     splits = open_splits(str(root), seed=3)
-    left, held = without(splits.train, drop), {splits.test[i][0] for i in range(len(splits.test))}
-    assert len(left) < len(splits.train) and not held & {left[i][0] for i in range(len(left))}
+    remaining = without(splits.train, drop)
+    assert len(remaining) < len(splits.train)
+    train = {remaining[i][0] for i in range(len(remaining))}
+    test = {splits.test[i][0] for i in range(len(splits.test))}
+    assert not train & test
     with pytest.raises(ValueError, match="must be written for this very source and split seed"):
         without(open_splits(str(root), seed=0).train, drop)
 
@@ -33,32 +36,25 @@ def test_an_undivided_set_is_compared_as_train_will_divide_it(folder, tmp_path, 
 def test_stats_says_at_once_what_it_cannot_do(folder, tmp_path, capsys):
     root = str(folder({f"test/{kind}/{i}.png": 20 for kind in ("ant", "bee") for i in range(3)}))
     for words in (["--test", "digits"], ["--exclude", str(tmp_path / "x.txt")]):
-        code, _, said = stats(root, *words, capsys=capsys)
-        assert (
-            code == 1
-            and "has no training images to compare, only test; leave out --exclude and --test"
-            in said
-        )
+        code, _, err = stats(root, *words, capsys=capsys)
+        assert code == 1 and "has no training images to compare, only test; leave out --ex" in err
     assert stats(root, capsys=capsys)[0] == 0
-    code, _, said = stats("digits", "--exclude", str(tmp_path / "no" / "x.txt"), capsys=capsys)
-    assert code == 1 and "there is no folder" in said
+    code, _, err = stats("digits", "--exclude", str(tmp_path / "no" / "x.txt"), capsys=capsys)
+    assert code == 1 and "there is no folder" in err
 
 
 def test_stats_shows_names_as_they_are_and_json_alone(folder, tmp_path, capsys):
-    root = str(folder({f"{part}/{kind}/{i}.png": 20 for part in ("train", "test") for kind in ("[red]x", "[", "ok")
-                       for i in range(2)}))  # fmt: skip
-    (tmp_path / "manifest.csv").write_text("".join(["path,label\n", *(
-        f"photos/test/ok/{i}.png,{'[x]'[j]}\n" for j in range(3) for i in range(2))]))  # fmt: skip
+    names = [f"{kind}/{i}.png" for kind in ("[red]x", "[", "ok") for i in range(2)]
+    root = str(folder({f"{part}/{name}": 20 for part in ("train", "test") for name in names}))
+    rows = [f"photos/test/ok/{i}.png,{label}\n" for label in "[x]" for i in range(2)]
+    (tmp_path / "manifest.csv").write_text("".join(["path,label\n", *rows]))
     code, out, _ = stats(root, "--test", str(tmp_path / "manifest.csv"), capsys=capsys)
     assert code == 0 and "[red]x" in out
     (header,) = [line for line in out.splitlines() if line.startswith("┃ class ")]
     assert "manifest.csv" not in header  # the same number of classes, and others
-    code, out, said = stats(root, "--json", "--exclude", str(tmp_path / "d.txt"), capsys=capsys)
-    assert (
-        code == 0
-        and json.loads(out)["classes"] == ["[", "[red]x", "ok"]
-        and "wrote 0 training images" in said
-    )
+    code, out, err = stats(root, "--json", "--exclude", str(tmp_path / "d.txt"), capsys=capsys)
+    assert code == 0 and "wrote 0 training images" in err
+    assert json.loads(out)["classes"] == ["[", "[red]x", "ok"]
 
 
 @pytest.mark.parametrize("labels", [["a|b", "b"], ["0.5", "2"], None])
@@ -75,9 +71,9 @@ def test_stats_and_packing_of_every_kind_of_target(folder, tmp_path, capsys, lab
         asked = ["--data.columns.target", "classes"] if several else []
         target = "classes" if several else "number"
     code, out, _ = stats(str(where), "--json", *asked, capsys=capsys)
-    told = json.loads(out)
-    assert code == 0 and told["target"] == target
-    train = told["parts"]["train"]
+    description = json.loads(out)
+    assert code == 0 and description["target"] == target
+    train = description["parts"]["train"]
     assert train["numbers"][::2] == ([0.5, 2] if target == "number" else [])
     assert len(train["classes"]) == {"classes": 2}.get(target, 0)
     code, out, _ = stats(str(where), *asked, capsys=capsys)
@@ -92,6 +88,6 @@ def test_stats_and_packing_of_every_kind_of_target(folder, tmp_path, capsys, lab
         answers = sorted(str(before.answer(i)) for i in range(10))
         assert sorted(str(again.answer(i)) for i in range(10)) == answers
     if target == "classes":
-        features = datasets.load_dataset("parquet", data_files=str(tmp_path / "parquet/*.parquet"),
-                                         split="train", cache_dir=tmp_path / "cache").features  # fmt: skip
-        assert features["label"].feature.names == ["a", "b"]
+        files = str(tmp_path / "parquet/*.parquet")
+        rows = datasets.load_dataset("parquet", data_files=files, cache_dir=tmp_path / "cache")
+        assert rows["train"].features["label"].feature.names == ["a", "b"]

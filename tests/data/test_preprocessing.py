@@ -21,25 +21,24 @@ def by_pillow(data: bytes, shorter: int, size: int, kernel) -> np.ndarray:
     it with Pillow."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     width, height = image.size
-    scaled = (
-        (shorter, int(shorter * height / width))
-        if width <= height
-        else (int(shorter * width / height), shorter)
-    )
+    if width <= height:
+        scaled = (shorter, int(shorter * height / width))
+    else:
+        scaled = (int(shorter * width / height), shorter)
     image = image.resize(scaled, kernel)
-    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
+    left = round((image.width - size) / 2)
+    top = round((image.height - size) / 2)
     return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
-@pytest.mark.parametrize(
-    "name", ["imagenet_val500.parquet", "ants_bees-test.parquet"]
-)  # enlarged, and made smaller
+# enlarged, and made smaller
+@pytest.mark.parametrize("name", ["imagenet_val500.parquet", "ants_bees-test.parquet"])
 def test_photographs_are_preprocessed_as_by_pillow(shared, name):
     source = open_source(str(shared(f"data/{name}")))
     for i in range(0, len(source), len(source) // 25):
-        data = source[i][0]
-        found = TIMM(open_image(data, "x")).permute(1, 2, 0).numpy()
-        assert np.array_equal(found, by_pillow(data, 248, 224, Image.Resampling.BICUBIC))
+        data, _ = source[i]
+        ours = TIMM(open_image(data, "x")).permute(1, 2, 0).numpy()
+        assert np.array_equal(ours, by_pillow(data, 248, 224, Image.Resampling.BICUBIC))
 
 
 @pytest.mark.parametrize(
@@ -64,15 +63,18 @@ def test_a_square_resize_equals_pillows(name, kernel, size):
 def test_without_antialiasing_a_resize_is_google_s_bilinear_within_one_level():
     """Half-pixel centres, two neighbours a side, however much smaller the result: tf.image.resize's
     default."""
-    pixels, (h, w) = photograph(90, 131), (24, 40)
+    pixels = photograph(90, 131)
+    h, w = 24, 40
     y = np.clip((np.arange(h) + 0.5) * 90 / h - 0.5, 0, 89)
     x = np.clip((np.arange(w) + 0.5) * 131 / w - 0.5, 0, 130)
-    low_y, low_x = np.minimum(y.astype(int), 88), np.minimum(x.astype(int), 129)
-    fy, fx = (y - low_y)[:, None, None], (x - low_x)[None, :, None]
+    low_y = np.minimum(y.astype(int), 88)
+    low_x = np.minimum(x.astype(int), 129)
+    fy = (y - low_y)[:, None, None]
+    fx = (x - low_x)[None, :, None]
     rows = pixels[low_y] * (1 - fy) + pixels[low_y + 1] * fy
-    want = rows[:, low_x] * (1 - fx) + rows[:, low_x + 1] * fx
-    found = resize(pixels, (h, w), "bilinear", antialias=False).permute(1, 2, 0).numpy()
-    assert np.abs(found - want).max() <= 1.01
+    expected = rows[:, low_x] * (1 - fx) + rows[:, low_x + 1] * fx
+    ours = resize(pixels, (h, w), "bilinear", antialias=False).permute(1, 2, 0).numpy()
+    assert np.abs(ours - expected).max() <= 1.01
 
 
 def test_an_image_of_the_right_size_is_left_alone():
@@ -85,10 +87,11 @@ def test_an_image_of_the_right_size_is_left_alone():
 def test_normalise_is_the_definition():
     images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).repeat(2, 3, 1, 1)
     how = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    found = how.normalise(images)
-    mean, std = torch.tensor(how.mean).view(3, 1, 1), torch.tensor(how.std).view(3, 1, 1)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, (images.float() / 255 - mean) / std)
+    normalised = how.normalise(images)
+    mean = torch.tensor(how.mean).view(3, 1, 1)
+    std = torch.tensor(how.std).view(3, 1, 1)
+    assert normalised.dtype == torch.float32
+    assert torch.equal(normalised, (images.float() / 255 - mean) / std)
     ends = Preprocessing().normalise(images)[0, 0].flatten()
     assert ends[0] == -1 and ends[-1] == 1
     for bad in (images.float(), images[0], images[:, :1]):
@@ -129,8 +132,6 @@ def test_a_square_may_be_cut_too():
     """DeiT's processor, and few-shot evaluation: both sides to 256, whatever the shape, then the
     centre."""
     picture = open_image(encoded(photograph(40, 60), "PNG"), "x")
-    cut, whole = (
-        Preprocessing(size=(24, 24), resize=32)(picture),
-        Preprocessing(size=(32, 32))(picture),
-    )
+    cut = Preprocessing(size=(24, 24), resize=32)(picture)
+    whole = Preprocessing(size=(32, 32))(picture)
     assert torch.equal(cut, whole[:, 4:28, 4:28])

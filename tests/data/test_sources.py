@@ -53,30 +53,22 @@ def test_a_folder_with_parts(folder, names):
         f"{test}/cat/4.webp": 8,
     }
     splits = open_splits(str(folder(files)))
-    assert sizes(splits) == (1 + 1, 1, 1) and splits.made_test is None and splits.notes == ()
+    assert sizes(splits) == (2, 1, 1) and splits.made_test is None and splits.notes == ()
     assert splits.val[0][1] == 1 and splits.test[0][1] == 0
     where = str(folder(files))
-    assert open_source(where).name(0).endswith("4.webp") and open_source(where, split="val").name(
-        0
-    ).endswith("3.png")
+    assert open_source(where).name(0).endswith("4.webp")
+    assert open_source(where, split="val").name(0).endswith("3.png")
 
 
 def test_what_lies_elsewhere_is_counted(folder):
-    root = folder(
-        {
-            **CATS,
-            "stray.jpg": 8,
-            ".hidden/cat/1.jpg": 8,
-            "cat/.DS_Store": 8,
-            "cat/notes.txt": 8,
-            "dog/a.HEIC": 8,
-        }
-    )
+    others = ("stray.jpg", ".hidden/cat/1.jpg", "cat/.DS_Store", "cat/notes.txt", "dog/a.HEIC")
+    root = folder(CATS | dict.fromkeys(others, 8))
     (root / "mouse").mkdir()
     splits = open_splits(str(root))
     assert splits.labels == ("cat", "dog") and len(open_source(str(root))) == 20
     assert splits.notes[:2] == (
-        "left out: 1 .heic files, 1 .txt files, 1 hidden files, 1 hidden folders, 1 images outside every class folder",
+        "left out: 1 .heic files, 1 .txt files, 1 hidden files, 1 hidden folders, "
+        "1 images outside every class folder",
         "folders without an image: mouse",
     )
 
@@ -140,17 +132,13 @@ def manifest(folder, text: str, name: str = "list.csv", encoding: str = "utf-8")
 def test_manifests_in_their_many_forms(folder, name, text):
     source = open_source(manifest(folder, text, name))
     assert source.labels == ("collie", "tabby") and source.targets.tolist() == [1, 0, 1]
-    assert source.name(1).endswith("photos/dog/2.jpg") and open_image(source[1][0], "x").size == (
-        8,
-        12,
-    )
+    assert source.name(1).endswith("photos/dog/2.jpg")
+    assert open_image(source[1][0], "x").size == (8, 12)
 
 
 def test_a_manifest_may_divide_itself(folder):
-    where = manifest(
-        folder,
-        "image,label,split\ncat/1.jpg,a,train\ncat/2.jpg,b,train\ncat/3.jpg,b,Validation\ncat/4.jpg,a,test\n",
-    )
+    rows = ["cat/1.jpg,a,train", "cat/2.jpg,b,train", "cat/3.jpg,b,Validation", "cat/4.jpg,a,test"]
+    where = manifest(folder, "\n".join(["image,label,split", *rows]))
     assert sizes(open_splits(where)) == (2, 1, 1)
     assert open_source(where).targets.tolist() == [0]
 
@@ -158,16 +146,13 @@ def test_a_manifest_may_divide_itself(folder):
 def test_numbers_stay_what_they_are(folder):
     lines = "image,label\ncat/1.jpg,3\ncat/2.jpg,0\n"
     splits = open_splits(manifest(folder, lines))
-    assert (
-        splits.labels == ("0", "1", "2", "3")
-        and "labels go from 0 to 3; 2 of these 4 classes occur" in splits.notes
-    )
+    assert splits.labels == ("0", "1", "2", "3")
+    assert "labels go from 0 to 3; 2 of these 4 classes occur" in splits.notes
     zeros = open_source(manifest(folder, lines.replace(",3", ",03")))
     assert zeros.labels == ("0", "03")  # text: what is written with zeros in front is a name
-    values = [{"image": "cat/1.jpg", "label": value} for value in (2, 1.0, True)]
-    assert open_source(
-        manifest(folder, "\n".join(map(json.dumps, values)), "list.jsonl")
-    ).targets.tolist() == [2, 1, 1]
+    rows = [{"image": "cat/1.jpg", "label": value} for value in (2, 1.0, True)]
+    where = manifest(folder, "\n".join(map(json.dumps, rows)), "list.jsonl")
+    assert open_source(where).targets.tolist() == [2, 1, 1]
 
 
 @settings(max_examples=200, deadline=None)
@@ -296,9 +281,8 @@ def test_a_parquet_file(write):
 def test_shared_parquet_families_open(shared):
     root = shared("data/cifar10_1k-train.parquet").parent
     splits = open_splits(str(root / "cifar10_1k"))
-    assert (
-        sizes(splits) == (800, 200, 2000) and splits.labels[3] == "cat" and splits.made_test is None
-    )
+    assert sizes(splits) == (800, 200, 2000) and splits.made_test is None
+    assert splits.labels[3] == "cat"
     assert len(open_source(str(root / "cifar10_1k"))) == 2000
     two = open_splits(str(root / "tiny_imagenet100"))
     assert sizes(two) == (49_984, None, 4_999)
@@ -306,9 +290,8 @@ def test_shared_parquet_families_open(shared):
     assert open_image(*two.train[24_992][:1], "x").size == (64, 64)
     alone = open_source(str(root / "imagenet_val500.parquet"))
     assert len(alone) == 500 and len(alone.labels) == alone.targets.max() + 1
-    with pytest.raises(
-        ValueError, match=r"holds several data sets; name one: .*/ants_bees, .*cifar10_1k"
-    ):
+    message = r"holds several data sets; name one: .*/ants_bees, .*cifar10_1k"
+    with pytest.raises(ValueError, match=message):
         open_splits(str(root))
     with pytest.raises(ValueError, match=r"no folder, file or data set .*there are ants_bees"):
         open_splits(str(root / "cifar1000"))
@@ -323,13 +306,10 @@ def test_hugging_face_directories_open(write, tmp_path):
         write(f"{name}.parquet", table(pictures(count), [0] * count, names=["a", "b"]))
     splits = open_splits(str(tmp_path))
     assert sizes(splits) == (7, 2, None) and splits.labels == ("a", "b")
-    write(
-        "train-00000-of-00002-ffff.parquet", table(pictures(4), [0] * 4, names=["a", "b"])
-    )  # of another revision
-    with pytest.raises(
-        ValueError,
-        match="ffff.parquet and train-00000-of-00002.parquet are the same shard of train; remove one",
-    ):
+    of_another_revision = table(pictures(4), [0] * 4, names=["a", "b"])
+    write("train-00000-of-00002-ffff.parquet", of_another_revision)
+    message = "ffff.parquet and train-00000-of-00002.parquet are the same shard of train; remove"
+    with pytest.raises(ValueError, match=message):
         open_splits(str(tmp_path))
     (tmp_path / "train-00000-of-00002-ffff.parquet").unlink()
     (tmp_path / "train-00001-of-00002-0a1b.parquet").unlink()
@@ -338,25 +318,17 @@ def test_hugging_face_directories_open(write, tmp_path):
 
 
 def test_a_part_whose_labels_are_kept_secret_is_left_out(write, tmp_path):
-    for part, labels in (
-        ("train", [0, 1] * 3),
-        ("validation", [1, 0]),
-        ("test", [-1] * 4),
-    ):  # as the hub has ImageNet
-        write(
-            f"{part}-00000-of-00001.parquet", table(pictures(len(labels)), labels, names=["a", "b"])
-        )
+    """As the hub has ImageNet."""
+    for part, labels in (("train", [0, 1] * 3), ("validation", [1, 0]), ("test", [-1] * 4)):
+        content = table(pictures(len(labels)), labels, names=["a", "b"])
+        write(f"{part}-00000-of-00001.parquet", content)
     splits = open_splits(str(tmp_path))
-    assert (
-        sizes(splits) == (6, 2, None)
-        and "left out: the part test, whose labels are all -1" in splits.notes[0]
-    )
+    assert sizes(splits) == (6, 2, None)
+    assert "left out: the part test, whose labels are all -1" in splits.notes[0]
     assert splits.train.targets.tolist() == [0, 1] * 3 and splits.val.name(1).endswith("row 1")
     write("test-00000-of-00001.parquet", table(pictures(2), [-1, 1], names=["a", "b"]))
-    with pytest.raises(
-        ValueError,
-        match="test-00000-of-00001.parquet row 0 has the label -1; labels go from 0 to 1",
-    ):
+    message = "test-00000-of-00001.parquet row 0 has the label -1; labels go from 0 to 1"
+    with pytest.raises(ValueError, match=message):
         open_splits(str(tmp_path))
 
 
@@ -369,10 +341,8 @@ def test_what_lies_beside_the_files_of_a_data_set_is_said(write, folder, tmp_pat
     )
     root = folder({"cat/1.png": 9, "dog/1.png": 9})
     write("photos/backup.parquet", table(pictures(2), [0, 1]))
-    with pytest.raises(
-        ValueError,
-        match=r"photos holds backup.parquet and folders of images \(cat\); give the file, or move",
-    ):
+    message = r"photos holds backup.parquet and folders of images \(cat\); give the file, or move"
+    with pytest.raises(ValueError, match=message):
         open_splits(str(root))
     (root / "backup.parquet").rename(root / "train.parquet")
     with pytest.raises(ValueError, match="photos holds train.parquet and folders of images"):
@@ -504,20 +474,13 @@ def test_sources_travel_light(folder, write):
 
 def test_the_digits_have_their_own_test_part():
     one, two = open_splits("digits", seed=0), open_splits("digits", seed=7)
-    assert (
-        sizes(one) == (1438, None, 359)
-        and one.made_test is None
-        and one.labels == tuple("0123456789")
-    )
+    assert sizes(one) == (1438, None, 359) and one.made_test is None
+    assert one.labels == tuple("0123456789")
     assert np.array_equal(one.test.rows, two.test.rows)
     assert len(open_source("digits")) == 359 and not set(one.train.rows) & set(one.test.rows)
     images = np.stack([one.train[i][0] for i in range(len(one.train))])
-    assert (
-        images.dtype == np.uint8
-        and images.shape == (1438, 8, 8)
-        and images.min() == 0
-        and images.max() == 255
-    )
+    assert images.dtype == np.uint8 and images.shape == (1438, 8, 8)
+    assert images.min() == 0 and images.max() == 255
     assert one.train.name(0) == "digits image 0"
 
 
@@ -538,19 +501,15 @@ def test_a_test_part_is_made_stratified_and_written_down(folder):
     assert sorted(apart) == sorted(whole.name(i) for i in range(33))
     assert [splits.test.name(i) for i in range(7)] == [whole.name(i) for i in made["test"]]
     assert "7 of 33 images, 20% of every class, were set aside" in splits.notes[-1]
-    assert (
-        open_splits(where, seed=3).made_test
-        == splits.made_test
-        != open_splits(where, seed=4).made_test
-    )
+    assert splits.made_test == open_splits(where, seed=3).made_test
+    assert splits.made_test != open_splits(where, seed=4).made_test
 
 
 def test_a_training_part_alone_is_divided_too(folder):
     splits = open_splits(str(folder({f"train/{name}": side for name, side in CATS.items()})))
     assert sizes(splits) == (16, None, 4) and splits.made_test["seed"] == 0
-    both = open_splits(
-        str(folder({f"{part}/{name}": 8 for name in CATS for part in ("train", "val")}, "other"))
-    )
+    other = folder({f"{part}/{name}": 8 for name in CATS for part in ("train", "val")}, "other")
+    both = open_splits(str(other))
     assert sizes(both) == (20, 20, None) and both.made_test is None
 
 
@@ -568,28 +527,23 @@ def test_subsets_keep_names_and_targets(folder):
     source = open_source(str(folder(CATS)))
     part = subset(subset(source, [19, 3, 7]), [2, 0])
     assert len(part) == 2 and part.targets.tolist() == [0, 1] and part.labels == source.labels
-    assert [part.name(i) for i in range(2)] == [source.name(7), source.name(19)] and part[1][
-        0
-    ] == source[19][0]
+    assert [part.name(i) for i in range(2)] == [source.name(7), source.name(19)]
+    assert part[1][0] == source[19][0]
     assert len(subset(source, [])) == 0
 
 
 def test_what_is_not_there_is_said(folder, tmp_path):
+    image = folder({"cat/a.jpg": 8}) / "cat/a.jpg"
     for where, message in [
         (tmp_path / "nowhere", "there is no folder, file or data set"),
         (tmp_path / "no" / "where", "there is no folder, file or data set"),
-        (
-            folder({"cat/a.jpg": 8}) / "cat/a.jpg",
-            "is no .csv, .tsv, .jsonl, .ndjson, .parquet or .tar file",
-        ),
+        (image, "is no .csv, .tsv, .jsonl, .ndjson, .parquet or .tar file"),
     ]:
         with pytest.raises(ValueError, match=message):
             open_splits(str(where))
+    divided = folder({"train/cat/1.jpg": 8, "test/cat/1.jpg": 8}, "parts")
     with pytest.raises(ValueError, match="has no part 'val'; it has train, test"):
-        open_source(
-            str(folder({f"{part}/cat/1.jpg": 8 for part in ("train", "test")}, "parts")),
-            split="val",
-        )
+        open_source(str(divided), split="val")
     with pytest.raises(ValueError, match="has no part 'test'; it has no parts"):
         open_source(str(folder(CATS, "flat")), split="test")
 
