@@ -25,54 +25,39 @@ class Hub(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.server.asked.append(f"{self.command} {path}")
         name = path.removeprefix("/datasets/you/birds/resolve/").partition("/")[2]
-        if path.startswith("/api/datasets/you/birds/tree/"):
-            self.answer(
-                self.listed(path.removeprefix("/api/datasets/you/birds/tree/").partition("/")[2])
-            )
+        tree = "/api/datasets/you/birds/tree/"
+        if path.startswith(tree):
+            folder = path.removeprefix(tree).partition("/")[2]
+            self.answer(self.listed(folder))
         elif path in ("/api/datasets/you/birds", f"/api/datasets/you/birds/revision/{COMMIT}"):
             siblings = [{"rfilename": name} for name in self.server.files]
-            self.answer(
-                {
-                    "id": "you/birds",
-                    "sha": COMMIT,
-                    "siblings": siblings,
-                    "tags": [],
-                    "private": False,
-                }
-            )
+            about = {"id": "you/birds", "sha": COMMIT, "tags": [], "private": False}
+            self.answer(about | {"siblings": siblings})
         elif name in self.server.files:
             self.answer(self.server.files[name], ETag=f'"{_oid(self.server.files[name])}"')
         else:
             known = path.startswith(("/datasets/you/birds/", "/api/datasets/you/birds/"))
-            self.answer(
-                {"error": "not found"},
-                404,
-                **{"X-Error-Code": "EntryNotFound" if known else "RepoNotFound"},
-            )
+            code = "EntryNotFound" if known else "RepoNotFound"
+            self.answer({"error": "not found"}, 404, **{"X-Error-Code": code})
 
     do_HEAD = do_GET
 
     def listed(self, folder: str) -> list[dict]:
         """The files of the data set, and its one folder."""
-        files = {name: data for name, data in self.server.files.items() if name.startswith(folder)}
-        found = [
-            {"type": "file", "path": name, "size": len(data), "oid": _oid(data)}
-            for name, data in files.items()
-        ]
-        return (
-            found
-            if folder
-            else [*found, {"type": "directory", "path": "data", "oid": _oid(b"data"), "size": 0}]
-        )
+        entries = []
+        for name, data in self.server.files.items():
+            if name.startswith(folder):
+                oid = _oid(data)
+                entries.append({"type": "file", "path": name, "size": len(data), "oid": oid})
+        if not folder:
+            entries.append({"type": "directory", "path": "data", "size": 0, "oid": _oid(b"data")})
+        return entries
 
     def answer(self, body, status: int = 200, **headers):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Length": len(data), "X-Repo-Commit": COMMIT, **headers}
         self.send_response(status)
-        for name, value in {
-            "Content-Length": len(data),
-            "X-Repo-Commit": COMMIT,
-            **headers,
-        }.items():
+        for name, value in headers.items():
             self.send_header(name, str(value))
         self.end_headers()
         if self.command != "HEAD":
@@ -105,38 +90,28 @@ def test_a_data_set_of_the_hub_is_downloaded_once_and_used_offline(tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def vitkit(*words, **settings):
-        address = f"http://127.0.0.1:{server.server_port}"
-        chosen = {
-            "HF_ENDPOINT": address,
-            "HF_HOME": str(tmp_path / "hf"),
-            "HF_HUB_DISABLE_XET": "1",
-            **settings,
-        }
+        """The exit status, and all that is printed."""
+        hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_DISABLE_XET": "1"}
+        environment = os.environ | hub | {"HF_HOME": str(tmp_path / "hf")} | settings
         command = [sys.executable, "-m", "vitkit", *words]
-        done = subprocess.run(
-            command, env=os.environ | chosen, capture_output=True, text=True, cwd=tmp_path
-        )
+        pipes = {"capture_output": True, "text": True}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, **pipes)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
+    model = "--model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2".split()
+    training = "--batch 8 --length 3 --optim.warmup 1 --device cpu".split()
     try:
-        tiny = "--model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2 --batch 8 --length 3 --optim.warmup 1"
-        code, said = vitkit(
-            "train", "digits", "--data.source", "hf:you/birds", "--device", "cpu", *tiny.split()
-        )
-        assert code == 0 and "24 training images, 5 test, 5 classes" in said, said
-        assert (
-            sum(line.startswith("GET") and line.endswith(".parquet") for line in server.asked) == 2
-        )
-        code, said = vitkit("data", "stats", "hf:you/nothing")
-        assert (
-            code == 1
-            and "vitkit: hf:you/nothing cannot be opened: " in said
-            and "Traceback" not in said
-        ), said
+        words = ("train", "digits", "--data.source", "hf:you/birds", *model, *training)
+        code, output = vitkit(*words)
+        assert code == 0 and "24 training images, 5 test, 5 classes" in output, output
+        fetched = [line for line in server.asked if line.startswith("GET")]
+        assert sum(line.endswith(".parquet") for line in fetched) == 2
+        code, output = vitkit("data", "stats", "hf:you/nothing")
+        assert code == 1 and "Traceback" not in output, output
+        assert "vitkit: hf:you/nothing cannot be opened: " in output
     finally:
         server.shutdown()
         server.server_close()
-    code, said = vitkit(
-        "evaluate", "runs/digits", "hf:you/birds", HF_HUB_OFFLINE="1"
-    )  # and the server is gone
-    assert code == 0 and "seen │ 5" in said, said
+    # and now the server is gone
+    code, output = vitkit("evaluate", "runs/digits", "hf:you/birds", HF_HUB_OFFLINE="1")
+    assert code == 0 and "seen │ 5" in output, output

@@ -47,9 +47,8 @@ def photograph(height: int, width: int) -> Image.Image:
     hide."""
     pixels = load_sample_image("china.jpg")[90 : 90 + height, 150 : 150 + width].astype(float)
     noise = np.random.default_rng(height * width).normal(0, 25, pixels.shape)
-    return Image.fromarray(
-        (pixels + noise + np.linspace(-60, 60, width)[:, None]).clip(0, 255).astype(np.uint8)
-    )
+    gradient = np.linspace(-60, 60, width)[:, None]
+    return Image.fromarray((pixels + noise + gradient).clip(0, 255).astype(np.uint8))
 
 
 @cache
@@ -65,11 +64,12 @@ def encoded(kind: str, size: tuple[int, int]) -> bytes:
 
 def turbo_encoded(pixels: np.ndarray, subsampling: int) -> bytes:
     library = turbojpeg.library()
-    library.tj3Compress8.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int] * 4] + [
-        ctypes.c_void_p
-    ] * 2
-    library.tj3Free.argtypes = [ctypes.c_void_p]
-    pixels, out, size = np.ascontiguousarray(pixels), ctypes.c_void_p(), ctypes.c_size_t()
+    pointer = ctypes.c_void_p
+    library.tj3Compress8.argtypes = [pointer, pointer, *[ctypes.c_int] * 4, pointer, pointer]
+    library.tj3Free.argtypes = [pointer]
+    pixels = np.ascontiguousarray(pixels)
+    out = ctypes.c_void_p()
+    size = ctypes.c_size_t()
     height, width, _ = pixels.shape
     handle = library.tj3Init(0)
     library.tj3Set(handle, 3, 90)  # TJPARAM_QUALITY
@@ -108,18 +108,11 @@ def test_every_box_has_pillows_pixels(kind):
         data = encoded(kind, size)
         expected = full(data)
         for top, left, height, width in boxes(*size, count=60, seed=len(data)):
-            found = jpeg.region(data, top, left, height, width)
-            assert (
-                found is not None
-                and found.dtype == np.uint8
-                and found.flags.c_contiguous
-                and found.flags.writeable
-            )
-            assert np.array_equal(found, expected[top : top + height, left : left + width]), (
-                size,
-                top,
-                left,
-            )
+            part = jpeg.region(data, top, left, height, width)
+            assert part is not None and part.dtype == np.uint8
+            assert part.flags.c_contiguous and part.flags.writeable
+            box = expected[top : top + height, left : left + width]
+            assert np.array_equal(part, box), (size, top, left)
 
 
 @needs_library
@@ -131,8 +124,8 @@ def test_every_left_and_right_edge_is_exact(kind):
     for left in range(size[1]):
         for width in {1, 2, 3, 16, 17, size[1] - left}:
             if left + width <= size[1]:
-                found = jpeg.region(data, 15, left, 3, width)
-                assert np.array_equal(found, expected[15:18, left : left + width]), (left, width)
+                part = jpeg.region(data, 15, left, 3, width)
+                assert np.array_equal(part, expected[15:18, left : left + width]), (left, width)
 
 
 @needs_library
@@ -144,8 +137,8 @@ def test_every_first_and_last_row_is_exact(kind):
     for top in range(size[0]):
         for height in {1, 2, 16, 17, size[0] - top}:
             if top + height <= size[0]:
-                found = jpeg.region(data, top, 3, height, 9)
-                assert np.array_equal(found, expected[top : top + height, 3:12]), (top, height)
+                part = jpeg.region(data, top, 3, height, 9)
+                assert np.array_equal(part, expected[top : top + height, 3:12]), (top, height)
 
 
 @needs_library
@@ -158,12 +151,9 @@ def test_a_reduced_box_has_the_pixels_of_pillows_draft(kind, scale):
         expected = full(data, scale)
         assert expected.shape[:2] == reduced
         for top, left, height, width in boxes(*reduced, count=30, seed=len(data)):
-            found = jpeg.region(data, top, left, height, width, scale)
-            assert np.array_equal(found, expected[top : top + height, left : left + width]), (
-                size,
-                top,
-                left,
-            )
+            part = jpeg.region(data, top, left, height, width, scale)
+            box = expected[top : top + height, left : left + width]
+            assert np.array_equal(part, box), (size, top, left)
 
 
 @needs_library
@@ -171,16 +161,17 @@ def test_a_grey_file_with_idle_sampling_factors():
     """Some cameras write factors of 2 for the only component, where they mean nothing."""
     data = bytearray(encoded("grey", (33, 130)))
     data[data.index(b"\xff\xc0") + 11] = 0x22
-    found = jpeg.region(bytes(data), 9, 50, 20, 30)
-    assert np.array_equal(found, full(bytes(data))[9:29, 50:80])
+    part = jpeg.region(bytes(data), 9, 50, 20, 30)
+    assert np.array_equal(part, full(bytes(data))[9:29, 50:80])
 
 
 @needs_library
 def test_the_header_is_pillows():
     for kind in KINDS:
         data = encoded(kind, (203, 331))
-        found = jpeg.header(data)
-        assert found[:3] == (203, 331, "progressive" in kind) and not found.app1
+        header = jpeg.header(data)
+        assert (header.height, header.width) == (203, 331)
+        assert header.progressive == ("progressive" in kind) and not header.app1
     exif = Image.Exif()
     exif[0x0112] = 6
     file = io.BytesIO()
@@ -191,7 +182,8 @@ def test_the_header_is_pillows():
 @needs_library
 def test_a_header_that_is_known_is_not_read_again(monkeypatch):
     data = encoded("4:2:0", (33, 130))
-    known, expected = jpeg.header(data), jpeg.region(data, 5, 6, 7, 8)
+    known = jpeg.header(data)
+    expected = jpeg.region(data, 5, 6, 7, 8)
     monkeypatch.setattr(jpeg, "header", None)
     assert np.array_equal(jpeg.region(data, 5, 6, 7, 8, known=known), expected)
 
@@ -287,12 +279,14 @@ def test_bytes_from_anywhere_give_nothing_or_pillows_pixels(noise, at):
 
 
 def check_damaged(data: bytes) -> None:
-    found = jpeg.header(data)
-    if found is None:
+    header = jpeg.header(data)
+    if header is None:
         assert jpeg.region(data, 0, 0, 1, 1) is None
         return
-    height, width = min(found.height, 20), min(found.width, 70)
-    top, left = (found.height - height) // 2, (found.width - width) // 2
+    height = min(header.height, 20)
+    width = min(header.width, 70)
+    top = (header.height - height) // 2
+    left = (header.width - width) // 2
     pixels = jpeg.region(data, top, left, height, width)
     if pixels is None:
         return
@@ -328,11 +322,8 @@ def test_without_a_library_there_is_nothing(monkeypatch):
 
 def test_a_missing_or_old_library_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "libturbojpeg.so.0").write_bytes(b"no library")
-    paths = [
-        str(tmp_path / "libturbojpeg.so.0"),
-        str(tmp_path / "none"),
-        "libc.so.6",
-    ]  # the last has no tj3Init
+    paths = [str(tmp_path / "libturbojpeg.so.0"), str(tmp_path / "none")]
+    paths += ["libc.so.6"]  # which has no tj3Init
     monkeypatch.setattr(turbojpeg, "system_paths", lambda: paths)
     monkeypatch.setattr(turbojpeg, "wheel_paths", list)
     assert turbojpeg.library.__wrapped__() is None
@@ -349,8 +340,8 @@ def test_threads_do_not_disturb_each_other():
             assert jpeg.region(files[which][:-300], 0, 0, 203, 331) is None
         draw = random.Random(number)
         top, left = draw.randint(0, 100), draw.randint(0, 200)
-        found = jpeg.region(files[which], top, left, 90, 120)
-        return np.array_equal(found, expected[which][top : top + 90, left : left + 120])
+        part = jpeg.region(files[which], top, left, 90, 120)
+        return np.array_equal(part, expected[which][top : top + 90, left : left + 120])
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(check, range(400)))

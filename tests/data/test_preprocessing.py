@@ -48,16 +48,13 @@ def test_photographs_are_preprocessed_as_by_pillow(shared, name):
 @pytest.mark.parametrize("size", [(224, 224), (32, 48), (500, 300), (1, 1)])
 def test_a_square_resize_equals_pillows(name, kernel, size):
     data = encoded(photograph(150, 211), "PNG")
-    found = (
-        Preprocessing(size=size, interpolation=name)(open_image(data, "x")).permute(1, 2, 0).numpy()
-    )
-    want = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], kernel))
-    assert np.array_equal(found, want)
-    # in training both round after each of two passes, with weights of other precision: that can
-    # make two levels
+    ours = Preprocessing(size=size, interpolation=name)(open_image(data, "x"))
+    pillows = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], kernel))
+    assert np.array_equal(ours.permute(1, 2, 0), pillows)
+    # In training both round after each of two passes, with weights of other precision.
     quick = resize(photograph(150, 211), size, name, antialias=True).permute(1, 2, 0).numpy()
-    off = np.abs(quick.astype(int) - want)
-    assert off.max() <= 2 and (off > 1).mean() < 1e-3
+    difference = np.abs(quick.astype(int) - pillows)
+    assert difference.max() <= 2 and (difference > 1).mean() < 1e-3
 
 
 def test_without_antialiasing_a_resize_is_google_s_bilinear_within_one_level():
