@@ -115,10 +115,10 @@ def test_of_several_classes_each_is_smoothed_alone():
 
     model = create(ViTConfig(24, 1, 48, 2, patch=2, image=(8, 8), classes=4), seed=0)
     learner = Supervised("sigmoid", label_smoothing=0.2, off_target=0.1).learner(model)
-    rows = learner.rows(torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0]]))
+    outputs = learner.desired_outputs(torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0]]))
     smooth = 0.05 + 0.8 * np.array([[1, 0, 1, 0], [0, 0, 0, 0]])
-    assert rows.numpy() == pytest.approx(0.1 + 0.8 * smooth)
-    assert learner.rows(torch.tensor([2])).numpy() == pytest.approx(
+    assert outputs.numpy() == pytest.approx(0.1 + 0.8 * smooth)
+    assert learner.desired_outputs(torch.tensor([2])).numpy() == pytest.approx(
         0.1 + 0.8 * np.array([[0.05, 0.05, 0.85, 0.05]])
     )
 
