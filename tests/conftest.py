@@ -58,12 +58,12 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def quiet() -> Console:
     return Console(quiet=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Recipe:
     return Recipe(
         model=ViTConfig(

@@ -113,8 +113,8 @@ def test_imagenet_folders_meet_by_their_wordnet_numbers():
         "n03000684",
         "n01440764",
     ]  # three of Imagenette's: English springer, chain saw, tench
-    found = align(folders, imagenet).tolist()
-    assert [imagenet[i] for i in found] == ["English springer", "chain saw", "tench"]
+    numbers = align(folders, imagenet).tolist()
+    assert [imagenet[i] for i in numbers] == ["English springer", "chain saw", "tench"]
     assert align(imagenet_wordnet(), imagenet).tolist() == list(range(1000))
     with pytest.raises(ValueError, match="n00000001"):
         align(["n00000001"], imagenet)

@@ -1,5 +1,5 @@
-"""Masked patch prediction against the paper's words, written out slowly, and against what must hold
-whatever the weights."""
+"""Masked patch prediction: against the paper's words written out one patch at a time, and what must
+hold whatever the weights are."""
 
 import math
 from dataclasses import replace
@@ -32,7 +32,7 @@ def levels(n, seed=0):
     )
 
 
-def made(objective=None, config=CONFIG):
+def learner_of(objective=None, config=CONFIG):
     return (objective or MaskedPatches()).learner(create(config, seed=0), PREPARE)
 
 
@@ -40,42 +40,40 @@ class TestCorruption:
     keys = torch.arange(3000)
 
     def test_shares_are_the_papers(self):
-        found = made().corruption(self.keys, 196)
-        assert found.which.shape == (3000, 98)
-        assert all(len(set(row)) == 98 for row in found.which[:50].tolist())
-        assert found.masked.float().mean().item() == pytest.approx(0.8, abs=0.005)
-        assert found.swapped.float().mean().item() == pytest.approx(0.1, abs=0.004)
-        assert not (found.masked & found.swapped).any()
-        assert (found.other != found.which).all()
-        chosen = torch.zeros(196).scatter_add_(
-            0, found.which.flatten(), torch.ones(found.which.numel())
-        )
-        assert (chosen / 3000 - 0.5).abs().max() < 0.05
-        step = (found.other - found.which) % 196
-        assert (
-            step.flatten().bincount(minlength=196)[1:] / step.numel() - 1 / 195
-        ).abs().max() < 0.001
+        which, masked, swapped, other = learner_of().corruption(self.keys, 196)
+        assert which.shape == (3000, 98)
+        assert all(len(set(row)) == 98 for row in which[:50].tolist())
+        assert masked.float().mean().item() == pytest.approx(0.8, abs=0.005)
+        assert swapped.float().mean().item() == pytest.approx(0.1, abs=0.004)
+        assert not (masked & swapped).any()
+
+        # Every patch is corrupted as often as the others, and becomes any other one as often
+        shares = which.flatten().bincount(minlength=196) / 3000
+        assert (shares - 0.5).abs().max() < 0.05
+        assert (other != which).all()
+        distance = (other - which) % 196
+        shares = distance.flatten().bincount(minlength=196) / distance.numel()
+        assert (shares[1:] - 1 / 195).abs().max() < 0.001
 
     def test_embeddings_become_what_they_should(self):
-        learner = made()
-        x, mask = torch.randn(40, 12, 24), torch.randn(24)
-        found = learner.corruption(self.keys[:40], 12)
-        after = found.apply(x, mask)
+        learner = learner_of()
+        x = torch.randn(40, 12, 24)
+        mask = torch.randn(24)
+        corruption = learner.corruption(self.keys[:40], 12)
+        after = corruption.apply(x, mask)
         for b in range(40):
             expected = x[b].clone()
-            for m, patch in enumerate(found.which[b].tolist()):
-                if found.masked[b, m]:
+            for m, patch in enumerate(corruption.which[b].tolist()):
+                if corruption.masked[b, m]:
                     expected[patch] = mask
-                elif found.swapped[b, m]:
-                    expected[patch] = x[b, found.other[b, m]]
+                elif corruption.swapped[b, m]:
+                    expected[patch] = x[b, corruption.other[b, m]]
             assert torch.equal(after[b], expected)
 
     @pytest.mark.parametrize(("rate", "count"), [(0.15, 29), (1.0, 196), (0.001, 1)])
     def test_other_rates(self, rate, count):
-        assert made(MaskedPatches(rate=rate)).corruption(self.keys[:2], 196).which.shape == (
-            2,
-            count,
-        )
+        learner = learner_of(MaskedPatches(rate=rate))
+        assert learner.corruption(self.keys[:2], 196).which.shape == (2, count)
 
 
 class TestTargets:
@@ -84,20 +82,19 @@ class TestTargets:
         images = levels(6)
         images[0] = 255
         images[1] = 0
-        images[2, 0, :, ::2], images[2, 0, :, 1::2] = 0, 255  # a mean of exactly 1/2
-        images[3, 1, ::4], images[3, 1, 1::4], images[3, 1, 2::4], images[3, 1, 3::4] = (
-            255,
-            255,
-            255,
-            0,
-        )  # 3/4
-        found = mean_colours(images, 8, 8)
+        images[2, 0] = 0
+        images[2, 0, :, 1::2] = 255  # a mean of exactly 1/2
+        images[3, 1] = 255
+        images[3, 1, 3::4] = 0  # a mean of exactly 3/4
+        colours = mean_colours(images, 8, 8)
         for b, y, x in np.ndindex(6, 4, 3):
             square = images[b, :, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8].numpy().astype(int)
             bins = [min(7, 8 * int(channel.sum()) // (255 * 64)) for channel in square]
-            assert found[b, y, x] == bins[0] * 64 + bins[1] * 8 + bins[2]
-        assert (found[0] == 511).all() and (found[1] == 0).all()
-        assert (found[2] // 64 == 4).all() and (found[3] // 8 % 8 == 6).all()
+            assert colours[b, y, x] == bins[0] * 64 + bins[1] * 8 + bins[2]
+        assert (colours[0] == 511).all()
+        assert (colours[1] == 0).all()
+        assert (colours[2] // 64 == 4).all()
+        assert (colours[3] // 8 % 8 == 6).all()
 
     def test_what_normalising_did_is_undone_exactly(self):
         for prepare in (
@@ -109,14 +106,15 @@ class TestTargets:
 
     def test_colours_of_the_downsized_patch(self):
         images = levels(2)
-        found = made(MaskedPatches("colours")).targets(PREPARE.normalise(images))
-        assert found.shape == (2, 12, 16)
+        targets = learner_of(MaskedPatches("colours")).targets(PREPARE.normalise(images))
+        assert targets.shape == (2, 12, 16)
         small = mean_colours(images, 2, 8)
-        for n, part in np.ndindex(12, 16):
-            y, x = n // 3 * 4 + part // 4, n % 3 * 4 + part % 4
-            assert torch.equal(found[:, n, part], small[:, y, x])
+        for n, square in np.ndindex(12, 16):
+            y = n // 3 * 4 + square // 4
+            x = n % 3 * 4 + square % 4
+            assert torch.equal(targets[:, n, square], small[:, y, x])
 
-    def test_cut_and_joined_undo_each_other(self):
+    def test_unpatchify_is_the_inverse_of_patchify(self):
         images = levels(3)
         patches = patchify(images, 8)
         assert torch.equal(patches[1, 5], images[1, :, 8:16, 16:24].permute(1, 2, 0).flatten())
@@ -135,12 +133,13 @@ class TestLearner:
     )
     def test_the_first_loss_is_that_of_no_idea(self, target, loss):
         images = PREPARE.normalise(levels(4))
-        learner, keys = made(MaskedPatches(target)), torch.arange(4)
-        found = learner(images, None, keys).item()
-        if loss is None:
+        learner = learner_of(MaskedPatches(target))
+        keys = torch.arange(4)
+        if loss is None:  # of predicting zeros
             which = learner.corruption(keys, 12).which
-            loss = (patchify(images, 8)[torch.arange(4)[:, None], which] ** 2).mean().item()
-        assert found == pytest.approx(loss, rel=1e-6)
+            pixels = patchify(images, 8)[torch.arange(4)[:, None], which]
+            loss = (pixels**2).mean().item()
+        assert learner(images, None, keys).item() == pytest.approx(loss, rel=1e-6)
 
     @pytest.mark.parametrize(
         "changes", [{}, {"pool": "gap"}, {"registers": 2}, {"positions": "rotary", "width": 32}]
@@ -148,18 +147,20 @@ class TestLearner:
     @pytest.mark.parametrize("target", TARGETS)
     def test_loss_one_patch_at_a_time(self, target, changes):
         config = replace(CONFIG, **changes)
-        learner = made(MaskedPatches(target), config)
+        learner = learner_of(MaskedPatches(target), config)
         for parameter in (learner.mask, learner.predict.weight):
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(2))
-        images, keys = PREPARE.normalise(levels(3)), torch.arange(3)
-        found = learner.corruption(keys, 12)
-        tokens = learner.model.add_positions(
-            found.apply(learner.model.patch_embed(images), learner.mask), (4, 3)
-        )
-        outputs = learner.predict(learner.model.encoder(tokens, (4, 3))[:, config.prefix :])
-        targets, losses = learner.targets(images), []
-        for b, m in np.ndindex(found.which.shape):
-            patch = found.which[b, m]
+        images = PREPARE.normalise(levels(3))
+        keys = torch.arange(3)
+        model = learner.model
+        corruption = learner.corruption(keys, 12)
+        patches = corruption.apply(model.patch_embed(images), learner.mask)
+        states = model.encoder(model.add_positions(patches, (4, 3)), (4, 3))
+        outputs = learner.predict(states[:, config.prefix :])
+        targets = learner.targets(images)
+        losses = []
+        for b, m in np.ndindex(corruption.which.shape):
+            patch = corruption.which[b, m]
             if target == "colour":
                 losses.append(-outputs[b, patch].log_softmax(-1)[targets[b, patch]])
             elif target == "colours":
@@ -172,16 +173,15 @@ class TestLearner:
 
     def test_a_hidden_patch_is_not_seen(self):
         """With everything hidden and no class token the answer does not depend on the image."""
-        learner = made(
+        learner = learner_of(
             MaskedPatches(rate=1.0, masked=1.0, swapped=0.0), replace(CONFIG, pool="gap")
         )
         torch.nn.init.normal_(learner.predict.weight, generator=torch.Generator().manual_seed(2))
         keys = torch.arange(1)
-        one, two = (
-            learner.predictions(PREPARE.normalise(levels(1, seed)), keys)[0] for seed in (0, 1)
-        )
-        assert torch.equal(one, two)
-        assert one.std(1).min() > 1e-4  # but it does depend on the place
+        predicted, _ = learner.predictions(PREPARE.normalise(levels(1, seed=0)), keys)
+        of_another, _ = learner.predictions(PREPARE.normalise(levels(1, seed=1)), keys)
+        assert torch.equal(predicted, of_another)
+        assert predicted.std(1).min() > 1e-4  # but on the patch's position it does
 
     @pytest.mark.parametrize("target", TARGETS)
     def test_micro_batches_are_the_batch(self, target, tiny):
@@ -191,34 +191,38 @@ class TestLearner:
             torch.ones(8, dtype=torch.bool),
             torch.arange(8),
         )
-        found = []
+        results = []
         for micro in (8, 3):
             recipe = replace(
-                tiny, model=CONFIG, data=replace(tiny.data, preprocessing=PREPARE), objective=MaskedPatches(target),
-                batch=8, micro_batch=micro,
-            )  # fmt: skip
-            learner = made(recipe.objective)
+                tiny,
+                model=CONFIG,
+                data=replace(tiny.data, preprocessing=PREPARE),
+                objective=MaskedPatches(target),
+                batch=8,
+                micro_batch=micro,
+            )
+            learner = learner_of(recipe.objective)
             torch.nn.init.normal_(
                 learner.predict.weight, generator=torch.Generator().manual_seed(2)
             )
             loss = gradient(recipe, State(learner, recipe.optim.build(learner)), batch)
-            found.append([*loss, *(p.grad for p in learner.parameters() if p.grad is not None)])
-        for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+            results.append([*loss, *(p.grad for p in learner.parameters() if p.grad is not None)])
+        torch.testing.assert_close(*results, atol=1e-6, rtol=1e-4)
 
     @pytest.mark.parametrize("target", TARGETS)
     def test_pictures_show_the_target_in_place(self, target):
-        learner, images = made(MaskedPatches(target)), levels(5)
+        learner = learner_of(MaskedPatches(target))
+        images = levels(5)
         keys = torch.arange(5)
         shown = learner.pictures(PREPARE.normalise(images), keys)
         assert list(shown) == ["image", "seen", "predicted", "target"]
         assert all(x.dtype == torch.uint8 and x.shape == images.shape for x in shown.values())
         assert torch.equal(shown["image"], images)
-        found = learner.corruption(keys, 12)
-        kept = torch.ones(5, 12, dtype=torch.bool).scatter_(1, found.which, False)
+        which, masked, _, _ = learner.corruption(keys, 12)
+        intact = torch.ones(5, 12, dtype=torch.bool).scatter_(1, which, False)
         for x in shown.values():
-            assert torch.equal(patchify(x, 8)[kept], patchify(images, 8)[kept])
-        hidden = torch.zeros(5, 12, dtype=torch.bool).scatter_(1, found.which, found.masked)
+            assert torch.equal(patchify(x, 8)[intact], patchify(images, 8)[intact])
+        hidden = torch.zeros(5, 12, dtype=torch.bool).scatter_(1, which, masked)
         assert (patchify(shown["seen"], 8)[hidden] == 128).all()
         if target == "pixels":
             assert torch.equal(shown["target"], images)
@@ -230,11 +234,11 @@ class TestLearner:
 
     def test_sentences(self):
         with pytest.raises(ValueError, match="a patch of 6 pixels has no 4 x 4 parts"):
-            made(MaskedPatches("colours"), replace(CONFIG, patch=6, image=(12, 12)))
+            learner_of(MaskedPatches("colours"), replace(CONFIG, patch=6, image=(12, 12)))
         with pytest.raises(ValueError, match="a LeNet has no patch embeddings"):
             MaskedPatches().learner(create("LeNet-5"), PREPARE)
         with pytest.raises(ValueError, match="one patch"):
-            made(config=replace(CONFIG, image=(8, 8)))
+            learner_of(config=replace(CONFIG, image=(8, 8)))
         for wrong, sentence in (
             ({"target": "x"}, "'x'"),
             ({"rate": 0}, "rate is 0"),
@@ -245,7 +249,7 @@ class TestLearner:
 
 
 def measured(learner, batches):
-    """What the evaluator says, by name."""
+    """The evaluator's metrics by name."""
     subject = Subject(Classifier(learner.model, PREPARE, ()), learner)
     return {m.name: m.value for m in Reconstruction().measure(subject, Part(None, batches))}
 
@@ -254,11 +258,12 @@ class TestEvaluator:
     @pytest.mark.parametrize("target", TARGETS)
     def test_counts_by_hand_and_padding_counts_nowhere(self, target):
         objective = MaskedPatches(target)
-        learner = made(objective)
+        learner = learner_of(objective)
         torch.nn.init.normal_(
             learner.predict.weight, std=0.1, generator=torch.Generator().manual_seed(2)
         )
-        images, rows = (levels(7) // torch.tensor([2, 3, 5])[:, None, None]).byte(), torch.arange(7)
+        images = (levels(7) // torch.tensor([2, 3, 5])[:, None, None]).byte()
+        rows = torch.arange(7)
         whole = [Batch(images, rows, torch.ones(7, dtype=torch.bool), rows)]
         last = torch.tensor([4, 5, 6, 6])
         parts = [
@@ -268,28 +273,29 @@ class TestEvaluator:
                 images[last], last, torch.zeros(4, dtype=torch.bool), last
             ),  # a rank's share of a last batch
         ]
-        one, two = (measured(learner, batches) for batches in (whole, parts))
-        assert one == pytest.approx(two, rel=1e-6) and learner.training
-        keys, normal = rows, PREPARE.normalise(images)
-        assert one["loss"] == pytest.approx(learner(normal, None, keys).item(), rel=1e-5)
-        asked = learner.targets(normal)[rows[:, None], learner.corruption(keys, 12).which].flatten(
-            0, 1
-        )
+        metrics = measured(learner, whole)
+        assert metrics == pytest.approx(measured(learner, parts), rel=1e-6)
+        assert learner.training
+        normal = PREPARE.normalise(images)
+        assert metrics["loss"] == pytest.approx(learner(normal, None, rows).item(), rel=1e-5)
+
+        # The best answer that is always the same
+        which = learner.corruption(rows, 12).which
+        targets = learner.targets(normal)[rows[:, None], which].flatten(0, 1)
         if target == "pixels":
-            assert one["baseline"] == pytest.approx(
-                asked.double().var(0, correction=0).mean().item()
-            )
+            baseline = targets.double().var(0, correction=0).mean().item()
         else:
             entropies = []
-            for place in asked.view(len(asked), -1).T.tolist():
-                shares = [place.count(colour) / len(place) for colour in set(place)]
+            for colours in targets.view(len(targets), -1).T.tolist():
+                shares = [colours.count(colour) / len(colours) for colour in set(colours)]
                 entropies.append(-sum(share * math.log(share) for share in shares))
-            assert one["baseline"] == pytest.approx(np.mean(entropies))
-        assert one["seen"] == 7
+            baseline = np.mean(entropies)
+        assert metrics["baseline"] == pytest.approx(baseline)
+        assert metrics["seen"] == 7
 
     def test_nothing_to_evaluate_on(self):
         with pytest.raises(ValueError, match="no image"):
-            measured(made(), [])
+            measured(learner_of(), [])
 
     def test_a_finished_model_has_nothing_to_predict_with(self):
         subject = Subject(Classifier(create(CONFIG, seed=0), PREPARE, ()))

@@ -19,74 +19,55 @@ PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
 
 @pytest.fixture
 def weights(tmp_path):
-    config = vit(
-        "Ti/16", depth=1, width=24, heads=2, mlp=32, image=(32, 32), classes=3, representation=16
-    )
+    small = {"depth": 1, "width": 24, "heads": 2, "mlp": 32, "image": (32, 32)}
+    model = create(vit("Ti/16", classes=3, representation=16, **small))
     prepare = Preprocessing(size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6))
-    return str(save(Classifier(create(config), prepare, ("a", "b", "c")), tmp_path / "weights"))
+    return str(save(Classifier(model, prepare, ("a", "b", "c")), tmp_path / "weights"))
 
 
 @pytest.mark.parametrize("preset", PAPER)
 def test_table_4(weights, preset):
-    found = finetune(weights, "digits", preset)
-    assert (int(found.length.n), TABLE_4[preset].rates, found.data.hold_out) == PAPER[preset]
-    assert (found.length.unit, found.batch) == ("steps", 512)
-    optim = found.optim
-    assert (optim.name, optim.momentum, optim.weight_decay, optim.clip, optim.schedule) == (
-        "sgd",
-        0.9,
-        0,
-        1,
-        "cosine",
-    )
-    assert optim.warmup.n == (100 if found.length.n == 500 else 500)
-    assert found.model.image == found.data.preprocessing.size == (384, 384)
-    assert (found.model.patch, found.model.classes, found.model.representation) == (16, 0, 0)
-    assert (found.data.preprocessing.rule, found.data.preprocessing.mean) == (
-        "square",
-        (0.4, 0.5, 0.6),
-    )
-    assert (found.data.augmentation.crop, found.data.augmentation.area) == (
-        "inception",
-        (0.05, 1.0),
-    )
-    assert found.data.parts == "final"
+    recipe = finetune(weights, "digits", preset)
+    assert (int(recipe.length.n), TABLE_4[preset].rates, recipe.data.hold_out) == PAPER[preset]
+    assert (recipe.length.unit, recipe.batch) == ("steps", 512)
+    optim = recipe.optim
+    assert (optim.name, optim.momentum, optim.schedule) == ("sgd", 0.9, "cosine")
+    assert (optim.weight_decay, optim.clip) == (0, 1)
+    assert optim.warmup.n == (100 if recipe.length.n == 500 else 500)
+    assert recipe.model.image == recipe.data.preprocessing.size == (384, 384)
+    assert (recipe.model.patch, recipe.model.classes, recipe.model.representation) == (16, 0, 0)
+    assert recipe.data.preprocessing.rule == "square"
+    assert recipe.data.preprocessing.mean == (0.4, 0.5, 0.6)
+    assert recipe.data.augmentation.crop == "inception"
+    assert recipe.data.augmentation.area == (0.05, 1.0)
+    assert recipe.data.parts == "final"
 
 
 def test_photographs_of_ones_own_keep_the_models_preprocessing(weights):
-    found = finetune(weights, "digits")
-    assert (found.length.n, found.batch, found.data.parts) == (
-        449,
-        32,
-        "given",
-    )  # ten epochs of 1,438
-    assert found.data.preprocessing == Preprocessing(
-        size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6)
-    )
+    recipe = finetune(weights, "digits")
+    assert (recipe.length.n, recipe.batch) == (449, 32)  # ten epochs of 1,438 images
+    assert recipe.data.parts == "given"
+    own = Preprocessing(size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6))
+    assert recipe.data.preprocessing == own
     larger = finetune(weights, "digits", image=64)
     assert larger.model.image == (64, 64)
     assert (larger.data.preprocessing.size, larger.data.preprocessing.resize) == ((64, 64), 80)
 
 
 def test_bits_rule(weights):
-    found = finetune(weights, "digits", "bit")
-    assert (found.length.n, found.optim.warmup.n, found.optim.lr, found.batch) == (
-        500,
-        100,
-        0.003,
-        512,
-    )
-    assert (found.optim.schedule, found.objective.mixup) == ("staircase", 0.0)
-    assert (found.data.preprocessing.size, found.data.augmentation.resize) == ((128, 128), 160)
+    recipe = finetune(weights, "digits", "bit")
+    assert (recipe.length.n, recipe.optim.warmup.n) == (500, 100)
+    assert (recipe.optim.lr, recipe.batch) == (0.003, 512)
+    assert (recipe.optim.schedule, recipe.objective.mixup) == ("staircase", 0.0)
+    assert (recipe.data.preprocessing.size, recipe.data.augmentation.resize) == ((128, 128), 160)
     assert finetune(weights, "digits", "bit", image=384).data.augmentation.resize == 448
 
 
 def test_bits_rule_by_size(weights, shared):
-    found = finetune(weights, str(shared("data/cifar10-train.parquet")), "bit")
-    assert (found.length.n, found.optim.warmup.n, found.objective.mixup) == (10_000, 500, 0.1)
-    assert finetune(
-        weights, str(shared("data/ants_bees-train.parquet")), "bit"
-    ).data.preprocessing.size == (384, 384)
+    medium = finetune(weights, str(shared("data/cifar10-train.parquet")), "bit")
+    assert (medium.length.n, medium.optim.warmup.n, medium.objective.mixup) == (10_000, 500, 0.1)
+    large_images = finetune(weights, str(shared("data/ants_bees-train.parquet")), "bit")
+    assert large_images.data.preprocessing.size == (384, 384)
 
 
 def test_an_unknown_preset_is_a_sentence(weights):

@@ -107,9 +107,20 @@ from vitkit.studies import Cell, run_grid
 from vitkit.system.span import Span
 from vitkit.train import Data, Recipe
 
-images = Data("digits", preprocessing=Preprocessing(size=(8, 8)), augmentation=Augmentation(crop="none"), workers=0)
-model = ViTConfig(width=24, depth=1, mlp=48, heads=2, patch=2, image=(8, 8), classes=0)
-recipe = Recipe(model, images, length=Span(60), batch=20, evaluate_every=Span(60), save_every=Span(5))
+data = Data(
+    "digits",
+    preprocessing=Preprocessing(size=(8, 8)),
+    augmentation=Augmentation(crop="none"),
+    workers=0,
+)
+recipe = Recipe(
+    ViTConfig(width=24, depth=1, mlp=48, heads=2, patch=2, image=(8, 8), classes=0),
+    data,
+    length=Span(60),
+    batch=20,
+    evaluate_every=Span(60),
+    save_every=Span(5),
+)
 cells = [Cell(f"seed-{seed}", replace(recipe, seed=seed), {"seed": seed}) for seed in range(2)]
 run_grid(cells, Path(sys.argv[1]), "cpu")
 """

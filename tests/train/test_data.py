@@ -20,17 +20,12 @@ from vitkit.train.data import open_data
 @pytest.fixture
 def photos(tiny, tmp_path):
     """The recipe on 60 digits as files, 10 of them a test part."""
-    found = load_digits()
+    digits = load_digits()
     for i in range(60):
-        path = (
-            tmp_path
-            / "photos"
-            / ("test" if i % 6 == 5 else "train")
-            / str(found.target[i])
-            / f"{i:02}.png"
-        )
+        part = "test" if i % 6 == 5 else "train"
+        path = tmp_path / "photos" / part / str(digits.target[i]) / f"{i:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((found.images[i] * 15).astype("uint8")).convert("RGB").save(path)
+        Image.fromarray((digits.images[i] * 15).astype("uint8")).convert("RGB").save(path)
     data = replace(tiny.data, source=str(tmp_path / "photos"))
     return replace(
         tiny,
@@ -42,26 +37,28 @@ def photos(tiny, tmp_path):
     )
 
 
-def test_images_kept_decoded_change_no_weight_and_a_run_goes_on_without_them(
-    photos, quiet, tmp_path
-):
-    train(photos, tmp_path / "kept", "cpu", quiet)
+def is_in_memory(data, run_dir):
+    run_data = open_data(data, (), run_dir, lambda _: None)
+    return isinstance(run_data.train.store, Pixels)
+
+
+def test_images_in_memory_change_no_weight_and_a_run_goes_on_without_them(photos, quiet, tmp_path):
     encoded = replace(photos, data=replace(photos.data, keep_decoded=0.0))
+    train(photos, tmp_path / "in-memory", "cpu", quiet)
     train(encoded, tmp_path / "encoded", "cpu", quiet)
-    one, other = (
-        load_file(tmp_path / name / "model/model.safetensors") for name in ("kept", "encoded")
-    )
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    train(encoded, tmp_path / "kept", "cpu", quiet)  # the same run, finished: not another recipe
-    kinds = [
-        type(open_data(one.data, (), tmp_path, lambda _: None).train.store)
-        for one in (photos, encoded)
-    ]
-    assert kinds[0] is Pixels and kinds[1] is not Pixels
-    reduced = replace(
-        photos.data, augmentation=replace(photos.data.augmentation, reduced_decode=True)
-    )
-    assert not isinstance(open_data(reduced, (), tmp_path, lambda _: None).train.store, Pixels)
+    weights = load_file(tmp_path / "in-memory" / "model" / "model.safetensors")
+    expected = load_file(tmp_path / "encoded" / "model" / "model.safetensors")
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+    # It is not another recipe
+    train(encoded, tmp_path / "in-memory", "cpu", quiet)
+
+
+def test_images_are_kept_in_memory_if_they_fit_and_are_always_the_same(photos, tmp_path):
+    assert is_in_memory(photos.data, tmp_path)
+    assert not is_in_memory(replace(photos.data, keep_decoded=0.0), tmp_path)
+    augmentation = replace(photos.data.augmentation, reduced_decode=True)
+    assert not is_in_memory(replace(photos.data, augmentation=augmentation), tmp_path)
 
 
 def test_unchecked_a_broken_image_stops_the_run_when_its_turn_comes(photos, quiet, tmp_path):
@@ -81,22 +78,17 @@ def test_listed_images_are_left_out_and_a_changed_list_is_another_run(photos, qu
     whole = open_data(photos.data, (), tmp_path / "none", lambda _: None).train
     drop = tmp_path / "drop.txt"
     drop.write_text("".join(f"{whole.name(i)}\tlike something\n" for i in (3, 7)), "utf-8")
-    said = []
+    sentences = []
     data = replace(photos.data, exclude=str(drop))
-    left = open_data(data, (), tmp_path / "none", said.append)
-    assert {whole.name(i) for i in range(50)} - {left.train.name(i) for i in range(48)} == {
-        whole.name(3),
-        whole.name(7),
-    }
-    assert (
-        said == [f"2 training images that {drop} lists are left out"]
-        and len(left.held_out["test"]) == 10
-    )
+    run_data = open_data(data, (), tmp_path / "none", sentences.append)
+    names = {whole.name(i) for i in range(50)}
+    remaining = {run_data.train.name(i) for i in range(48)}
+    assert names - remaining == {whole.name(3), whole.name(7)}
+    assert len(run_data.held_out["test"]) == 10
+    assert sentences == [f"2 training images that {drop} lists are left out"]
     train(replace(photos, data=data), tmp_path / "run", "cpu", quiet)
-    assert json.loads((tmp_path / "run/data.json").read_text())["counts"] == {
-        "train": 48,
-        "test": 10,
-    }
+    record = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert record["counts"] == {"train": 48, "test": 10}
     drop.write_text(f"{whole.name(3)}\n", "utf-8")
     with pytest.raises(ValueError, match="has changed since this run began"):
         train(replace(photos, data=data), tmp_path / "run", "cpu", quiet)

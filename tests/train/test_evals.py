@@ -23,11 +23,11 @@ from vitkit.train.recipe import Facts, resolve
 @pytest.fixture
 def sketches(tmp_path):
     """Thirty digits as files, in folders of other names than their classes' order."""
-    found = load_digits()
+    digits = load_digits()
     for i in range(30):
-        path = tmp_path / "sketches" / str(found.target[i]) / f"{i:02}.png"
+        path = tmp_path / "sketches" / str(digits.target[i]) / f"{i:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((found.images[i] * 15).astype("uint8")).convert("RGB").save(path)
+        Image.fromarray((digits.images[i] * 15).astype("uint8")).convert("RGB").save(path)
     return str(tmp_path / "sketches")
 
 

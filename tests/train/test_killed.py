@@ -1,7 +1,9 @@
-"""Real processes, killed with SIGKILL at random moments, until one comes through: the same bits as undisturbed."""
+"""Real processes that are killed at random moments, until one comes through: it ends with the same
+bits as one that was never disturbed."""
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,87 +12,83 @@ from pathlib import Path
 
 import pytest
 
-KILLS = 6  # for each way of loading data
-SETTINGS = [
-    "--length",
-    "60",
-    "--batch",
-    "64",
-    "--save-every",
-    "7",
-    "--evaluate-every",
-    "20",
-    "--log-every",
-    "5",
-    "--optim.warmup",
-    "5",
-    "--average",
-    "0.95",
-    "--model.dropout",
-    "0.1",
-    "--model.width",
-    "48",
-    "--model.depth",
-    "2",
-    "--model.mlp",
-    "96",
-]
+SETTINGS = """--device cpu --length 60 --batch 64 --save-every 7 --evaluate-every 20 --log-every 5
+--optim.warmup 5 --average 0.95 --model.dropout 0.1 --model.width 48 --model.depth 2
+--model.mlp 96""".split()
 
 
-def command(workdir: Path, workers: int) -> list[str]:
-    return [sys.executable, "-m", "vitkit", "train", "digits", "--workdir", str(workdir), "--device", "cpu",
-            "--data.workers", str(workers), *SETTINGS]  # fmt: skip
+def start(run_dir: Path, workers: int, *settings: str, **options) -> subprocess.Popen:
+    """A process that trains into a directory, or continues there."""
+    command = [sys.executable, "-m", "vitkit", "train", "digits", "--workdir", str(run_dir)]
+    command += [*SETTINGS, "--data.workers", str(workers), *settings]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, text=True, **options)
+
+
+def run_to_the_end(run_dir: Path, workers: int) -> bytes:
+    """The saved weights."""
+    assert start(run_dir, workers, stdout=subprocess.DEVNULL).wait() == 0
+    return weights(run_dir)
+
+
+def weights(run_dir: Path) -> bytes:
+    return (run_dir / "model" / "model.safetensors").read_bytes()
+
+
+def logged_bytes(run_dir: Path) -> int:
+    """How much the run has logged; -1 before it has a log."""
+    path = run_dir / "metrics.jsonl"
+    if not path.exists():
+        return -1
+    return path.stat().st_size
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("undisturbed")
-    subprocess.run(command(workdir, 0), check=True, capture_output=True)
-    return (workdir / "model" / "model.safetensors").read_bytes()
+    return run_to_the_end(tmp_path_factory.mktemp("undisturbed"), workers=0)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_killed_at_any_moment_it_ends_with_the_same_bits(undisturbed, tmp_path, workers):
-    moments, kills = random.Random(workers), 0
-    while kills < KILLS:
-        process = subprocess.Popen(
-            command(tmp_path, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        size = (
-            (tmp_path / "metrics.jsonl").stat().st_size
-            if (tmp_path / "metrics.jsonl").exists()
-            else -1
-        )
-        while (
-            process.poll() is None and _size(tmp_path) == size
-        ):  # until it is past the imports and at work
+@pytest.mark.parametrize(
+    ("workers", "kills"),
+    [
+        (2, 3),
+        pytest.param(0, 6, marks=pytest.mark.slow),
+        pytest.param(2, 6, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_any_moment_it_ends_with_the_same_bits(undisturbed, tmp_path, workers, kills):
+    moments = random.Random(workers)
+    run_dir = tmp_path / "run"
+    while kills > 0:
+        # Wait until the process has imported everything and is at work, then a little longer
+        before = logged_bytes(run_dir)
+        process = start(run_dir, workers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and logged_bytes(run_dir) == before:
             time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.4))
-        if process.poll() is not None:  # finished before its moment came: begin another run
-            assert (tmp_path / "model" / "model.safetensors").read_bytes() == undisturbed
-            subprocess.run(["rm", "-rf", *map(str, tmp_path.iterdir())], check=True)
+
+        # If it has come to its end already, begin another run
+        if process.poll() is not None:
+            assert weights(run_dir) == undisturbed
+            shutil.rmtree(run_dir)
             continue
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
-        kills += 1
-    subprocess.run(command(tmp_path, workers), check=True, capture_output=True)
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == undisturbed
-
-
-def _size(workdir: Path) -> int:
-    path = workdir / "metrics.jsonl"
-    return path.stat().st_size if path.exists() else -1
+        kills -= 1
+    assert run_to_the_end(run_dir, workers) == undisturbed
 
 
 def test_sigterm_saves_and_has_its_own_exit_status(tmp_path):
-    settings = [*command(tmp_path, 1), "--length", "100000"]
-    process = subprocess.Popen(settings, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    while _size(tmp_path) < 100:
+    process = start(
+        tmp_path, 1, "--length", "100000", stdout=subprocess.PIPE, start_new_session=True
+    )
+    while logged_bytes(tmp_path) < 100:
         time.sleep(0.02)
-    for _ in range(2):  # to everyone and twice, which is SLURM's way
+    for _ in range(2):  # SLURM sends it twice, and to every process
         os.killpg(process.pid, signal.SIGTERM)
         time.sleep(0.05)
-    said, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 75
-    assert "interrupted at step" in said and "the same command continues" in said
+    assert "interrupted at step" in output
+    assert "the same command continues" in output
     assert list((tmp_path / "checkpoints").glob("step-*"))

@@ -37,9 +37,8 @@ class TestSchedule:
 
     def test_an_end_of_ones_own(self):
         optim = Optim(lr=1e-3, end_lr=1e-6, schedule="cosine")
-        assert optim.rate(0, 100) == pytest.approx(1e-3) and optim.rate(50, 100) == pytest.approx(
-            (1e-3 + 1e-6) / 2
-        )
+        assert optim.rate(0, 100) == pytest.approx(1e-3)
+        assert optim.rate(50, 100) == pytest.approx((1e-3 + 1e-6) / 2)
         assert optim.rate(100, 100) == pytest.approx(1e-6)
         assert Optim(lr=0.1, end_lr=0, schedule="linear").rate(75, 100) == pytest.approx(0.025)
 
@@ -59,9 +58,17 @@ class TestSchedule:
 class TestSpan:
     @pytest.mark.parametrize(
         ("text", "steps"),
-        [("500", 500), ("500steps", 500), ("1 epoch", 98), ("10epochs", 977), ("51200images", 100), ("1e3", 1000), ("0", 0),
-         ("0.001epochs", 1)],
-    )  # fmt: skip
+        [
+            ("500", 500),
+            ("500steps", 500),
+            ("1 epoch", 98),
+            ("10epochs", 977),
+            ("51200images", 100),
+            ("1e3", 1000),
+            ("0", 0),
+            ("0.001epochs", 1),
+        ],
+    )
     def test_of_cifar(self, text, steps):
         assert Span.parse(text).steps(batch=512, examples=50_000) == steps
 
@@ -86,9 +93,8 @@ class TestGroups:
         model = create(replace(ONE_BLOCK, pool="map", representation=8), seed=0)
         (group,) = parameter_groups(Supervised().learner(model), Optim(weight_decay=0.1))
         assert len(group["params"]) == len(list(model.parameters()))
-        kernels = {
-            id(p) for p in model.parameters() if p.ndim in (2, 4)
-        }  # positions, cls and probe have three
+        # Positions, class token and probe have three axes
+        kernels = {id(p) for p in model.parameters() if p.ndim in (2, 4)}
         for group in parameter_groups(
             Supervised().learner(model), Optim(weight_decay=0.1, decay_on="kernels")
         ):
@@ -109,20 +115,15 @@ class TestGroups:
 
     def test_layer_decay(self):
         model = create(ONE_BLOCK, seed=0)
-        scale = {
-            id(p): g["scale"]
-            for g in parameter_groups(Supervised().learner(model), Optim(layer_decay=0.5))
-            for p in g["params"]
-        }
+        scale = {}
+        for group in parameter_groups(Supervised().learner(model), Optim(layer_decay=0.5)):
+            for parameter in group["params"]:
+                scale[id(parameter)] = group["scale"]
         assert scale[id(model.head.weight)] == scale[id(model.norm.bias)] == 1
         assert scale[id(model.blocks[1].mlp.expand.bias)] == 0.5
         assert scale[id(model.blocks[0].attention.qkv.weight)] == 0.25
-        assert (
-            scale[id(model.cls)]
-            == scale[id(model.positions.table)]
-            == scale[id(model.stem.project.weight)]
-            == 0.125
-        )
+        for parameter in (model.cls, model.positions.table, model.stem.project.weight):
+            assert scale[id(parameter)] == 0.125
 
     def test_frozen_parameters_are_left_out(self):
         model = create(ONE_BLOCK, seed=0)
@@ -131,7 +132,7 @@ class TestGroups:
         assert [id(p) for p in group["params"]] == [id(model.head.weight), id(model.head.bias)]
 
     def test_kernels_are_known_by_the_layer_that_they_are_of(self):
-        """A part that nobody has heard of: its matrix decays as every dense layer's, its vector not."""
+        """In a new kind of module the matrix of a dense layer decays too, and a vector does not."""
         model = create(ONE_BLOCK, seed=0)
         model.novelty = torch.nn.ModuleDict({"mix": torch.nn.Linear(3, 2)})
         model.novelty.scale = torch.nn.Parameter(torch.zeros(2))
@@ -160,20 +161,21 @@ class TestUpdates:
         model = create(ONE_BLOCK, seed=0)
         optim = Optim(lr=0.01, weight_decay=0.1)
         optimizer = optim.build(Supervised().learner(model))
-        p, m, v = model.head.weight, 0.0, 0.0
+        p = model.head.weight
         w = p.detach().double().clone()
+        m = torch.zeros_like(w)
+        v = torch.zeros_like(w)
         torch.manual_seed(0)
         for step in range(1, 4):
             for q in model.parameters():
                 q.grad = torch.randn_like(q)
             g = p.grad.double().clone()
             optimizer.step()
-            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-            w = (
-                w
-                - 0.01 * 0.1 * w
-                - 0.01 * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
-            )
+            m = 0.9 * m + 0.1 * g
+            v = 0.999 * v + 0.001 * g**2
+            first = m / (1 - 0.9**step)
+            second = v / (1 - 0.999**step)
+            w = w - 0.01 * 0.1 * w - 0.01 * first / (second.sqrt() + 1e-8)
         torch.testing.assert_close(p.detach().double(), w, atol=1e-6, rtol=1e-5)
 
     def test_sgd_is_plain_momentum(self):
@@ -240,10 +242,8 @@ class TestLosses:
         expected = (
             F.binary_cross_entropy_with_logits(self.logits, y, reduction="none").sum(-1).mean()
         )
-        found = Supervised("sigmoid", off_target=0.01).learner(Fixed(self.logits))(
-            None, self.labels, None
-        )
-        torch.testing.assert_close(found, expected)
+        learner = Supervised("sigmoid", off_target=0.01).learner(Fixed(self.logits))
+        torch.testing.assert_close(learner(None, self.labels, None), expected)
         for bad in (
             {"loss": "softmax", "off_target": 1e-4},
             {"loss": "sigmoid", "off_target": 0.5},
@@ -271,7 +271,7 @@ class TestLosses:
 
     @pytest.mark.parametrize(("off", "yes"), [(0.0, 1), (1e-4, 0.9999 + 21_842 * 0.0001)])
     def test_first_loss_of_the_official_pretraining(self, off, yes):
-        """Zero head, bias -10, 21,843 classes: K ln(1 + e^-10) + 10 for each yes among the targets."""
+        """Zero head, bias -10, 21,843 classes: K ln(1 + e^-10), and 10 for each yes."""
         model = create("mu/16", classes=21_843, head_bias=-10.0, seed=0).eval()
         learner = Supervised("sigmoid", off_target=off).learner(model)
         loss = learner(torch.randn(2, 3, 224, 224), torch.tensor([3, 21_842]), None)

@@ -13,13 +13,11 @@ from vitkit.train.data import divide
 @pytest.fixture
 def digits():
     """The digits as train, val and test."""
-    found = open_splits("digits")
-    third = len(found.train) // 3
-    train, val = (
-        subset(found.train, range(third, len(found.train))),
-        subset(found.train, range(third)),
-    )
-    return Splits(train, val, found.test, found.labels, (), None)
+    splits = open_splits("digits")
+    count = len(splits.train)
+    val = subset(splits.train, range(count // 3))
+    train = subset(splits.train, range(count // 3, count))
+    return Splits(train, val, splits.test, splits.labels, (), None)
 
 
 def rows(part) -> list[int]:
@@ -40,16 +38,14 @@ def test_the_final_run_trains_on_all_but_the_test_part(digits):
     parts = divide(digits, Data(parts="final"))
     assert list(parts) == ["train", "test"] and parts["test"] is digits.test
     assert rows(parts["train"]) == sorted(rows(digits.train) + rows(digits.val))
-    assert np.array_equal(
-        np.bincount(parts["train"].targets),
-        np.bincount(np.r_[digits.train.targets, digits.val.targets]),
-    )
+    targets = np.r_[digits.train.targets, digits.val.targets]
+    assert np.array_equal(np.bincount(parts["train"].targets), np.bincount(targets))
 
 
 @pytest.mark.parametrize("last", ["val", "test"])
 def test_without_a_third_part_some_training_images_are_held_out(digits, last):
-    """ImageNet has a validation part and no test part: that one is what the final run is measured
-    on."""
+    """ImageNet has a validation part and no test part: the final run is measured on the validation
+    part."""
     two = replace(digits, **{"val": None, "test": None, last: digits.test})
     parts = divide(two, Data(parts="select", hold_out=0.25))
     assert list(parts) == ["train", "val"]

@@ -1,5 +1,5 @@
-"""Several processes are one run: forked ranks on gloo, one thread each. With torchrun itself:
-test_torchrun.py."""
+"""Several processes are one run. Here they are forked and meet by gloo; test_torchrun.py has the
+real torchrun."""
 
 import multiprocessing
 import os
@@ -28,15 +28,15 @@ from vitkit.system.ranks import (
 from vitkit.system.span import Span
 from vitkit.system.watchdog import watchdog
 from vitkit.train import Interrupted, Optim, primary_metric, train
-from vitkit.train.checkpoints import checkpoints
+from vitkit.train.checkpoints import checkpoints, step_of
 from vitkit.train.log import read_metrics
 
 INTERRUPTED = 75
 
 
-def together(ranks, act, *args):
-    """Run act(*args) in so many forked processes that know of each other, as torchrun's do; their
-    exit codes."""
+def together(world_size, act, *args):
+    """Run act(*args) in several forked processes that know of each other, as torchrun's do; returns
+    their exit codes."""
     import torch.distributed.fsdp
     import torch.distributed.tensor  # noqa: F401 once here, rather than in every child
 
@@ -45,7 +45,7 @@ def together(ranks, act, *args):
         port = free.getsockname()[1]
 
     def child(rank):
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         try:
             act(*args)
@@ -53,105 +53,116 @@ def together(ranks, act, *args):
             os._exit(INTERRUPTED)
         os._exit(0)
 
-    children = [
-        multiprocessing.get_context("fork").Process(target=child, args=(rank,))
-        for rank in range(ranks)
-    ]
-    for one in children:
-        one.start()
-    for one in children:
-        one.join(120)
-        one.kill()
-    return [one.exitcode for one in children]
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=child, args=(rank,)) for rank in range(world_size)]
+    for process in children:
+        process.start()
+    for process in children:
+        process.join(120)
+        process.kill()
+    return [process.exitcode for process in children]
 
 
-def run(recipe, workdir):
-    train(recipe, workdir, "cpu", Console(quiet=True))
+def run(recipe, run_dir):
+    train(recipe, run_dir, "cpu", Console(quiet=True))
 
 
 @dataclass(frozen=True)
-class Told(Supervised):
-    """The loss, but the last rank gets SIGTERM in the middle of step 8."""
+class Stopping(Supervised):
+    """The supervised loss, but with STOP in the environment the last rank gets SIGTERM in the
+    middle of step 8."""
 
     def learner(self, model, preprocessing=None):
-        return ToldLearner(model, self)
+        return StoppingLearner(model, self)
 
 
-class ToldLearner(SupervisedLearner):
-    """A parameter and a buffer beside the model, as objectives have them."""
+class StoppingLearner(SupervisedLearner):
+    """It has a parameter and a buffer beside the model, as those of other objectives do."""
 
     def __init__(self, model, objective):
         super().__init__(model, objective)
         self.scale = torch.nn.Parameter(torch.ones(3))
-        self.register_buffer("seen", torch.zeros(()))
-        self.told = not os.environ.get("TOLD")
+        self.register_buffer("updates", torch.zeros(()))
+        self.stops = "STOP" in os.environ
 
     def forward(self, images, labels, keys):
-        if self.seen == 7 and not self.told and world().rank == world().world_size - 1:
-            self.told = True
+        if self.updates == 7 and self.stops and world().rank == world().world_size - 1:
+            self.stops = False
             os.kill(os.getpid(), signal.SIGTERM)
         return super().forward(images, labels, keys) * self.scale.mean()
 
     def updated(self, step, total):
-        self.seen += 1
+        self.updates += 1
 
 
 @pytest.fixture
 def recipe(tiny):
-    """With dropout, which is the same as long as the micro-batches are; SGD, for Adam makes whole
-    steps of rounding."""
-    optim = Optim("sgd", lr=0.3, weight_decay=1e-3, warmup=Span(5))
+    """With dropout, which any number of ranks draws alike if the micro-batches are the same; with
+    SGD, because Adam turns rounding errors into whole steps."""
     return replace(
-        tiny, objective=Told(), optim=optim, batch=48, micro_batch=12, length=Span(12), log_every=1
+        tiny,
+        objective=Stopping(),
+        optim=Optim("sgd", lr=0.3, weight_decay=1e-3, warmup=Span(5)),
+        batch=48,
+        micro_batch=12,
+        length=Span(12),
+        log_every=1,
     )
 
 
-def curves_meet(one, other):
-    ours, theirs = (read_metrics(workdir / "metrics.jsonl") for workdir in (one, other))
-    assert [(x["event"], x["step"]) for x in ours] == [(x["event"], x["step"]) for x in theirs]
-    for x, y in zip(ours, theirs, strict=True):
-        for name in x.keys() & {"step", "loss", "norm", "lr", "metrics"}:
-            ours_now, theirs_now = (values(line[name]) for line in (x, y))
-            assert ours_now == pytest.approx(theirs_now, rel=1e-5, abs=1e-5), (x, y)
+def assert_same_run(run_dir, reference):
+    """Up to rounding."""
+    assert_same_log(run_dir, reference)
+    assert_same_weights(run_dir, reference)
 
 
-def values(entry):
-    """The numbers of an evaluation by their names; any other entry of a line as it is."""
-    if isinstance(entry, dict):
-        return {name: metric.value for name, metric in entry.items()}
-    return entry
+def assert_same_log(run_dir, reference):
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    expected_lines = read_metrics(reference / "metrics.jsonl")
+    for line, expected in zip(lines, expected_lines, strict=True):
+        assert (line["event"], line["step"]) == (expected["event"], expected["step"])
+        assert numbers(line) == pytest.approx(numbers(expected), rel=1e-5, abs=1e-5)
 
 
-def weights_meet(one, other):
-    ours, theirs = (load_file(workdir / "model" / "model.safetensors") for workdir in (one, other))
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+def assert_same_weights(run_dir, reference):
+    weights = load_file(run_dir / "model" / "model.safetensors")
+    expected_weights = load_file(reference / "model" / "model.safetensors")
+    torch.testing.assert_close(weights, expected_weights, atol=1e-5, rtol=1e-4)
 
 
-def test_one_and_two_ranks_are_the_same_run(recipe, tmp_path, monkeypatch):
-    """Loss curve, accuracy and weights; stopped in the middle, on two ranks or on one, and
-    continued on the other."""
-    run(recipe, tmp_path / "one")
-    assert together(2, run, recipe, tmp_path / "two") == [0, 0]
-    curves_meet(tmp_path / "one", tmp_path / "two")
-    weights_meet(tmp_path / "one", tmp_path / "two")
-    for workdir, before in ((tmp_path / "2-1", 2), (tmp_path / "1-2", 1)):
-        monkeypatch.setenv("TOLD", "yes")
-        assert together(before, run, recipe, workdir) == [INTERRUPTED] * before
-        monkeypatch.delenv("TOLD")
-        last, *others = checkpoints(workdir)
-        assert last.name == "step-00000008" and [path.name for path in others] == [
-            "step-00000006",
-            "step-00000000",
-        ]
-        assert len(list(last.glob("*.safetensors"))) == before
-        assert together(3 - before, run, recipe, workdir) == [0] * (3 - before)
-        curves_meet(tmp_path / "one", workdir)
-        weights_meet(tmp_path / "one", workdir)
-    assert len(list(checkpoints(tmp_path / "2-1")[0].glob("*.safetensors"))) == 1
-    assert [path.name for path in checkpoints(tmp_path / "2-1")] == [
-        "step-00000012",
-        "step-00000006",
-    ]
+def numbers(line):
+    """What a line of the log measures, by name; without what depends on the clock."""
+    values = {name: line[name] for name in ("loss", "norm", "lr") if name in line}
+    for name, metric in line.get("metrics", {}).items():
+        values[name] = metric.value
+    return values
+
+
+def checkpoint_steps(run_dir):
+    return [step_of(checkpoint) for checkpoint in checkpoints(run_dir)]
+
+
+def files_of_last_checkpoint(run_dir):
+    return len(list(checkpoints(run_dir)[0].glob("*.safetensors")))
+
+
+@pytest.mark.parametrize(("ranks_before", "ranks_after"), [(2, 1), (1, 2)])
+def test_a_run_may_be_stopped_and_continued_on_another_number_of_ranks(
+    recipe, tmp_path, monkeypatch, ranks_before, ranks_after
+):
+    """It is the run of one rank that was never stopped: loss curve, accuracy and weights."""
+    run(recipe, tmp_path / "undisturbed")
+    run_dir = tmp_path / "run"
+    monkeypatch.setenv("STOP", "yes")
+    assert together(ranks_before, run, recipe, run_dir) == [INTERRUPTED] * ranks_before
+    monkeypatch.delenv("STOP")
+    assert checkpoint_steps(run_dir) == [8, 6, 0]
+    assert files_of_last_checkpoint(run_dir) == ranks_before
+
+    assert together(ranks_after, run, recipe, run_dir) == [0] * ranks_after
+    assert checkpoint_steps(run_dir) == [12, 6]
+    assert files_of_last_checkpoint(run_dir) == ranks_after
+    assert_same_run(run_dir, tmp_path / "undisturbed")
 
 
 @pytest.mark.slow
@@ -162,9 +173,9 @@ def test_four_ranks_too(recipe, tmp_path, changes):
     recipe = replace(recipe, **changes)
     run(recipe, tmp_path / "one")
     assert together(4, run, recipe, tmp_path / "four") == [0] * 4
-    curves_meet(tmp_path / "one", tmp_path / "four")
+    assert_same_log(tmp_path / "four", tmp_path / "one")
     if recipe.optim.name == "sgd":
-        weights_meet(tmp_path / "one", tmp_path / "four")
+        assert_same_weights(tmp_path / "four", tmp_path / "one")
 
 
 SMALL = SelfDistillation(
@@ -174,13 +185,12 @@ OBJECTIVES = [MaskedPatches(), MaskedAutoencoder(depth=1), SMALL]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda value: type(value).__name__)
 def test_objectives_with_parameters_and_teachers(recipe, tmp_path, objective):
     recipe = replace(recipe, objective=objective, optim=Optim("sgd", lr=0.01, clip_each=True))
     run(recipe, tmp_path / "one")
     assert together(2, run, recipe, tmp_path / "two") == [0, 0]
-    curves_meet(tmp_path / "one", tmp_path / "two")
-    weights_meet(tmp_path / "one", tmp_path / "two")
+    assert_same_run(tmp_path / "two", tmp_path / "one")
 
 
 def test_numbers_have_their_own_unit_on_two_ranks_too(recipe, tmp_path):
@@ -194,19 +204,19 @@ def test_numbers_have_their_own_unit_on_two_ranks_too(recipe, tmp_path):
     recipe = replace(recipe, data=data, objective=Supervised("squared"), length=Span(6))
     run(recipe, tmp_path / "one")
     assert together(2, run, recipe, tmp_path / "two") == [0, 0]
-    ours, theirs = (primary_metric(tmp_path / name).value for name in ("one", "two"))
-    assert ours == pytest.approx(theirs, rel=1e-4) and 10 < ours < 150
-    head = load_file(tmp_path / "one" / "model" / "model.safetensors")
-    (bias,) = (
-        tensor for name, tensor in head.items() if name.endswith(("head.bias", "classifier.bias"))
-    )
-    assert 500 < bias.item() < 760
+    error = primary_metric(tmp_path / "one").value
+    assert 10 < error < 150
+    assert primary_metric(tmp_path / "two").value == pytest.approx(error, rel=1e-4)
+    for name in ("one", "two"):
+        saved = load_file(tmp_path / name / "model" / "model.safetensors")
+        assert 500 < saved["classifier.bias"].item() < 760
 
 
 def exchange(path):
     with process_group("cpu"):
-        rank, ranks = world()
-        assert sum_over_ranks(torch.tensor([rank, 1.0])).tolist() == [1.0, 2.0] and ranks == 2
+        rank, world_size = world()
+        assert world_size == 2
+        assert sum_over_ranks(torch.tensor([rank, 1.0])).tolist() == [1.0, 2.0]
         assert any_rank(rank == 1) and not any_rank(False)
         assert from_every_rank({"rank": rank}) == [{"rank": 0}, {"rank": 1}]
         assert from_rank_0(lambda: os.getpid()) == from_every_rank(os.getpid())[0]
@@ -221,17 +231,17 @@ def test_what_ranks_say_to_each_other(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
-def rest(resting):
-    with process_group("cpu", patience=1.0):
+def sleep(seconds, pausing):
+    with process_group("cpu", patience=0.5):
         watchdog.heartbeat()
-        if resting:
+        if pausing:
             watchdog.pause()
-        time.sleep(5)
+        time.sleep(seconds)
 
 
-def test_a_rank_that_rests_is_not_taken_for_one_that_hangs():
-    assert together(2, rest, True) == [0, 0]
-    assert together(2, rest, False) == [1, 1]
+def test_a_rank_that_pauses_is_not_taken_for_one_that_hangs():
+    assert together(2, sleep, 1.5, True) == [0, 0]
+    assert together(2, sleep, 30, False) == [1, 1]  # ended by the watchdog, long before
 
 
 def test_alone_nothing_is_exchanged():

@@ -1,4 +1,4 @@
-"""Which parameters move, which stay, and that a run with adapters leaves an ordinary model behind."""
+"""Which parameters are trained and which stay; a run with adapters saves an ordinary model."""
 
 import shutil
 from dataclasses import replace
@@ -9,28 +9,31 @@ import torch
 from vitkit.models import create
 from vitkit.system.span import Span
 from vitkit.train import Optim, Tune, train
-from vitkit.train.recipe import Facts, resolve
+from vitkit.train.checkpoints import point_to
 from vitkit.train.tune import apply_tuning, merged
 
 
-@pytest.fixture
-def published(tiny, quiet, tmp_path):
-    """Trained weights, and a recipe that begins with them and shows every trained parameter moving."""
-    first = train(replace(tiny, average=0), tmp_path / "first", "cpu", quiet)
-    still = replace(tiny.model, dropout=0.0, stochastic_depth=0.0)
+@pytest.fixture(scope="module")
+def published(tiny, quiet, tmp_path_factory):
+    """Trained weights, and a recipe that begins with them and in which every parameter that is
+    trained changes."""
+    run_dir = tmp_path_factory.mktemp("first")
+    short = replace(tiny, average=0, length=Span(6))
+    weights = train(short, run_dir, "cpu", quiet).model.state_dict()
     recipe = replace(
         tiny,
-        init=str(tmp_path / "first"),
-        model=still,
+        init=str(run_dir),
+        model=replace(tiny.model, dropout=0.0, stochastic_depth=0.0),
         average=0.0,
         length=Span(3),
         optim=Optim(lr=1e-2),
     )
-    return first.model.state_dict(), recipe
+    return weights, recipe
 
 
-def moved(before, model) -> set[str]:
-    return {name for name, t in model.state_dict().items() if not torch.equal(t, before[name])}
+def changed_names(before, model) -> set[str]:
+    after = model.state_dict()
+    return {name for name in before if not torch.equal(after[name], before[name])}
 
 
 @pytest.mark.parametrize(
@@ -42,32 +45,25 @@ def moved(before, model) -> set[str]:
 )
 def test_the_last_blocks_are_trained_and_nothing_else(published, quiet, tmp_path, blocks, still):
     before, recipe = published
-    model = train(
-        replace(recipe, tune=Tune(blocks=blocks)), tmp_path / "second", "cpu", quiet
-    ).model
+    recipe = replace(recipe, tune=Tune(blocks=blocks))
+    model = train(recipe, tmp_path / "second", "cpu", quiet).model
     expected = {name for name in before if not name.startswith(still)}
-    assert expected and moved(before, model) == expected
+    assert expected
+    assert changed_names(before, model) == expected
 
 
 def test_adapters_change_the_blocks_matrices_and_are_gone_when_saved(published, quiet, tmp_path):
     before, recipe = published
     model = train(replace(recipe, tune=Tune(lora=2)), tmp_path / "second", "cpu", quiet).model
-    changed = moved(before, model)
-    assert changed == {
-        n
-        for n in before
-        if n.startswith("head") or (n.startswith("blocks") and before[n].ndim == 2)
-    }
-    difference = (
-        model.state_dict()["blocks.0.mlp.expand.weight"] - before["blocks.0.mlp.expand.weight"]
-    )
+    matrices = {n for n in before if n.startswith("blocks") and before[n].ndim == 2}
+    assert changed_names(before, model) == matrices | {"head.weight", "head.bias"}
+    name = "blocks.0.mlp.expand.weight"
+    difference = model.state_dict()[name] - before[name]
     assert torch.linalg.matrix_rank(difference, rtol=1e-3) == 2
 
 
 def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
-    config = replace(
-        resolve(tiny, Facts(100, tuple("0123456789"))).model, dropout=0.0, stochastic_depth=0.0
-    )
+    config = replace(tiny.model, classes=10, dropout=0.0, stochastic_depth=0.0)
     images = torch.randn(3, 3, 8, 8)
     plain = create(config, seed=3).eval()
     torch.nn.init.normal_(plain.head.weight)
@@ -79,21 +75,20 @@ def test_adapters_begin_as_no_change_and_merge_to_the_same_model(tiny):
         if "lora_B" in name:
             torch.nn.init.normal_(parameter)
     expected = adapted(images)
-    found = merged(adapted)
-    assert found.state_dict().keys() == plain.state_dict().keys()
-    torch.testing.assert_close(found(images), expected, atol=1e-5, rtol=1e-5)
-    assert (found(images) - plain(images)).abs().max() > 1e-2
+    ordinary = merged(adapted)
+    assert ordinary.state_dict().keys() == plain.state_dict().keys()
+    torch.testing.assert_close(ordinary(images), expected, atol=1e-5, rtol=1e-5)
+    assert (ordinary(images) - plain(images)).abs().max() > 1e-2
 
 
 def test_a_run_with_adapters_continues(published, quiet, tmp_path):
     _, recipe = published
-    recipe = replace(recipe, tune=Tune(lora=2), length=Span(12), save_every=Span(6))
-    straight = train(recipe, tmp_path / "straight", "cpu", quiet).model.state_dict()
-    train(recipe, tmp_path / "broken", "cpu", quiet)
-    shutil.rmtree(tmp_path / "broken" / "model")
-    (tmp_path / "broken" / "LAST").write_text("step-00000006")
-    again = train(recipe, tmp_path / "broken", "cpu", quiet).model.state_dict()
-    assert all(torch.equal(again[name], straight[name]) for name in straight)
+    recipe = replace(recipe, tune=Tune(lora=2), length=Span(6), save_every=Span(3))
+    undisturbed = train(recipe, tmp_path, "cpu", quiet).model.state_dict()
+    shutil.rmtree(tmp_path / "model")
+    point_to(tmp_path, "step-00000003")  # as if it had been killed after this step
+    continued = train(recipe, tmp_path, "cpu", quiet).model.state_dict()
+    assert all(torch.equal(continued[name], undisturbed[name]) for name in undisturbed)
 
 
 @pytest.mark.parametrize(

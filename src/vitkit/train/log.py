@@ -205,9 +205,9 @@ class Meter:
         seconds = max(now - self.since - self.paused, 1e-9)
         speed = steps * images / seconds
         data_wait = self.waited / seconds
-        left = (total - step) * seconds / max(steps, 1)
+        seconds_left = (total - step) * seconds / max(steps, 1)
         self._begin(step, now)
-        return speed, data_wait, left
+        return speed, data_wait, seconds_left
 
 
 def to_line(line: dict) -> str:

@@ -224,7 +224,7 @@ def _check_numbers(recipe: Recipe) -> None:
 
 
 def _in_steps(node, batch: int, examples: int):
-    """A recipe, or a part of it, whose own spans are in steps; those of its parts are left."""
+    """The same recipe, or part of one, with its own spans in steps; its parts stay as they are."""
     spans = {}
     for setting in fields(node):
         value = getattr(node, setting.name)
