@@ -23,6 +23,8 @@ class Optim:
     """adam: decoupled decay, p <- p - lr * decay * p. sgd: plain momentum, not Nesterov."""
     lr: float = 1e-3
     """Base learning rate, reached at the end of the warm-up."""
+
+    # Weight decay
     weight_decay: float = 0.0
     """Multiplied by the current learning rate."""
     weight_decay_end: float | None = None
@@ -32,11 +34,15 @@ class Optim:
     """Which parameters decay. all: as in the group's published code. kernels: the weights of dense
     layers and convolutions, as in big_vision. matrices: all but vectors (biases, norms), as in MAE
     and DINO."""
+
+    # Clipping
     clip: float = 1.0
     """Largest global norm of the gradient; 0 is off."""
     clip_each: bool = False
     """Clip each parameter's gradient by its own norm, as DINO does, instead of all by their common
     one."""
+
+    # The schedule of the learning rate
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
     schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
@@ -45,6 +51,8 @@ class Optim:
     end_lr: float | None = None
     """Learning rate at the end of linear and cosine; None is the official code's: 1e-5 for linear,
     0 for cosine."""
+
+    # Adam's and SGD's own
     beta1: float = 0.9
     """Adam's decay of the first moment."""
     beta2: float = 0.999
@@ -53,6 +61,8 @@ class Optim:
     """Adam's addition to the denominator."""
     momentum: float = 0.9
     """SGD's momentum."""
+
+    # Layers at different rates, in fine-tuning
     layer_decay: float = 1.0
     """Learning rate of a layer as a share of that of the layer above; 1 is the same for all, as in
     the paper."""

@@ -22,6 +22,7 @@ from vitkit.train.tune import Tune
 class Data:
     """Which images, and how they reach the model."""
 
+    # Where they are
     source: str = ""
     """Folder of images, CSV or JSONL manifest, parquet files, tar shards, their address, hf:NAME,
     or digits (docs/data.md)."""
@@ -30,10 +31,14 @@ class Data:
     exclude: str = ""
     """File that lists training images to leave out, as `vitkit data stats SOURCE --exclude FILE`
     writes it."""
+
+    # What they go through
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     """What every image goes through in evaluation and prediction; saved with the model."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """What training images go through instead."""
+
+    # What is done about broken ones
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What happens to a broken image: it stops the run before it starts, or is left out and
     listed."""
@@ -41,6 +46,8 @@ class Data:
     """Decode every image once before the run. If it is off, a broken image stops the run when its
     turn comes; turn it off for millions of images that are known to be sound, as packed ones
     are."""
+
+    # Which train and which measure
     parts: Literal["given", "select", "final"] = "given"
     """Which images train and which measure. given: the parts as the data set has them. select: the
     val part measures, or `hold_out` of the training images if there is none beside a test part; for
@@ -51,6 +58,8 @@ class Data:
     split_seed: int = 0
     """Draws the images of a part that the data set does not have. It is not `seed`, so that runs of
     several seeds share one test part."""
+
+    # The machine: these change no result
     keep_decoded: float = 1.0
     """Gigabytes of memory that the decoded training images may take; a larger set is decoded anew
     in every epoch."""
@@ -62,6 +71,7 @@ class Data:
 class Recipe:
     """One training run. Spans are "500 steps", "10 epochs" or "1e6 images"."""
 
+    # What is trained, on what, beginning where
     model: ModelConfig
     """The network; `classes` 0 is filled in from the data."""
     data: Data
@@ -71,12 +81,16 @@ class Recipe:
     init: str = ""
     """Weights to begin with, in any format: a run, a model directory, a file, or a published
     model's name. Empty is none."""
+
+    # How
     optim: Optim = field(default_factory=Optim)
     """Optimiser and learning-rate schedule."""
     objective: Objective = field(default_factory=Supervised)
     """What is minimised."""
     tune: Tune = field(default_factory=Tune)
     """Which of the model's parameters are trained."""
+
+    # How long, and in which portions
     length: Span = Span(10, "epochs")
     """How long the run is."""
     batch: int = 512
@@ -84,6 +98,8 @@ class Recipe:
     micro_batch: int = 0
     """Examples a forward pass sees; 0 is the whole batch. Smaller ones add up to the same gradient
     in less memory."""
+
+    # Which weights are saved, and how a step is computed
     average: float = 0.0
     """Factor of the weights' Polyak average (0.9999 in Section 4.1); 0 is off. If it is on, the
     average is what is evaluated and saved."""
@@ -93,8 +109,12 @@ class Recipe:
     """Run the model through torch.compile."""
     recompute: bool = False
     """Activation checkpointing: recompute blocks in the backward pass, for less memory."""
+
+    # Randomness
     seed: int = 0
     """Decides initial weights, order, augmentation and dropout."""
+
+    # What is measured, saved and written down on the way
     evals: tuple[Eval, ...] = ()
     """What measures the run, when, and on which images; by default what the objective is usually
     measured by, on held-out images. Runs are compared by the first."""
