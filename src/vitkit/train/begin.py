@@ -39,7 +39,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     apply_tuning(model, recipe.tune, recipe.seed)
 
     # The learner: the model, and what its objective adds to it
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # PyTorch's global generator stays as it is
         torch.manual_seed(recipe.seed)
         learner = recipe.objective.learner(model, recipe.data.preprocessing).to(device)
     learner.prepare(data.train)

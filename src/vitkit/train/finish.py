@@ -31,7 +31,7 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classif
     weights = {}
     with state.averaged() as learner, learner.deployed():
         for name, tensor in learner.model.state_dict().items():
-            weights[name] = full_tensor(tensor).to("cpu", copy=True)
+            weights[name] = full_tensor(tensor).to("cpu", copy=True)  # which is not swapped back
 
     # Rank 0 saves
     labels = output_names(recipe, facts)

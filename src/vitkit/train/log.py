@@ -214,7 +214,7 @@ def to_line(line: dict) -> str:
     """A line of metrics.jsonl. It is always valid JSON: a number that is not finite is null, and
     "notes" say which it was."""
     values = {}
-    notes = {}
+    notes = {}  # of numbers that JSON does not have, by name
     for name, value in line.items():
         if name == "metrics":
             value = {key: metric.to_json() for key, metric in value.items()}
@@ -238,7 +238,7 @@ def read_metrics(path: Path) -> list[dict]:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         return []
-    whole_lines = text.split("\n")[:-1]
+    whole_lines = text.split("\n")[:-1]  # what follows the last newline was cut off
     return [_from_json(json.loads(line)) for line in whole_lines if line]
 
 

@@ -110,7 +110,7 @@ def _curve(points: list[tuple[int, Metric]]) -> Curve:
         values.append(metric.value * scale)
         lows.append(low * scale)
         highs.append(high * scale)
-    if all(map(math.isnan, lows)):
+    if all(map(math.isnan, lows)):  # no metric of this name has an interval
         return Curve(steps, values)
     return Curve(steps, values, lows, highs)
 

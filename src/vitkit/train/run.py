@@ -80,7 +80,7 @@ def _record(run_dir: Path, settings: dict, data_record: dict) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """Make the directory, and keep every other process from training into it. Raises ValueError if
     another one is training there."""
-    # fcntl.lockf: the system drops the lock when the process ends, however it ends; data workers,
+    # By fcntl.lockf: the system drops the lock when the process ends, however it ends; data workers,
     # which are forked, do not hold it; and it works on shared file systems
     handle = from_rank_0(lambda: _lock(run_dir))
     try:
