@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -16,8 +17,10 @@ from vitkit.evaluate.metric import NATS
 from vitkit.objectives import SelfDistillation
 from vitkit.system.span import Span
 from vitkit.train import Interrupted, last_metrics, primary_metric, train
+from vitkit.train.evaluation import evaluate
 from vitkit.train.log import Log, read_metrics
 from vitkit.train.recipe import Facts, resolve
+from vitkit.train.run import Run
 
 
 @pytest.fixture
@@ -106,6 +109,15 @@ def test_what_is_not_finite_is_null_with_a_note(quiet, tmp_path):
 
 
 FACTS = Facts(100, tuple("0123456789"))
+
+
+def test_a_step_without_an_evaluation_leaves_the_text_of_the_bar(tiny, quiet, tmp_path):
+    log = Log(tmp_path, 0, 30, console=quiet)
+    log.training(5, 50, loss=0.5, norm=1.0, lr=1e-3)
+    evaluate(Run(resolve(tiny, FACTS), tmp_path, None, SimpleNamespace(step=6), log, None))
+    (task,) = log.bar.tasks
+    assert "loss 0.5" in task.fields["text"]
+    log.close()
 
 
 def test_unless_told_they_are_the_objectives(tiny):

@@ -41,7 +41,6 @@ def evaluate(run: Run) -> None:
         # What the objective can show of its work
         if due(step, recipe.evaluate_every.n, total):
             draw(run)
-        log.clear()
 
 
 def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:

@@ -131,9 +131,6 @@ class Log:
             text = f"evaluating {name}, batch {number:,} of {len(batches):,}"
             self.bar.update(self.task, text=text)
             yield batch
-
-    def clear(self) -> None:
-        """Remove the bar's text."""
         self.bar.update(self.task, text="")
 
     def close(self) -> None:
