@@ -1,5 +1,5 @@
-"""The one pass over images: padding is left out, the model comes back as it was, no gradient is
-kept."""
+"""The pass over images that evaluators share: it leaves out padding, computes no gradient, and
+leaves the model as it was."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Leave-one-out neighbours against a slow writing of them."""
+"""Leave-one-out neighbours, against one image at a time."""
 
 import numpy as np
 import pytest
@@ -46,19 +46,22 @@ def measured(batches, k=20):
 
 @pytest.mark.parametrize(("count", "k"), [(7, 20), (60, 20), (60, 3)])
 def test_by_hand(count, k, monkeypatch):
-    monkeypatch.setattr(
-        "vitkit.evaluate.neighbours.ROWS", 25
-    )  # so that some are compared with earlier ones
+    # So few at a time that sixty images are not compared all at once
+    monkeypatch.setattr("vitkit.evaluate.neighbours.ROWS", 25)
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 3, (count,), generator=generator)
     images = torch.randint(0, 200, (count, 3, 2, 2), generator=generator, dtype=torch.uint8)
     images[:, 0] += (labels * 20).byte()[:, None, None]
     metrics = measured(batches(images / 255, labels, 16), k)
     x = nn.functional.normalize((images / 255).flatten(1), dim=-1)
-    alike, right = x @ x.T, 0
+    similarity = x @ x.T
+    right = 0
     for i in range(count):
-        near = sorted((j for j in range(count) if j != i), key=lambda j: -alike[i, j])[:k]
-        votes = [sum(alike[i, j].item() + 1 for j in near if labels[j] == c) for c in range(3)]
+        others = [j for j in range(count) if j != i]
+        nearest = sorted(others, key=lambda j: -similarity[i, j])[:k]
+        votes = [0.0, 0.0, 0.0]
+        for j in nearest:
+            votes[labels[j]] += similarity[i, j].item() + 1
         right += votes.index(max(votes)) == labels[i]
     assert metrics["neighbours/seen"].value == count
     assert metrics["neighbours/top1"].value == pytest.approx(float(right) / count)

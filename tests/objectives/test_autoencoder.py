@@ -1,5 +1,5 @@
-"""The masked autoencoder: what is hidden stays hidden, and the loss is what a slow writing of it
-gives."""
+"""The masked autoencoder: the encoder does not see what is hidden, and the loss is that of one image
+and one patch at a time."""
 
 from dataclasses import replace
 
@@ -27,55 +27,66 @@ def levels(n, seed=0):
     )
 
 
-def made(objective=SMALL, **changes):
+def learner_of(objective=SMALL, **changes):
     torch.manual_seed(0)
     return objective.learner(create(replace(CONFIG, **changes), seed=0), PREPARE)
 
 
 @pytest.mark.parametrize("changes", [{}, {"pool": "gap"}, {"registers": 2, "positions": "sincos"}])
 def test_the_encoder_never_sees_what_is_hidden(changes):
-    learner, images = made(**changes), PREPARE.normalise(levels(4))
-    shapes = []
+    learner = learner_of(**changes)
+    images = PREPARE.normalise(levels(4))
+    tokens = []
     learner.model.blocks[0].register_forward_pre_hook(
-        lambda _, inputs: shapes.append(inputs[0].shape[1])
+        lambda _, inputs: tokens.append(inputs[0].shape[1])
     )
     predicted, hidden = learner.predictions(images, KEYS)
-    assert shapes == [learner.model.config.prefix + 3] and hidden.shape == (4, 9)
-    patches = patchify(images, 8).scatter(1, hidden[..., None].expand(-1, -1, 192), 0.7)
-    again, _ = learner.predictions(unpatchify(patches, (4, 3), 8), KEYS)
-    assert torch.equal(predicted, again)
-    other, _ = learner.predictions(images + 0.1, KEYS)
-    assert not torch.allclose(predicted, other)
+    assert tokens == [learner.model.config.prefix + 3]
+    assert hidden.shape == (4, 9)
+
+    # Other pixels in hidden patches change nothing, in visible ones they do
+    patches = patchify(images, 8)
+    patches = patches.scatter(1, hidden[..., None].expand(-1, -1, 192), 0.7)
+    of_others, _ = learner.predictions(unpatchify(patches, (4, 3), 8), KEYS)
+    assert torch.equal(predicted, of_others)
+    of_brighter, _ = learner.predictions(images + 0.1, KEYS)
+    assert not torch.allclose(predicted, of_brighter)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("changes", [{}, {"pool": "gap"}])
 def test_loss_one_image_at_a_time(changes, normalised):
-    learner = made(replace(SMALL, normalised=normalised), **changes)
-    images, model, losses = PREPARE.normalise(levels(4)), learner.model, []
+    learner = learner_of(replace(SMALL, normalised=normalised), **changes)
+    images = PREPARE.normalise(levels(4))
+    model = learner.model
+    losses = []
     for image, key in zip(images, KEYS, strict=True):
         order = uniforms(key[None], 12, 0)[0].argsort().tolist()
-        tokens = model.embed(image[None])[0]
-        prefix, tokens = tokens[: model.config.prefix], tokens[model.config.prefix :]
-        x = torch.stack([*prefix, *(tokens[i] for i in order[:3])])[None]
+        visible, hidden = order[:3], order[3:]
+
+        # The encoder, of the visible patches
+        prefix, patches = model.embed(image[None])[0].tensor_split([model.config.prefix])
+        x = torch.stack([*prefix, *(patches[i] for i in visible)])[None]
         for block in model.blocks:
             x = block(x)
         x = learner.enter(model.norm(x))[0]
-        places = [learner.mask[0, 0]] * 12
-        for i, state in zip(order[:3], x[len(prefix) :], strict=True):
-            places[i] = state
-        y = torch.cat(
-            [x[: len(prefix)], torch.stack(places) + sincos((4, 3), 16, "sincos-moco")[0]]
-        )[None]
+
+        # The decoder, of all patches
+        states = [learner.mask[0, 0]] * 12
+        for i, state in zip(visible, x[len(prefix) :], strict=True):
+            states[i] = state
+        positions = sincos((4, 3), 16, "sincos-moco")[0]
+        y = torch.cat([x[: len(prefix)], torch.stack(states) + positions])[None]
         for block in learner.decoder.blocks:
             y = block(y)
         y = learner.predict(learner.decoder.norm(y))[0, len(prefix) :]
-        for i in order[3:]:
-            target = (
-                image[:, 8 * (i // 3) : 8 * (i // 3) + 8, 8 * (i % 3) : 8 * (i % 3) + 8]
-                .permute(1, 2, 0)
-                .flatten()
-            )
+
+        # The loss, of the hidden patches
+        for i in hidden:
+            top = 8 * (i // 3)
+            left = 8 * (i % 3)
+            patch = image[:, top : top + 8, left : left + 8]
+            target = patch.permute(1, 2, 0).flatten()
             if normalised:
                 target = (target - target.mean()) / (target.var() + 1e-6) ** 0.5
             losses.append(((y[i] - target) ** 2).mean())
@@ -83,22 +94,22 @@ def test_loss_one_image_at_a_time(changes, normalised):
 
 
 def test_every_weight_of_the_decoder_learns():
-    learner = made()
+    learner = learner_of()
     learner(PREPARE.normalise(levels(4)), None, KEYS).backward()
     still = {name for name, p in learner.named_parameters() if p.grad is None or not p.grad.any()}
     assert not still
 
 
 def test_a_perfect_prediction_draws_the_image():
-    learner, images = made(), levels(4)
+    learner = learner_of()
+    images = levels(4)
     normal = PREPARE.normalise(images)
 
     def perfect(images, keys):
         hidden = uniforms(keys, 12, 0).argsort(dim=1)[:, 3:]
         pixels = patchify(images, 8).gather(1, hidden[..., None].expand(-1, -1, 192))
-        return (pixels - pixels.mean(-1, keepdim=True)) / (
-            pixels.var(-1, keepdim=True) + 1e-6
-        ).sqrt(), hidden
+        deviation = (pixels.var(-1, keepdim=True) + 1e-6).sqrt()
+        return (pixels - pixels.mean(-1, keepdim=True)) / deviation, hidden
 
     learner.predictions = perfect
     shown = learner.pictures(normal, KEYS)
@@ -118,15 +129,15 @@ def test_a_perfect_prediction_draws_the_image():
 )
 def test_models_that_need_every_patch_are_refused(changes):
     with pytest.raises(ValueError, match="needs every patch"):
-        made(**changes)
+        learner_of(**changes)
 
 
 def test_the_rate_must_leave_something():
     with pytest.raises(ValueError, match=r"rate is 1\.0"):
         MaskedAutoencoder(rate=1.0)
-    assert made(replace(SMALL, rate=0.99)).predictions(PREPARE.normalise(levels(4)), KEYS)[
-        1
-    ].shape == (4, 11)
+    learner = learner_of(replace(SMALL, rate=0.99))
+    _, hidden = learner.predictions(PREPARE.normalise(levels(4)), KEYS)
+    assert hidden.shape == (4, 11)
 
 
 def test_a_run_learns_and_a_label_can_follow(tiny, quiet, tmp_path):
