@@ -36,7 +36,7 @@ class RunData:
     train: Source
     """The images that train."""
     held_out: dict[str, Source]
-    """The parts of the same data set that measure: "val" and "test", as far as there are such."""
+    """The parts of the same data set that measure: "val", "test", both or neither."""
     others: dict[str, Source]
     """The images that evaluators of the recipe bring along, by the name that their metrics begin
     with."""

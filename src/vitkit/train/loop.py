@@ -139,8 +139,8 @@ def _steps(run: Run) -> None:
 
 
 def _batches(run: Run) -> Iterator[Batch]:
-    """This rank's share of every batch that follows the state's step. Their order is a function of
-    (seed, step), so that nothing of it needs to be saved."""
+    """This rank's share of every batch that follows the state's step. Which images a batch has is a
+    function of (seed, step), so nothing of it needs to be saved."""
     data = run.recipe.data
     return train_batches(
         run.data.train,

@@ -1,6 +1,6 @@
 """Optimisers, their parameter groups, and the schedules of learning rate and weight decay.
 
-A schedule is a function of the step alone, so a run that continues needs nothing saved of it.
+A schedule is a function of the step alone, so nothing of it needs to be saved.
 """
 
 import math

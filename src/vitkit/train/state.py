@@ -137,7 +137,7 @@ class State:
         earlier checkpoints are untouched.
 
         Several ranks return when their shards are copied; `wait` waits until they are written, and
-        raises what failed. scheduled: whether the recipe asks for it, or an interruption.
+        raises what failed. `scheduled` is False if an interruption asks for it, not the recipe.
         """
         self.wait()
         if self.saved_step == self.step:
