@@ -17,26 +17,34 @@ PATHS = os.environ | {"PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
 
 
 def say(capsys, *words) -> tuple[int, str, str]:
+    """Runs `vitkit WORDS`: its exit status, what it printed, and what it printed as errors."""
     try:
         status = main(list(map(str, words)))
-    except SystemExit as left:  # the parser's own way out: help, or a wrong command line
-        status = left.code
-    shown = capsys.readouterr()
-    return status, shown.out, shown.err
+    except SystemExit as end:  # how the parser ends: after help, or for a wrong command line
+        status = end.code
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
 
 
 QUICK = (
-    "--length 8 --batch 16 --optim.warmup 2 --log-every 4 --model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2 "
-    "--device cpu"
+    "--length 8 --batch 16 --optim.warmup 2 --log-every 4 --device cpu "
+    "--model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2"
+).split()
+SIZES = (
+    "--data.preprocessing.resize 32 --data.preprocessing.size 32 32 "
+    "--model.image 32 32 --model.patch 8"
 ).split()
 
 
-SIZES = "--data.preprocessing.resize 32 --data.preprocessing.size 32 32 --model.image 32 32 --model.patch 8".split()
+def train_words(photographs, run):
+    """A short training on photographs."""
+    return ("train", "scratch", "--data.source", photographs, "--workdir", run, *QUICK, *SIZES)
 
 
 def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
+    # Train
     run = tmp_path / "run"
-    train = ("train", "scratch", "--data.source", photographs, "--workdir", run, *QUICK, *SIZES)
+    train = train_words(photographs, run)
     status, out, _ = say(capsys, *train)
     assert status == 0
     assert "8 of 40 images, 20% of every class, were set aside" in out
@@ -44,96 +52,80 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     assert f"next: vitkit evaluate {run}" in out
     assert (run / "report.html").read_text().count("data:image/png;base64,") == 1
 
+    # Evaluate, on the images that were held out
     status, out, _ = say(capsys, "evaluate", run, photographs, "--json", "--device", "cpu")
     assert status == 0
     metrics = json.loads(out)
     assert metrics["seen"]["value"] == 8  # not the 32 that it was trained on
-    recorded = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
-    assert metrics["top1"] == recorded["metrics"]["test/top1"]
+    last_line = (run / "metrics.jsonl").read_text().splitlines()[-1]
+    assert metrics["top1"] == json.loads(last_line)["metrics"]["test/top1"]
 
-    other = f"{photographs.parent}/./{photographs.name}/"  # the same folder, spelt otherwise
-    assert (
-        json.loads(say(capsys, "evaluate", run, other, "--json", "--device", "cpu")[1]) == metrics
-    )
-    monkeypatch.setenv("COLUMNS", "400")  # a name is not folded
-    (photographs / "red" / "0.jpg").rename(photographs / "red" / "[bold]0.jpg")
-    assert "[bold]0.jpg" in say(capsys, "predict", run, photographs / "red" / "[bold]0.jpg")[
-        1
-    ].replace("\n", "")
-    (photographs / "red" / "[bold]0.jpg").rename(photographs / "red" / "0.jpg")
+    # The same folder, spelled otherwise
+    folder = f"{photographs.parent}/./{photographs.name}/"
+    _, out, _ = say(capsys, "evaluate", run, folder, "--json", "--device", "cpu")
+    assert json.loads(out) == metrics
 
-    status, out, _ = say(
-        capsys, "predict", run, photographs / "red" / "0.jpg", photographs / "blue", "--json"
-    )
+    # Predict
+    red = photographs / "red" / "0.jpg"
+    status, out, _ = say(capsys, "predict", run, red, photographs / "blue", "--json")
     answers = [json.loads(line) for line in out.splitlines()]
     assert status == 0
     assert len(answers) == 21
     assert set(answers[0]["labels"]) == {"red", "blue"}
     assert sum(answers[0]["probabilities"]) == pytest.approx(1, abs=1e-5)
 
+    # A name is printed as it is, though rich would read it as markup
+    monkeypatch.setenv("COLUMNS", "400")
+    odd_name = red.rename(red.with_name("[bold]0.jpg"))
+    _, out, _ = say(capsys, "predict", run, odd_name)
+    assert "[bold]0.jpg" in out.replace("\n", "")
+    odd_name.rename(red)
+
+    # Train again
     status, out, _ = say(capsys, *train)
     assert status == 0
     assert "this run is finished after 8 steps" in out
 
 
 def test_without_labels_then_with_them(photographs, tmp_path, capsys):
-    """Masked patches, seen in the report, and a model that every command takes for one without a head."""
-    first, small = (
-        tmp_path / "masked",
-        ["--data.preprocessing.size", "32", "32", "--model.image", "32", "32"],
-    )
-    words = (
-        "train",
-        "paper.masked_patches",
-        "--data.source",
-        photographs,
-        "--workdir",
-        first,
-        *QUICK,
-        *small,
-    )
-    words += ("--data.preprocessing.resize", 36, "--micro-batch", 8, "--precision", "float32")
-    status, out, _ = say(capsys, *words)
-    assert status == 0 and f"next: vitkit finetune {first} DATA" in out and "test/baseline" in out
-    page = (first / "report.html").read_text()
-    assert "What it sees, and makes of it" in page and page.count("data:image/png;base64,") == 2
-    status, _, err = say(capsys, "predict", first, photographs)
-    assert status == 1 and "no classification head" in err
-    second = tmp_path / "tuned"
-    words = (
-        "finetune",
-        first,
-        photographs,
-        "--workdir",
-        second,
-        "--length",
-        4,
-        "--optim.warmup",
-        1,
-        "--device",
-        "cpu",
-    )
-    assert say(capsys, *words)[0] == 0
-    status, out, _ = say(capsys, "evaluate", second, photographs, "--json", "--device", "cpu")
-    assert status == 0 and json.loads(out)["seen"]["value"] == 8
+    """Masked patches, shown in the report; then a head."""
+    # Pre-train without labels
+    masked = tmp_path / "masked"
+    words = ("train", "paper.masked_patches", "--data.source", photographs, "--workdir", masked)
+    sizes = "--data.preprocessing.resize 36 --data.preprocessing.size 32 32 --model.image 32 32"
+    options = "--micro-batch 8 --precision float32"
+    status, out, _ = say(capsys, *words, *QUICK, *sizes.split(), *options.split())
+    assert status == 0
+    assert f"next: vitkit finetune {masked} DATA" in out
+    assert "test/baseline" in out
+    page = (masked / "report.html").read_text()
+    assert "What it sees, and makes of it" in page
+    assert page.count("data:image/png;base64,") == 2
+
+    # It has no head
+    status, _, err = say(capsys, "predict", masked, photographs)
+    assert status == 1
+    assert "no classification head" in err
+
+    # Fine-tune with labels
+    tuned = tmp_path / "tuned"
+    options = "--length 4 --optim.warmup 1 --device cpu"
+    words = ("finetune", masked, photographs, "--workdir", tuned)
+    assert say(capsys, *words, *options.split())[0] == 0
+    status, out, _ = say(capsys, "evaluate", tuned, photographs, "--json", "--device", "cpu")
+    assert status == 0
+    assert json.loads(out)["seen"]["value"] == 8
 
 
 def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, tmp_path, capsys):
     broken = photographs / "red" / "3.jpg"
     broken.write_bytes(broken.read_bytes()[:400])
-    train = (
-        "train",
-        "scratch",
-        "--data.source",
-        photographs,
-        "--workdir",
-        tmp_path / "run",
-        *QUICK,
-        *SIZES,
-    )
+    train = train_words(photographs, tmp_path / "run")
     status, _, err = say(capsys, *train)
     assert status == 1
-    assert "1 broken image in" in err and "red/3.jpg" in err and "--data.on-bad-image skip" in err
+    assert "1 broken image in" in err
+    assert "red/3.jpg" in err
+    assert "--data.on-bad-image skip" in err
     status, out, _ = say(capsys, *train, "--data.on-bad-image", "skip")
     assert status == 0
     assert "left out: " in out and "red/3.jpg" in out
@@ -144,17 +136,8 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
     status, _, err = say(capsys, "evaluate", tmp_path / "run", photographs, "--split", "train")
     assert status == 1
     assert "red/3.jpg" in err
-    status, out, err = say(
-        capsys,
-        "evaluate",
-        tmp_path / "run",
-        photographs,
-        "--split",
-        "train",
-        "--json",
-        "--on-bad-image",
-        "skip",
-    )
+    options = "--split train --json --on-bad-image skip"
+    status, out, err = say(capsys, "evaluate", tmp_path / "run", photographs, *options.split())
     assert (status, json.loads(out)["seen"]["value"]) == (0, 31)
     assert "left out: " in err
 
@@ -164,37 +147,22 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
 
 
 def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_path, capsys):
-    train = (
-        "train",
-        "scratch",
-        "--data.source",
-        photographs,
-        "--workdir",
-        tmp_path / "run",
-        *QUICK,
-        *SIZES,
-    )
+    train = train_words(photographs, tmp_path / "run")
     assert say(capsys, *train, "--optim.warmup", "99")[0] == 1
     assert say(capsys, *train, "--seed", "3")[0] == 0
     (photographs / "red" / "7.jpg").rename(photographs / "red" / "x.jpg")
     assert "has changed since this run began" in say(capsys, *train, "--seed", "3")[2]
 
 
-def test_contact_sheet(photographs, tmp_path, capsys):
-    say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK, "--model.heads", "2")
+def test_predictions_are_drawn_into_a_contact_sheet(photographs, tmp_path, capsys):
+    sheet = tmp_path / "p.png"
+    say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK)
     status, out, _ = say(
-        capsys,
-        "predict",
-        tmp_path / "run",
-        "digits",
-        "--limit",
-        "12",
-        "--sheet",
-        tmp_path / "p.png",
+        capsys, "predict", tmp_path / "run", "digits", "--limit", 12, "--sheet", sheet
     )
     assert status == 0
-    assert f"wrote {tmp_path / 'p.png'}" in out
-    with Image.open(tmp_path / "p.png") as picture:
+    assert f"wrote {sheet}" in out
+    with Image.open(sheet) as picture:
         assert picture.width > 1000
 
 
@@ -230,14 +198,15 @@ def test_models_lists_every_name(capsys):
 )
 def test_mistakes_are_one_sentence(words, status, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = say(capsys, *words)
-    assert found[0] == status
-    assert sentence in " ".join((found[1] + found[2]).split())
-    assert "Traceback" not in found[1] + found[2]
+    actual_status, out, err = say(capsys, *words)
+    printed = " ".join((out + err).split())
+    assert actual_status == status
+    assert sentence in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["train"], ["--version"]])
-def test_help(words, capsys):
+def test_help_names_the_program(words, capsys):
     status, out, _ = say(capsys, *words)
     assert "vitkit" in out
     assert status == (2 if words == ["train"] else 0)
@@ -304,31 +273,24 @@ def test_python_m_vitkit():
     assert "usage: vitkit COMMAND" in outcome.stdout
 
 
-def test_plan(capsys):
-    status, out, _ = say(
-        capsys,
-        "plan",
-        "scratch",
-        "--examples",
-        1281167,
-        "--gpus",
-        8,
-        "--batch",
-        1024,
-        "--memory",
-        24,
-    )
-    assert status == 0 and "It fits." in out
-    assert (
-        "activations of 64 images" in out
-        and "3.18 exaFLOPs" in out
-        and "torchrun --nproc-per-node 8" in out
-    )
-    status, out, _ = say(
-        capsys, "plan", "scratch", "--examples", 1281167, "--micro-batch", 256, "--memory", 4
-    )
-    assert status == 0 and "It does not fit. Change one: --micro-batch" in out
+ONE_MILLION = ("plan", "scratch", "--examples", 1281167)
+
+
+def test_plan_says_whether_a_run_fits(capsys):
+    options = "--gpus 8 --batch 1024 --memory 24"
+    status, out, _ = say(capsys, *ONE_MILLION, *options.split())
+    assert status == 0
+    for words in ("It fits.", "activations of 64 images", "3.18 exaFLOPs", "--nproc-per-node 8"):
+        assert words in out, words
+    status, out, _ = say(capsys, *ONE_MILLION, "--micro-batch", 256, "--memory", 4)
+    assert status == 0
+    assert "It does not fit. Change one: --micro-batch" in out
+
+
+def test_plan_says_what_it_cannot_count(capsys):
     status, _, err = say(capsys, "plan", "scratch")
-    assert status == 1 and "how many images? say --examples" in err
-    status, _, err = say(capsys, "plan", "scratch", "--examples", 1000, "--gpus", 3)
-    assert status == 1 and "a batch of 256 cannot be shared equally by 3 GPUs" in err
+    assert status == 1
+    assert "how many images? say --examples" in err
+    status, _, err = say(capsys, *ONE_MILLION, "--gpus", 3)
+    assert status == 1
+    assert "a batch of 256 cannot be shared equally by 3 GPUs" in err

@@ -25,34 +25,30 @@ def classifier():
 def files(tmp_path):
     random = np.random.default_rng(0)
     for i in range(5):
-        Image.fromarray(random.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(
-            tmp_path / f"{i}.png"
-        )
+        pixels = random.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     return sorted(tmp_path.glob("*.png"))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 32])
-def test_as_computed_by_hand(classifier, files, batch):
-    found = list(predict(classifier, files, top=2, batch=batch, device="cpu"))
-    assert [p.name for p in found] == [str(f) for f in files]
-    for file, answer in zip(files, found, strict=True):
-        pixels = classifier.preprocessing(open_image(file.read_bytes(), "it"))
-        with torch.inference_mode():
-            chances = classifier.model(classifier.preprocessing.normalise(pixels[None])).softmax(
-                -1
-            )[0]
-        best = chances.argsort(descending=True)[:2]
-        assert answer.labels == tuple("abcd"[i] for i in best)
-        assert answer.probabilities == pytest.approx(chances[best].tolist(), abs=1e-6)
+def test_predictions_are_as_computed_by_hand_in_batches_of_any_size(classifier, files, batch):
+    predictions = list(predict(classifier, files, top=2, batch=batch, device="cpu"))
+    assert [prediction.name for prediction in predictions] == list(map(str, files))
+    for file, prediction in zip(files, predictions, strict=True):
+        picture = open_image(file.read_bytes(), file.name)
+        (probabilities,) = classifier.logits(classifier.batch([picture])).softmax(-1)
+        best = probabilities.argsort(descending=True)[:2]
+        assert prediction.labels == tuple("abcd"[i] for i in best)
+        assert prediction.probabilities == pytest.approx(probabilities[best].tolist(), abs=1e-6)
 
 
 def test_sigmoid_models_give_independent_probabilities(classifier, files):
     independent = replace(classifier, activation="sigmoid")
-    (one,) = predict(independent, files[:1], device="cpu")
-    (other,) = predict(classifier, files[:1], device="cpu")
-    assert one.labels == other.labels
-    assert sum(other.probabilities) == pytest.approx(1)
-    assert sum(one.probabilities) != pytest.approx(1)
+    (sigmoid,) = predict(independent, files[:1], device="cpu")
+    (softmax,) = predict(classifier, files[:1], device="cpu")
+    assert sigmoid.labels == softmax.labels
+    assert sum(softmax.probabilities) == pytest.approx(1)
+    assert sum(sigmoid.probabilities) != pytest.approx(1)
 
 
 def test_a_regression_gives_the_numbers_themselves(classifier, files):
@@ -80,9 +76,8 @@ def test_any_runtime_predicts(classifier, files):
             assert images.dtype == torch.uint8 and images.shape[1:] == (3, 16, 16)
             return 2 * classifier.logits(images)
 
-    for answer, sharper in zip(
-        predict(classifier, files, device="cpu"), predict(Doubled(), files), strict=True
-    ):
+    answers = predict(classifier, files, device="cpu")
+    for answer, sharper in zip(answers, predict(Doubled(), files), strict=True):
         assert answer.labels == sharper.labels
         assert sharper.probabilities[0] > answer.probabilities[0]
 
@@ -91,25 +86,28 @@ def test_a_broken_image_does_not_stop_the_others(classifier, files, tmp_path):
     buffer = io.BytesIO()
     Image.new("RGB", (40, 40), "red").save(buffer, "jpeg")
     (tmp_path / "1.png").write_bytes(buffer.getvalue()[:-60])
-    found = list(predict(classifier, [*files, tmp_path / "gone.png"], device="cpu"))
-    assert [p.error is None for p in found] == [True, False, True, True, True, False]
-    assert "1.png" in found[1].error and "gone.png" in found[5].error
+    items = [*files, tmp_path / "gone.png"]
+    errors = [prediction.error for prediction in predict(classifier, items, device="cpu")]
+    assert [error is None for error in errors] == [True, False, True, True, True, False]
+    assert "1.png" in errors[1]
+    assert "gone.png" in errors[5]
 
 
-def test_what_cannot_be_asked(classifier, files):
+def test_no_class_at_all_is_refused(classifier, files):
     with pytest.raises(ValueError, match="top is 0"):
         list(predict(classifier, files, top=0, device="cpu"))
 
 
-def test_places(files, tmp_path):
-    assert [item.name for item in pictures([str(tmp_path)])] == [str(f) for f in files]
-    assert [item.name for item in pictures([str(files[2]), str(files[0])])] == [
-        str(files[2]),
-        str(files[0]),
-    ]
+def test_pictures_are_files_folders_and_data_sets(files, tmp_path):
+    assert [item.name for item in pictures([str(tmp_path)])] == list(map(str, files))
+    some = [str(files[2]), str(files[0])]
+    assert [item.name for item in pictures(some)] == some
     digits = list(pictures(["digits"]))
     assert len(digits) == 359
-    assert digits[0].truth in "0123456789" and digits[0].read().shape == (8, 8)
-    (tmp_path / "empty").mkdir()
+    assert digits[0].truth in "0123456789"
+    assert digits[0].read().shape == (8, 8)
+
+
+def test_a_folder_without_images_is_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="holds no images"):
-        list(pictures([str(tmp_path / "empty")]))
+        list(pictures([str(tmp_path)]))

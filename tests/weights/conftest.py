@@ -1,7 +1,7 @@
 """Models that hide no mistake: every parameter has random values of its own."""
 
 import pytest
-import torch
+from other_libraries import assert_same_state, randomised
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
@@ -10,36 +10,28 @@ from vitkit.weights import Classifier
 
 @pytest.fixture
 def random_classifier():
-    """`random_classifier(config)`: random weights everywhere, labels, and a preprocessing for its size."""
+    """`random_classifier(config)`: random weights, labels, and a preprocessing for its size."""
 
     def make(config: ViTConfig, **origin) -> Classifier:
-        model = create(config, seed=0).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.05 * torch.randn(
-                    parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
-                )
-        prepare = Preprocessing(size=config.image, interpolation="bicubic", mean=(0.4, 0.5, 0.6))
-        return Classifier(
-            model,
-            prepare,
-            tuple(f"class {i}" for i in range(config.classes)),
-            origin=dict(origin),
+        model = randomised(create(config, seed=0))
+        preprocessing = Preprocessing(
+            size=config.image, interpolation="bicubic", mean=(0.4, 0.5, 0.6)
         )
+        labels = tuple(f"class {i}" for i in range(config.classes))
+        return Classifier(model, preprocessing, labels, origin=origin)
 
     return make
 
 
 @pytest.fixture
 def same_model():
-    """Both compute the same function, to the bit, and carry the same things."""
+    """`same_model(first, second)`: both compute the same function, to the bit, and carry the same."""
 
-    def check(one: Classifier, two: Classifier) -> None:
-        assert one.model.config == two.model.config
-        assert one.preprocessing == two.preprocessing
-        assert one.labels == two.labels
-        assert one.activation == two.activation
-        pairs = zip(one.model.state_dict().items(), two.model.state_dict().items(), strict=True)
-        assert all(name == other and torch.equal(a, b) for (name, a), (other, b) in pairs)
+    def check(first: Classifier, second: Classifier) -> None:
+        assert first.model.config == second.model.config
+        assert first.preprocessing == second.preprocessing
+        assert first.labels == second.labels
+        assert first.activation == second.activation
+        assert_same_state(first.model, second.model)
 
     return check

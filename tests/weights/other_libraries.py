@@ -24,11 +24,11 @@ TRANSFORMERS = {
 
 
 def randomised(model: nn.Module) -> nn.Module:
-    """The model with random values everywhere: zeros and ones would hide a tensor that is mistaken for
-    another."""
+    """The model with random values of its own in every parameter: zeros and ones, or the same values in
+    two, would hide that one is taken for the other."""
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            generator = torch.Generator().manual_seed(parameter.numel())
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     return model.eval()
 

@@ -16,36 +16,36 @@ CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf")
 
 def test_a_new_head_is_zero_and_straight(random_classifier):
     before = random_classifier(CONFIG)
-    after, said = adopt(before, labels=["ant", "bee"])
-    assert said == [
+    after, sentences = adopt(before, labels=["ant", "bee"])
+    assert sentences == [
         "dropped: the head of 7 classes, and its hidden layer of 24",
         "newly made: a head of 2 classes, all zeros",
     ]
-    assert after.labels == ("ant", "bee") and after.model.config == replace(
-        CONFIG, classes=2, representation=0
-    )
+    assert after.labels == ("ant", "bee")
+    assert after.model.config == replace(CONFIG, classes=2, representation=0)
     x = torch.randn(2, 3, 32, 32)
-    assert torch.equal(after.model(x), torch.zeros(2, 2)) and torch.equal(
-        after.model.encode(x), before.model.encode(x)
-    )
-    assert (
-        after.model.blocks[0].mlp.expand.weight.data_ptr()
-        == before.model.blocks[0].mlp.expand.weight.data_ptr()
-    )
+    assert torch.equal(after.model(x), torch.zeros(2, 2))
+    assert torch.equal(after.model.encode(x), before.model.encode(x))
     assert all(parameter.requires_grad for parameter in after.model.parameters())
+
+
+def test_the_weights_are_not_copied(random_classifier):
+    before = random_classifier(CONFIG)
+    after, _ = adopt(before, labels=["ant", "bee"])
+    old, new = (model.blocks[0].mlp.expand.weight for model in (before.model, after.model))
+    assert old.data_ptr() == new.data_ptr()
 
 
 def test_the_same_labels_keep_the_head(random_classifier):
     before = random_classifier(CONFIG)
-    after, said = adopt(before, labels=before.labels)
-    assert said == [] and torch.equal(after.model.head.weight, before.model.head.weight)
+    after, sentences = adopt(before, labels=before.labels)
+    assert sentences == []
+    assert torch.equal(after.model.head.weight, before.model.head.weight)
 
 
 def test_two_heads_are_both_new(random_classifier):
-    after, _ = adopt(
-        random_classifier(vit("mu/8", image=(32, 32), classes=7, pool="distilled", registers=1)),
-        labels=tuple("ab"),
-    )
+    distilled = vit("mu/8", image=(32, 32), classes=7, pool="distilled", registers=1)
+    after, _ = adopt(random_classifier(distilled), labels=("a", "b"))
     assert torch.equal(after.model(torch.randn(1, 3, 32, 32)), torch.zeros(1, 2))
 
 
@@ -64,14 +64,15 @@ def test_two_heads_are_both_new(random_classifier):
     ],
 )
 def test_every_family_at_another_size_and_with_another_head(config, random_classifier):
-    """What it is made into for a size is what it computes at that size anyway."""
-    before, x = random_classifier(config), torch.randn(2, 3, 64, 96)
+    """A model made for another size computes what the model itself computes at that size."""
+    before = random_classifier(config)
+    x = torch.randn(2, 3, 64, 96)
     after, _ = adopt(before, image=(64, 96))
     assert after.model.config.image == after.preprocessing.size == (64, 96)
     with torch.no_grad():
         torch.testing.assert_close(after.model(x), before.model(x), atol=1e-5, rtol=1e-5)
-        other, said = adopt(before, labels=tuple("ab"))
-        assert said == [
+        other, sentences = adopt(before, labels=tuple("ab"))
+        assert sentences == [
             f"dropped: the head of {config.classes:,} classes",
             "newly made: a head of 2 classes, all zeros",
         ]
@@ -79,36 +80,51 @@ def test_every_family_at_another_size_and_with_another_head(config, random_class
         torch.testing.assert_close(other.model.features(x), before.model.features(x))
 
 
-def test_sizes_that_have_no_meaning(random_classifier):
-    with pytest.raises(
-        ValueError, match="relative positions of 4 x 4 patches have no meaning on 8 x 4"
-    ):
-        adopt(random_classifier(vit("mu/8", image=32, positions="relative")), image=(64, 32))
+def test_sizes_that_have_no_meaning_are_refused(random_classifier):
+    relative = random_classifier(vit("mu/8", image=32, positions="relative"))
+    with pytest.raises(ValueError, match="of 4 x 4 patches have no meaning on 8 x 4"):
+        adopt(relative, image=(64, 32))
     lenet = random_classifier(named("LeNet-5"))
     with pytest.raises(ValueError, match="LeNet-5 takes images of 32 x 32 pixels, not 64 x 32"):
         adopt(lenet, image=(64, 32))
-    after, _ = adopt(lenet, labels=tuple("ab"))
+
+
+def test_lenet_keeps_its_hidden_layer(random_classifier):
+    lenet = random_classifier(named("LeNet-5"))
+    after, _ = adopt(lenet, labels=("a", "b"))
     assert torch.equal(after.model.representation.weight, lenet.model.representation.weight)
-    _, said = adopt(random_classifier(vit("mu/8", image=32, positions="rotary")), image=(64, 32))
-    assert said == [
+
+
+def test_rotary_positions_say_over_which_extent_they_go(random_classifier):
+    _, sentences = adopt(
+        random_classifier(vit("mu/8", image=32, positions="rotary")), image=(64, 32)
+    )
+    assert sentences == [
         "rotary positions from 4 x 4 to 8 x 4 patches, over the extent of the 4 x 4 that they were "
         "trained on"
     ]
 
 
-def test_another_size(random_classifier, tmp_path):
-    """A model at another size is the model that resamples for that size, and its preprocessing follows."""
+def test_the_preprocessing_follows_another_size(random_classifier, tmp_path):
     before = random_classifier(replace(CONFIG, registers=2))
     before = replace(before, preprocessing=replace(before.preprocessing, resize=36))
-    after, said = adopt(before, image=(64, 48))
-    assert said == ["resampled: the position table from 4 x 4 to 8 x 6 patches, as google does"]
+    after, sentences = adopt(before, image=(64, 48))
+    assert sentences == [
+        "resampled: the position table from 4 x 4 to 8 x 6 patches, as google does"
+    ]
     x = torch.randn(2, 3, 64, 48)
     with torch.inference_mode():
         torch.testing.assert_close(after.model(x), before.model(x))
-    assert after.preprocessing.size == (64, 48) and after.preprocessing.resize == 72
+    assert after.preprocessing.size == (64, 48)
+    assert after.preprocessing.resize == 72
     other, _ = adopt(before, image=(64, 48), method="timm")
-    assert other.model.config.resample == "timm" and not torch.equal(other.model(x), after.model(x))
+    assert other.model.config.resample == "timm"
+    assert not torch.equal(other.model(x), after.model(x))
     assert load(save(after, tmp_path / "m"), quiet=True).model.config.image == (64, 48)
+
+
+def test_a_size_or_method_that_cannot_be_is_a_sentence(random_classifier):
+    before = random_classifier(CONFIG)
     with pytest.raises(ValueError, match="cannot be cut into patches of 8 x 8"):
         adopt(before, image=(30, 30))
     with pytest.raises(ValueError, match="resample is 'best'; it is one of google"):
@@ -121,16 +137,16 @@ sides = st.integers(1, 64)
 @settings(max_examples=150, deadline=None)
 @given(sides, sides, sides, sides, st.sampled_from(sorted(RESAMPLE)), st.integers(0, 3))
 def test_any_grid_to_any_grid(h, w, h2, w2, method, prefix):
-    """Shapes fit, prefix rows stay, a constant table stays constant, and no value is far outside of the table's."""
+    """Shapes fit, prefix rows stay, constants stay constant, and no value is far outside of the table's."""
     table = torch.randn(1, prefix + h * w, 2)
     table[..., 1] = 3
-    found = resample(table, (h, w), (h2, w2), method)
-    assert found.shape == (1, prefix + h2 * w2, 2) and found.isfinite().all()
-    assert torch.equal(found[:, :prefix], table[:, :prefix])
-    torch.testing.assert_close(found[..., 1], torch.full_like(found[..., 1], 3))
-    assert (
-        found[..., 0].abs().max() <= 2 * table[..., 0].abs().max()
-    )  # bicubic overshoots, bilinear never
+    resampled = resample(table, (h, w), (h2, w2), method)
+    assert resampled.shape == (1, prefix + h2 * w2, 2)
+    assert resampled.isfinite().all()
+    assert torch.equal(resampled[:, :prefix], table[:, :prefix])
+    torch.testing.assert_close(resampled[..., 1], torch.full_like(resampled[..., 1], 3))
+    # Bicubic interpolation overshoots, bilinear never
+    assert resampled[..., 0].abs().max() <= 2 * table[..., 0].abs().max()
 
 
 @settings(max_examples=40, deadline=None)
@@ -140,20 +156,15 @@ def test_methods_are_those_of_their_origins(h, w, h2, w2):
     import torch.nn.functional as F
     from timm.layers import resample_abs_pos_embed
 
-    table = torch.from_numpy(
-        np.random.default_rng(0).normal(size=(1, 1 + h * w, 3)).astype(np.float32)
-    )
+    random = np.random.default_rng(0)
+    table = torch.from_numpy(random.normal(size=(1, 1 + h * w, 3)).astype(np.float32))
     theirs = resample_abs_pos_embed(table, [h2, w2], [h, w], num_prefix_tokens=1)
-    torch.testing.assert_close(
-        resample(table, (h, w), (h2, w2), "timm"), theirs, atol=1e-4, rtol=1e-4
-    )
+    ours = resample(table, (h, w), (h2, w2), "timm")
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
     image = table[:, 1:].reshape(1, h, w, 3).permute(0, 3, 1, 2)
-    for method, corners in (("huggingface", False), ("torchvision", True)):
-        theirs = (
-            F.interpolate(image, size=(h2, w2), mode="bicubic", align_corners=corners)
-            .permute(0, 2, 3, 1)
-            .flatten(1, 2)
-        )
-        torch.testing.assert_close(
-            resample(table, (h, w), (h2, w2), method)[:, 1:], theirs, atol=1e-4, rtol=1e-4
-        )
+    for method, corners in {"huggingface": False, "torchvision": True}.items():
+        theirs = F.interpolate(image, size=(h2, w2), mode="bicubic", align_corners=corners)
+        theirs = theirs.permute(0, 2, 3, 1).flatten(1, 2)
+        ours = resample(table, (h, w), (h2, w2), method)[:, 1:]
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from other_libraries import assert_same_state
 
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
@@ -44,7 +45,7 @@ MUTATION = st.one_of(
 
 
 def mutate(data: bytes, mutations: list[tuple]) -> bytes:
-    """Half of the places lie in the first kilobyte, where headers are."""
+    """Data with these mutations, half of which are in the first kilobyte, where headers are."""
     for kind, where, what in mutations:
         span = min(len(data), 1024) if where < 0.5 else len(data)
         at = int(where * 2 % 1 * span)
@@ -61,8 +62,8 @@ def mutate(data: bytes, mutations: list[tuple]) -> bytes:
     return data
 
 
-def outcome(path: Path) -> None:
-    """A model, or a ValueError with a sentence; nothing else, and quickly."""
+def load_or_refuse(path: Path) -> None:
+    """Loads a file: a model, or a ValueError with a sentence, and nothing else."""
     try:
         load(path, heads=2, quiet=True)
     except ValueError as error:
@@ -96,7 +97,7 @@ def test_a_damaged_file_is_a_sentence(name, files, mutations):
     whole = (files / name).read_bytes()
     try:
         (files / name).write_bytes(mutate(whole, mutations))
-        outcome(files / "hf" if name.startswith("hf") else files / name)
+        load_or_refuse(files / "hf" if name.startswith("hf") else files / name)
     finally:
         (files / name).write_bytes(whole)
 
@@ -117,51 +118,60 @@ VALUES = st.recursive(
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
 def test_a_config_with_any_value_is_a_sentence(file, files, data):
     """One setting, at any depth, becomes something else; also without vitkit's own description."""
-    path = files / "hf" / file
-    whole = path.read_text()
-    config = json.loads(whole)
-    (files / "hf" / "config.json").read_text()
-    if data.draw(st.booleans()):
-        config.pop("vitkit", None)
-    place = config
+    folder = files / "hf"
+    before = {name: (folder / name).read_text() for name in ("config.json", file)}
+
+    # Without the description, Transformers' own fields count; beside it no other file is read
+    config = json.loads(before["config.json"])
+    if file != "config.json" or data.draw(st.booleans()):
+        del config["vitkit"]
+
+    # Another value somewhere
+    changed = config
+    if file != "config.json":
+        changed = json.loads(before[file])
+    table = changed
     while True:
-        key = data.draw(st.sampled_from(sorted(place)))
-        if not isinstance(place[key], dict) or not place[key] or data.draw(st.booleans()):
+        key = data.draw(st.sampled_from(sorted(table)))
+        if not isinstance(table[key], dict) or not table[key] or data.draw(st.booleans()):
             break
-        place = place[key]
-    place[key] = data.draw(VALUES)
-    keep = (files / "hf" / "config.json").read_text()
+        table = table[key]
+    table[key] = data.draw(VALUES)
+
     try:
-        if file != "config.json":
-            described = json.loads(keep)
-            described.pop("vitkit")
-            (files / "hf" / "config.json").write_text(json.dumps(described))
-        path.write_text(json.dumps(config))
-        outcome(files / "hf")
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / file).write_text(json.dumps(changed))
+        load_or_refuse(folder)
     finally:
-        (files / "hf" / "config.json").write_text(keep)
-        path.write_text(whole)
+        for name, text in before.items():
+            (folder / name).write_text(text)
 
 
-class Runs:
+class Command:
+    """An object that runs a command when it is unpickled."""
+
+    def __init__(self, command: str):
+        self.command = command
+
     def __reduce__(self):
-        return os.system, ("touch /tmp/vitkit-was-run",)
+        return os.system, (self.command,)
 
 
-def test_a_pickle_that_runs_something_does_not(tmp_path):
-    torch.save({"patch_embed.proj.weight": torch.zeros(1), "evil": Runs()}, tmp_path / "m.pth")
-    with pytest.raises(
-        ValueError,
-        match=r"it holds the Python object posix.system, and vitkit runs no code from files",
-    ):
-        load(tmp_path / "m.pth")
-    (tmp_path / "old.pth").write_bytes(pickle.dumps({"a": Runs()}))
-    with pytest.raises(ValueError, match="cannot be loaded"):
-        load(tmp_path / "old.pth")
-    np.savez(tmp_path / "m.npz", **{"embedding/kernel": np.array([Runs()], dtype=object)})
-    with pytest.raises(ValueError, match="is no weights|no numbers"):
-        load(tmp_path / "m.npz")
-    assert not Path("/tmp/vitkit-was-run").exists()
+def test_no_file_runs_code(tmp_path):
+    proof = tmp_path / "was-run"
+    evil = Command(f"touch {proof}")
+    torch.save({"patch_embed.proj.weight": torch.zeros(1), "evil": evil}, tmp_path / "m.pth")
+    (tmp_path / "old.pth").write_bytes(pickle.dumps({"a": evil}))
+    np.savez(tmp_path / "m.npz", **{"embedding/kernel": np.array([evil], dtype=object)})
+    sentences = {
+        "m.pth": "it holds the Python object posix.system, and vitkit runs no code from files",
+        "old.pth": "cannot be loaded",
+        "m.npz": "is no weights|no numbers",
+    }
+    for name, sentence in sentences.items():
+        with pytest.raises(ValueError, match=sentence):
+            load(tmp_path / name)
+    assert not proof.exists()
 
 
 def test_settings_in_a_training_checkpoint_are_no_danger(tmp_path):
@@ -175,27 +185,21 @@ def test_settings_in_a_training_checkpoint_are_no_danger(tmp_path):
     assert wrapper == "model" and torch.equal(tensors["w"].read(), torch.ones(2))
 
 
-def test_the_format_before_pytorch_1_6(tmp_path, random_classifier):
+def test_the_format_before_pytorch_1_6_is_read(tmp_path, random_classifier):
     classifier = random_classifier(CONFIG)
-    state = {n: t.clone() for n, t in tensors_in(timm.FORMAT, classifier).items()}
+    state = tensors_in(timm.FORMAT, classifier)
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
-    found = load(tmp_path / "old.pth", heads=2, quiet=True)
-    assert all(
-        torch.equal(t, classifier.model.state_dict()[n])
-        for n, t in found.model.state_dict().items()
-    )
+    assert_same_state(load(tmp_path / "old.pth", heads=2, quiet=True).model, classifier.model)
 
 
-def npz_with(shape: str, data: bytes, name: str = "embedding/kernel.npy") -> bytes:
-    header = (
-        f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117)
-        + b"\n"
-    )
+def npz_with(shape: str, data: bytes) -> bytes:
+    """An archive of one array of float32 that says it has this shape."""
+    description = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    header = description.encode().ljust(117) + b"\n"
+    magic = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(
-            name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
-        )
+        archive.writestr("embedding/kernel.npy", magic + header + data)
     return buffer.getvalue()
 
 
@@ -225,19 +229,18 @@ def test_an_archive_that_promises_too_much_is_refused_before_memory_is_taken(
 
 def test_a_description_that_asks_for_the_impossible_is_not_followed(files):
     sound = load(files / "hf").model.config
-    config = json.loads((files / "hf" / "config.json").read_text())
-    for name, value in (
-        ("width", 2**40),
-        ("depth", 2**60),
-        ("mlp", 2**62),
-        ("classes", 2**62),
-        ("image", [2**40, 2**40]),
-    ):
-        wrong = {
-            **config,
-            "vitkit": {**config["vitkit"], "model": {**config["vitkit"]["model"], name: value}},
-        }
-        (files / "hf" / "config.json").write_text(json.dumps(wrong))
+    text = (files / "hf" / "config.json").read_text()
+    impossible = {
+        "width": 2**40,
+        "depth": 2**60,
+        "mlp": 2**62,
+        "classes": 2**62,
+        "image": [2**40, 2**40],
+    }
+    for name, value in impossible.items():
+        config = json.loads(text)
+        config["vitkit"]["model"][name] = value
+        (files / "hf" / "config.json").write_text(json.dumps(config))
         # Refused; or, as Transformers' own fields are sound and contradict it, not followed
         try:
             opened = load(files / "hf").model.config
@@ -247,17 +250,21 @@ def test_a_description_that_asks_for_the_impossible_is_not_followed(files):
             assert replace(opened, resample=sound.resample) == sound
 
 
-def test_arrays_in_every_order_and_width(tmp_path):
+def test_arrays_of_every_order_and_width_are_read(tmp_path):
     """Fortran order, big-endian, half and double: the same numbers."""
     numbers = np.arange(6.0).reshape(2, 3)
-    np.savez(
-        tmp_path / "m.npz", f=np.asfortranarray(numbers.astype("f4")), b=numbers.astype(">f4"), h=numbers.astype("f2"), d=numbers,
-        e=np.zeros((0, 3), "f4"), s=np.float32(3),
-    )  # fmt: skip
+    same = {
+        "Fortran order": np.asfortranarray(numbers.astype("f4")),
+        "big-endian": numbers.astype(">f4"),
+        "half": numbers.astype("f2"),
+        "double": numbers,
+    }
+    np.savez(tmp_path / "m.npz", **same, empty=np.zeros((0, 3), "f4"), scalar=np.float32(3))
     tensors, _ = read_npz(tmp_path / "m.npz")
-    for name in "fbhd":
-        assert np.array_equal(tensors[name].read().numpy(), numbers)
-    assert tensors["e"].read().shape == (0, 3) and tensors["s"].read() == 3
+    for name in same:
+        assert np.array_equal(tensors[name].read().numpy(), numbers), name
+    assert tensors["empty"].read().shape == (0, 3)
+    assert tensors["scalar"].read() == 3
 
 
 def test_every_misfit_is_named_at_once(files):

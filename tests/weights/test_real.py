@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import open_image, open_source
@@ -20,10 +21,13 @@ def real(shared) -> Classifier:
     return load(shared(WEIGHTS), quiet=True)
 
 
+def input_of(golden) -> torch.Tensor:
+    """Eight photographs, uint8 (8, 3, 224, 224)."""
+    return torch.from_numpy(golden["input_uint8"]).permute(0, 3, 1, 2).contiguous()
+
+
 def logits(classifier: Classifier, golden) -> torch.Tensor:
-    images = torch.from_numpy(golden["input_uint8"]).permute(0, 3, 1, 2).contiguous()
-    with torch.inference_mode():
-        return classifier.model(classifier.preprocessing.normalise(images))
+    return classifier.logits(input_of(golden))
 
 
 def test_golden_answers(real, shared):
@@ -34,34 +38,30 @@ def test_golden_answers(real, shared):
 
 @pytest.mark.parametrize("to", ["huggingface", "timm", "torchvision", "google"])
 def test_the_same_answers_through_every_format(to, real, shared, tmp_path):
-    place = tmp_path / {"torchvision": "m.pth", "google": "m.npz"}.get(to, "m")
-    convert(real, place, to, approximate=to == "google")
-    golden, again = np.load(shared("weights/golden_8images.npz")), load(place, quiet=True)
+    name = {"torchvision": "m.pth", "google": "m.npz"}.get(to, "m")
+    convert(real, tmp_path / name, to, approximate=to == "google")
+    again = load(tmp_path / name, quiet=True)
+    golden = np.load(shared("weights/golden_8images.npz"))
     torch.testing.assert_close(logits(again, golden), logits(real, golden), atol=1e-5, rtol=0)
-    assert (again.preprocessing, again.labels) == (real.preprocessing, real.labels)
+    assert again.preprocessing == real.preprocessing
+    assert again.labels == real.labels
 
 
-@pytest.mark.parametrize("to", ["as it is", "google"])
-def test_imagenet_accuracy_as_recorded(to, real, shared, tmp_path, capsys):
-    """72.4 % of 500 photographs, with no flag; and the same after it went to Google's format."""
-    place = shared(WEIGHTS)
-    if to != "as it is":
-        place = tmp_path / "m.npz"
-        convert(real, place, to, approximate=True)
-    assert (
-        main(
-            [
-                "evaluate",
-                str(place),
-                str(shared("data/imagenet_val500.parquet")),
-                "--json",
-                "--workers",
-                "0",
-            ]
-        )
-        == 0
-    )
-    assert json.loads(capsys.readouterr().out)["top1"]["value"] == 0.724
+def imagenet_accuracy(model, shared, capsys) -> float:
+    """Of 500 photographs, by the command, with no flag that changes a number."""
+    images = shared("data/imagenet_val500.parquet")
+    assert main(["evaluate", str(model), str(images), "--json", "--workers", "0"]) == 0
+    return json.loads(capsys.readouterr().out)["top1"]["value"]
+
+
+def test_imagenet_accuracy_as_recorded(shared, capsys):
+    assert imagenet_accuracy(shared(WEIGHTS), shared, capsys) == 0.724
+
+
+@pytest.mark.slow
+def test_imagenet_accuracy_after_googles_format(real, shared, tmp_path, capsys):
+    convert(real, tmp_path / "m.npz", "google", approximate=True)
+    assert imagenet_accuracy(tmp_path / "m.npz", shared, capsys) == 0.724
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,6 @@ def test_transformers_pipeline_gives_the_same(backend, rows, real, shared, tmp_p
     Its Pillow backend makes the same pixels. That of torchvision, the default, is off by one level in 0.3 % of them,
     which moves the probabilities of a photograph that the model is unsure of by up to 6e-3 (row 60).
     """
-    from PIL import Image
     from transformers import AutoImageProcessor, pipeline
 
     convert(real, tmp_path / "m", "huggingface")
@@ -86,36 +85,38 @@ def test_transformers_pipeline_gives_the_same(backend, rows, real, shared, tmp_p
         (tmp_path / "photo.jpg").write_bytes(source[i][0])
         answer = theirs(Image.open(io.BytesIO(source[i][0])).convert("RGB"), top_k=5)
         ours = next(predict(real, [tmp_path / "photo.jpg"]))
-        assert [one["label"] for one in answer] == list(ours.labels)
-        assert all(
-            abs(one["score"] - p) < 1e-3 for one, p in zip(answer, ours.probabilities, strict=True)
-        )
+        assert [entry["label"] for entry in answer] == list(ours.labels)
+        scores = [entry["score"] for entry in answer]
+        assert scores == pytest.approx(ours.probabilities, abs=1e-3)
 
 
-def test_timm_opens_it_strictly(real, shared, tmp_path):
+def test_timm_computes_the_same_with_it(real, shared, tmp_path):
     """By its own name with `strict=True`, and as a local directory."""
     import timm
     from safetensors.torch import load_file
 
-    golden = np.load(shared("weights/golden_8images.npz"))
-    images = real.preprocessing.normalise(
-        torch.from_numpy(golden["input_uint8"]).permute(0, 3, 1, 2).contiguous()
-    )
     convert(real, tmp_path / "m", "timm")
-    one = timm.create_model("vit_tiny_patch16_224")
-    one.load_state_dict(load_file(tmp_path / "m" / "model.safetensors"), strict=True)
-    two = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True)
-    with torch.inference_mode():
-        for theirs in (one, two):
-            torch.testing.assert_close(
-                theirs.eval()(images), logits(real, golden), atol=1e-5, rtol=0
-            )
-    found = timm.data.resolve_model_data_config(two)
-    assert (list(found["mean"]), found["interpolation"]) == ([0.5, 0.5, 0.5], "bicubic")
-    transform = timm.data.create_transform(**found, is_training=False)
-    picture = open_image(open_source(str(shared("data/ants_bees-test.parquet")))[0][0], "x")
-    from PIL import Image
+    by_name = timm.create_model("vit_tiny_patch16_224")
+    by_name.load_state_dict(load_file(tmp_path / "m" / "model.safetensors"), strict=True)
+    directory = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True)
 
-    theirs = transform(Image.fromarray(picture.pixels()))
+    golden = np.load(shared("weights/golden_8images.npz"))
+    expected = logits(real, golden)
+    images = real.preprocessing.normalise(input_of(golden))
+    for theirs in (by_name, directory):
+        with torch.inference_mode():
+            torch.testing.assert_close(theirs.eval()(images), expected, atol=1e-5, rtol=0)
+
+
+def test_timm_prepares_images_the_same(real, shared, tmp_path):
+    import timm
+
+    convert(real, tmp_path / "m", "timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True)
+    settings = timm.data.resolve_model_data_config(theirs)
+    transform = timm.data.create_transform(**settings, is_training=False)
+    source = open_source(str(shared("data/ants_bees-test.parquet")))
+    picture = open_image(source[0][0], "photograph")
+    expected = transform(Image.fromarray(picture.pixels()))
     ours = real.preprocessing.normalise(real.preprocessing(picture)[None])[0]
-    torch.testing.assert_close(theirs, ours, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)

@@ -1,11 +1,13 @@
 """Hybrids and BiT ResNets in other code's names: read by their shapes alone, and written for it."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from other_libraries import assert_same_outputs, assert_same_state, randomised, shapes_written
+from safetensors.torch import save_file
 
 from vitkit.models import DIALECTS, Backbone, ResNetConfig, build, named
 from vitkit.weights import Classifier, convert, load
@@ -22,109 +24,104 @@ HYBRIDS = {
 }
 
 
-def shaken(model):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(
-                parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
-            )
-    return model.eval()
-
-
-def agree(one, two, side):
-    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        torch.testing.assert_close(one(images), two(images), atol=1e-4, rtol=1e-4)
-
-
 LARGE = "vit_large_r50_s32_224"
+
+
+def in_timm(directory):
+    """timm's model of a directory that vitkit wrote."""
+    return timm.create_model(f"local-dir:{directory}", pretrained=True).eval()
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n == LARGE else ()) for n in HYBRIDS]
 )
-def test_timm_s_hybrids_both_ways(name, tmp_path):
+def test_timms_hybrids_are_read_and_written(name, tmp_path):
     units, patch, side = HYBRIDS[name]
-    theirs = shaken(timm.create_model(name, img_size=side, **SMALL))
+    image = (side, side)
+    theirs = randomised(timm.create_model(name, img_size=side, **SMALL))
     save_file(theirs.state_dict(), tmp_path / "m.safetensors")
-    found = load(tmp_path / "m.safetensors", heads=4, quiet=True)
-    config = found.model.config
+
+    # Read
+    classifier = load(tmp_path / "m.safetensors", heads=4, quiet=True)
+    config = classifier.model.config
     assert config.stem == Backbone(units, **DIALECTS["timm"])
-    assert (config.patch, config.image, config.gelu) == (patch, (side, side), "erf")
-    agree(theirs, found.model, side)
-    proof = convert(found, tmp_path / "back", "timm")
+    assert (config.patch, config.image, config.gelu) == (patch, image, "erf")
+    assert_same_outputs(theirs, classifier.model, image, tolerance=1e-4)
+
+    # Written
+    proof = convert(classifier, tmp_path / "back", "timm")
     assert proof.library and proof.largest < 1e-4
-    before, after = theirs.state_dict(), load_file(tmp_path / "back" / "model.safetensors")
-    assert before.keys() == after.keys() and all(
-        torch.equal(before[key], after[key]) for key in before
-    )
-    said = json.loads((tmp_path / "back" / "config.json").read_text())
-    agree(theirs, timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval(), side)
-    assert said["pretrained_cfg"]["first_conv"] in {key.removesuffix(".weight") for key in before}
+    again = in_timm(tmp_path / "back")
+    assert_same_state(again, theirs)
+    json_file = json.loads((tmp_path / "back" / "config.json").read_text())
+    first_conv = json_file["pretrained_cfg"]["first_conv"]
+    assert f"{first_conv}.weight" in theirs.state_dict()
 
 
-def test_timm_s_bit_both_ways(tmp_path):
-    theirs = shaken(timm.create_model("resnetv2_50x1_bit", num_classes=7))
+def test_timms_bit_is_read_and_written(tmp_path):
+    theirs = randomised(timm.create_model("resnetv2_50x1_bit", num_classes=7))
     torch.save({"module." + key: t for key, t in theirs.state_dict().items()}, tmp_path / "m.pth")
-    found = load(tmp_path / "m.pth", quiet=True)
+    classifier = load(tmp_path / "m.pth", quiet=True)
     backbone = Backbone((3, 4, 6, 3), order="pre", **DIALECTS["timm_bit"])
-    assert found.model.config == ResNetConfig(backbone, classes=7)
-    agree(theirs, found.model, 65)
-    proof = convert(found, tmp_path / "back", "timm")
-    assert proof.largest < 1e-4 and proof.pixels < 2
-    agree(theirs, timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval(), 65)
+    assert classifier.model.config == ResNetConfig(backbone, classes=7)
+    assert_same_outputs(theirs, classifier.model, (65, 65), tolerance=1e-4)
+    proof = convert(classifier, tmp_path / "back", "timm")
+    assert proof.largest < 1e-4
+    assert proof.pixels < 2
+    assert_same_state(in_timm(tmp_path / "back"), theirs)
 
 
-def test_what_timm_s_resnets_are_read_and_which_not(tmp_path):
+def test_a_bit_that_timm_has_no_name_for_is_read_and_not_written(tmp_path):
     from timm.layers import StdConv2d
     from timm.models.resnetv2 import ResNetV2
 
-    small = shaken(
-        ResNetV2(
-            (1, 2),
-            (256, 512),
-            5,
-            stem_type="fixed",
-            conv_layer=lambda *a, **k: StdConv2d(*a, eps=1e-8, **k),
-        )
-    )
-    save_file(small.state_dict(), tmp_path / "small.safetensors")
-    found = load(tmp_path / "small.safetensors", image=(40, 40), quiet=True)
-    agree(small, found.model, 40)
-    assert cannot("timm", found.model.config) == ["a ResNet of other depth or width than its own"]
-    for name, sentence in (
+    convolution = partial(StdConv2d, eps=1e-8)
+    theirs = ResNetV2((1, 2), (256, 512), 5, stem_type="fixed", conv_layer=convolution)
+    randomised(theirs)
+    save_file(theirs.state_dict(), tmp_path / "small.safetensors")
+    classifier = load(tmp_path / "small.safetensors", image=(40, 40), quiet=True)
+    assert_same_outputs(theirs, classifier.model, (40, 40), tolerance=1e-4)
+    missing = cannot("timm", classifier.model.config)
+    assert missing == ["a ResNet of other depth or width than its own"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
         ("resnetv2_50", "it is a ResNetV2 with BatchNorm"),
         ("vit_small_resnet26d_224", "it has a stem that is no BiT ResNet: patch_embed.backbone"),
-    ):
-        with torch.device("meta"):
-            shapes = {key: t.shape for key, t in timm.create_model(name).state_dict().items()}
-        save_file(
-            {key: torch.zeros(shape) for key, shape in shapes.items()}, tmp_path / "m.safetensors"
-        )
-        with pytest.raises(ValueError, match=sentence):
-            load(tmp_path / "m.safetensors", quiet=True)
+    ],
+)
+def test_timms_other_resnets_are_refused(name, sentence, tmp_path):
+    with torch.device("meta"):
+        state = timm.create_model(name).state_dict()
+    zeros = {key: torch.zeros(tensor.shape) for key, tensor in state.items()}
+    save_file(zeros, tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match=sentence):
+        load(tmp_path / "m.safetensors", quiet=True)
 
 
-@pytest.mark.parametrize("name", ["R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/16", "R50+B/32", "R50+L/32", "R50+L/16",
-                                  "BiT-R50x1", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3", "BiT-R152x2", "BiT-R152x4"])  # fmt: skip
-def test_named_models_have_timm_s_names_and_shapes(name):
-    """On the meta device: every tensor of timm's model has a rule that gives it its shape, and no other."""
+NAMED = [
+    "R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/16", "R50+B/32", "R50+L/32", "R50+L/16",
+    "BiT-R50x1", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3", "BiT-R152x2", "BiT-R152x4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_models_have_timms_names_and_shapes(name):
+    """Every tensor of timm's model has a rule that gives it its shape, and no other; on meta."""
     config = named(name)
     format = format_of("timm", config)
-    architecture = (resnets if config.kind == "resnet" else vit).architecture
     assert not format.cannot(config)
+    architecture = vit.architecture
+    if config.kind == "resnet":
+        architecture = resnets.architecture
+    timm_name, arguments = architecture(config)
     with torch.device("meta"):
-        name, arguments = architecture(config)
-        theirs = timm.create_model(name, num_classes=1000, **arguments)
+        theirs = timm.create_model(timm_name, num_classes=1000, **arguments)
         state = build(config).state_dict()
-    made = {}
-    for r in format.rules(config):
-        made |= zip(
-            r.theirs, (part.shape for part in r.transform.write(state[r.ours])), strict=True
-        )
-    assert format.spell(made, config, "") == {
-        key: t.shape for key, t in theirs.state_dict().items()
-    }
+    shapes = {key: tensor.shape for key, tensor in theirs.state_dict().items()}
+    assert shapes_written(format, config, state) == shapes
 
 
 def test_the_published_names_of_bit(random_classifier, tmp_path):
@@ -140,12 +137,13 @@ def test_the_published_names_of_bit(random_classifier, tmp_path):
     assert shapes["block2/unit02/b/standardized_conv2d/kernel"] == (3, 3, 64, 64)
     assert shapes["block2/unit02/c/group_norm/gamma"] == (64,)
     assert shapes["group_norm/gamma"] == (256,)
-    assert (shapes["head/conv2d/kernel"], shapes["head/conv2d/bias"]) == ((1, 1, 256, 7), (7,))
+    assert shapes["head/conv2d/kernel"] == (1, 1, 256, 7)
+    assert shapes["head/conv2d/bias"] == (7,)
+    # A root, three units of three convolutions and norms, two shortcuts, the last norm and the head
     assert len(shapes) == 1 + 3 * 9 + 2 + 2 + 2
-    found = load(tmp_path / "bare.npz", image=(32, 48), quiet=True)
-    assert found.model.config == config
-    state = classifier.model.state_dict()
-    assert all(torch.equal(tensor, state[key]) for key, tensor in found.model.state_dict().items())
+    again = load(tmp_path / "bare.npz", image=(32, 48), quiet=True)
+    assert again.model.config == config
+    assert_same_state(again.model, classifier.model)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +177,10 @@ def test_what_is_missing_or_too_much_is_named(name, spoil, sentence, shared, tmp
 
 def test_a_hybrid_in_another_dialect_says_what_would_differ(random_classifier, tmp_path):
     classifier = random_classifier(named("R+mu/16", image=64, classes=7))
-    sentence = r"the ResNet's norm_eps: 1e-06 here, 1e-05 there; the ResNet's standardise: std here, variance there"
+    sentence = (
+        "the ResNet's norm_eps: 1e-06 here, 1e-05 there; "
+        "the ResNet's standardise: std here, variance there"
+    )
     with pytest.raises(ValueError, match=sentence):
         convert(classifier, tmp_path / "m", "timm")
     proof = convert(classifier, tmp_path / "m", "timm", approximate=True)

@@ -38,32 +38,28 @@ def saved(tmp_path):
     return classifier, save(classifier, tmp_path / "model")
 
 
-def test_the_same_again(saved):
+def test_a_saved_model_opens_with_the_same_bits_and_all_that_belongs_to_it(saved, same_model):
     before, path = saved
     after = load(path)
-    assert after.model.config == CONFIG
-    assert after.preprocessing == before.preprocessing
-    assert after.labels == before.labels
-    assert after.activation == "sigmoid"
+    same_model(before, after)
     assert after.origin == before.origin
     assert not after.model.training
-    for (name, one), (other, two) in zip(
-        before.model.named_parameters(), after.model.named_parameters(), strict=True
-    ):
-        assert name == other and torch.equal(one, two) and two.requires_grad
-    x = torch.randn(2, 3, 16, 24)
-    assert torch.equal(before.model.eval()(x), after.model(x))
+    assert all(parameter.requires_grad for parameter in after.model.parameters())
+    images = torch.randn(2, 3, 16, 24)
+    assert torch.equal(before.model.eval()(images), after.model(images))
 
 
-def test_a_model_without_a_head(tmp_path):
-    save(Classifier(create(replace(CONFIG, classes=0), seed=0), PREPARE, ()), tmp_path / "model")
-    assert load(tmp_path / "model").model(torch.zeros(1, 3, 16, 24)).shape == (1, 8)
+def test_a_model_without_a_head_is_saved_too(tmp_path):
+    headless = create(replace(CONFIG, classes=0), seed=0)
+    save(Classifier(headless, PREPARE, ()), tmp_path / "model")
+    features = load(tmp_path / "model").model(torch.zeros(1, 3, 16, 24))
+    assert features.shape == (1, 8)
 
 
 def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
     classifier, path = saved
     save(classifier, path)
-    assert {p.name for p in path.iterdir()} == {
+    assert {file.name for file in path.iterdir()} == {
         "README.md",
         "config.json",
         "model.safetensors",
@@ -77,20 +73,21 @@ def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
 
 
 def edit(path, change):
+    """Change vitkit's description in a model directory."""
     config = json.loads((path / "config.json").read_text())
     change(config["vitkit"])
     (path / "config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_a_model_from_before_the_activation_was_saved(saved, loss):
+def test_a_model_from_before_the_activation_was_saved_has_that_of_its_loss(saved, loss):
     _, path = saved
 
-    def as_it_was(description):
+    def make_old(description):
         del description["activation"]
         description["origin"]["objective"] = {"loss": loss}
 
-    edit(path, as_it_was)
+    edit(path, make_old)
     assert load(path).activation == loss
 
 
@@ -112,7 +109,7 @@ def test_a_model_from_before_the_activation_was_saved(saved, loss):
         (lambda c: c["labels"].pop(), "names 2 classes for a head of 3"),
     ],
 )
-def test_a_config_that_does_not_fit(saved, change, sentence):
+def test_a_config_that_does_not_fit_is_a_sentence(saved, change, sentence):
     _, path = saved
     edit(path, change)
     with pytest.raises(ValueError, match=sentence):
@@ -120,7 +117,7 @@ def test_a_config_that_does_not_fit(saved, change, sentence):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 8 + b"{}", b"PK\x03\x04"])
-def test_weights_that_are_none(saved, content):
+def test_a_file_that_holds_no_weights_is_a_sentence(saved, content):
     _, path = saved
     (path / "model.safetensors").write_bytes(content)
     with pytest.raises(ValueError, match="cannot be loaded"):
@@ -139,7 +136,7 @@ def test_a_tensor_too_few_or_too_many_is_named(saved):
         load(path)
 
 
-def test_places_without_a_model(tmp_path):
+def test_a_directory_without_a_model_and_an_unfinished_run_are_sentences(tmp_path):
     with pytest.raises(ValueError, match="holds no model; a model directory has config.json"):
         load(tmp_path)
     (tmp_path / "recipe.json").write_text("{}")

@@ -70,7 +70,7 @@ def toy(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["model", "model.safetensors", "model.npz", "model.pth"])
-def test_a_toy_goes_there_and_back(toy, path, random_classifier, same_model, tmp_path):
+def test_a_toy_is_written_and_read(toy, path, random_classifier, same_model, tmp_path):
     classifier = random_classifier(CONFIG)
     proof = convert(classifier, tmp_path / path, "toy")
     assert proof.library == "toy 1.0" and proof.largest == 0
@@ -83,13 +83,14 @@ def test_a_toy_of_somebody_else_is_read(toy, random_classifier, tmp_path, capsys
     state["toy/head.weight"] = state["toy/head.weight"].mT.contiguous()
     torch.save(state, tmp_path / "bought.pth")
     bought = load(tmp_path / "bought.pth")
-    assert "in toy format" in (account := capsys.readouterr().err) and "toys are small" in account
+    account = capsys.readouterr().err
+    assert "in toy format" in account and "toys are small" in account
     assert bought.labels == ("0", "1", "2")
     assert bought.origin == {"format": "toy", "file": "bought.pth"}
     assert torch.equal(bought.model.head.weight, classifier.model.head.weight)
 
 
-def test_what_toys_have_no_place_for(toy, random_classifier, tmp_path):
+def test_what_toys_cannot_express_is_refused(toy, random_classifier, tmp_path):
     with pytest.raises(ValueError, match="toy has no place for any width but 32; there is one in"):
         convert(random_classifier(vit("mu/8", image=16, width=64)), tmp_path / "m", "toy")
 
@@ -103,7 +104,7 @@ def test_the_card_says_how_a_toy_is_opened(toy, random_classifier, tmp_path):
     assert "vitkit convert DIRECTORY toy-DIRECTORY --to toy" in card
 
 
-def test_a_format_needs_no_more_than_what_it_must(random_classifier):
+def test_a_format_needs_no_more_than_names_a_description_and_rules():
     """Everything but names, description and rules has a default."""
     plain = Format("plain", ("vit",), TOY.recognises, describe, rules)
     tensors = {"a": Lazy((1,), "float32", lambda: torch.ones(1))}
