@@ -75,7 +75,7 @@ def label_column(columns: Columns, present: Sequence[str], typed: Sequence[str] 
 
 
 def pick(
-    asked: str | None,
+    requested: str | None,
     known: Sequence[str],
     present: Sequence[str],
     flag: str,
@@ -91,12 +91,12 @@ def pick(
     for.
     """
     listed = ", ".join(present)
-    if asked is not None:
-        if asked not in present:
+    if requested is not None:
+        if requested not in present:
             raise ValueError(
-                f"there is no column {asked!r}; the columns are {listed}; correct --data.{flag}"
+                f"there is no column {requested!r}; the columns are {listed}; correct --data.{flag}"
             )
-        return asked
+        return requested
     named = [name for name in present if name.lower() in known]
     for candidates in (named, list(typed)):
         if len(candidates) == 1:
