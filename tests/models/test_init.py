@@ -34,8 +34,7 @@ def is_truncated(t, std):
     assert t.abs().max().item() > 1.9 * std / 0.87962566
 
 
-def test_every_parameter(model):
-    seen = set()
+def test_every_parameter_has_its_distribution(model):
     for name, p in model.named_parameters():
         t = p.detach()
         if name == "stem.project.weight":
@@ -60,17 +59,14 @@ def test_every_parameter(model):
         else:
             assert name in ("cls", "head.weight") or name.endswith("bias"), name
             assert (t == 0).all(), name
-        seen.add(name)
-    assert seen == {name for name, _ in model.named_parameters()}
 
 
-def test_map_probe():
-    is_uniform(
-        create("L/16", depth=1, pool="map", seed=0).pool.probe.detach(), math.sqrt(6 / (1 + 1024))
-    )
+def test_the_probe_of_map_is_glorot_uniform():
+    model = create("L/16", depth=1, pool="map", seed=0)
+    is_uniform(model.pool.probe.detach(), math.sqrt(6 / (1 + 1024)))
 
 
-def test_first_logits_are_the_head_bias(model):
+def test_logits_start_at_the_bias_of_the_head(model):
     assert (model.eval()(torch.randn(2, 3, 384, 384)) == -10).all()
 
 
@@ -78,11 +74,13 @@ def test_a_seed_repeats_and_leaves_torch_alone():
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    one = create("mu/16", seed=3)
+    model = create("mu/16", seed=3)
     assert torch.equal(torch.rand(3), expected)
-    two, three = create("mu/16", seed=3), create("mu/16", seed=4)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-    assert not torch.equal(one.stem.project.weight, three.stem.project.weight)
+    again = create("mu/16", seed=3)
+    for parameter, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+    another_seed = create("mu/16", seed=4)
+    assert not torch.equal(model.stem.project.weight, another_seed.stem.project.weight)
 
 
 def test_a_forgotten_parameter_is_an_error(monkeypatch):
