@@ -51,8 +51,9 @@ def test_a_model_is_the_same_as_itself_in_every_layer(config, pictures):
     assert (comparison.images, comparison.same_top) == (5, 5)
 
 
-def test_the_layer_where_two_models_part_is_seen(pictures):
-    first, second = classifier(VIT), classifier(VIT)
+def test_the_first_layer_that_differs_is_seen(pictures):
+    first = classifier(VIT)
+    second = classifier(VIT)
     with torch.no_grad():
         second.model.blocks[1].mlp.contract.bias += 1
     comparison = compare(first, second, iter(pictures))
@@ -63,16 +64,16 @@ def test_the_layer_where_two_models_part_is_seen(pictures):
 
 
 def test_numbers_do_not_depend_on_the_batch(pictures):
-    first, second = classifier(VIT), classifier(VIT, seed=1)
-    together = compare(first, second, pictures)
-    for layer, other in zip(
-        together.layers, compare(first, second, pictures, 1).layers, strict=True
-    ):
+    first = classifier(VIT)
+    second = classifier(VIT, seed=1)
+    together = compare(first, second, pictures).layers
+    alone = compare(first, second, pictures, batch=1).layers
+    for layer, other in zip(together, alone, strict=True):
         assert layer.name == other.name
         assert other.largest == pytest.approx(layer.largest, abs=1e-5)
 
 
-def test_classes_meet_by_name(pictures):
+def test_classes_are_compared_by_name(pictures):
     """A head with its classes in another order agrees on every image, though its logits are others."""
     first = classifier(VIT)
     second = classifier(VIT)
@@ -98,6 +99,6 @@ def test_each_model_sees_the_images_through_its_own_preprocessing(pictures):
     assert compare(first, other, pictures).layers[0].largest > 0
 
 
-def test_no_pictures_are_a_sentence():
+def test_without_pictures_nothing_is_compared():
     with pytest.raises(ValueError, match="no image to compare"):
         compare(classifier(VIT), classifier(VIT), [])

@@ -52,26 +52,23 @@ def test_a_report_shows_what_an_objective_predicts(tmp_path):
     metrics = [Metric("test/loss", 2.5, NATS), Metric("test/accuracy", 0.3, SHARE)]
     written(tmp_path, [evaluation(10, metrics)])
     colours = {"image": (250, 10, 10), "predicted": (10, 250, 10)}
-    tensors = {
-        name: np.zeros((3, 3, 16, 16), np.uint8) + np.array(c, np.uint8)[:, None, None]
-        for name, c in colours.items()
-    }
-    save_file(
-        {name: np.ascontiguousarray(x) for name, x in tensors.items()},
-        tmp_path / "pictures.safetensors",
-        {"order": "image,predicted"},
-    )
+    tensors = {}
+    for name, colour in colours.items():
+        pixels = np.array(colour, np.uint8)[None, :, None, None]
+        tensors[name] = np.ascontiguousarray(np.broadcast_to(pixels, (3, 3, 16, 16)))
+    save_file(tensors, tmp_path / "pictures.safetensors", {"order": "image,predicted"})
     page = report(tmp_path).read_text()
     assert "What it sees, and makes of it" in page and "30.00 %" in page
     _, shown = re.findall(r"data:image/png;base64,([^\"]+)", page)
     with Image.open(io.BytesIO(base64.b64decode(shown))) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
-    where = [np.argwhere(np.abs(pixels - c).sum(-1) < 12) for c in colours.values()]
-    assert where[0][:, 1].max() < where[1][:, 1].min()
-    for found in where:
-        assert (
-            np.diff(np.unique(found[:, 0])) > 1
-        ).sum() == 2  # three pictures, one below the other
+    images, predictions = (
+        np.argwhere(np.abs(pixels - colour).sum(-1) < 12) for colour in colours.values()
+    )
+    assert images[:, 1].max() < predictions[:, 1].min()  # side by side
+    for positions in (images, predictions):
+        gaps = np.diff(np.unique(positions[:, 0])) > 1
+        assert gaps.sum() == 2  # three pictures, one below the other
 
 
 def test_report(tmp_path):
