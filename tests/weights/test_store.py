@@ -1,4 +1,5 @@
-"""A saved model opens again with the same bits and everything that it needs; a file that is not one is a sentence."""
+"""A saved model opens again with the same bits and everything that it needs; a file that is not one
+is a sentence."""
 
 import json
 from dataclasses import replace
@@ -114,6 +115,17 @@ def test_a_config_that_does_not_fit_is_a_sentence(saved, change, sentence):
     edit(path, change)
     with pytest.raises(ValueError, match=sentence):
         load(path)
+
+
+def test_an_error_names_what_the_user_gave(saved):
+    _, path = saved
+    edit(path, lambda description: description["labels"].pop())
+    with pytest.raises(ValueError) as directory:
+        load(path)
+    assert str(directory.value).startswith(f"{path} cannot be loaded: it names 2 classes")
+    with pytest.raises(ValueError) as file:
+        load(path / "model.safetensors")
+    assert str(file.value).startswith(f"{path / 'model.safetensors'} cannot be loaded: it names")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 8 + b"{}", b"PK\x03\x04"])

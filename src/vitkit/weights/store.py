@@ -46,7 +46,7 @@ def load(
     is checked before memory is taken: ValueError names all that does not fit.
     """
     opened = open_weights(fetch(source))
-    with _errors_name(opened.path):
+    with _errors_name(source, opened.path):
         classifier, account = _assemble(opened, Hints(image, heads))
 
     # What the caller knows better
@@ -67,15 +67,17 @@ def load(
 
 
 @contextmanager
-def _errors_name(file: Path) -> Iterator[None]:
-    """A block whose errors are about this file: they become a ValueError that begins with its
-    name."""
+def _errors_name(source: Path | str, file: Path) -> Iterator[None]:
+    """A block whose errors are about a model: they become a ValueError that begins with the name
+    that the user gave, or with the file's if the error names it. A fault may be in any file of a
+    directory.
+    """
     try:
         yield
     except (SafetensorError, *DAMAGE) as error:
         message = str(error)
-        if not message.startswith(str(file)):
-            message = f"{file} cannot be loaded: {message}"
+        if not message.startswith((str(source), str(file))):
+            message = f"{source} cannot be loaded: {message}"
         raise ValueError(message) from error
 
 
