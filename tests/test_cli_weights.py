@@ -1,4 +1,5 @@
-"""Models between formats, and fine-tuning, as their user types it: on the real ViT-Ti/16 where it is there."""
+"""Models between formats, and fine-tuning, as their user types it: on the real ViT-Ti/16 where it
+is there."""
 
 import json
 from dataclasses import replace
@@ -125,7 +126,8 @@ def test_finetune_help_is_about_this_model_and_this_data(model, capsys):
 
 
 def test_the_real_model_at_another_size(shared, tmp_path, capsys):
-    """64 pixels in place of 224: the position table is resampled to 4 x 4 and training goes on from there."""
+    """64 pixels in place of 224: the position table is resampled to 4 x 4 and training goes on from
+    there."""
     for name, colour in (("red", (200, 30, 30)), ("blue", (30, 30, 200))):
         (tmp_path / "p" / name).mkdir(parents=True)
         for i in range(5):

@@ -25,7 +25,8 @@ def random_classifier():
 
 @pytest.fixture
 def same_model():
-    """`same_model(first, second)`: both compute the same function, to the bit, and carry the same."""
+    """`same_model(first, second)`: both compute the same function, to the bit, and carry the
+    same."""
 
     def check(first: Classifier, second: Classifier) -> None:
         assert first.model.config == second.model.config

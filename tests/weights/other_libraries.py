@@ -1,4 +1,5 @@
-"""What the tests of other libraries' models share: small sizes, random weights, and the same outputs."""
+"""What the tests of other libraries' models share: small sizes, random weights, and the same
+outputs."""
 
 import torch
 from torch import nn
@@ -24,8 +25,8 @@ TRANSFORMERS = {
 
 
 def randomised(model: nn.Module) -> nn.Module:
-    """The model with random values of its own in every parameter: zeros and ones, or the same values in
-    two, would hide that one is taken for the other."""
+    """The model with random values of its own in every parameter: zeros and ones, or the same
+    values in two, would hide that one is taken for the other."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

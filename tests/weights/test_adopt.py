@@ -137,7 +137,8 @@ sides = st.integers(1, 64)
 @settings(max_examples=150, deadline=None)
 @given(sides, sides, sides, sides, st.sampled_from(sorted(RESAMPLE)), st.integers(0, 3))
 def test_any_grid_to_any_grid(h, w, h2, w2, method, prefix):
-    """Shapes fit, prefix rows stay, constants stay constant, and no value is far outside of the table's."""
+    """Shapes fit, prefix rows stay, constants stay constant, and no value is far outside of the
+    table's."""
     table = torch.randn(1, prefix + h * w, 2)
     table[..., 1] = 3
     resampled = resample(table, (h, w), (h2, w2), method)

@@ -24,8 +24,8 @@ AUGREG = (
 class Bucket(BaseHTTPRequestHandler):
     """Answers as Google's storage does: ranges, sizes and md5.
 
-    Of the server: `files`, by path; `breaks`, bytes after which it hangs up once; `md5`, to state instead
-    of the true one.
+    Of the server: `files`, by path; `breaks`, bytes after which it hangs up once; `md5`, to state
+    instead of the true one.
     """
 
     def do_GET(self):
@@ -157,7 +157,8 @@ def test_what_is_no_name_is_not_asked_for(name, bucket):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What huggingface_hub's own client asks for to download a snapshot and to upload a folder of small files."""
+    """What huggingface_hub's own client asks for to download a snapshot and to upload a folder of
+    small files."""
 
     SHA = "0" * 40
 
@@ -263,7 +264,8 @@ def hub(serving, tmp_path, monkeypatch):
 def test_up_to_the_hub_and_down_again(
     hub, random_classifier, same_model, tmp_path, monkeypatch, capsys
 ):
-    """Pushed by the command, loaded by name, and loaded again from the cache when the hub is gone."""
+    """Pushed by the command, loaded by name, and loaded again from the cache when the hub is
+    gone."""
     import huggingface_hub.constants as constants
 
     classifier = random_classifier(CONFIG)

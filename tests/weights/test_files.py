@@ -268,7 +268,8 @@ def test_arrays_of_every_order_and_width_are_read(tmp_path):
 
 
 def test_every_misfit_is_named_at_once(files):
-    """A tensor that no rule reads, one that is missing and one of another shape, in one sentence."""
+    """A tensor that no rule reads, one that is missing and one of another shape, in one
+    sentence."""
     arrays = dict(np.load(files / "plain.npz"))
     arrays["surplus/kernel"] = arrays.pop("Transformer/encoder_norm/bias")
     arrays["head/kernel"] = arrays["head/kernel"][:-1]

@@ -171,8 +171,8 @@ def test_named_models_agree_in_every_library(name, random_classifier, tmp_path):
 
 @pytest.mark.parametrize("name", ["B/16", "L/16", "H/14", "g/14", "G/14", "So400m/14"])
 def test_named_models_have_the_libraries_names_and_shapes(name):
-    """Every tensor of the library's model has a rule that gives it its shape, and no other. On the meta
-    device, so that size is no matter."""
+    """Every tensor of the library's model has a rule that gives it its shape, and no other. On the
+    meta device, so that size is no matter."""
     import timm
     from torchvision.models import VisionTransformer as TorchVision
     from transformers import ViTConfig, ViTForImageClassification
@@ -195,7 +195,8 @@ def test_named_models_have_the_libraries_names_and_shapes(name):
         shapes = {key: tensor.shape for key, tensor in theirs.state_dict().items()}
         assert shapes_written(format_of(to, config), config, state) == shapes
 
-    # Transformers 5 has other names in memory than in files, so only the sum of sizes can be compared
+    # Transformers 5 has other names in memory than in files, so only the sum of sizes can be
+    # compared
     shapes = shapes_written(format_of("huggingface", config), config, state)
     numbers = sum(shape.numel() for shape in shapes.values())
     assert numbers == sum(parameter.numel() for parameter in in_transformers.parameters())

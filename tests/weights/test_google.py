@@ -1,4 +1,5 @@
-"""Google's files: the official code's own answers, every spelling of names, and written back as they were."""
+"""Google's files: the official code's own answers, every spelling of names, and written back as
+they were."""
 
 import json
 

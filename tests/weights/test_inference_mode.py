@@ -1,4 +1,5 @@
-"""Loading as a server does it, inside `torch.inference_mode()`: every family, at its own size of images and at another."""
+"""Loading as a server does it, inside `torch.inference_mode()`: every family, at its own size of
+images and at another."""
 
 from dataclasses import replace
 

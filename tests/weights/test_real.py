@@ -1,4 +1,5 @@
-"""The real ViT-Ti/16: its published answers and accuracy with no flag given, and the same in every other format."""
+"""The real ViT-Ti/16: its published answers and accuracy with no flag given, and the same in every
+other format."""
 
 import io
 import json
@@ -68,10 +69,12 @@ def test_imagenet_accuracy_after_googles_format(real, shared, tmp_path, capsys):
     ("backend", "rows"), [("pil", [0, 15, 60, 120]), ("torchvision", [0, 30, 45])]
 )
 def test_transformers_pipeline_gives_the_same(backend, rows, real, shared, tmp_path):
-    """The same photographs through Transformers' own pipeline, processor and all, and through vitkit.
+    """The same photographs through Transformers' own pipeline, processor and all, and through
+    vitkit.
 
-    Its Pillow backend makes the same pixels. That of torchvision, the default, is off by one level in 0.3 % of them,
-    which moves the probabilities of a photograph that the model is unsure of by up to 6e-3 (row 60).
+    Its Pillow backend makes the same pixels. That of torchvision, the default, is off by one level
+    in 0.3 % of them, which moves the probabilities of a photograph that the model is unsure of by
+    up to 6e-3 (row 60).
     """
     from transformers import AutoImageProcessor, pipeline
 

@@ -125,7 +125,8 @@ def test_named_models_have_timms_names_and_shapes(name):
 
 
 def test_the_published_names_of_bit(random_classifier, tmp_path):
-    """Its authors' own file, key by key: a, b and c, units of two digits, a head that is a 1 x 1 convolution."""
+    """Its authors' own file, key by key: a, b and c, units of two digits, a head that is a 1 x 1
+    convolution."""
     config = ResNetConfig(Backbone((1, 2), 0.5, "pre", **DIALECTS["bit"]), (32, 48), classes=7)
     classifier = random_classifier(config)
     convert(classifier, tmp_path / "bit.npz", "google")

@@ -1,4 +1,5 @@
-"""timm's and torchvision's own models, with random weights, are read by their names and shapes alone."""
+"""timm's and torchvision's own models, with random weights, are read by their names and shapes
+alone."""
 
 import json
 

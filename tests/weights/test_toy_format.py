@@ -1,4 +1,5 @@
-"""A new format is one value, and its line in the table: loading, converting, the proof and the card know the rest."""
+"""A new format is one value, and its line in the table: loading, converting, the proof and the card
+know the rest."""
 
 import copy
 

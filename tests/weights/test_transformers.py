@@ -1,4 +1,5 @@
-"""Transformers' own models are read, in the names of versions 4 and 5; and it reads what vitkit saves."""
+"""Transformers' own models are read, in the names of versions 4 and 5; and it reads what vitkit
+saves."""
 
 import json
 
