@@ -206,13 +206,12 @@ def test_workers_end_with_a_main_process_that_is_killed():
         import os, time
         from vitkit.data.engine.workers import in_order
 
-        class Slow:
-            def __getitem__(self, step):
-                if step:
-                    time.sleep(60)
-                return os.getpid()
+        def slow(item):
+            if item:
+                time.sleep(60)
+            return os.getpid()
 
-        print(next(items := in_order(Slow(), range(2), 1)), flush=True)
+        print(next(items := in_order(slow, range(2), 1)), flush=True)
         time.sleep(60)
     """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as job:

@@ -18,7 +18,7 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.data.engine import resident
-from vitkit.data.engine.resident import Pixels, stackable
+from vitkit.data.engine.resident import Pixels, can_augment_on_device
 
 TO = Preprocessing(size=(16, 20))
 WAYS = [
@@ -69,7 +69,13 @@ def test_decoded_images_make_the_same_batches(photos, how):
 def test_images_of_the_models_size_are_gathered_without_workers(photos):
     in_memory = decoded(photos, 1 << 20, 0)
     fits = bool((in_memory.store.sizes == (16, 20)).all())
-    assert [stackable(in_memory, how, TO) for how in WAYS] == [False, fits, fits, False, False]
+    assert [can_augment_on_device(in_memory, how, TO) for how in WAYS] == [
+        False,
+        fits,
+        fits,
+        False,
+        False,
+    ]
     with closing(train_batches(in_memory, WAYS[1], TO, 7, 3, 0, workers=2)) as batches:
         next(batches)
         assert len(multiprocessing.active_children()) == (0 if fits else 2)

@@ -159,11 +159,10 @@ def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
 
 def test_an_index_holds_millions_of_names(tmp_path, cache):
     path = shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar")
-    builder = tar_index.IndexBuilder([str(path)], Columns())
     names = Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
     index = tar_index.Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, Counter(x=1))
-    builder.save(0, index)
-    again = builder.cached(0)
+    tar_index.save_index(str(path), Columns(), index)
+    again = tar_index.cached_index(str(path), Columns())
     assert again.names.block == names.block
     assert np.array_equal(again.names.ends, names.ends)
     assert again.labels == ["b", "a"] * 5 and again.left_out == {"x": 1}

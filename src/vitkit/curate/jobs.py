@@ -1,10 +1,10 @@
 """Packing, shard by shard: which examples go into which, how each is written, and what became of
-it. Works in workers."""
+it. Shards are written by worker processes, each of them with a report beside it."""
 
 import io
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -78,7 +78,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
-    """Job -> None, the shard being written; an OSError if it cannot be."""
+    """All shards of a packing, and how one of them is written. Travels to worker processes."""
 
     parts: dict[str, Source]
     dest: Path
@@ -90,7 +90,7 @@ class Jobs:
 
     @classmethod
     def of(cls, parts: dict[str, Source], dest: Path, packing: Packing) -> "Jobs":
-        """As many as the parts have shards."""
+        """The shards of all parts, in order."""
         jobs = []
         for part, source in parts.items():
             count = -(-len(source) // packing.shard)
@@ -104,75 +104,80 @@ class Jobs:
         stop = min(start + self.packing.shard, len(self.parts[job.part]))
         return range(start, stop)
 
-    def shard(self, job: Job) -> Path:
+    def shard_path(self, job: Job) -> Path:
         return self.dest / f"{job.name}.{self.packing.format}"
 
-    def report_file(self, job: Job) -> Path:
-        """Where it is written what became of a shard: after the shard itself."""
+    def report_path(self, job: Job) -> Path:
         return self.dest / REPORTS / f"{job.name}.json"
 
-    def report(self, job: Job) -> Packed | None:
+    def read_report(self, job: Job) -> Packed | None:
         """What became of a shard; None if it is not there as it was written."""
         try:
-            report = Packed(**json.loads(self.report_file(job).read_text("utf-8")))
-            size = self.shard(job).stat().st_size
+            report = Packed(**json.loads(self.report_path(job).read_text("utf-8")))
+            size = self.shard_path(job).stat().st_size
         except FileNotFoundError:
             return None
         if size != report.bytes:
             return None
         return report
 
-    def __getitem__(self, job: Job) -> Exception | None:
-        # Which examples it holds, each counted once it was looked at.
-        source = self.parts[job.part]
-        rows = self.positions(job)
-        if self.packing.shuffle:
-            rows = permutation(len(source), 0, 0, source.chunks())[rows]
-        number = self.all.index(job)
-        rows = _counted(rows, self.images_done[number : number + 1])
+    def write_shard(self, job: Job) -> None:
+        """Write a shard, then the report on it: a shard without one is written again.
 
-        # Write the shard, and then what became of it.
-        left_out: list[str] = []
-        shrunk: list[int] = []
-        examples = _examples(source, rows, self.packing, left_out, shrunk)
+        Raises OSError if the disk is full.
+        """
+        # Which examples it holds.
+        source = self.parts[job.part]
+        indices = np.array(self.positions(job))
+        if self.packing.shuffle:
+            indices = permutation(len(source), 0, 0, source.chunks())[indices]
+
+        # Write them, one by one as they are prepared.
+        number = self.all.index(job)
+        tally = _Tally(self.images_done[number : number + 1])
+        examples = _examples(source, indices, self.packing, tally)
         try:
-            with whole(self.shard(job)) as new:
+            with whole(self.shard_path(job)) as new:
                 written = WRITERS[self.packing.format](new, examples, source)
                 size = new.stat().st_size
-            report = Packed(written, len(shrunk), size, left_out)
-            write_whole(self.report_file(job), json.dumps(report._asdict()).encode())
+            report = Packed(written, tally.shrunk, size, tally.left_out)
+            write_whole(self.report_path(job), json.dumps(report._asdict()).encode())
         except OSError as error:
             reason = error.strerror or str(error)
-            return OSError(
-                f"{self.shard(job)} could not be written: {reason}; "
+            raise OSError(
+                f"{self.shard_path(job)} could not be written: {reason}; "
                 f"afterwards the same command goes on"
-            )
-        return None
+            ) from error
 
 
-def _counted(rows: Iterable[int], count: Tensor) -> Iterator[int]:
-    """The same rows; each is counted when the next one is asked for."""
-    for row in rows:
-        yield row
-        count += 1
+@dataclass(eq=False)
+class _Tally:
+    """What became of a shard's images so far. It is final when the last example has been written."""
+
+    images_done: Tensor
+    """int64 (1,): images that have been looked at."""
+    shrunk: int = 0
+    """Images that were made smaller."""
+    left_out: list[str] = field(default_factory=list)
+    """What is wrong with each image that cannot be read."""
 
 
 def _examples(
-    source: Source, rows: Iterable[int], packing: Packing, left_out: list[str], shrunk: list[int]
+    source: Source, indices: np.ndarray, packing: Packing, tally: _Tally
 ) -> Iterator[Example]:
-    """Every image that can be read, as it is written; the others are added to `left_out`, smaller
-    ones to `shrunk`."""
-    for i in map(int, rows):
+    """Every image that can be read, as it is written; the tally is kept on the way."""
+    for i in indices.tolist():
+        tally.images_done += 1
         try:
             data, target = source[i]
             picture = open_image(data, source.name(i))
             pixels = picture.pixels()
         except BadImage as error:
-            left_out.append(str(error))
+            tally.left_out.append(str(error))
             continue
         kind = picture.kind
         if packing.side and max(pixels.shape[:2]) > packing.side:
-            shrunk.append(i)
+            tally.shrunk += 1
             data, kind = _encoded(_smaller(pixels, packing.side), kind, packing.quality)
         elif isinstance(data, np.ndarray):
             data, kind = _encoded(pixels, kind, packing.quality)

@@ -23,16 +23,15 @@ from vitkit.system.files import on_this_machine, write_whole
 from vitkit.system.progress import counted
 
 PLAN = "pack.json"  # in the directory: what was asked for
-LEFT_OUT = (
-    "left-out.txt"  # in the directory: what is wrong with the images that are not in the shards
-)
+LEFT_OUT = "left-out.txt"  # in the directory: images that are not in the shards, and why
 PATIENCE = 10.0  # seconds to wait for the workers of a run that was killed
 
 
 def pack(
     parts: dict[str, Source], dest: Path, packing: Packing, workers: int, title: str = ""
 ) -> Packed:
-    """Write all parts ("" for a data set without any) into a directory, or go on with it.
+    """Write all parts ("" for a data set without any) into a directory; one that was begun is
+    continued.
 
     title: of a progress bar; without one there is none.
     Returns the sum over all shards.
@@ -40,7 +39,7 @@ def pack(
     OSError when the disk is full.
     """
     # Refuse what cannot be done before anything is written.
-    _refuse_others(dest)
+    _refuse_foreign_directory(dest)
     labels = next(iter(parts.values())).labels
     _check_names(labels)
 
@@ -57,8 +56,8 @@ def pack(
         return _total(jobs)
 
 
-def _refuse_others(dest: Path) -> None:
-    """Raises ValueError for a directory that holds something else than shards of this kind."""
+def _refuse_foreign_directory(dest: Path) -> None:
+    """Raises ValueError for a directory that holds something other than packed shards."""
     if on_this_machine(dest).is_file():
         raise ValueError(f"{dest} is a file; choose a directory")
     if dest.is_dir() and not (dest / PLAN).exists():
@@ -79,15 +78,14 @@ def _check_names(labels: tuple[str, ...]) -> None:
 
 @contextmanager
 def _locked(dest: Path) -> Iterator[None]:
-    """Hold the directory.
+    """Lock the directory while this block runs.
 
-    Forked workers inherit the hold, so that those of a killed run are waited for.
-
-    Raises ValueError if another process has it.
+    Forked workers inherit the lock, so that those of a killed run are waited for. Raises ValueError
+    if another process has locked it.
     """
     with (dest / REPORTS / "lock").open("w") as file:
         until = time.monotonic() + PATIENCE
-        while _locked_elsewhere(file):
+        while not _try_lock(file):
             if time.monotonic() > until:
                 raise ValueError(
                     f"another process is packing into {dest}; wait for its end, or choose another "
@@ -97,17 +95,17 @@ def _locked(dest: Path) -> Iterator[None]:
         yield
 
 
-def _locked_elsewhere(file) -> bool:
-    """Lock a file for as long as it is open; True if another process has locked it."""
+def _try_lock(file) -> bool:
+    """Lock a file for as long as it is open. Returns False if another process has locked it."""
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    except (ImportError, OSError):  # a system, or a file system, without locks
         return False
-    return False
+    except (ImportError, OSError):
+        pass  # a system, or a file system, without locks: nobody can be kept out
+    return True
 
 
 def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None:
@@ -129,19 +127,19 @@ def _write_missing(jobs: Jobs, workers: int, title: str) -> None:
     """Write the shards that are not there yet."""
     for part in jobs.parts.values():
         part.prepare()
-    missing = [job for job in jobs.all if jobs.report(job) is None]
+    missing = [job for job in jobs.all if jobs.read_report(job) is None]
     progress = nullcontext()
     if title:
         count = sum(len(jobs.positions(job)) for job in missing)
         progress = counted(title, count, lambda: int(jobs.images_done.sum()))
     with progress:
-        for _ in in_order(jobs, missing, min(workers, len(missing))):
+        for _ in in_order(jobs.write_shard, missing, min(workers, len(missing))):
             pass
 
 
 def _total(jobs: Jobs) -> Packed:
     """The sum over all shards; what was left out is written down."""
-    reports = [jobs.report(job) for job in jobs.all]
+    reports = [jobs.read_report(job) for job in jobs.all]
     left_out = []
     for report in reports:
         left_out += report.left_out

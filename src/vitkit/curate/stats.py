@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 
 from vitkit.curate.duplicates import Appearance, Appearances, Pair, appearance, nearest
-from vitkit.data.engine.workers import in_order
+from vitkit.data.engine.workers import in_order, ranges, worth_starting
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.sources import Source
 from vitkit.data.targets import Lists
@@ -63,13 +63,10 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
         bad={},
     )
     source.prepare()
-    chunk_starts = range(0, count, CHUNK)
-    workers = min(
-        workers, len(chunk_starts) // 4
-    )  # a process takes longer to start than to do less
-    chunks = in_order(_Looking(source), chunk_starts, workers)
-    for good, bad in shown(chunks, len(chunk_starts)):
-        for image in good:
+    chunks = ranges(count, CHUNK)
+    reports = in_order(partial(_look, source), chunks, worth_starting(workers, len(chunks)))
+    for images, bad in shown(reports, len(chunks)):
+        for image in images:
             result.sizes[image.index] = image.size
             result.bytes[image.index] = image.bytes
             result.digests[image.index] = image.digest
@@ -91,38 +88,34 @@ class _Image(NamedTuple):
     format: str
 
 
-@dataclass(frozen=True, eq=False)
-class _Looking:
-    """First index of a chunk -> what is in it, and what cannot be read. Works in a worker."""
+def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]:
+    """What these images hold; and for those that cannot be read, by index, what is wrong.
 
-    source: Source
-
-    def __getitem__(self, start: int) -> tuple[list[_Image], dict[int, str]] | Exception:
-        good = []
-        bad = {}
-        for index in range(start, min(start + CHUNK, len(self.source))):
-            try:
-                data = self.source[index][0]
-                picture = open_image(data, self.source.name(index))
-                pixels = picture.pixels()
-            except BadImage as error:
-                bad[index] = str(error)
-                continue
-            except OSError as error:  # of the network or the disk: it does not concern the image
-                return error
-            if isinstance(data, np.ndarray):
-                data = data.tobytes()
-            digest = np.frombuffer(blake2b(data, digest_size=8).digest(), np.uint64)[0]
-            image = _Image(
-                index=index,
-                size=picture.size,
-                bytes=len(data),
-                digest=digest,
-                appearance=appearance(pixels),
-                format=picture.kind,
-            )
-            good.append(image)
-        return good, bad
+    Raises OSError if the network or the disk fails, which is not the image's fault.
+    """
+    images = []
+    bad = {}
+    for index in indices:
+        try:
+            data = source[index][0]
+            picture = open_image(data, source.name(index))
+            pixels = picture.pixels()
+        except BadImage as error:
+            bad[index] = str(error)
+            continue
+        if isinstance(data, np.ndarray):
+            data = data.tobytes()
+        digest = np.frombuffer(blake2b(data, digest_size=8).digest(), np.uint64)[0]
+        image = _Image(
+            index=index,
+            size=picture.size,
+            bytes=len(data),
+            digest=digest,
+            appearance=appearance(pixels),
+            format=picture.kind,
+        )
+        images.append(image)
+    return images, bad
 
 
 def identical_files(part: Survey) -> Iterator[np.ndarray]:

@@ -1,8 +1,8 @@
 """Look at every image once, before hours are spent on a data set that is damaged."""
 
-from dataclasses import dataclass
+from functools import partial
 
-from vitkit.data.engine.workers import in_order
+from vitkit.data.engine.workers import in_order, ranges, worth_starting
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.sources import Source
 from vitkit.system.progress import bar, silent
@@ -17,31 +17,24 @@ def check_images(source: Source, workers: int, progress: bool = True) -> list[tu
     OSError if the network or the disk fails.
     """
     source.prepare()
-    chunk_starts = range(0, len(source), CHUNK)
-    workers = min(
-        workers, len(chunk_starts) // 4
-    )  # a process takes longer to start than to do less
-    chunks = in_order(_Check(source), chunk_starts, workers)
+    chunks = ranges(len(source), CHUNK)
+    results = in_order(partial(_check, source), chunks, worth_starting(workers, len(chunks)))
     shown = bar("checking images") if progress else silent
     broken = []
-    for broken_in_chunk in shown(chunks, len(chunk_starts)):
+    for broken_in_chunk in shown(results, len(chunks)):
         broken += broken_in_chunk
     return broken
 
 
-@dataclass(frozen=True, eq=False)
-class _Check:
-    """First index of a chunk -> what is broken in it. Works in a worker."""
+def _check(source: Source, indices: range) -> list[tuple[int, str]]:
+    """The index of each of these images that cannot be used, and why.
 
-    source: Source
-
-    def __getitem__(self, start: int) -> list[tuple[int, str]] | Exception:
-        broken = []
-        for index in range(start, min(start + CHUNK, len(self.source))):
-            try:
-                open_image(self.source[index][0], self.source.name(index)).pixels()
-            except BadImage as error:
-                broken.append((index, str(error)))
-            except OSError as error:  # of the network or the disk: it does not concern the image
-                return error
-        return broken
+    Raises OSError if the network or the disk fails, which is not the image's fault.
+    """
+    broken = []
+    for index in indices:
+        try:
+            open_image(source[index][0], source.name(index)).pixels()
+        except BadImage as error:
+            broken.append((index, str(error)))
+    return broken

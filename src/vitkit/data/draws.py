@@ -51,7 +51,7 @@ def augment(
 
     `augmentation` must fit the preprocessing.
     """
-    size = (0, 0)
+    size = None
     if augmentation.crop == "inception":  # no other crop needs it, and it may take a decode
         size = picture.size
     drawn = draw(size, augmentation, preprocessing, random)
@@ -59,14 +59,14 @@ def augment(
 
 
 def draw(
-    size: tuple[int, int],
+    size: tuple[int, int] | None,
     augmentation: Augmentation,
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Draw:
-    """What happens to an image of so many pixels (height, width), which only an Inception crop
-    looks at.
+    """What happens to an image.
 
+    size: its height and width in pixels; None will do if the crop is not an Inception crop.
     Every random choice comes from `random`, in this order: crop, flip, and a seed for each of
     colour jitter, RandAugment and erasing, as far as they are on.
     """
@@ -97,13 +97,14 @@ def draw(
 
 
 def _draw_box(
-    size: tuple[int, int],
+    size: tuple[int, int] | None,
     augmentation: Augmentation,
     crop_size: tuple[int, int],
     random: np.random.Generator,
 ) -> Box | None:
-    """What the crop keeps, as in Draw.box. size: (height, width) of the image."""
+    """What the crop keeps, as in Draw.box."""
     if augmentation.crop == "inception":
+        assert size is not None, "an Inception crop depends on the image's size"
         return inception_box(*size, augmentation.area, random)
     if augmentation.crop == "resize_crop":
         return random_box(augmentation.resize, augmentation.resize, crop_size, random)

@@ -12,6 +12,7 @@ Legend: B batch, N examples, K classes, h w pixels.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +21,13 @@ from torch import Tensor
 
 from vitkit.data.augmentation import Augmentation, check_fits
 from vitkit.data.draws import augment, preload
-from vitkit.data.engine.resident import Drawing, Stack, gathered, stackable
+from vitkit.data.engine.resident import (
+    DeviceImages,
+    can_augment_on_device,
+    device_batches,
+)
 from vitkit.data.engine.workers import in_order
-from vitkit.data.images import BadImage, Picture, open_image
+from vitkit.data.images import Picture, open_image
 from vitkit.data.order import AUGMENT, Stream, TrainingRows
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import Source
@@ -84,22 +89,27 @@ def train_batches(
     if seed < 0 or after < 0:
         raise ValueError(f"seed is {seed} and after is {after}; both are 0 or more")
     _check_workers(workers)
-    part = _part(batch, share)
+    rank_rows = _rank_rows(batch, share)
     device = device or torch.device("cpu")
     on_gpu = device.type == "cuda"
-    rows = TrainingRows(source, batch, seed, part, after)
+    steps = TrainingRows(source, batch, seed, rank_rows, after)
 
     # Small images that are decoded already: whole batches are made on the device.
-    if stackable(source, augmentation, preprocessing):
-        stack = Stack.of(source, augmentation, preprocessing, device)
-        drawing = Drawing(augmentation, preprocessing, Stream(seed, AUGMENT))
+    if can_augment_on_device(source, augmentation, preprocessing):
+        images = DeviceImages.of(source, augmentation, preprocessing, device)
+        stream = Stream(seed, AUGMENT)
         drawing_workers = workers if on_gpu else 0  # drawn ahead while a GPU computes
-        return _stacked(gathered(stack, drawing, rows, drawing_workers), source)
+        batches = device_batches(
+            images, augmentation, preprocessing, stream, steps, drawing_workers
+        )
+        return _with_targets(batches, source)
 
     # All others: image by image, in worker processes.
     preload(augmentation)
-    build = _Training(source, augmentation, preprocessing, seed, part)
-    return _prepared(build, rows, workers, pin=on_gpu)
+    source.prepare()
+    task = partial(_training_batch, source, augmentation, preprocessing, seed)
+    size = len(rank_rows) * _example_bytes(source, preprocessing)
+    return in_order(task, steps, workers, pin=on_gpu, size=size)
 
 
 def eval_batches(
@@ -119,7 +129,7 @@ def eval_batches(
     Raises ValueError for a batch that cannot be, and while it runs BadImage with the image's name.
     """
     _check_workers(workers)
-    return EvalBatches(source, preprocessing, batch, workers, _part(batch, share), pin)
+    return EvalBatches(source, preprocessing, batch, workers, _rank_rows(batch, share), pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,86 +140,71 @@ class EvalBatches:
     preprocessing: Preprocessing
     batch: int
     workers: int
-    part: range
+    rank_rows: range
+    """Which rows of a batch this rank builds."""
     pin: bool = False
 
     def __len__(self) -> int:
         return -(-len(self.source) // self.batch)
 
     def __iter__(self) -> Iterator[Batch]:
-        build = _Evaluation(self.source, self.preprocessing, self.batch, self.part)
+        self.source.prepare()
+        indices = range(self.rank_rows.start, len(self) * self.batch, self.batch)
+        task = partial(_evaluation_batch, self.source, self.preprocessing, len(self.rank_rows))
         workers = min(self.workers, len(self))
-        return _prepared(build, range(len(self)), workers, self.pin)
+        size = len(self.rank_rows) * _example_bytes(self.source, self.preprocessing)
+        return in_order(task, indices, workers, self.pin, size)
 
 
-@dataclass(frozen=True, eq=False)
-class _Training:
-    """(epoch, example) of every row -> Batch, or what is wrong with an image. Works in a worker."""
-
-    source: Source
-    augmentation: Augmentation
-    preprocessing: Preprocessing
-    seed: int
-    part: range
-
-    def __getitem__(self, rows: np.ndarray) -> "Batch | Exception":
-        images = torch.empty(len(rows), 3, *self.preprocessing.size, dtype=torch.uint8)
-        stream = Stream(self.seed, AUGMENT)
-        for row, (epoch, index) in enumerate(rows.tolist()):
-            random = stream.at(epoch, index)
-            try:
-                picture = _open(self.source, index)
-                images[row] = augment(picture, self.augmentation, self.preprocessing, random)
-            except (BadImage, OSError) as error:
-                return error
-        return _batch(self.source, images, rows[:, 1])
+def _training_batch(
+    source: Source,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    seed: int,
+    rows: np.ndarray,
+) -> Batch:
+    """The batch of a step. rows: (epoch, example) of each row, int64 (B, 2). Raises BadImage."""
+    images = torch.empty(len(rows), 3, *preprocessing.size, dtype=torch.uint8)
+    stream = Stream(seed, AUGMENT)
+    for row, (epoch, index) in enumerate(rows.tolist()):
+        random = stream.at(epoch, index)
+        images[row] = augment(_open(source, index), augmentation, preprocessing, random)
+    return _batch(source, images, rows[:, 1])
 
 
-@dataclass(frozen=True, eq=False)
-class _Evaluation:
-    """Number of a batch, counted from 0 -> Batch, or what is wrong with an image.
+def _evaluation_batch(
+    source: Source, preprocessing: Preprocessing, count: int, first: int
+) -> Batch:
+    """The batch of `count` examples from `first` on; rows behind the last example are padding.
 
-    Works in a worker.
+    Raises BadImage.
     """
+    indices = np.arange(first, first + count)
+    is_padding = indices >= len(source)
+    images = torch.zeros(count, 3, *preprocessing.size, dtype=torch.uint8)
+    for row, index in enumerate(indices[~is_padding].tolist()):
+        images[row] = preprocessing(_open(source, index))
 
-    source: Source
-    preprocessing: Preprocessing
-    batch: int
-    part: range
-
-    def __getitem__(self, number: int) -> "Batch | Exception":
-        count = len(self.source)
-        indices = number * self.batch + np.arange(self.part.start, self.part.stop)
-        is_padding = indices >= count
-        images = torch.zeros(len(indices), 3, *self.preprocessing.size, dtype=torch.uint8)
-        for row, index in enumerate(indices[~is_padding].tolist()):
-            try:
-                images[row] = self.preprocessing(_open(self.source, index))
-            except (BadImage, OSError) as error:
-                return error
-        # A padding row has a black image, the target 0, and the index of the last example.
-        batch = _batch(self.source, images, indices.clip(max=count - 1))
-        padding = torch.from_numpy(is_padding)
-        batch.targets[padding] = 0
-        batch.real[padding] = False
-        return batch
+    # A padding row has a black image, the target 0, and the index of the last example.
+    batch = _batch(source, images, indices.clip(max=len(source) - 1))
+    padding = torch.from_numpy(is_padding)
+    batch.targets[padding] = 0
+    batch.real[padding] = False
+    return batch
 
 
-def _prepared(
-    build: _Training | _Evaluation, steps: object, workers: int, pin: bool
-) -> Iterator[Batch]:
-    """The batch of every step, prepared by worker processes."""
-    build.source.prepare()
-    example_bytes = 3 * math.prod(build.preprocessing.size)
-    if build.source.target == "classes":
-        example_bytes += 4 * len(build.source.labels)  # a float32 row of ones and zeros
-    return in_order(build, steps, workers, pin, size=len(build.part) * example_bytes)
+def _example_bytes(source: Source, preprocessing: Preprocessing) -> int:
+    """How much memory an example takes in a batch."""
+    size = 3 * math.prod(preprocessing.size)
+    if source.target == "classes":
+        size += 4 * len(source.labels)  # a float32 row of ones and zeros
+    return size
 
 
-def _stacked(steps: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
-    """The batch of every step, from its images and the indices of its examples."""
-    for images, indices in steps:
-        yield _batch(source, images, indices.numpy())
+def _with_targets(batches: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
+    """Batches of these (images, examples), with their targets."""
+    for images, examples in batches:
+        yield _batch(source, images, examples.numpy())
 
 
 def _open(source: Source, index: int) -> Picture:
@@ -225,7 +220,7 @@ def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
     return Batch(images, targets, real, torch.from_numpy(indices))
 
 
-def _part(batch: int, share: tuple[int, int]) -> range:
+def _rank_rows(batch: int, share: tuple[int, int]) -> range:
     """Which rows of every batch a rank builds.
 
     Raises ValueError if they cannot be shared out equally.

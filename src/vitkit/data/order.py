@@ -54,13 +54,13 @@ def permutation(
     if each is read alone.
     """
     random = Stream(seed, SHUFFLE).at(epoch, 0)
-    plain = random.permutation(count)
+    shuffled = random.permutation(count)
     if chunks is None:
-        return plain
+        return shuffled
     chunk_of, chunks_in_window = chunks
     place_of_chunk = random.permutation(int(chunk_of.max()) + 1)
     window_of = place_of_chunk[chunk_of] // chunks_in_window
-    return plain[np.argsort(window_of[plain], kind="stable")]
+    return shuffled[np.argsort(window_of[shuffled], kind="stable")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +73,8 @@ class TrainingRows:
     source: Source
     batch: int
     seed: int
-    part: range
-    """The rows of a batch that are wanted: those of this rank."""
+    rank_rows: range
+    """The rows of a batch that this rank builds."""
     after: int
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -83,7 +83,7 @@ class TrainingRows:
         orders: dict[int, np.ndarray] = {}
         for step in itertools.count(self.after):
             # Where in the endless row of epochs the batch lies.
-            positions = step * self.batch + np.arange(self.part.start, self.part.stop)
+            positions = step * self.batch + np.arange(self.rank_rows.start, self.rank_rows.stop)
             epochs, positions = np.divmod(positions, count)
 
             # Which examples these are.

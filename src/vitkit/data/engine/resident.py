@@ -7,8 +7,9 @@ drawn from the same numbers by the same function. So a run may be continued with
 Legend: B batch, N examples, h w pixels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from vitkit.data.augmentation import Augmentation
 from vitkit.data.draws import draw
-from vitkit.data.engine.workers import forked, in_order
-from vitkit.data.images import BadImage, open_image
+from vitkit.data.engine.workers import forked, in_order, ranges, worth_starting
+from vitkit.data.images import open_image
+from vitkit.data.order import Stream
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import Source
 from vitkit.data.stores import Arrays, Store
@@ -76,13 +78,10 @@ def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> 
     block = np.empty(limit, np.uint8)  # pages that are never written to take no memory
     sizes = np.zeros((len(source), 2), np.int32)
     end = 0
-    chunk_starts = range(0, len(source), CHUNK)
-    workers = min(
-        workers, len(chunk_starts) // 4
-    )  # a process takes longer to start than to do less
-    chunks = in_order(_Decoding(source), chunk_starts, workers)
-    for first, images in zip(chunk_starts, shown(chunks, len(chunk_starts)), strict=True):
-        for i, image in enumerate(images, first):
+    chunks = ranges(len(source), CHUNK)
+    results = in_order(partial(_decode, source), chunks, worth_starting(workers, len(chunks)))
+    for indices, images in zip(chunks, shown(results, len(chunks)), strict=True):
+        for i, image in zip(indices, images, strict=True):
             if end + image.size > limit:
                 return source
             block[end : end + image.size] = image.ravel()
@@ -116,26 +115,16 @@ def _worth_decoding(source: Source, limit: int) -> bool:
     return 3 * pixels / len(sample) * len(source) <= limit
 
 
-@dataclass(frozen=True, eq=False)
-class _Decoding:
-    """First index of a chunk -> its images, or what is wrong. Works in a worker."""
-
-    source: Source
-
-    def __getitem__(self, start: int) -> list[np.ndarray] | Exception:
-        images = []
-        try:
-            for i in range(start, min(start + CHUNK, len(self.source))):
-                picture = open_image(self.source[i][0], self.source.name(i))
-                images.append(picture.pixels())
-        except (BadImage, OSError) as error:
-            return error
-        return images
+def _decode(source: Source, indices: range) -> list[np.ndarray]:
+    """The pixels of these images. Raises BadImage, and OSError."""
+    return [open_image(source[i][0], source.name(i)).pixels() for i in indices]
 
 
-def stackable(source: Source, augmentation: Augmentation, preprocessing: Preprocessing) -> bool:
-    """Whether whole batches can be made where the model is: pictures decoded and of its size, then
-    shifted and mirrored."""
+def can_augment_on_device(
+    source: Source, augmentation: Augmentation, preprocessing: Preprocessing
+) -> bool:
+    """Whether whole batches can be made on the model's device: the pictures are decoded and have
+    the model's size, and are at most shifted and mirrored."""
     if augmentation.crop not in ("none", "pad_crop") or augmentation.changes_colours:
         return False
     if preprocessing.resize:
@@ -147,8 +136,8 @@ def stackable(source: Source, augmentation: Augmentation, preprocessing: Preproc
 
 
 @dataclass(frozen=True, eq=False)
-class Stack:
-    """All images as one tensor on a device, padded; a batch is gathered from it in one go."""
+class DeviceImages:
+    """All images as one tensor on a device, padded; a batch is cut out of it in one go."""
 
     images: Tensor
     """uint8 (N, 3, h + 2 pad, w + 2 pad)"""
@@ -162,10 +151,11 @@ class Stack:
         augmentation: Augmentation,
         preprocessing: Preprocessing,
         device: torch.device,
-    ) -> "Stack":
-        """The images of a source that is `stackable`."""
+    ) -> "DeviceImages":
+        """The images of a source that passes `can_augment_on_device`."""
         height, width = preprocessing.size
         if isinstance(source.store, Pixels):
+            # All have the same size, so that their block is an array.
             arrays = source.store.block.reshape(-1, height, width, 3)
         else:
             arrays = source.store.array
@@ -175,50 +165,55 @@ class Stack:
         pad = augmentation.pad if augmentation.crop == "pad_crop" else 0
         return cls(F.pad(images, [pad] * 4).contiguous(), preprocessing.size)
 
-    def gather(self, drawn: Tensor) -> Tensor:
-        """Rows of (example, top, left, flip), int64 (B, 4) -> uint8 (B, 3, h, w)."""
+    def batch(self, crops: Tensor) -> Tensor:
+        """Crops as `draw_crops` returns them, int64 (B, 4) -> images uint8 (B, 3, h, w)."""
         device = self.images.device
         height, width = self.size
+        example, top, left, flip = crops.to(device, non_blocking=True).T[..., None]  # (B, 1) each
         y = torch.arange(height, device=device)
         x = torch.arange(width, device=device)
-        channels = torch.arange(3, device=device)
-        example, top, left, flip = drawn.to(device, non_blocking=True).T[..., None]  # (B, 1) each
         rows = top + y  # (B, h)
         columns = left + torch.where(flip.bool(), width - 1 - x, x)  # (B, w)
-        return self.images[  # one index for each of (B, 3, h, w)
-            example[..., None, None],
-            channels[:, None, None],
-            rows[:, None, :, None],
-            columns[:, None, None, :],
-        ]
+
+        # One index for each axis of the result, (B, 3, h, w).
+        example = example[:, :, None, None]  # (B, 1, 1, 1)
+        channel = torch.arange(3, device=device)[:, None, None]  # (3, 1, 1)
+        row = rows[:, None, :, None]  # (B, 1, h, 1)
+        column = columns[:, None, None, :]  # (B, 1, 1, w)
+        return self.images[example, channel, row, column]
 
 
-@dataclass(frozen=True, eq=False)
-class Drawing:
-    """(epoch, example) of every row -> what is drawn for it: int64 (B, 4), as Stack.gather takes
-    it."""
+def draw_crops(
+    augmentation: Augmentation, preprocessing: Preprocessing, stream: Stream, rows: np.ndarray
+) -> Tensor:
+    """What is drawn for a batch: (example, top, left, flip) of each row, int64 (B, 4).
 
-    augmentation: Augmentation
-    preprocessing: Preprocessing
-    stream: object
-    """Its .at(epoch, example) are the random numbers of an example."""
-
-    def __getitem__(self, rows: np.ndarray) -> Tensor:
-        draws = np.zeros((len(rows), 4), np.int64)
-        for row, (epoch, index) in enumerate(rows.tolist()):
-            random = self.stream.at(epoch, index)
-            drawn = draw(self.preprocessing.size, self.augmentation, self.preprocessing, random)
-            draws[row, 0] = index
-            if drawn.box:
-                draws[row, 1:3] = drawn.box[:2]  # top, left
-            draws[row, 3] = drawn.flip
-        return torch.from_numpy(draws)
+    rows: (epoch, example) of each, int64 (B, 2).
+    """
+    crops = np.zeros((len(rows), 4), np.int64)
+    for row, (epoch, example) in enumerate(rows.tolist()):
+        random = stream.at(epoch, example)
+        drawn = draw(None, augmentation, preprocessing, random)
+        crops[row, 0] = example
+        if drawn.box:
+            crops[row, 1:3] = drawn.box[:2]  # top, left
+        crops[row, 3] = drawn.flip
+    return torch.from_numpy(crops)
 
 
-def gathered(
-    stack: Stack, drawing: Drawing, steps: object, workers: int
+def device_batches(
+    images: DeviceImages,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    stream: Stream,
+    batches: Iterable[np.ndarray],
+    workers: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images, indices int64 (B,)) of every step, the images on the stack's device; one worker
-    draws ahead, if allowed."""
-    for draws in in_order(drawing, steps, min(workers, 1)):
-        yield stack.gather(draws), draws[:, 0]
+    """(images uint8 (B, 3, h, w) on the device, examples int64 (B,)) of every batch.
+
+    batches: the (epoch, example) of each row: int64 (B, 2).
+    workers: one draws ahead; with 0, nobody does.
+    """
+    task = partial(draw_crops, augmentation, preprocessing, stream)
+    for crops in in_order(task, batches, min(workers, 1)):
+        yield images.batch(crops), crops[:, 0]

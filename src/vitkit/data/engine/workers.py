@@ -1,4 +1,9 @@
-"""Processes that prepare batches ahead of the one that needs them."""
+"""Processes that prepare batches, or do other tasks, ahead of the one that needs their results.
+
+A task is a function of one item, such as (epoch, example) of every row of a batch. Worker processes
+get a copy of it, so it is a function of a module, a `partial` of one, or a method of a value that
+travels.
+"""
 
 import gc
 import os
@@ -8,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,38 +25,49 @@ from torch.utils.data import DataLoader
 
 from vitkit.system.errors import WorkerDied
 
-AHEAD = 2  # batches that each worker prepares before they are asked for
+AHEAD = 2  # results that each worker prepares before they are asked for
 ORPHANED = 0.5  # seconds, at most, that a worker outlives the main process
 # Workers are forked where that is safe: at once, and they share what the source holds in memory.
 START = "fork" if sys.platform.startswith("linux") else "spawn"
 
 
-def in_order(build, steps, workers: int, pin: bool = False, size: int = 0) -> Iterator:
-    """build[step] for every step, in order, prepared by worker processes.
+def in_order(
+    task: Callable[[Any], Any], items: Iterable, workers: int, pin: bool = False, size: int = 0
+) -> Iterator:
+    """task(item) for every item, in order, prepared by worker processes.
 
     Closing the iterator, or forgetting it, ends the workers.
 
-    build: what has [step], and travels to workers; an exception that it returns is raised here.
-    workers: 0 is none besides this one.
+    workers: 0 is none besides this process.
     pin: put tensors into page-locked memory.
-    size: bytes of the tensors of an item, if there are many.
-    Raises WorkerDied when a worker is killed.
+    size: bytes of the tensors of a result, if there are many.
+    Raises WorkerDied when a worker is killed, and what the task raises.
     """
     if not workers:
-        items = _in_this_process(build, steps, pin)
+        results = _in_this_process(task, items, pin)
     elif fits_shared_memory(workers, size):
-        items = _in_workers(build, steps, workers, pin)
+        results = _in_workers(task, items, workers, pin)
     else:
-        items = _through_pipes(build, steps, workers, pin)
-    with closing(items):  # a traceback would hold on to it, and to its workers
-        for item in items:
-            if isinstance(item, Exception):
-                raise item
-            yield item
+        results = _through_pipes(task, items, workers, pin)
+    with closing(results):  # a traceback would hold on to it, and to its workers
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+            yield result
+
+
+def ranges(count: int, size: int) -> list[range]:
+    """The numbers from 0 to count - 1 in ranges of `size`: items of a task over many examples."""
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def worth_starting(workers: int, items: int) -> int:
+    """How many of `workers` processes pay for so many items: starting one takes as long as some."""
+    return min(workers, items // 4)
 
 
 def fits_shared_memory(workers: int, size: int) -> bool:
-    """Whether items of `size` bytes can travel through /dev/shm, which has often 64 MB in a
+    """Whether results of `size` bytes can travel through /dev/shm, which has often 64 MB in a
     container.
 
     Beyond that a process dies of a bus error.
@@ -65,72 +81,69 @@ def forked() -> bool:
     return START == "fork"
 
 
-def _in_this_process(build, steps, pin: bool) -> Iterator:
-    for step in steps:
+def _in_this_process(task: Callable, items: Iterable, pin: bool) -> Iterator:
+    for item in items:
         threads = torch.get_num_threads()
         # images are so small that waiting for another thread takes longer than the work
         torch.set_num_threads(1)
         try:
-            item = build[step]
+            result = task(item)
         finally:
             torch.set_num_threads(threads)
-        yield _pinned(item, pin)
+        yield _pinned(result, pin)
 
 
-def _pinned(item, pin: bool):
+def _pinned(result, pin: bool):
     """A named tuple of tensors in page-locked memory, if `pin`; anything else as it is."""
-    if not pin or not isinstance(item, tuple):
-        return item
-    return type(item)(*(tensor.pin_memory() for tensor in item))
+    if not pin or not isinstance(result, tuple):
+        return result
+    return type(result)(*(tensor.pin_memory() for tensor in result))
 
 
-def _through_pipes(build, steps, workers: int, pin: bool) -> Iterator:
+def _through_pipes(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
     """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat
     longer."""
-    with closing(_in_workers(_AsArrays(build), steps, workers, pin=False)) as items:
-        for item in items:
-            if isinstance(item, tuple):
-                item = type(item)(*map(torch.from_numpy, item))
-            yield _pinned(item, pin)
+    arrays_task = partial(_as_arrays, task)
+    with closing(_in_workers(arrays_task, items, workers, pin=False)) as results:
+        for result in results:
+            if isinstance(result, tuple):
+                result = type(result)(*map(torch.from_numpy, result))
+            yield _pinned(result, pin)
 
 
-@dataclass(frozen=True, eq=False)
-class _AsArrays:
-    """The items of `build`, tensors in a tuple as arrays, which travel without shared memory."""
-
-    build: Any
-
-    def __getitem__(self, step: Any) -> Any:
-        item = self.build[step]
-        if isinstance(item, tuple):
-            return type(item)(*(tensor.numpy() for tensor in item))
-        return item
+def _as_arrays(task: Callable, item: Any) -> Any:
+    """task(item), tensors in a tuple as arrays, which travel without shared memory."""
+    result = task(item)
+    if isinstance(result, tuple):
+        return type(result)(*(tensor.numpy() for tensor in result))
+    return result
 
 
-def _in_workers(build, steps, workers: int, pin: bool) -> Iterator:
-    items = _started(build, steps, workers, pin)
+def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
+    """task(item) for every item, or the exception that a user can cause."""
+    results = _started(task, items, workers, pin)
     try:
-        yield from items
-        return
+        yield from results
+        return  # below this `try`, a worker is dead
     except (RuntimeError, EOFError, OSError) as error:
-        # A worker died, which the loader, a pipe or a socket noticed; or it raised an exception.
+        # The loader, a pipe or a socket noticed that a worker is dead; or our code failed in one,
+        # which the loader raises again, its message beginning with "Caught".
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raised_in_worker = reason.startswith("Caught")
-        if raised_in_worker:
+        if reason.startswith("Caught"):
             raise
     except KeyboardInterrupt:
-        # in the middle of a shard, say: the loader would wait five seconds for each
-        for worker in items._workers:
+        # A worker may be in the middle of a shard: the loader would wait five seconds for each.
+        for worker in results._workers:
             worker.terminate()
         raise
 
-    # A worker is dead. PyTorch's signal handler raises RuntimeError for it too, maybe a moment
-    # later, wherever the main process is then: let it come here.
+    # PyTorch's signal handler raises RuntimeError for a dead worker too, maybe a moment later,
+    # wherever the main process is then: let it come here.
     with suppress(RuntimeError):
         time.sleep(0.1)
-    # Let go of the loader, so that it ends its workers. The handler above would hold on to it, and
-    # so do cycles.
-    del items
+    # Let go of the loader, so that it ends its workers. The exception above held on to it, and so
+    # do cycles.
+    del results
     gc.collect()
     raise WorkerDied(
         f"a process that prepares images was killed, most likely for want of memory: use fewer "
@@ -138,7 +151,25 @@ def _in_workers(build, steps, workers: int, pin: bool) -> Iterator:
     )
 
 
-def _started(build, steps, workers: int, pin: bool) -> Iterator:
+@dataclass(frozen=True, eq=False)
+class _TaskAsDataset:
+    """What a DataLoader takes: dataset[item] is task(item).
+
+    Exceptions that a user can cause (BadImage, which is a ValueError, and OSError) are returned,
+    and raised again by `in_order`. The DataLoader would put "Caught BadImage in DataLoader worker
+    process 0" and a traceback before their sentence. All others are our mistakes: they keep both.
+    """
+
+    task: Callable[[Any], Any]
+
+    def __getitem__(self, item: Any) -> Any:
+        try:
+            return self.task(item)
+        except (ValueError, OSError) as error:
+            return error
+
+
+def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
     """The iterator of a DataLoader, its workers running."""
     with warnings.catch_warnings():
         # More workers than cores may be right if reading waits for a network.
@@ -147,9 +178,9 @@ def _started(build, steps, workers: int, pin: bool) -> Iterator:
         # computes on one thread of its own, would take.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         loader = DataLoader(
-            build,
+            _TaskAsDataset(task),
             batch_size=None,
-            sampler=steps,
+            sampler=items,
             num_workers=workers,
             collate_fn=_unchanged,
             worker_init_fn=partial(_ignore_signals, os.getpid()),
@@ -160,9 +191,9 @@ def _started(build, steps, workers: int, pin: bool) -> Iterator:
         return iter(loader)
 
 
-def _unchanged(item):
+def _unchanged(result):
     """Instead of PyTorch's default, which makes tensors of arrays."""
-    return item
+    return result
 
 
 def _ignore_signals(parent: int, number: int) -> None:

@@ -11,7 +11,7 @@ Names of numbered classes are the lines of a file "classes.txt" beside the shard
 import json
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from vitkit.data import chunks
 from vitkit.data.engine.workers import in_order
-from vitkit.data.formats.tar_index import NO_LABEL, IndexBuilder
+from vitkit.data.formats.tar_index import NO_LABEL, cached_index, index_shard
 from vitkit.data.images import BadImage
 from vitkit.data.labels import as_labels
 from vitkit.data.stores import Names
@@ -143,16 +143,16 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     """
     # Index the shards that were not indexed before; the index is written to the cache.
     shards = list(files)
-    builder = IndexBuilder(shards, columns)
-    missing = [i for i in range(len(shards)) if builder.cached(i) is None]
+    missing = [shard for shard in shards if cached_index(shard, columns) is None]
     workers = 0
     if len(missing) > 1:
         workers = min(cpus(), len(missing))
-    for _ in bar("indexing shards")(in_order(builder, missing, workers), len(missing)):
+    indexed = in_order(partial(index_shard, columns), missing, workers)
+    for _ in bar("indexing shards")(indexed, len(missing)):
         pass
+    indices = [cached_index(shard, columns) for shard in shards]
 
-    # All of it as one store.
-    indices = [builder.cached(i) for i in range(len(shards))]
+    # Where their images lie.
     counts = [len(index.names) for index in indices]
     if not sum(counts):
         raise ValueError(

@@ -8,7 +8,6 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
@@ -43,60 +42,53 @@ class Index(NamedTuple):
     """What was left out: kind -> how many."""
 
 
-@dataclass(frozen=True, eq=False)
-class IndexBuilder:
-    """Number of a shard -> None, its index being written to the cache, or a ValueError or OSError.
+def index_shard(columns: Columns, file: str) -> None:
+    """Read a shard from its beginning to its end, and write its index to the cache.
 
-    Works in a worker.
+    Raises ValueError for a shard that is damaged, OSError if it cannot be read.
     """
+    save_index(file, columns, read_index(file, columns))
 
-    files: list[str]
-    columns: Columns
 
-    def __getitem__(self, i: int) -> Exception | None:
-        try:
-            self.save(i, read_index(self.files[i], self.columns))
-        except (ValueError, OSError) as error:
-            return error
+def cached_index(file: str, columns: Columns) -> Index | None:
+    """The index of a shard from the cache; None if it is not there, or the shard has changed."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(_index_path(file, columns), "numpy") as index:
+            names = index.keys()
+            arrays = {name: index.get_tensor(name) for name in names}
+            left_out = Counter(json.loads(index.metadata()["left_out"]))
+    except (FileNotFoundError, SafetensorError, KeyError, ValueError):
         return None
+    image_names = Names(arrays["names"].tobytes(), arrays["names.ends"])
+    unique = Names(arrays["labels"].tobytes(), arrays["labels.ends"])
+    texts = [unique[i] for i in range(len(unique))]
+    labels = [texts[code] for code in arrays["codes"].tolist()]
+    return Index(arrays["offsets"], arrays["sizes"], image_names, labels, left_out)
 
-    def cached(self, i: int) -> Index | None:
-        """The index as it was kept, unless the shard has changed since."""
-        from safetensors import SafetensorError, safe_open
 
-        try:
-            with safe_open(self._path(i), "numpy") as file:
-                stored = file.keys()
-                arrays = {name: file.get_tensor(name) for name in stored}
-                left_out = Counter(json.loads(file.metadata()["left_out"]))
-        except (FileNotFoundError, SafetensorError, KeyError, ValueError):
-            return None
-        names = Names(arrays["names"].tobytes(), arrays["names.ends"])
-        unique = Names(arrays["labels"].tobytes(), arrays["labels.ends"])
-        texts = [unique[i] for i in range(len(unique))]
-        labels = [texts[code] for code in arrays["codes"].tolist()]
-        return Index(arrays["offsets"], arrays["sizes"], names, labels, left_out)
+def save_index(file: str, columns: Columns, index: Index) -> None:
+    """Write an index to the cache, whole or not at all."""
+    from safetensors.numpy import save
 
-    def save(self, i: int, index: Index) -> None:
-        """Write an index to the cache, whole or not at all."""
-        from safetensors.numpy import save
+    # Each label is written once, and its number for every example.
+    unique_labels = sorted(set(index.labels))
+    number_of = {label: i for i, label in enumerate(unique_labels)}
+    codes = np.array([number_of[label] for label in index.labels], dtype=np.int32)
+    arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes}
+    # Strings are tensors of bytes: millions are too many for the header.
+    for name, strings in (("names", index.names), ("labels", Names.of(unique_labels))):
+        arrays[name] = np.frombuffer(strings.block, np.uint8)
+        arrays[f"{name}.ends"] = strings.ends
+    path = _index_path(file, columns)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, save(arrays, {"left_out": json.dumps(index.left_out)}))
 
-        # Each label is written once, and its number for every example.
-        unique_labels = sorted(set(index.labels))
-        number_of = {label: i for i, label in enumerate(unique_labels)}
-        codes = np.array([number_of[label] for label in index.labels], dtype=np.int32)
-        arrays = {"offsets": index.offsets, "sizes": index.sizes, "codes": codes}
-        # Strings are tensors of bytes: millions are too many for the header.
-        for name, strings in (("names", index.names), ("labels", Names.of(unique_labels))):
-            arrays[name] = np.frombuffer(strings.block, np.uint8)
-            arrays[f"{name}.ends"] = strings.ends
-        path = self._path(i)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, save(arrays, {"left_out": json.dumps(index.left_out)}))
 
-    def _path(self, i: int) -> Path:
-        key = f"{FORMAT} {remote.state_of(self.files[i])} {self.columns}"
-        return cache_dir() / "shards" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
+def _index_path(file: str, columns: Columns) -> Path:
+    key = f"{FORMAT} {remote.state_of(file)} {columns}"
+    return cache_dir() / "shards" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
 
 
 def read_index(file: str, columns: Columns) -> Index:
