@@ -390,7 +390,7 @@ def observe_columns(columns, folder) -> str:
     source = open_source(str(a_table(folder)), columns)
     names = [source.name(i).removeprefix(str(folder)) for i in range(len(source))]
     answers = [source.answer(i) for i in range(len(source))]
-    return json.dumps([source.target, source.labels, names, answers])
+    return json.dumps([source.target_kind, source.labels, names, answers])
 
 
 def observe_optim(optim, folder) -> str:

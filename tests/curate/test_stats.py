@@ -84,7 +84,7 @@ def test_stats_and_packing_of_every_kind_of_target(folder, tmp_path, capsys, lab
         assert main(["data", "pack", str(where), str(tmp_path / kind), *words]) == 0
         again = open_source(str(tmp_path / kind))
         before = open_source(str(where), Columns(target="classes") if target == "classes" else None)
-        assert again.target == before.target == target and again.labels == before.labels
+        assert again.target_kind == before.target_kind == target and again.labels == before.labels
         answers = sorted(str(before.answer(i)) for i in range(10))
         assert sorted(str(again.answer(i)) for i in range(10)) == answers
     if target == "classes":

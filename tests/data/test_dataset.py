@@ -66,7 +66,7 @@ def test_grey_transparent_and_turned_images_are_read_as_files_are(tmp_path):
     items = [path, str(path), Image.fromarray(GREY), torch.from_numpy(GREY.copy())[None], clear,
              upside_down]  # fmt: skip
     source = from_dataset(items)
-    assert source.target == "none"
+    assert source.target_kind == "none"
     grey = np.stack([GREY] * 3, axis=-1)
     white = np.full_like(PIXELS, 255)
     expected = [PIXELS, PIXELS, grey, grey, white, PIXELS[::-1, ::-1]]
@@ -87,7 +87,7 @@ def test_grey_transparent_and_turned_images_are_read_as_files_are(tmp_path):
 ])  # fmt: skip
 def test_targets_in_their_many_forms(targets, asked, kind, expected):
     source = from_dataset([(PIXELS, target) for target in targets], target=asked)
-    assert source.target == kind
+    assert source.target_kind == kind
     assert source.targets_of(np.arange(3)).tolist() == expected
 
 
@@ -255,9 +255,9 @@ def test_a_function_of_one_s_own_gives_a_data_set(mine):
     divided = open_splits(f"{mine}:parts")
     assert (len(divided.train), len(divided.test)) == (60, 20) and divided.made_test is None
     assert divided.test.name(0) == "mine.py:parts test item 0"
-    assert open_splits(f"{mine}:source").target == "number"
+    assert open_splits(f"{mine}:source").target_kind == "number"
     assert len(open_splits(f"{mine}:fake").train.labels) == 2
-    assert open_source(f"{mine}:several").target == "classes"
+    assert open_source(f"{mine}:several").target_kind == "classes"
     assert open_source(f"{mine}:squares", Columns(target="number")).targets[3] == 3
 
 

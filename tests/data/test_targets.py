@@ -23,8 +23,8 @@ from vitkit.data import (
     split_off,
     subset,
 )
-from vitkit.data.labels import as_labels
 from vitkit.data.numbering import numbered
+from vitkit.data.row_labels import as_row_labels
 from vitkit.data.stores import Arrays
 from vitkit.data.tables import Table
 from vitkit.data.targets import Lists
@@ -100,9 +100,9 @@ def test_a_batch_holds_what_each_kind_of_target_is():
 def test_what_labels_are(values, asked, kind, expected):
     parts = np.full(len(values), "", dtype=object)
     store = Arrays("x", np.zeros((len(values), 4, 4), np.uint8))
-    table = Table(store, as_labels(values, "list.csv", asked), parts, None, ())
+    table = Table(store, as_row_labels(values, "list.csv", asked), parts, None, ())
     numbers = numbered(table)
-    assert numbers.target == kind
+    assert numbers.target_kind == kind
     if kind == "classes":
         assert [numbers.targets.row(i).tolist() for i in range(len(values))] == expected
     else:
@@ -131,12 +131,12 @@ def test_labels_that_cannot_be_understood(values, asked, message):
     store = Arrays("x", np.zeros((len(values), 4, 4), np.uint8))
     parts = np.full(len(values), "", dtype=object)
     with pytest.raises(ValueError, match=message):
-        numbered(Table(store, as_labels(values, "list.csv", asked), parts, None, ()))
+        numbered(Table(store, as_row_labels(values, "list.csv", asked), parts, None, ()))
 
 
 def test_classes_that_only_the_test_part_has_are_refused():
     store, parts = Arrays("x", np.zeros((2, 4, 4), np.uint8)), np.array(["train", "test"], object)
-    labels = as_labels([["a", "b"], ["b", "c"]], "x")
+    labels = as_row_labels([["a", "b"], ["b", "c"]], "x")
     with pytest.raises(ValueError, match=r"x image 1 is of the class 'c', which .* \(a, b\)"):
         numbered(Table(store, labels, parts, None, ()))
 
@@ -196,7 +196,7 @@ FORMATS = ["parquet", "tar", "jsonl", "saved"]
 @pytest.mark.parametrize("kind", FORMATS)
 def test_several_classes_an_image_in_every_format(packed, kind):
     splits = open_splits(packed(kind, SEVERAL_NAMES))
-    assert splits.target == "classes" and splits.labels == ("cat", "cow", "dog")
+    assert splits.target_kind == "classes" and splits.labels == ("cat", "cow", "dog")
     assert (len(splits.train), len(splits.test)) == (8, 2) and splits.made_test["share"] == 0.2
     source = open_source(packed(kind, SEVERAL_NAMES))
     assert [source.answer(i) for i in range(5)] == ["cat, dog", "cat", "", "dog", "cow"]
@@ -207,24 +207,26 @@ def test_several_classes_an_image_in_every_format(packed, kind):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_numbers_in_every_format(packed, kind):
     splits = open_splits(packed(kind, [i + 0.5 for i in range(10)]))
-    assert splits.target == "number" and splits.labels == () and len(splits.test) == 2
+    assert splits.target_kind == "number" and splits.labels == () and len(splits.test) == 2
     assert splits.train.targets.dtype == np.float32
     assert "labels are numbers to predict, from 0.5 to 9.5" in splits.notes
     whole = packed(kind, [float(i) for i in range(10)])
-    assert open_splits(whole).target == "class"  # whole numbers that mean numbers need asking
+    assert open_splits(whole).target_kind == "class"  # whole numbers that mean numbers need asking
     asked = open_source(whole, Columns(target="number"))
-    assert asked.target == "number" and asked.targets.tolist() == list(range(10))
+    assert asked.target_kind == "number" and asked.targets.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_unlabelled_images_in_every_format(packed, kind):
     splits = open_splits(packed(kind, None))
-    assert splits.target == "none" and (len(splits.train), len(splits.test)) == (8, 2)
+    assert splits.target_kind == "none" and (len(splits.train), len(splits.test)) == (8, 2)
     assert "is unlabelled: no" in splits.notes[0] and "--data.columns.label" in splits.notes[0]
     with pytest.raises(ValueError, match="--data.columns.label"):
         open_splits(packed(kind, None), Columns(target="class"))
     unread = open_splits(packed(kind, SEVERAL_NAMES), Columns(target="none"))
-    assert unread.target == "none" and not any("is unlabelled" in note for note in unread.notes)
+    assert unread.target_kind == "none" and not any(
+        "is unlabelled" in note for note in unread.notes
+    )
 
 
 def test_lists_of_class_names_and_numbers_in_parquet(packed):
@@ -239,11 +241,11 @@ def test_lists_of_class_names_and_numbers_in_parquet(packed):
 
 def test_folders_without_classes_are_unlabelled(folder):
     flat = open_splits(str(folder({f"{i}.jpg": 8 for i in range(10)})))
-    assert flat.target == "none" and (len(flat.train), len(flat.test)) == (8, 2)
+    assert flat.target_kind == "none" and (len(flat.train), len(flat.test)) == (8, 2)
     assert "no class folders" in flat.notes[0] and flat.train[0][1] is None
     parts = {"train/1.jpg": 8, "train/2.jpg": 8, "test/3.jpg": 8, "4.jpg": 8}
     divided = open_splits(str(folder(parts, "divided")))
-    assert divided.target == "none" and (len(divided.train), len(divided.test)) == (2, 1)
+    assert divided.target_kind == "none" and (len(divided.train), len(divided.test)) == (2, 1)
     assert divided.notes[0] == "left out: 1 images outside every part"
     with pytest.raises(ValueError, match="no class folders; expected divided/test/CLASS/IMAGE"):
         open_splits(str(folder(parts, "divided")), Columns(target="class"))
@@ -252,7 +254,7 @@ def test_folders_without_classes_are_unlabelled(folder):
 def test_labels_of_a_folder_may_be_left_unread(folder):
     deep = folder({"cat/1.jpg": 8, "cat/a/b/2.jpg": 8, "3.jpg": 8}, "deep")
     source = open_source(str(deep), Columns(target="none"))
-    assert source.target == "none" and len(source) == 3
+    assert source.target_kind == "none" and len(source) == 3
     ages = folder({f"{age}/{i}.jpg": 8 for age in (20, 35) for i in range(5)}, "ages")
     assert open_source(str(ages)).labels == ("20", "35")
     assert set(open_source(str(ages), Columns(target="number")).targets) == {20, 35}

@@ -62,7 +62,7 @@ class Nosy:
 
     flag: str
 
-    def judges(self, target):
+    def judges(self, target_kind):
         return True
 
     def measure(self, subject, part):

@@ -50,9 +50,9 @@ def pack(command: Pack) -> int:
 
     # Say what was written
     images = sum(map(len, parts.values()))
-    target = next(iter(parts.values())).target
+    target_kind = next(iter(parts.values())).target_kind
     _print_packed(packed, images, command.dest)
-    print(f"next: {training_command(command.dest, target)}")
+    print(f"next: {training_command(command.dest, target_kind)}")
     return 0
 
 

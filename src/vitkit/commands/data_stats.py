@@ -87,7 +87,7 @@ def stats(command: Stats) -> int:
     if command.sheet and any(pairs.values()):
         print(f"wrote {_draw(command.sheet, surveys, pairs)}", file=terminal)
     if not command.json:
-        print(f"next: {_next_command(command, pairs, splits.target)}")
+        print(f"next: {_next_command(command, pairs, splits.target_kind)}")
     return 0
 
 
@@ -140,7 +140,7 @@ def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
         described = _describe_pairs(surveys[first], surveys[second], duplicates)
         described_pairs.append({"parts": [first, second], **described})
     return {
-        "target": next(iter(surveys.values())).source.target,
+        "target": next(iter(surveys.values())).source.target_kind,
         "classes": list(labels),
         "parts": {name: _describe_part(survey) for name, survey in surveys.items()},
         "pairs": described_pairs,
@@ -202,7 +202,7 @@ def _three(values: np.ndarray) -> list[int]:
 
 def _three_numbers(source: Source) -> list[float]:
     """Smallest, median and largest of the numbers to predict; empty for targets of another kind."""
-    if source.target != "number":
+    if source.target_kind != "number":
         return []
     values = source.targets
     return [float(values.min()), float(np.median(values)), float(values.max())]

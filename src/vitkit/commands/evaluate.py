@@ -145,16 +145,16 @@ def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
     """The evaluators that --evals names, or the usual ones for such images. Raises ValueError if
     they cannot measure anything on them."""
     if not command.evals:
-        if not USUAL[source.target]:
+        if not USUAL[source.target_kind]:
             raise ValueError(
                 f"{command.data} has no labels, so there is nothing to judge a model by"
             )
-        return USUAL[source.target]
+        return USUAL[source.target_kind]
     for name in command.evals:
-        if not EVALUATORS[name].judges(source.target):
+        if not EVALUATORS[name].judges(source.target_kind):
             raise ValueError(
                 f"{name} cannot be measured on {command.data}, whose targets are of the kind "
-                f"{source.target!r}; leave out --evals to measure what can be"
+                f"{source.target_kind!r}; leave out --evals to measure what can be"
             )
     return [EVALUATORS[name] for name in command.evals]
 

@@ -39,9 +39,9 @@ def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
         for example in examples:
             _add(shard, f"{example.key}.{example.suffix}", example.data)
-            if source.target == "class":
+            if source.target_kind == "class":
                 _add(shard, f"{example.key}.cls", str(example.target).encode())
-            elif source.target != "none":
+            elif source.target_kind != "none":
                 label = json.dumps({"label": example.target})
                 _add(shard, f"{example.key}.json", label.encode())
             count += 1
@@ -69,7 +69,7 @@ def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> in
     def flush() -> None:
         images = [{"bytes": row.data, "path": f"{row.key}.{row.suffix}"} for row in rows]
         columns = [images]
-        if source.target != "none":
+        if source.target_kind != "none":
             columns.append([row.target for row in rows])
         writer.write_table(pa.table(columns, schema=schema))
         rows.clear()
@@ -95,13 +95,13 @@ def _schema(source: Source) -> Any:
     types = {"image": image_type}
     features: dict[str, dict] = {"image": {"_type": "Image"}}
     class_label = {"_type": "ClassLabel", "names": list(source.labels)}
-    if source.target == "class":
+    if source.target_kind == "class":
         types["label"] = pa.int64()
         features["label"] = class_label
-    elif source.target == "classes":
+    elif source.target_kind == "classes":
         types["label"] = pa.list_(pa.int64())
         features["label"] = {"_type": "Sequence", "feature": class_label}
-    elif source.target == "number":
+    elif source.target_kind == "number":
         types["label"] = pa.float32()
         features["label"] = {"_type": "Value", "dtype": "float32"}
     description = json.dumps({"info": {"features": features}})

@@ -21,7 +21,7 @@ from vitkit.data.sources import (
     write_list,
 )
 from vitkit.data.tables import Columns
-from vitkit.data.targets import Target
+from vitkit.data.targets import TargetKind
 from vitkit.system.errors import WorkerDied
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "Preprocessing",
     "Source",
     "Splits",
-    "Target",
+    "TargetKind",
     "WorkerDied",
     "apply",
     "apply_geometry",

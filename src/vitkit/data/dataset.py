@@ -18,8 +18,8 @@ import torch
 from PIL import Image, ImageOps
 
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels, concatenate_values
 from vitkit.data.numbering import numbered
+from vitkit.data.row_labels import as_row_labels, concatenate_values
 from vitkit.data.sources import Source
 from vitkit.data.stores import read_file
 from vitkit.data.tables import Table
@@ -89,9 +89,9 @@ def from_dataset(
     file.
 
     labels: names of the classes; without them those of `dataset.classes`, else their numbers.
-    target: "class", "classes" (a list of numbers or names, or a vector of zeros and ones as floats
-    or booleans), "number" or "none"; auto takes lists and vectors for several classes and fractions
-    for numbers.
+    target: what a target is: "class", "classes" (a list of numbers or names, or a vector of zeros
+    and ones as floats or booleans), "number" or "none"; auto takes lists and vectors for several
+    classes and fractions for numbers.
     title: what errors call the data set.
 
     Targets are needed before the images: they are taken from `dataset.targets` if these are what
@@ -99,8 +99,8 @@ def from_dataset(
     that is another image when asked for again.
     """
     table = dataset_table({"": dataset}, labels, target, title)
-    kind, targets, names, _ = numbered(table)
-    return Source(table.store, np.arange(len(targets)), targets, names, kind)
+    target_kind, targets, labels, _ = numbered(table)
+    return Source(table.store, np.arange(len(targets)), targets, labels, target_kind)
 
 
 def dataset_table(
@@ -128,15 +128,15 @@ def dataset_table(
     missing = [part_values is None for part_values in values]
     if any(missing) and not all(missing):
         raise ValueError(f"{titles[missing.index(True)]} has no targets, and other parts have them")
-    target_labels = None
+    row_labels = None
     if not any(missing):
-        target_labels = as_labels(concatenate_values(values), title or titles[0], target)
+        row_labels = as_row_labels(concatenate_values(values), title or titles[0], target)
 
     # The names of their classes.
-    names = labels or getattr(datasets[0], "classes", None) or ()
-    names = tuple(str(name) for name in names) or None
+    labels = labels or getattr(datasets[0], "classes", None) or ()
+    labels = tuple(str(label) for label in labels) or None
     part_of_row = np.repeat(np.array(list(parts), dtype=object), counts)
-    return Table(store, target_labels, part_of_row, names, ())
+    return Table(store, row_labels, part_of_row, labels, ())
 
 
 def _length(dataset: Any, title: str) -> int:

@@ -196,7 +196,7 @@ def _evaluation_batch(
 def _example_bytes(source: Source, preprocessing: Preprocessing) -> int:
     """How much memory an example takes in a batch."""
     size = 3 * math.prod(preprocessing.size)
-    if source.target == "classes":
+    if source.target_kind == "classes":
         size += 4 * len(source.labels)  # a float32 row of ones and zeros
     return size
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data.tables import Table
-from vitkit.data.targets import NO_TARGET, Lists, Target
+from vitkit.data.targets import NO_TARGET, Lists, TargetKind
 
 MAX_CLASSES = 1_000_000
 
@@ -16,7 +16,7 @@ MAX_CLASSES = 1_000_000
 class Numbered(NamedTuple):
     """Targets as a Source has them."""
 
-    target: Target
+    target_kind: TargetKind
     targets: np.ndarray | Lists
     labels: tuple[str, ...]
     """Names of the classes."""
@@ -31,21 +31,21 @@ def numbered(table: Table) -> Numbered:
     there is one; numbers stay what they are. Raises ValueError for a class that training does not
     have, and for a number without a name.
     """
-    labels = table.labels
-    if labels is None:
+    row_labels = table.row_labels
+    if row_labels is None:
         no_targets = np.full(len(table.parts), NO_TARGET, np.int64)
         return Numbered("none", no_targets, (), ())
-    if isinstance(labels, Lists):
-        classes = _number_classes(labels.values, labels.owners, table)
-        lists = Lists(classes.numbers.astype(np.int32), labels.ends)
+    if isinstance(row_labels, Lists):
+        classes = _number_classes(row_labels.values, row_labels.owners, table)
+        lists = Lists(classes.numbers.astype(np.int32), row_labels.ends)
         least = lists.counts.min()
         most = lists.counts.max()
         note = f"every image is of {least} to {most} of {len(classes.names)} classes"
         return Numbered("classes", lists, classes.names, (note, *classes.notes))
-    if labels.dtype == np.float64:
-        note = f"labels are numbers to predict, from {labels.min():g} to {labels.max():g}"
-        return Numbered("number", labels.astype(np.float32), (), (note,))
-    classes = _number_classes(labels, np.arange(len(labels)), table)
+    if row_labels.dtype == np.float64:
+        note = f"labels are numbers to predict, from {row_labels.min():g} to {row_labels.max():g}"
+        return Numbered("number", row_labels.astype(np.float32), (), (note,))
+    classes = _number_classes(row_labels, np.arange(len(row_labels)), table)
     return Numbered("class", classes.numbers, classes.names, classes.notes)
 
 
@@ -63,9 +63,9 @@ def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> _Cl
     """The classes of all values, numbers int64 (M,) or names. owners: the example that each value
     belongs to, (M,)."""
     if not len(values):
-        if table.names is None:
+        if table.labels is None:
             raise ValueError(f"{table.store.name(0)} and all others are of no class at all")
-        return _Classes(table.names, values)
+        return _Classes(table.labels, values)
     if values.dtype == np.int64:
         return _check_numbers(values, owners, table)
     return _number_names(values, owners, table)
@@ -75,7 +75,7 @@ def _check_numbers(numbers: np.ndarray, owners: np.ndarray, table: Table) -> _Cl
     """Numbers of classes stay what they are. Raises ValueError for one that no class has."""
     low = int(numbers.min())
     high = int(numbers.max())
-    limit = len(table.names) if table.names else MAX_CLASSES
+    limit = len(table.labels) if table.labels else MAX_CLASSES
     if low < 0 or high >= limit:
         worst = int(numbers.argmin()) if low < 0 else int(numbers.argmax())
         image = table.store.name(int(owners[worst]))
@@ -83,8 +83,8 @@ def _check_numbers(numbers: np.ndarray, owners: np.ndarray, table: Table) -> _Cl
             f"{image} has the label {numbers[worst]}; labels go from 0 to {limit - 1}, unless they "
             f"are numbers to predict (--data.columns.target number)"
         )
-    if table.names is not None:
-        return _Classes(table.names, numbers)
+    if table.labels is not None:
+        return _Classes(table.labels, numbers)
 
     # Without names a class is called by its number, and some may not occur.
     names = tuple(str(number) for number in range(high + 1))
@@ -124,11 +124,11 @@ def without_secret_parts(table: Table) -> Table:
 
     Their rows get no part. If there is no other part, nothing is left out.
     """
-    labels = table.labels
-    numbers = isinstance(labels, np.ndarray) and labels.dtype == np.int64
-    if not numbers or table.names is None:
+    row_labels = table.row_labels
+    numbers = isinstance(row_labels, np.ndarray) and row_labels.dtype == np.int64
+    if not numbers or table.labels is None:
         return table
-    labelled_parts = set(table.parts[labels != -1])
+    labelled_parts = set(table.parts[row_labels != -1])
     secret_parts = sorted(set(table.parts) - labelled_parts)
     if not labelled_parts or not secret_parts:
         return table
@@ -136,7 +136,7 @@ def without_secret_parts(table: Table) -> Table:
     parts = " and ".join(secret_parts)
     note = f"left out: the part {parts}, whose labels are all -1, that is, not told"
     return table._replace(
-        labels=np.where(is_secret, 0, labels),
+        row_labels=np.where(is_secret, 0, row_labels),
         parts=np.where(is_secret, None, table.parts),
         notes=(*table.notes, note),
     )

@@ -19,7 +19,7 @@ from vitkit.data.formats import read_table
 from vitkit.data.numbering import numbered, without_secret_parts
 from vitkit.data.sources import TEST_SHARE, Source, split_off, subset
 from vitkit.data.tables import Columns, Table
-from vitkit.data.targets import Target
+from vitkit.data.targets import TargetKind
 from vitkit.system.scripts import function_in
 
 
@@ -37,7 +37,7 @@ class Splits:
     made_test: dict | None
     """If a test part had to be made: {"seed", "share", "test": [rows]}, as plain numbers; the
     others are for training."""
-    target: Target = "class"
+    target_kind: TargetKind = "class"
     """What the target of an example is, the same for all parts."""
 
 
@@ -68,7 +68,7 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
             sources["test"] = subset(whole, test_rows)
         made_test = {"seed": seed, "share": TEST_SHARE, "test": test_rows.tolist()}
         share = f"{TEST_SHARE:.0%}"
-        if whole.target == "class":
+        if whole.target_kind == "class":
             share += " of every class"
         note = (
             f"{where} has no test part: {len(test_rows):,} of {len(whole):,} images, {share}, "
@@ -82,7 +82,7 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
         labels=whole.labels,
         notes=notes,
         made_test=made_test,
-        target=whole.target,
+        target_kind=whole.target_kind,
     )
 
 
@@ -117,12 +117,12 @@ def open_parts(where: str, columns: Columns | None = None) -> Parts:
 def _parts_of(table: Table) -> Parts:
     """The parts of a table, their targets numbered."""
     table = without_secret_parts(table)
-    target, targets, labels, notes = numbered(table)
+    target_kind, targets, labels, notes = numbered(table)
     sources = {}
     for part in ("train", "val", "test", ""):
         rows = np.flatnonzero(table.parts == part)
         if len(rows):
-            sources[part] = Source(table.store, rows, targets[rows], labels, target)
+            sources[part] = Source(table.store, rows, targets[rows], labels, target_kind)
     return Parts(sources, table.notes + notes)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.stores import Store
-from vitkit.data.targets import Lists, Target, concatenate
+from vitkit.data.targets import Lists, TargetKind, concatenate
 
 TEST_SHARE = 0.2  # of every class, if a data set comes without a test part
 SAMPLE = 20_000  # images, at most, that a data set is known again by
@@ -32,7 +32,7 @@ class Source:
     classes, Lists of N; a number, float32 (N,); or, if there is none, -1, int64 (N,)."""
     labels: tuple[str, ...]
     """Names of the classes; empty unless targets are classes."""
-    target: Target = "class"
+    target_kind: TargetKind = "class"
     """What a target is."""
 
     def __len__(self) -> int:
@@ -52,11 +52,11 @@ class Source:
     def answer(self, i: int) -> str | None:
         """The target as people write it: "cat", "cat, dog" or "3.5"; None if there is none."""
         target = self._target(i)
-        if self.target == "class":
+        if self.target_kind == "class":
             return self.labels[target]
-        if self.target == "classes":
+        if self.target_kind == "classes":
             return ", ".join(self.labels[k] for k in target)
-        if self.target == "number":
+        if self.target_kind == "number":
             return f"{target:g}"
         return None
 
@@ -86,7 +86,7 @@ class Source:
         self.store.prepare(self.rows)
 
     def _target(self, i: int) -> int | float | list[int] | None:
-        if self.target == "none":
+        if self.target_kind == "none":
             return None
         if isinstance(self.targets, Lists):
             return self.targets.row(i).tolist()
@@ -117,7 +117,7 @@ def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.n
     If the target of an example is not one class, it is a share of all examples, whatever their
     targets.
     """
-    if source.target == "class":
+    if source.target_kind == "class":
         return stratified(source.targets, share, seed)
     one_class = np.zeros(len(source), dtype=np.int64)
     return stratified(one_class, share, seed)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from vitkit.data.stores import Store
-from vitkit.data.targets import Labels
+from vitkit.data.targets import RowLabels
 
 IMAGE = ("image", "img", "pixels", "jpg", "png")
 PATH = (*IMAGE, "path", "file", "filename", "file_name", "image_path", "filepath")
@@ -33,12 +33,13 @@ class Table(NamedTuple):
     """A data set as it was read: one row an example, all parts together."""
 
     store: Store
-    labels: Labels
+    row_labels: RowLabels
+    """What the label of each row is, as it was read: see RowLabels."""
     parts: np.ndarray
     """(N,) objects: "train", "val" or "test", "" if the data set has no parts, None for a row that
     is left out."""
-    names: tuple[str, ...] | None
-    """Of the classes, if numbered labels come with names."""
+    labels: tuple[str, ...] | None
+    """Names of the classes, if the rows have class numbers and the names come with them."""
     notes: tuple[str, ...]
     """What the user should know."""
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-Target = Literal["class", "classes", "number", "none"]
+TargetKind = Literal["class", "classes", "number", "none"]
 NO_TARGET = -1  # what a batch holds for an example without a target: no class has this number
 
 
@@ -85,7 +85,7 @@ def concatenate(several: Sequence[np.ndarray] | Sequence[Lists]) -> np.ndarray |
     return Lists(values, np.cumsum(counts, dtype=np.int64))
 
 
-# Labels before they are targets: class numbers, int64 (N,); class names, objects (N,); numbers to
+# The labels of rows, before they are targets: class numbers, int64 (N,); class names, objects (N,); numbers to
 # predict, float64 (N,); several classes, by number or by name, as Lists of N; None for images
 # without labels.
-Labels = np.ndarray | Lists | None
+RowLabels = np.ndarray | Lists | None

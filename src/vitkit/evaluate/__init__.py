@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from vitkit.data import Target
+from vitkit.data import TargetKind
 from vitkit.evaluate.accuracy import Accuracy
 from vitkit.evaluate.collect import collect
 from vitkit.evaluate.errors import Errors
@@ -22,7 +22,7 @@ EVALUATORS: dict[EvaluatorName, Evaluator] = {
     "neighbours": Neighbours(),
 }
 
-USUAL: dict[Target, tuple[Evaluator, ...]] = {
+USUAL: dict[TargetKind, tuple[Evaluator, ...]] = {
     "class": (Accuracy(),),
     "classes": (MeanAveragePrecision(),),
     "number": (Errors(),),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Batch, Target
+from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, summed
 from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.labels import align
@@ -21,9 +21,9 @@ class Accuracy:
     """How often the likeliest class is the right one (top1), and how often one of the five
     likeliest is (top5, if there are more than five classes)."""
 
-    def judges(self, target: Target) -> bool:
+    def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""
-        return target == "class"
+        return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields top1, top5, the softmax loss, and `seen`, the number of images. The data's classes

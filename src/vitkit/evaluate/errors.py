@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitkit.data import Batch, Target
+from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, concatenated
 from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.metric import CORRELATION, COUNT, ERROR, Metric
@@ -21,9 +21,9 @@ class Errors:
     """How far a model's numbers are from the targets, and how much of the targets' variance they
     explain."""
 
-    def judges(self, target: Target) -> bool:
+    def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has a number."""
-        return target == "number"
+        return target_kind == "number"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields mae, the mean absolute error; r2, the share of the variance that is explained;

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
 
-from vitkit.data import Batch, Columns, Source, Target
+from vitkit.data import Batch, Columns, Source, TargetKind
 from vitkit.evaluate.metric import Metric
 from vitkit.system.span import Span
 from vitkit.weights import Classifier
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 class Evaluator(Protocol):
     """A frozen dataclass of settings that measures a model."""
 
-    def judges(self, target: Target) -> bool:
+    def judges(self, target_kind: TargetKind) -> bool:
         """Whether it can measure on images with such targets."""
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Batch, Target
+from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, concatenated
 from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.metric import COUNT, SHARE, Metric, wilson
@@ -30,9 +30,9 @@ class Neighbours:
         if self.k < 1:
             raise ValueError(f"k is {self.k}; it is a number of neighbours, at least 1")
 
-    def judges(self, target: Target) -> bool:
+    def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""
-        return target == "class"
+        return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields neighbours/top1, how often the vote is right, and neighbours/seen, the number of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Batch, Target
+from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, concatenated
 from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.labels import align
@@ -23,9 +23,9 @@ class MeanAveragePrecision:
     """The mean, over the classes that any image has, of each class's average precision as
     scikit-learn defines it."""
 
-    def judges(self, target: Target) -> bool:
+    def judges(self, target_kind: TargetKind) -> bool:
         """Whether an image may have several classes."""
-        return target == "classes"
+        return target_kind == "classes"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
         """Yields map, the sigmoid loss (summed over the classes), and `seen`, the number of images.

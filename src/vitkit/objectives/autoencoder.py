@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing, Target, uniforms
+from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluate import Evaluator
 from vitkit.models import ViTConfig, create
 from vitkit.objectives.guesses import Reconstruction
@@ -53,7 +53,7 @@ class MaskedAutoencoder:
                 f"rate is {self.rate}; it is a share of the patches above 0 and below 1"
             )
 
-    def head(self, target: Target, classes: int) -> int:
+    def head(self, target_kind: TargetKind, classes: int) -> int:
         """0: there is no head, since labels are not used."""
         return 0
 
@@ -61,7 +61,7 @@ class MaskedAutoencoder:
         """softmax: what a head that the model gets later is usually trained for."""
         return "softmax"
 
-    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+    def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """Loss on hidden patches, beside that of always predicting the same patch."""
         return (Reconstruction(),)
 

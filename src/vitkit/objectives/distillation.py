@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing, Target
+from vitkit.data import Preprocessing, TargetKind
 from vitkit.evaluate import Evaluator, Neighbours
 from vitkit.objectives.objective import Learner
 from vitkit.objectives.views import View, view
@@ -79,7 +79,7 @@ class SelfDistillation:
         if self.local_views < 0:
             raise ValueError(f"local_views is {self.local_views}; it is 0 or more")
 
-    def head(self, target: Target, classes: int) -> int:
+    def head(self, target_kind: TargetKind, classes: int) -> int:
         """0: there is no head, since labels are not used."""
         return 0
 
@@ -87,10 +87,10 @@ class SelfDistillation:
         """softmax: what a head that the model gets later is usually trained for."""
         return "softmax"
 
-    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+    def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """If images have one class, how often their nearest neighbours have it: labels judge the
         features, and train nothing."""
-        if target == "class":
+        if target_kind == "class":
             return (Neighbours(),)
         return ()
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Batch, Target
+from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, summed
 from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.metric import COUNT, NATS, SHARE, SQUARED_ERROR, Metric
@@ -40,7 +40,7 @@ class Reconstruction:
     """How well the hidden parts of images are predicted. An image's index is its key, so the same
     parts are hidden every time. It measures learners while they train."""
 
-    def judges(self, target: Target) -> bool:
+    def judges(self, target_kind: TargetKind) -> bool:
         """Always: labels are not used."""
         return True
 

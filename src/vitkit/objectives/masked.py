@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing, Target, uniforms
+from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluate import Evaluator
 from vitkit.objectives.guesses import Reconstruction, cross_entropies, guesses
 from vitkit.objectives.objective import Learner
@@ -70,7 +70,7 @@ class MaskedPatches:
                 "most 1"
             )
 
-    def head(self, target: Target, classes: int) -> int:
+    def head(self, target_kind: TargetKind, classes: int) -> int:
         """0: there is no head, since labels are not used."""
         return 0
 
@@ -78,7 +78,7 @@ class MaskedPatches:
         """softmax: what a head that the model gets later is usually trained for."""
         return "softmax"
 
-    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+    def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """Loss and accuracy on corrupted patches, beside those of always giving the same answer."""
         return (Reconstruction(),)
 

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing, Source, Target
+from vitkit.data import Preprocessing, Source, TargetKind
 from vitkit.evaluate import Evaluator
 from vitkit.weights.classifier import Activation
 
@@ -55,7 +55,7 @@ class Learner(nn.Module):
 class Objective(Protocol):
     """A frozen dataclass of settings that says what a step minimises."""
 
-    def head(self, target: Target, classes: int) -> int:
+    def head(self, target_kind: TargetKind, classes: int) -> int:
         """How many outputs the model's head needs for images with such targets and this number of
         classes; 0 is no head.
 
@@ -65,7 +65,7 @@ class Objective(Protocol):
     def activation(self) -> Activation:
         """How the outputs of the trained model become probabilities."""
 
-    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+    def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """What measures a run on held-out images with such targets if the recipe does not say; may
         be empty."""
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing, Source, Target, mix
+from vitkit.data import Preprocessing, Source, TargetKind, mix
 from vitkit.evaluate import USUAL, Evaluator
 from vitkit.objectives.objective import Learner
 from vitkit.weights.classifier import Activation
@@ -79,22 +79,22 @@ class Supervised:
                     f"{name} is {alpha}; it is the alpha of a Beta distribution, or 0 for off"
                 )
 
-    def head(self, target: Target, classes: int) -> int:
+    def head(self, target_kind: TargetKind, classes: int) -> int:
         """One output for each class, or one for a number. Raises ValueError for targets that this
         loss cannot learn."""
-        if target not in LEARNS[self.loss]:
+        if target_kind not in LEARNS[self.loss]:
             raise ValueError(
-                f"the {self.loss} loss cannot learn from these images, which {ADVICE[target]}"
+                f"the {self.loss} loss cannot learn from these images, which {ADVICE[target_kind]}"
             )
-        return 1 if target == "number" else classes
+        return 1 if target_kind == "number" else classes
 
     def activation(self) -> Activation:
         """softmax or sigmoid, as the loss; none for numbers."""
         return "none" if self.loss == "squared" else self.loss
 
-    def evaluators(self, target: Target) -> tuple[Evaluator, ...]:
+    def evaluators(self, target_kind: TargetKind) -> tuple[Evaluator, ...]:
         """Accuracy, mean average precision or errors, by the kind of targets."""
-        return USUAL[target]
+        return USUAL[target_kind]
 
     def learner(
         self, model: nn.Module, preprocessing: Preprocessing | None = None

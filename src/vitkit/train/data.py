@@ -90,7 +90,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
         train=train,
         held_out={name: parts[name] for name in own if name != "train"},
         others={name: parts[name] for name in others},
-        facts=Facts(len(train), tuple(splits.labels), splits.target),
+        facts=Facts(len(train), tuple(splits.labels), splits.target_kind),
         record=record,
     )
 
@@ -161,11 +161,11 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
             )
         if each.images not in sources:
             sources[each.images] = open_source(each.data, each.columns)
-        target = sources[each.images].target
-        if not each.evaluator.judges(target):
+        target_kind = sources[each.images].target_kind
+        if not each.evaluator.judges(target_kind):
             raise ValueError(
                 f"{each.title} cannot measure there: the targets of {each.data} are of the kind "
-                f"{target!r}"
+                f"{target_kind!r}"
             )
     return sources
 
@@ -183,7 +183,7 @@ def _describe(
     return {
         "source": data.source,
         "split_seed": data.split_seed,
-        "target": splits.target,
+        "target": splits.target_kind,
         "labels": list(splits.labels),
         "counts": {name: len(part) for name, part in own.items()},
         "fingerprint": {name: fingerprints[name] for name in own},

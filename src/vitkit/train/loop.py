@@ -214,8 +214,8 @@ def _opening(recipe: Recipe, data: RunData, state: State) -> list[str]:
 
 def _targets(facts: Facts) -> str:
     """What the images are labelled with, in two or three words."""
-    if facts.target == "number":
+    if facts.target_kind == "number":
         return "a number each"
-    if facts.target == "none":
+    if facts.target_kind == "none":
         return "no labels"
     return f"{len(facts.labels):,} classes"

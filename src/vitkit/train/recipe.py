@@ -7,7 +7,7 @@ from the data and returns another Recipe: that one runs, and is saved.
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple
 
-from vitkit.data import Augmentation, Columns, Preprocessing, Target
+from vitkit.data import Augmentation, Columns, Preprocessing, TargetKind
 from vitkit.evaluate import Eval
 from vitkit.models import ModelConfig
 from vitkit.objectives.objective import Objective
@@ -138,7 +138,7 @@ class Facts(NamedTuple):
     """Images to train on."""
     labels: tuple[str, ...]
     """Names of the classes, if the targets are classes."""
-    target: Target = "class"
+    target_kind: TargetKind = "class"
     """What an image's target is: a class, several, a number, or none."""
 
 
@@ -179,7 +179,7 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
 def _outputs(recipe: Recipe, facts: Facts) -> int:
     """How many outputs the model's head has. Raises ValueError if the model has other ones, or an
     answer for each patch."""
-    outputs = recipe.objective.head(facts.target, len(facts.labels))
+    outputs = recipe.objective.head(facts.target_kind, len(facts.labels))
     if recipe.model.classes not in (0, outputs):
         raise ValueError(
             f"the model has {recipe.model.classes} classes, the data {outputs}; leave "
@@ -199,7 +199,7 @@ def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
     outputs = recipe.model.classes
     if outputs == len(facts.labels):
         return facts.labels
-    if outputs == 1 and facts.target == "number":
+    if outputs == 1 and facts.target_kind == "number":
         return ("value",)
     return tuple(map(str, range(outputs)))
 
@@ -258,7 +258,7 @@ def _resolve_evals(recipe: Recipe, facts: Facts) -> tuple[Eval, ...]:
     or one that cannot measure on this data."""
     evals = recipe.evals
     if not evals:
-        evals = tuple(map(Eval, recipe.objective.evaluators(facts.target)))
+        evals = tuple(map(Eval, recipe.objective.evaluators(facts.target_kind)))
 
     titles = [each.title for each in evals]
     resolved = []
@@ -268,10 +268,10 @@ def _resolve_evals(recipe: Recipe, facts: Facts) -> tuple[Eval, ...]:
                 f"two of the recipe's evals are called {each.title}, and so would be their "
                 "metrics; leave one, or give them data of different names"
             )
-        if not each.data and not each.evaluator.judges(facts.target):
+        if not each.data and not each.evaluator.judges(facts.target_kind):
             raise ValueError(
                 f"{each.title} cannot measure on {recipe.data.source!r}, whose targets are of the "
-                f"kind {facts.target!r}; leave it out of the evals, or give it other data"
+                f"kind {facts.target_kind!r}; leave it out of the evals, or give it other data"
             )
         span = each.every or recipe.evaluate_every
         every = Span(span.steps(recipe.batch, facts.examples))

@@ -7,8 +7,8 @@ from vitkit.data.targets import Lists
 
 
 def column_labels(column) -> np.ndarray | Lists | list:
-    """Labels of an arrow column, for `as_labels`: an array of numbers, Lists of numbers, or Python
-    values."""
+    """The labels in an arrow column, for `as_row_labels`: an array of numbers, Lists of numbers, or
+    Python values."""
     import pyarrow as pa
 
     kind = column.type

@@ -3,7 +3,7 @@ most tests."""
 
 import numpy as np
 
-from vitkit.data.labels import as_labels
+from vitkit.data.row_labels import as_row_labels
 from vitkit.data.sources import TEST_SHARE, stratified
 from vitkit.data.stores import Arrays
 from vitkit.data.tables import Columns, Table
@@ -23,5 +23,5 @@ def read_digits(where: str, columns: Columns) -> Table | None:
     parts = np.full(len(images), "train", dtype=object)
     _, test_rows = stratified(digits.target, TEST_SHARE, seed=0)
     parts[test_rows] = "test"
-    labels = as_labels(digits.target.astype(np.int64), where, columns.target)
-    return Table(Arrays("digits", images), labels, parts, tuple("0123456789"), ())
+    row_labels = as_row_labels(digits.target.astype(np.int64), where, columns.target)
+    return Table(Arrays("digits", images), row_labels, parts, tuple("0123456789"), ())

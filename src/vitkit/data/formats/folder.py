@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.labels import as_labels
 from vitkit.data.parts import PARTS
+from vitkit.data.row_labels import as_row_labels
 from vitkit.data.stores import Files
 from vitkit.data.tables import Columns, Table
 
@@ -76,14 +76,18 @@ def folder_of_images(root: Path) -> str:
 
 
 def read_folder(where: str, columns: Columns) -> Table | None:
-    """A tree of class folders, or of train, val and test with class folders in each.
+    """The table of a folder of images; None if this is not a folder.
 
-    Classes are named by their folders.
+    What the folders are is seen from the tree:
 
-    A tree of images without class folders, or one whose classes are not asked for, is unlabelled.
-    Images that lie elsewhere are counted in the notes. Returns None if this is no folder. Raises
-    ValueError for a folder without images, and for folders that are no part of the data set and
-    stand beside those that are.
+        CLASS/IMAGE               classes, no parts
+        train/CLASS/IMAGE         parts, with classes in each
+        train/IMAGE               parts, unlabelled
+        IMAGE                     no parts, unlabelled
+
+    Folders may lie deeper below these; images that lie less deep are counted in the notes. With the
+    target "none", folders of classes are not read as such. Raises ValueError for a folder without
+    images, and for a folder beside train, val and test that is none of them.
     """
     root = Path(where)
     if not root.is_dir():
@@ -100,10 +104,12 @@ def read_folder(where: str, columns: Columns) -> Table | None:
             f"{root} holds {len(names)} images but no class folders; "
             f"expected {_example(root, paths)}/CLASS/IMAGE"
         )
-    divided = any(len(path) > 1 + labelled and path[0].lower() in PARTS for path in paths)
+    class_folders = 1 if labelled else 0
+    divided = any(len(path) > 1 + class_folders and path[0].lower() in PARTS for path in paths)
+    part_folders = 1 if divided else 0
     if divided:
         _refuse_other_folders(root, paths)
-    depth = divided + labelled  # how many folders an image lies in: its part, its class
+    depth = part_folders + class_folders  # how many folders an image lies in
 
     # Images that lie deep enough belong to the data set.
     inside = [path for path in paths if len(path) > depth]
@@ -117,22 +123,24 @@ def read_folder(where: str, columns: Columns) -> Table | None:
 
     # Their labels, and what the user should know.
     notes = _note_left_out(left_out)
-    labels = None
+    row_labels = None
     if labelled:
-        labels = np.array([path[depth - 1] for path in inside], dtype=object)
+        row_labels = np.array([path[depth - 1] for path in inside], dtype=object)
         if columns.target in ("classes", "number"):
-            labels = as_labels(labels, str(root), columns.target)
+            row_labels = as_row_labels(row_labels, str(root), columns.target)
         notes += _note_empty(root, {"/".join(path[:depth]) for path in inside}, depth)
     else:
         notes += [f"{root} has no class folders that are read, so its images are unlabelled"]
     files = Files.of(root, ["/".join(path) for path in inside])
-    return Table(files, labels, np.array(parts, dtype=object), None, tuple(notes))
+    return Table(files, row_labels, np.array(parts, dtype=object), None, tuple(notes))
 
 
 def _has_classes(paths: list[list[str]]) -> bool:
-    """Whether any image lies in a class folder; a folder that is named like a part is none."""
+    """Whether any image lies in a class folder."""
+    # train/cats/1.jpg
     if any(len(path) > 2 and path[0].lower() in PARTS for path in paths):
         return True
+    # cats/1.jpg; in train/1.jpg the folder is a part, not a class
     folders = {path[0].lower() for path in paths if len(path) > 1}
     return bool(folders - PARTS.keys())
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels, concatenate_values
 from vitkit.data.parts import PARTS
+from vitkit.data.row_labels import as_row_labels, concatenate_values
 from vitkit.data.stores import MAX_FILE
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 
@@ -132,8 +132,8 @@ def read_hub(where: str, columns: Columns) -> Table | None:
             notes += (unlabelled(where, list(features)),)
         return Table(store, None, part_of_row, None, notes)
     values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
-    labels = as_labels(concatenate_values(values), where, columns.target)
-    return Table(store, labels, part_of_row, class_names(features[label]), notes)
+    row_labels = as_row_labels(concatenate_values(values), where, columns.target)
+    return Table(store, row_labels, part_of_row, class_names(features[label]), notes)
 
 
 def _parts(splits: dict[str, Any]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:

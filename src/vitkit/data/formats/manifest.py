@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from vitkit.data.labels import as_labels
 from vitkit.data.parts import as_parts
+from vitkit.data.row_labels import as_row_labels
 from vitkit.data.stores import Files
 from vitkit.data.tables import PATH, Columns, Table, image_column, label_column, unlabelled
 
@@ -91,8 +91,8 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
     if split is not None:
         parts = as_parts(splits, str(path))
     if label is not None:
-        labels = as_labels(values, str(path), columns.target)
-        return Table(files, labels, parts, None, ())
+        row_labels = as_row_labels(values, str(path), columns.target)
+        return Table(files, row_labels, parts, None, ())
     notes = ()
     if columns.target != "none":
         notes = (unlabelled(str(path), present),)

@@ -12,8 +12,8 @@ import numpy as np
 from vitkit.data import chunks
 from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
-from vitkit.data.labels import Values, as_labels, concatenate_values
 from vitkit.data.parts import as_parts
+from vitkit.data.row_labels import Values, as_row_labels, concatenate_values
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 from vitkit.system import remote
 
@@ -133,7 +133,7 @@ class _File(NamedTuple):
 
     schema: _Schema
     labels: Values
-    """One for every row, as `as_labels` takes them; empty without a label column."""
+    """One for every row, as `as_row_labels` takes them; empty without a label column."""
     splits: list[str]
     """The part of every row; empty without such a column."""
     group_rows: list[int]
@@ -196,8 +196,8 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     title = ", ".join(path.name for path in paths)
     if schema.label is not None:
         values = concatenate_values([file.labels for file in opened])
-        labels = as_labels(values, title, columns.target)
-        return Table(store, labels, parts, schema.class_names, ())
+        row_labels = as_row_labels(values, title, columns.target)
+        return Table(store, row_labels, parts, schema.class_names, ())
     notes = ()
     if columns.target != "none":
         notes = (unlabelled(title, opened[0].columns),)

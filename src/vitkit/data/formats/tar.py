@@ -21,10 +21,10 @@ from vitkit.data import chunks
 from vitkit.data.engine.workers import in_order
 from vitkit.data.formats.tar_index import NO_LABEL, cached_index, index_shard
 from vitkit.data.images import BadImage
-from vitkit.data.labels import as_labels
+from vitkit.data.row_labels import as_row_labels
 from vitkit.data.stores import Names
 from vitkit.data.tables import Columns, Table
-from vitkit.data.targets import Labels
+from vitkit.data.targets import RowLabels
 from vitkit.system import remote
 from vitkit.system.machine import cpus
 from vitkit.system.progress import bar
@@ -180,14 +180,14 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     # Their labels.
     texts = list(chain.from_iterable(index.labels for index in indices))
     if set(texts) != {NO_LABEL}:
-        labels = _labels(texts, store, columns)
-        return Table(store, labels, parts, _class_names(shards[0]), notes)
+        row_labels = _row_labels(texts, store, columns)
+        return Table(store, row_labels, parts, _class_names(shards[0]), notes)
     if columns.target != "none":
         notes += (_unlabelled(shards[0], columns),)
     return Table(store, None, parts, None, notes)
 
 
-def _labels(texts: list[str], store: TarMembers, columns: Columns) -> Labels:
+def _row_labels(texts: list[str], store: TarMembers, columns: Columns) -> RowLabels:
     """Labels from JSON, one text an example. Raises ValueError if only some examples have one."""
     values = {text: json.loads(text) for text in set(texts)}
     if NO_LABEL in values:
@@ -196,7 +196,7 @@ def _labels(texts: list[str], store: TarMembers, columns: Columns) -> Labels:
             f"{example} has no label, and others have one; expected a .cls or .json member, or say "
             f"which extension or field of .json holds it with --data.columns.label"
         )
-    return as_labels([values[text] for text in texts], store.files[0], columns.target)
+    return as_row_labels([values[text] for text in texts], store.files[0], columns.target)
 
 
 def _unlabelled(shard: str, columns: Columns) -> str:

@@ -1,4 +1,5 @@
-"""Labels as people write them, made of one kind: classes, lists of classes, numbers, or none.
+"""The labels of rows, as people write them, made all of one kind: a class, several classes, a
+number, or none. (Without "row", labels are the names of the classes.)
 
 Legend: N examples.
 """
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vitkit.data.targets import Labels, Lists, Target, concatenate
+from vitkit.data.targets import Lists, RowLabels, TargetKind, concatenate
 
 LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
 SEPARATOR = "|"  # between the classes of one image in a cell of a manifest
@@ -20,24 +21,27 @@ Values = Sequence | np.ndarray | Lists
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-def as_labels(values: Values, where: str, target: str = "auto") -> Labels:
-    """Labels of one kind, from values as they were read.
+def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels:
+    """The label of each row, all of one kind, from values as they were read.
 
     where: what errors call the file that they come from.
-    target: as Columns has it.
+    target: which kind, as Columns.target has it.
     Raises ValueError, with the row, for a label that is missing or of another kind.
     """
     if target == "none":
         return None
     if isinstance(values, np.ndarray):
         values = _integers_or_list(values)
+    if target == "classes":  # only then may text be a list
+        values = _split_cells(values)
     kind = target
     if kind == "auto":
         kind = _likely_kind(values)
-    elif kind == "classes":  # only then may text be a list
-        values = _split_cells(values)
-    read = {"class": _classes, "classes": _lists, "number": _numbers}[kind]
-    return read(values, where)
+    if kind == "class":
+        return _classes(values, where)
+    if kind == "classes":
+        return _lists(values, where)
+    return _numbers(values, where)
 
 
 def _integers_or_list(values: np.ndarray) -> np.ndarray | list:
@@ -47,12 +51,12 @@ def _integers_or_list(values: np.ndarray) -> np.ndarray | list:
     return values.tolist()
 
 
-def _likely_kind(values: Values) -> Target:
+def _likely_kind(values: Values) -> TargetKind:
     """What labels seem to be: lists are several classes, fractions are numbers, all else is one
     class."""
     if isinstance(values, Lists):
         return "classes"
-    if isinstance(values, np.ndarray):
+    if isinstance(values, np.ndarray):  # of whole numbers: fractions have become a list
         return "class"
     if any(isinstance(value, list | tuple) for value in values):
         return "classes"
@@ -206,7 +210,7 @@ def _refuse_repetitions(lists: Lists, where: str) -> None:
 
 
 def concatenate_values(several: Sequence[Values]) -> Values:
-    """Values of several files as those of one, before `as_labels`."""
+    """Values of several files as those of one, before `as_row_labels`."""
     types = {type(values) for values in several}
     if types in ({Lists}, {np.ndarray}):
         return concatenate(several)
