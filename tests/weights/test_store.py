@@ -68,7 +68,7 @@ def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
     }
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(ValueError, match="letters exists and is no model directory"):
+    with pytest.raises(ValueError, match="letters holds other files .dear.txt. and no model"):
         save(classifier, tmp_path / "letters")
     assert (tmp_path / "letters" / "dear.txt").exists()
 

@@ -61,22 +61,59 @@ def write_json(path: Path, value: dict) -> None:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory to write to, which replaces `path` when the block ends.
+    """A temporary directory to write files to, which go to `path` when the block ends. Those of the
+    same names there are replaced, each whole; all others stay.
 
-    If the block fails, it is deleted, and what was at `path` stays as it was. Raises OSError.
+    Where nothing else is in `path`, all files are replaced at once. If the block fails, what was
+    written is deleted, and `path` stays as it was. Raises OSError.
     """
-    new = path.with_name(path.name + ".new")
-    old = path.with_name(path.name + ".old")
-    shutil.rmtree(new, ignore_errors=True)
+    new = path.with_name(f"{path.name}.{token_hex(4)}.new")
     new.mkdir(parents=True)
     try:
         yield new
-        # A directory cannot be renamed onto one with files in it, so the old one steps aside
-        shutil.rmtree(old, ignore_errors=True)
-        if path.exists():
-            path.rename(old)
+        for file in new.iterdir():
+            sync(file)
+        sync(new)
+        _move(new, path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _move(new: Path, path: Path) -> None:
+    """Move the files of one directory into another, which may not exist yet."""
+    names = {file.name for file in new.iterdir()}
+    if not path.exists():
+        new.rename(path)
+        return
+
+    # Nothing else is there: the whole directory at once. It cannot be renamed onto another that has
+    # files in it, so that one steps aside
+    if {file.name for file in path.iterdir()} <= names:
+        old = path.with_name(f"{path.name}.{token_hex(4)}.old")
+        path.rename(old)
         new.rename(path)
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
+        return
+
+    # Among other files: one by one
+    for name in sorted(names):
+        (new / name).replace(path / name)
+    sync(path)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or directory is on the disk itself. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def give_usual_permissions(file: Path) -> None:
+    """Give a file that a library made for its owner alone the permissions of any new file: what the
+    user's umask leaves."""
+    mask = os.umask(0o077)
+    os.umask(mask)  # there is no other way to read it
+    file.chmod(0o666 & ~mask)

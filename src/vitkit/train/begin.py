@@ -55,7 +55,8 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
         average = {name: weight.clone() for name, weight in trained(learner).items()}
 
     # All of it as a checkpoint has it, if the run continues
-    state = State(learner, optimizer, average)
+    record = {"recipe": to_json(recipe), "data": data.record}
+    state = State(learner, optimizer, average, record)
     if continues:
         restore(run_dir, state, say)
     return state

@@ -1,16 +1,18 @@
 """Checkpoints on the disk: a checkpoint is complete or absent, never half there.
 
 It is a folder `checkpoints/step-00000500` of safetensors files (weights, average, optimiser; one
-file, or one of each rank) and `state.json` (counters, and a checksum of every file). It is written
-under another name, synced and renamed; then the pointer `LAST` moves to it, by rename too. Nothing
-is pickled.
+file, or one of each rank) and `state.json`: counters, the recipe and its images, a checksum of every
+file, and one of itself. It is written under another name, synced and renamed; then the pointer
+`LAST` moves to it, by rename too. Nothing is pickled.
 """
 
 import hashlib
-import json
-import os
+import re
 import shutil
 from pathlib import Path
+
+from vitkit.system.files import sync
+from vitkit.train.sealed import read_sealed, sealed
 
 COUNTERS = ("step", "skipped", "bad_in_row", "rollbacks")  # of State, in state.json
 
@@ -32,8 +34,7 @@ def complete(new: Path, facts: dict, checksums: dict[str, str]) -> Path:
     """Turn a folder, whose files are all written, into a checkpoint, and move the pointer to it.
     `checksums` has one for each file."""
     # All of it on the disk before it gets its name
-    text = json.dumps(facts | {"sha256": checksums}, indent=1)
-    (new / "state.json").write_text(text, "utf-8")
+    (new / "state.json").write_text(sealed(facts | {"sha256": checksums}), "utf-8")
     for name in (*checksums, "state.json"):
         sync(new / name)
     sync(new)
@@ -75,11 +76,9 @@ def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
     """
     rank, world_size = share
     try:
-        facts = json.loads((checkpoint / "state.json").read_text("utf-8"))
-        if any(not isinstance(facts[name], int) for name in COUNTERS):
-            raise ValueError("its counters are not whole numbers")
-        if not facts["sha256"]:
-            raise ValueError("it names no files")
+        facts = read_sealed(checkpoint / "state.json")
+        if facts["step"] != step_of(checkpoint):
+            raise ValueError(f"its state.json is of step {facts['step']}")
         for name in sorted(facts["sha256"])[rank::world_size]:
             file = checkpoint / Path(name).name  # never outside of the folder
             if checksum(file) != facts["sha256"][name]:
@@ -92,20 +91,34 @@ def verify(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> dict:
 def checkpoints(run_dir: Path) -> list[Path]:
     """The checkpoints of a run, newest first. The one that LAST names comes before all others."""
     folder = run_dir / "checkpoints"
-    newest_first = sorted(folder.glob("step-*"), key=lambda path: path.name, reverse=True)
+    complete = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    newest_first = sorted(complete, key=lambda path: path.name, reverse=True)
     try:
         last = (run_dir / "LAST").read_text("utf-8").strip()
-    except OSError:
+    except (OSError, ValueError):  # not there, or damaged: the newest is the last
         return newest_first
     return sorted(newest_first, key=lambda path: path.name != last)
+
+
+def remembered(run_dir: Path) -> dict:
+    """The facts of the newest checkpoint whose state.json is intact; empty if there is none.
+
+    Its "recipe" and "data" are those of the run, whatever has become of recipe.json and data.json.
+    """
+    for checkpoint in checkpoints(run_dir):
+        try:
+            return read_sealed(checkpoint / "state.json")
+        except (OSError, ValueError):
+            continue
+    return {}
 
 
 def on_schedule(checkpoint: Path) -> bool:
     """Whether the recipe asked for this checkpoint, so that an undisturbed run has it too; else an
     interruption did."""
     try:
-        return bool(json.loads((checkpoint / "state.json").read_text("utf-8"))["scheduled"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_sealed(checkpoint / "state.json")["scheduled"]
+    except (OSError, ValueError, KeyError):
         return False
 
 
@@ -116,15 +129,6 @@ def point_to(run_dir: Path, name: str) -> None:
     sync(new)
     new.replace(run_dir / "LAST")
     sync(run_dir)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk itself."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def checksum(path: Path) -> str:

@@ -23,8 +23,20 @@ from vitkit.evaluate import Eval
 from vitkit.system.machine import cpus
 from vitkit.system.progress import bar, silent
 from vitkit.system.ranks import from_every_rank, from_rank_0, on_rank_0, world
+from vitkit.train.checkpoints import remembered
 from vitkit.train.recipe import Data, Facts
 
+RECORDED = {
+    "source",
+    "split_seed",
+    "target",
+    "labels",
+    "counts",
+    "fingerprint",
+    "others",
+    "skipped",
+}
+"""What data.json must hold for a run to continue by it."""
 Say = Callable[[str], None]
 """Prints a sentence for the person who watches."""
 
@@ -194,10 +206,21 @@ def _describe(
 
 
 def _earlier_record(run_dir: Path) -> dict:
-    """What data.json holds if the run has begun before; else nothing."""
+    """What data.json was given if the run has begun before; else nothing. Checkpoints repeat it."""
+    facts = remembered(run_dir)
+    if facts:
+        return facts["data"]
     if not (run_dir / "recipe.json").exists():
         return {}
-    return json.loads((run_dir / "data.json").read_text("utf-8"))
+    try:
+        record = json.loads((run_dir / "data.json").read_bytes())
+    except (
+        OSError,
+        ValueError,
+    ):  # damaged before the first checkpoint: the images are checked again
+        return {}
+    complete = isinstance(record, dict) and record.keys() >= RECORDED
+    return record if complete else {}
 
 
 def _refuse_changes(earlier: dict, record: dict) -> None:

@@ -36,7 +36,8 @@ class Log:
 
         # The file, on rank 0 only; all ranks read what it holds
         self.path = run_dir / "metrics.jsonl"
-        past = [line for line in read_metrics(self.path) if line["step"] <= step]
+        lines, damaged = _read(self.path)
+        past = [line for line in lines if line["step"] <= step]
         writes = on_rank_0()
         if writes:
             new = self.path.with_suffix(".new")
@@ -57,6 +58,8 @@ class Log:
         self.task = self.bar.add_task("step", total=total, completed=step, text="")
         self.bar.start()
         self.meter = Meter(step)
+        if damaged:
+            self.say(f"{damaged:,} damaged lines of {self.path} are left out")
 
     def say(self, text: str) -> None:
         """Print a sentence for the person who watches, above the bar."""
@@ -226,21 +229,39 @@ def to_line(line: dict) -> str:
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """Every whole line of a metrics.jsonl; a last one that was cut off by a kill is left out.
+    """Every whole line of a metrics.jsonl; a damaged one, or a last one that was cut off by a kill,
+    is left out.
 
     The "metrics" of an evaluation are a dict of Metric by name; numbers that were not finite are
     NaN or infinite again.
     """
+    lines, _ = _read(path)
+    return lines
+
+
+def _read(path: Path) -> tuple[list[dict], int]:
+    """The whole lines of a metrics.jsonl, and how many others are damaged."""
     try:
-        text = path.read_text("utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
-        return []
-    whole_lines = text.split("\n")[:-1]  # what follows the last newline was cut off
-    return [_from_json(json.loads(line)) for line in whole_lines if line]
+        return [], 0
+    lines = []
+    damaged = 0
+    for line in data.split(b"\n")[:-1]:  # what follows the last newline was cut off
+        try:
+            lines.append(_from_json(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            damaged += 1
+    return lines, damaged
 
 
-def _from_json(values: dict) -> dict:
-    """The line that `to_line` wrote."""
+def _from_json(line: bytes) -> dict:
+    """The line that `to_line` wrote. Raises one of several errors if it is damaged."""
+    values = json.loads(line)
+    if not isinstance(values["event"], str) or not isinstance(values["step"], int):
+        raise ValueError("an event has a name and a step")
+    if values["event"] == "evaluation" and not isinstance(values["evaluator"], str):
+        raise ValueError("an evaluation says what measured")
     for name, note in values.pop("notes", {}).items():
         values[name] = number_of(values[name], note)
     if "metrics" in values:

@@ -68,10 +68,10 @@ class Optim:
     the paper."""
 
     def __post_init__(self):
-        for name, most in (("lr", math.inf), ("layer_decay", 1)):
-            value = getattr(self, name)
-            if not 0 < value <= most:
-                raise ValueError(f"{name} is {value}; it must be above 0 and at most {most}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr is {self.lr}; it must be a number above 0")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay is {self.layer_decay}; it must be above 0 and at most 1")
         for name in ("weight_decay", "weight_decay_end", "clip", "end_lr", "eps"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:

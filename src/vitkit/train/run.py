@@ -15,7 +15,7 @@ from pathlib import Path
 from vitkit.data import default_workers
 from vitkit.system.files import on_this_machine, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.train.checkpoints import checkpoints, step_of
+from vitkit.train.checkpoints import checkpoints, remembered, step_of
 from vitkit.train.data import RunData
 from vitkit.train.log import Log
 from vitkit.train.recipe import Recipe
@@ -58,22 +58,33 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData) -> None:
 
 
 def _record(run_dir: Path, settings: dict, data_record: dict) -> None:
+    # The recipe that ran: its checkpoints repeat it, so a damaged recipe.json is no loss
     path = run_dir / "recipe.json"
-    if path.exists():
-        changed = differences(json.loads(path.read_text("utf-8")), settings)
-        was_trained = any(step_of(checkpoint) > 0 for checkpoint in checkpoints(run_dir))
-        if changed and was_trained:
-            raise ValueError(
-                f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose "
-                "another --workdir, or remove it"
-            )
-        # Nothing was trained: the earlier settings were refused, or the run was stopped at once
-        if changed:
-            shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+    ran = remembered(run_dir).get("recipe") or _earlier_recipe(path)
+    changed = differences(ran, settings) if ran else []
+    was_trained = any(step_of(checkpoint) > 0 for checkpoint in checkpoints(run_dir))
+    if changed and was_trained:
+        raise ValueError(
+            f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose "
+            "another --workdir, or remove it"
+        )
+    # Nothing was trained: the earlier settings were refused, or the run was stopped at once
+    if changed:
+        shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
 
     # recipe.json comes last: a directory that has it has a data.json of the same run
     write_json(run_dir / "data.json", data_record)
     write_json(path, settings)
+
+
+def _earlier_recipe(path: Path) -> dict:
+    """What recipe.json holds; nothing if it is not there, or damaged before the first
+    checkpoint."""
+    try:
+        recipe = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return recipe if isinstance(recipe, dict) else {}
 
 
 @contextmanager

@@ -58,6 +58,9 @@ class State:
     """With its moments."""
     average: dict[str, Tensor] | None = None
     """The Polyak average of the trained weights, by their names; None if it is off."""
+    record: dict = field(default_factory=dict)
+    """What every checkpoint repeats of its run: "recipe" and "data", as recipe.json and data.json
+    have them."""
     step: int = 0
     """Finished steps, including the skipped ones."""
     skipped: int = 0
@@ -146,6 +149,7 @@ class State:
         # What is to be written, and where
         facts = {name: getattr(self, name) for name in COUNTERS}
         facts["scheduled"] = scheduled
+        facts |= self.record
         with _explaining_failure(run_dir, self.step):
             folder = from_rank_0(lambda: new_folder(run_dir, self.step))
         writing = Writing(folder, facts, keep, set(self.damaged))

@@ -13,6 +13,7 @@ from vitkit.weights.files.lazy import KEY
 from vitkit.weights.files.opening import ENDINGS
 from vitkit.weights.formats.format import Format
 from vitkit.weights.own import check_own_weights
+from vitkit.weights.replacing import CARD, check_file, check_replaceable, is_somebodys
 from vitkit.weights.rules import write
 
 
@@ -26,6 +27,7 @@ def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
     """
     check_own_weights(classifier.model)
     if path.suffix in format.endings:
+        check_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors_in(format, classifier), to_json(classifier))
     else:
@@ -56,15 +58,16 @@ def _check_directory(format: Format, path: Path) -> None:
 
 def _write_directory(classifier: Classifier, format: Format, path: Path) -> None:
     """The format's JSON files, model.safetensors and a model card."""
-    if path.exists() and not (path / "config.json").exists():
-        raise ValueError(f"{path} exists and is no model directory; choose another place")
+    descriptions = format.directory(classifier)
+    check_replaceable(path, descriptions)
     with whole_directory(path) as new:
-        for name, values in format.directory(classifier).items():
+        for name, values in descriptions.items():
             if name == "config.json":
                 values = {**values, KEY: to_json(classifier)}
             write_json(new / name, values)
         write_safetensors(new / "model.safetensors", tensors_in(format, classifier))
-        (new / "README.md").write_text(model_card(classifier, format), "utf-8")
+        if not is_somebodys(path / CARD):
+            (new / CARD).write_text(model_card(classifier, format), "utf-8")
 
 
 def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:

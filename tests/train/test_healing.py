@@ -1,0 +1,146 @@
+"""Damaged files of a run: the same command ends with the bits of an undisturbed run, or says which
+file is damaged."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vitkit.system.span import Span
+from vitkit.train import Optim, train
+from vitkit.weights import load
+
+STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run
+
+
+@pytest.fixture(scope="module")
+def short(tiny):
+    """Twelve steps, with a checkpoint after each sixth."""
+    return replace(tiny, length=Span(12), save_every=Span(6), keep=3)
+
+
+@pytest.fixture(scope="module")
+def finished(short, quiet, tmp_path_factory):
+    """The directory of a run that was never disturbed."""
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    train(short, run_dir, "cpu", quiet)
+    return run_dir
+
+
+@pytest.fixture
+def paused(finished, tmp_path):
+    """The same run, as if it had been killed after its sixth step."""
+    run_dir = tmp_path / "paused"
+    shutil.copytree(finished, run_dir)
+    shutil.rmtree(run_dir / "model")
+    (run_dir / "finished.json").unlink()
+    shutil.rmtree(run_dir / "checkpoints" / "step-00000012")
+    (run_dir / "LAST").write_text("step-00000006")
+    return run_dir
+
+
+def weights_of(run_dir):
+    return (run_dir / "model" / "model.safetensors").read_bytes()
+
+
+def change(path, **values):
+    """Change values of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+DAMAGE = {
+    "LAST is not text": lambda run: (run / "LAST").write_bytes(b"\xff\xfe\x00"),
+    "LAST is empty": lambda run: (run / "LAST").write_bytes(b""),
+    "recipe.json is cut": lambda run: (run / "recipe.json").write_text('{"name": "ti'),
+    "recipe.json has another value": lambda run: change(run / "recipe.json", batch=51),
+    "recipe.json is gone": lambda run: (run / "recipe.json").unlink(),
+    "data.json is cut": lambda run: (run / "data.json").write_text('{"sou'),
+    "data.json has another value": lambda run: change(run / "data.json", counts={"train": 3}),
+    "data.json is a list": lambda run: (run / "data.json").write_text("[]"),
+    "a line of metrics is garbage": lambda run: prepend(run / "metrics.jsonl", b"\x00\x00\n"),
+    "a line of metrics has no step": lambda run: prepend(
+        run / "metrics.jsonl", b'{"event": "training"}\n'
+    ),
+    "a checkpoint says another step": lambda run: change(run / STATE, step=4),
+    "a checkpoint says a far step": lambda run: change(run / STATE, step=4000),
+    "a checkpoint is not JSON": lambda run: (run / STATE).write_bytes(b"\xff"),
+    "a checkpoint has another name": lambda run: (run / STATE).parent.rename(
+        run / "checkpoints" / "step-00000009"
+    ),
+    "a folder is called as a checkpoint is": lambda run: (
+        run / "checkpoints" / "step-tomorrow"
+    ).mkdir(),
+}
+
+
+def prepend(path, line: bytes):
+    path.write_bytes(line + path.read_bytes())
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_run_ends_with_the_same_bits(damage, short, paused, finished, quiet):
+    DAMAGE[damage](paused)
+    train(short, paused, "cpu", quiet)
+    assert weights_of(paused) == weights_of(finished)
+    assert json.loads((paused / "data.json").read_text())["source"] == "digits"
+    assert json.loads((paused / "recipe.json").read_text())["batch"] == short.batch
+
+
+def test_damaged_lines_of_metrics_are_counted_aloud(short, paused, capsys):
+    prepend(paused / "metrics.jsonl", b"{\n\x00\n")
+    train(short, paused, "cpu")
+    assert f"2 damaged lines of {paused / 'metrics.jsonl'} are left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "preprocessor_config.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_model_is_saved_again_from_the_last_checkpoint(
+    file, damage, short, finished, quiet, tmp_path
+):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    path = run_dir / "model" / file
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    train(short, run_dir, "cpu", quiet)
+    assert path.read_bytes() == data
+    load(run_dir, quiet=True)
+
+
+def test_a_finished_run_says_so_and_keeps_a_card_of_its_owner(short, finished, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "model" / "README.md").write_text("my own words")
+    train(short, run_dir, "cpu")
+    assert "this run is finished after 12 steps" in capsys.readouterr().out
+    assert (run_dir / "model" / "README.md").read_text() == "my own words"
+
+
+def test_weights_that_are_not_finite_are_not_saved(short, quiet, tmp_path):
+    """One step whose update overflows: its loss and gradient are finite, its weights are not."""
+    diverging = Optim(lr=1e30, weight_decay=1e30, warmup=Span(0))
+    recipe = replace(short, optim=diverging, length=Span(1), average=0.0)
+    with pytest.raises(FloatingPointError, match="the trained weights are not finite"):
+        train(recipe, tmp_path, "cpu", quiet)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("lr", [float("inf"), float("nan"), 0.0, -1.0])
+def test_a_learning_rate_is_a_number_above_0(lr):
+    with pytest.raises(ValueError, match=f"lr is {lr}; it must be a number above 0"):
+        Optim(lr=lr)
+
+
+def test_a_damaged_checkpoint_is_named(short, paused, capsys):
+    change(paused / STATE, step=4)
+    train(short, paused, "cpu")
+    assert "step-00000006 is damaged" in capsys.readouterr().out
+    assert torch.isfinite(next(load(paused, quiet=True).model.parameters())).all()

@@ -1,0 +1,179 @@
+"""What saving a model may replace: an earlier model, and nothing of anybody else's."""
+
+import json
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from vitkit.models import vit
+from vitkit.weights import convert, load, save
+
+CONFIG = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)
+
+
+@pytest.fixture
+def classifier(random_classifier):
+    return random_classifier(CONFIG)
+
+
+def contents(folder):
+    """Every file below a folder, with what is in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+OURS = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
+
+
+def test_an_earlier_model_is_replaced_and_leaves_nothing_behind(classifier, tmp_path):
+    path = tmp_path / "model"
+    save(classifier, path)
+    other = replace(classifier, labels=("x", "y", "z"))
+    save(other, path)
+    assert load(path, quiet=True).labels == ("x", "y", "z")
+    assert names(path) == OURS
+    assert names(tmp_path) == {"model"}
+
+
+@pytest.fixture
+def clone(classifier, tmp_path):
+    """A clone of somebody's repository, with a model in it."""
+    path = tmp_path / "clone"
+    save(classifier, path)
+    (path / ".git" / "objects").mkdir(parents=True)
+    (path / ".git" / "objects" / "ab").write_bytes(b"history")
+    (path / "train.py").write_text("print('mine')")
+    (path / "README.md").write_text("# My model\n\nMy own words.")
+    return path
+
+
+@pytest.mark.parametrize("format", ["native", "huggingface"])
+def test_everything_else_in_a_directory_stays(format, classifier, clone):
+    before = contents(clone)
+    other = replace(classifier, labels=("x", "y", "z"))
+    convert(other, clone, format)
+    after = contents(clone)
+    assert load(clone, quiet=True).labels == ("x", "y", "z")
+    for name in (".git/objects/ab", "train.py", "README.md"):
+        assert after[name] == before[name]
+    assert names(clone.parent) == {"clone"}
+
+
+def test_a_card_of_vitkit_is_written_anew(classifier, clone):
+    save(classifier, clone.parent / "other")
+    (clone / "README.md").write_bytes((clone.parent / "other" / "README.md").read_bytes())
+    save(replace(classifier, origin={"data": "elsewhere"}), clone)
+    assert "elsewhere" in (clone / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "sentence"),
+    [
+        (lambda path: (path / "photo.jpg").write_bytes(b"x"), "holds other files .photo.jpg. and"),
+        (
+            lambda path: [
+                (path / "package.json").write_text("{}"),
+                (path / "config.json").write_text('{"port": 80}'),
+            ],
+            "config.json is not a model's",
+        ),
+    ],
+)
+def test_a_directory_of_somebody_is_refused(prepare, sentence, classifier, tmp_path):
+    path = tmp_path / "theirs"
+    path.mkdir()
+    prepare(path)
+    before = contents(path)
+    with pytest.raises(ValueError, match=sentence):
+        save(classifier, path)
+    assert contents(path) == before
+    assert names(tmp_path) == {"theirs"}
+
+
+def test_a_description_that_would_stay_is_refused(classifier, tmp_path):
+    path = tmp_path / "model"
+    save(classifier, path)
+    with pytest.raises(ValueError, match=r"preprocessor_config.json describes an earlier model"):
+        convert(classifier, path, "timm")
+
+
+def test_a_file_is_not_replaced_by_a_directory(classifier, tmp_path):
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with pytest.raises(ValueError, match="notes is a file"):
+        save(classifier, path)
+    assert path.read_text() == "mine"
+
+
+def test_a_file_that_holds_no_weights_is_not_replaced(classifier, tmp_path):
+    path = tmp_path / "photos.npz"
+    path.write_bytes(b"my photographs")
+    with pytest.raises(ValueError, match="exists and holds no weights"):
+        convert(classifier, path, "google")
+    assert path.read_bytes() == b"my photographs"
+
+    # Earlier weights are
+    path.unlink()
+    convert(classifier, path, "google")
+    convert(classifier, path, "google")
+
+
+def test_what_fails_leaves_what_was_there(classifier, clone, monkeypatch):
+    """The disk is full when the weights are written."""
+    before = contents(clone)
+
+    def full(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("vitkit.weights.writing.write_safetensors", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(classifier, clone)
+    assert contents(clone) == before
+    assert names(clone.parent) == {"clone"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no umask")
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_files_have_the_permissions_of_the_users_umask(mask, classifier, tmp_path):
+    before = os.umask(mask)
+    try:
+        save(classifier, tmp_path / "model")
+        convert(classifier, tmp_path / "model.safetensors", "timm")
+    finally:
+        os.umask(before)
+    files = [*(tmp_path / "model").iterdir(), tmp_path / "model.safetensors"]
+    for file in files:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~mask, file
+
+
+def test_a_changed_head_is_refused_and_nothing_is_written(classifier, tmp_path):
+    classifier.model.head = nn.Linear(16, 5)
+    with pytest.raises(ValueError, match=r"head\.(bias|weight)"):
+        save(classifier, tmp_path / "model")
+    assert not names(tmp_path)
+
+
+def test_a_model_of_the_wrong_config_is_refused(classifier, tmp_path):
+    classifier.model.blocks.append(classifier.model.blocks[0])
+    with pytest.raises(ValueError, match="not those that it was built with"):
+        save(classifier, tmp_path / "model")
+    assert not names(tmp_path)
+
+
+def test_a_directory_with_only_a_card_of_its_owner_takes_a_model(classifier, tmp_path):
+    path = tmp_path / "new"
+    path.mkdir()
+    (path / "README.md").write_text("To come.")
+    save(classifier, path)
+    assert (path / "README.md").read_text() == "To come."
+    assert json.loads((path / "config.json").read_text())
+    with torch.inference_mode():
+        load(path, quiet=True).model(torch.zeros(1, 3, 16, 16))
