@@ -1,0 +1,98 @@
+"""Ways in which a file can be wrong: by accident, or on purpose."""
+
+import copy
+import json
+import struct
+from random import Random
+
+HEADER = 1024  # bytes at the beginning where damage is likelier: there a file says what it is
+NUMBERS = (0, 1, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
+WORDS = (b"-1", b"1e999", b"NaN", b"null", b"[]", b"{}", b"99999999999", b'"', b"\\u0000")
+WORDS += (b"\x00", b"\xff\xfe", b"\x1b[31m", b"../../etc/passwd", b"/dev/zero")
+VALUES = (None, True, -1, 0, 1, 3, 10**9, -(10**9), 2**70, 1e308, float("nan"), float("inf"))
+VALUES += (0.5, "", "a", "-1", "../../etc/passwd", "\x1b[2Jgone", "x" * 100_000, [], {}, [[]])
+VALUES += ([0], [10**9], [1, 2, 3], {"a": 1}, {"0": "a", "1": "a"})
+
+
+def damaged_bytes(data: bytes, random: Random) -> bytes:
+    """The same bytes, with one to four accidents."""
+    for _ in range(random.randint(1, 4)):
+        span = len(data)
+        if random.random() < 0.5:
+            span = min(span, HEADER)
+        at = random.randrange(span + 1)
+        data = random.choice(_ACCIDENTS)(data, at, random)
+    return data
+
+
+def _flip_a_bit(data: bytes, at: int, random: Random) -> bytes:
+    if at >= len(data):
+        return data
+    return data[:at] + bytes([data[at] ^ (1 << random.randrange(8))]) + data[at + 1 :]
+
+
+def _cut_off(data: bytes, at: int, random: Random) -> bytes:
+    return data[:at]
+
+
+def _leave_out(data: bytes, at: int, random: Random) -> bytes:
+    return data[:at] + data[at + random.choice((1, 4, 512, 4096)) :]
+
+
+def _insert(data: bytes, at: int, random: Random) -> bytes:
+    return data[:at] + random.randbytes(random.choice((1, 4, 512))) + data[at:]
+
+
+def _repeat(data: bytes, at: int, random: Random) -> bytes:
+    length = random.choice((1, 16, 512, 4096))
+    return data[: at + length] + data[at:]
+
+
+def _zeros(data: bytes, at: int, random: Random) -> bytes:
+    length = min(random.choice((4, 512, 4096)), len(data) - at)
+    return data[:at] + bytes(length) + data[at + length :]
+
+
+def _number(data: bytes, at: int, random: Random) -> bytes:
+    form = random.choice(("<I", ">I", "<Q", ">H", "<H"))
+    largest = 2 ** (8 * struct.calcsize(form)) - 1
+    number = struct.pack(form, min(random.choice(NUMBERS), largest))
+    return data[:at] + number + data[at + len(number) :]
+
+
+def _word(data: bytes, at: int, random: Random) -> bytes:
+    word = random.choice(WORDS)
+    return data[:at] + word + data[at + len(word) :]
+
+
+_ACCIDENTS = (_flip_a_bit, _cut_off, _leave_out, _insert, _repeat, _zeros, _number, _word)
+
+
+def damaged_json(data: bytes, random: Random) -> bytes:
+    """The same JSON with a value somewhere replaced, a key gone or a branch put where another was."""
+    value = json.loads(data)
+    for _ in range(random.randint(1, 2)):
+        node, key = _anywhere(value, random)
+        accident = random.choice(("replace", "replace", "replace", "remove", "move"))
+        if accident == "remove":
+            del node[key]
+        elif accident == "move":
+            other, from_key = _anywhere(value, random)
+            node[key] = copy.deepcopy(other[from_key])
+        else:
+            node[key] = copy.deepcopy(random.choice(VALUES))
+        if not value:
+            break
+    return json.dumps(value).encode()
+
+
+def _anywhere(value: dict | list, random: Random) -> tuple[dict | list, str | int]:
+    """A place in a JSON value: the object or list, and the key or index in it."""
+    node = value
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = random.choice(keys)
+        inner = node[key]
+        if not isinstance(inner, dict | list) or not inner or random.random() < 0.3:
+            return node, key
+        node = inner

@@ -1,0 +1,266 @@
+"""What is damaged, and what is then done with it as a user would."""
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from pictures import encoded, photograph
+from PIL import Image
+from rich.console import Console
+
+from vitkit.data import (
+    Augmentation,
+    Preprocessing,
+    check_images,
+    eval_batches,
+    open_image,
+    open_source,
+)
+from vitkit.models import ViTConfig, create, vit
+from vitkit.system.span import Span
+from vitkit.train import Data, Optim, Recipe, train
+from vitkit.weights import Classifier, convert, load, save
+from vitkit.weights.files.opening import open_weights
+from vitkit.weights.formats.google import vit as google
+from vitkit.weights.writing import tensors_in
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A thing on the disk, the files of it that are damaged, and its use."""
+
+    name: str
+    make: Callable[[Path], None]
+    """Writes it, whole, into an empty folder."""
+    use: Callable[[Path], None]
+    """Uses it; raises AssertionError for a wrong answer."""
+    damage: tuple[str, ...] = ("*",)
+    """Patterns of the files that may be damaged."""
+
+    def files(self, folder: Path) -> list[Path]:
+        """The files that may be damaged, in a fixed order."""
+        matching = {path for pattern in self.damage for path in folder.glob(pattern)}
+        return sorted(path for path in matching if path.is_file())
+
+
+# Weights
+
+SMALL = vit("mu/8", image=(16, 16), classes=3, depth=2, width=16, mlp=16, heads=2)
+
+
+def _classifier() -> Classifier:
+    """A model that hides no mistake: every parameter has random values of its own."""
+    model = create(SMALL, seed=0).eval()
+    draws = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=draws)
+    preprocessing = Preprocessing(size=(16, 16), mean=(0.4, 0.5, 0.6))
+    return Classifier(model, preprocessing, ("ant", "bee", "cat"))
+
+
+def _saved(folder: Path) -> None:
+    save(_classifier(), folder / "model")
+
+
+def _converted(format: str, name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        convert(_classifier(), folder / name, format)
+
+    return make
+
+
+def _plain_npz(folder: Path) -> None:
+    tensors = tensors_in(google.FORMAT, _classifier())
+    np.savez(folder / "model", **{name: tensor.numpy() for name, tensor in tensors.items()})
+
+
+def _load(folder: Path) -> None:
+    """A model that opens answers with numbers."""
+    path = next(path for path in folder.iterdir() if path.name.startswith("model"))
+    classifier = load(path, heads=2, quiet=True)
+    size = classifier.model.config.image
+    assert max(size) <= 4096, size
+    with torch.inference_mode():
+        logits = classifier.for_inference().logits(torch.zeros(1, 3, *size, dtype=torch.uint8))
+    assert logits.isfinite().all()
+
+
+def _native(folder: Path) -> None:
+    """A model that no other library has: kept under native names."""
+    config = replace(SMALL, positions="rotary", pool="gap", registers=1)
+    save(
+        Classifier(create(config), Preprocessing(size=(16, 16)), ("a", "b", "c")), folder / "model"
+    )
+
+
+# Images
+
+PIXELS = photograph(90, 120)
+
+
+def _images(folder: Path) -> None:
+    grey16 = (PIXELS[..., 0].astype(np.uint16) * 257).copy()
+    for name, kind, settings in (
+        ("baseline.jpg", "JPEG", {}),
+        ("progressive.jpg", "JPEG", {"progressive": True}),
+        ("image.png", "PNG", {}),
+        ("image.gif", "GIF", {}),
+        ("image.webp", "WEBP", {}),
+        ("image.bmp", "BMP", {}),
+        ("image.tif", "TIFF", {"compression": "tiff_deflate"}),
+    ):
+        (folder / name).write_bytes(encoded(PIXELS, kind, **settings))
+    exif = Image.Exif()
+    exif[274] = 6
+    (folder / "turned.jpg").write_bytes(encoded(PIXELS, "JPEG", exif=exif))
+    Image.fromarray(PIXELS).convert("CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(PIXELS).convert("P").save(folder / "palette.png")
+    Image.fromarray(grey16).save(folder / "deep.png")
+
+
+def _decode(folder: Path) -> None:
+    """Every image, whole and a box of it; a damaged one says so, and the others are as before."""
+    sentences = []
+    for path in sorted(folder.iterdir()):
+        try:
+            picture = open_image(path.read_bytes(), path.name)
+            height, width = picture.size
+            pixels = picture.pixels()
+            assert pixels.shape == (height, width, 3), pixels.shape
+            assert pixels.dtype == np.uint8
+            box = picture.pixels((height // 4, width // 4, max(height // 2, 1), max(width // 2, 1)))
+            assert box.shape[2] == 3
+        except ValueError as error:
+            sentences.append(str(error))
+    if sentences:
+        raise ValueError("; ".join(sentences))
+
+
+# Data sets
+
+
+def _folder(folder: Path) -> None:
+    for name in ("ant", "bee"):
+        for i in range(4):
+            path = folder / "photos" / name / f"{i}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(photograph(24, 32, i)))
+
+
+def _rows() -> list[tuple[str, bytes]]:
+    return [(("ant", "bee")[i % 2], encoded(photograph(24, 32, i))) for i in range(8)]
+
+
+def _manifest(name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        lines = []
+        for i, (label, data) in enumerate(_rows()):
+            (folder / f"{i}.jpg").write_bytes(data)
+            lines.append({"image": f"{i}.jpg", "label": label})
+        if name.endswith("jsonl"):
+            text = "\n".join(map(json.dumps, lines))
+        else:
+            text = "\n".join(["image,label", *(",".join(line.values()) for line in lines)])
+        (folder / name).write_text(text + "\n")
+
+    return make
+
+
+def _parquet(folder: Path) -> None:
+    images = [{"bytes": data, "path": f"{i}.jpg"} for i, (_, data) in enumerate(_rows())]
+    table = pa.table({"image": images, "label": [label for label, _ in _rows()]})
+    pq.write_table(table, folder / "data.parquet", row_group_size=3)
+
+
+def _tar(folder: Path) -> None:
+    with tarfile.open(folder / "data.tar", "w") as shard:
+        for i, (label, data) in enumerate(_rows()):
+            for extension, content in (("jpg", data), ("cls", label.encode())):
+                member = tarfile.TarInfo(f"{i:04d}.{extension}")
+                member.size = len(content)
+                shard.addfile(member, io.BytesIO(content))
+
+
+def _read(name: str) -> Callable[[Path], None]:
+    """Look at every image of a data set, then make a batch of those that are whole."""
+
+    def use(folder: Path) -> None:
+        source = open_source(str(folder / name))
+        broken = check_images(source, workers=0, progress=False)
+        if broken:
+            raise ValueError("; ".join(sentence for _, sentence in broken))
+        for batch in eval_batches(source, Preprocessing(size=(16, 16)), 4, workers=0):
+            assert batch.images.shape[1:] == (3, 16, 16)
+
+    return use
+
+
+# Runs
+
+RECIPE = Recipe(
+    model=ViTConfig(width=16, depth=1, mlp=16, heads=2, patch=4, image=(8, 8), classes=0),
+    data=Data(
+        source="digits",
+        preprocessing=Preprocessing(size=(8, 8)),
+        augmentation=Augmentation(crop="pad_crop", pad=1, flip=False),
+        workers=0,
+    ),
+    optim=Optim(lr=2e-3, warmup=Span(2)),
+    length=Span(12),
+    batch=16,
+    average=0.8,
+    log_every=2,
+    evaluate_every=Span(6),
+    save_every=Span(4),
+    keep=3,
+)
+
+
+def _finished_run(folder: Path) -> None:
+    train(RECIPE, folder / "run", "cpu", Console(quiet=True))
+    shutil.copytree(folder / "run" / "model", folder / "expected")
+
+
+def _paused_run(folder: Path) -> None:
+    """As a run that was killed after its second checkpoint."""
+    _finished_run(folder)
+    shutil.rmtree(folder / "run" / "model")
+    shutil.rmtree(folder / "run" / "checkpoints" / "step-00000012", ignore_errors=True)
+    (folder / "run" / "LAST").write_text("step-00000008")
+
+
+def _continue(folder: Path) -> None:
+    """The same command ends with the same bits, and the model opens."""
+    train(RECIPE, folder / "run", "cpu", Console(quiet=True))
+    finished = open_weights(folder / "run" / "model").tensors
+    expected = open_weights(folder / "expected").tensors
+    assert set(finished) == set(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(finished[name].read(), tensor.read()), name
+
+
+SUBJECTS = (
+    Subject("model directory", _saved, _load, ("model/*.json", "model/*.safetensors")),
+    Subject("native model", _native, _load, ("model/*.json", "model/*.safetensors")),
+    Subject("google npz", _converted("google", "model.npz"), _load),
+    Subject("plain npz", _plain_npz, _load),
+    Subject("timm file", _converted("timm", "model.safetensors"), _load),
+    Subject("timm pth", _converted("timm", "model.pth"), _load),
+    Subject("images", _images, _decode),
+    Subject("folder", _folder, _read("photos"), ("photos/*/*",)),
+    Subject("csv manifest", _manifest("list.csv"), _read("list.csv"), ("list.csv",)),
+    Subject("json manifest", _manifest("list.jsonl"), _read("list.jsonl"), ("list.jsonl",)),
+    Subject("parquet", _parquet, _read("data.parquet")),
+    Subject("tar shard", _tar, _read("data.tar")),
+    Subject("paused run", _paused_run, _continue, ("run/*", "run/checkpoints/*/*")),
+    Subject("finished run", _finished_run, _continue, ("run/*", "run/*/*", "run/*/*/*")),
+)
