@@ -50,8 +50,8 @@ def fetching(chunks: np.ndarray, files: Sequence[str]) -> Iterable:
 def titles(files: Sequence[str]) -> list[str]:
     """What to call each file: its name, or if two have the same, its path below the folder that
     holds all of them."""
-    # `plain`, as a signature in an address is for no one to read
-    paths = [remote.plain(file).replace(os.sep, "/").split("/") for file in files]
+    # A query in an address may hold a signature, which is not for people to read
+    paths = [remote.without_query(file).replace(os.sep, "/").split("/") for file in files]
     names = [path[-1] for path in paths]
     if len(set(names)) == len(names):
         return names

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.system.remote import plain
+from vitkit.system.remote import without_query
 
 # What people call the parts of a data set, and what they are called here.
 PARTS = {
@@ -39,7 +39,7 @@ def families(files: Iterable[str]) -> dict[str, dict[str, str]]:
     """
     by_name: dict[str, dict[str, str]] = {}
     for file in sorted(files):
-        match = _FILE.fullmatch(Path(plain(file)).stem)
+        match = _FILE.fullmatch(Path(without_query(file)).stem)
         if match and not Path(file).name.startswith("."):
             parts = by_name.setdefault(match["name"] or "", {})
             parts[file] = PARTS[match["part"].lower()]
@@ -54,7 +54,7 @@ def check_complete(files: Iterable[str]) -> None:
     # The shards of each name, by number; two of a number in one folder are one too many.
     shards: dict[tuple[str, int], dict[int, str]] = {}
     for file in files:
-        match = _SHARD.fullmatch(Path(plain(file)).stem)
+        match = _SHARD.fullmatch(Path(without_query(file)).stem)
         if not match:
             continue
         by_number = shards.setdefault((match["name"], int(match["shards"])), {})

@@ -82,7 +82,7 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
         )
         yield own_device
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
-        if not watchdog.first_to_fail():
+        if not watchdog.first_to_report():
             raise PeerFailed(str(error)) from error
         if any(word in str(error) for word in ("gloo", "NCCL", "Connection closed")):
             # The backends' own errors: the fault is elsewhere
@@ -107,33 +107,32 @@ def _session(store: dist.Store, rank: int, world_size: int) -> str:
     and sends it to whoever has announced itself, again and again until every rank has confirmed it.
     Ranks of an earlier start never confirm.
     """
-    # Announce this rank, by an id that no earlier start has
-    own = uuid.uuid4().hex
-    store.set(f"vitkit/here/{rank}", own)
-
-    # Other ranks wait for the name, and confirm it
+    rank_id = uuid.uuid4().hex  # no rank of an earlier start has it
     if rank > 0:
-        session = store.get(f"vitkit/session/{own}").decode()  # waits until rank 0 has set it
-        store.set(f"vitkit/there/{session}/{rank}", "")
+        store.set(f"vitkit/announced/{rank}", rank_id)
+        session = store.get(f"vitkit/session_for/{rank_id}").decode()  # waits until it is set
+        store.set(f"vitkit/confirmed/{session}/{rank}", "")
         return session
 
-    # Rank 0 sends its own id as the name, until all have confirmed it
-    missing = set(range(1, world_size))
+    session = rank_id
+    unconfirmed = set(range(1, world_size))
     deadline = time.monotonic() + store.timeout.total_seconds()
-    while missing:
-        for other in missing:
-            if store.check([f"vitkit/here/{other}"]):
-                other_id = store.get(f"vitkit/here/{other}").decode()
-                store.set(f"vitkit/session/{other_id}", own)
+    while unconfirmed:
+        for other in unconfirmed:
+            if store.check([f"vitkit/announced/{other}"]):
+                other_id = store.get(f"vitkit/announced/{other}").decode()
+                store.set(f"vitkit/session_for/{other_id}", session)
         if time.monotonic() > deadline:
-            raise RankLost(f"rank {min(missing)} never came; look at its machine's log")
+            raise RankLost(f"rank {min(unconfirmed)} never came; look at its machine's log")
         time.sleep(0.02)
-        missing = {other for other in missing if not store.check([f"vitkit/there/{own}/{other}"])}
-    return own
+        for other in list(unconfirmed):
+            if store.check([f"vitkit/confirmed/{session}/{other}"]):
+                unconfirmed.remove(other)
+    return session
 
 
 def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
-    """The learner (the model and its objective) with its parameters sharded among the ranks, by
+    """A learner, that is, a model and its objective, with its parameters sharded among the ranks by
     FSDP2.
 
     The parameters of each of `blocks` are gathered while it runs; those outside of them for a whole
@@ -175,7 +174,8 @@ def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 
-    # A method to gather the parameters outside of the blocks: the work is done by FSDP's hooks
+    # An empty method. Registering it makes FSDP gather the parameters outside of the blocks when it
+    # is called: see `gathered`
     learner.gather = lambda: None
     register_fsdp_forward_method(learner, "gather")
     return learner

@@ -32,7 +32,7 @@ def is_pattern(where: str) -> bool:
     return any(sign in where for sign in "{" + WILDCARDS)
 
 
-def plain(where: str) -> str:
+def without_query(where: str) -> str:
     """A web address without its query, such as a signature: there "?" is no wildcard. Other names
     as they are."""
     if where.lower().startswith(("http://", "https://")):
@@ -42,7 +42,7 @@ def plain(where: str) -> str:
 
 def suffix(where: str) -> str:
     """The ending of a path or an address in lower case, such as ".parquet"; "" if there is none."""
-    return Path(plain(where)).suffix.lower()
+    return Path(without_query(where)).suffix.lower()
 
 
 def expand(where: str) -> list[str]:
@@ -102,7 +102,7 @@ def _remote_files(address: str) -> list[str]:
     OSError."""
 
     def list_files(system, path: str) -> list[str]:
-        if _has_wildcards(plain(path)):
+        if _has_wildcards(without_query(path)):
             paths = system.glob(path)
         elif suffix(path) and not address.endswith("/"):
             return [address]  # a file: to ask whether it is there would cost a request for each
@@ -115,7 +115,7 @@ def _remote_files(address: str) -> list[str]:
             raise FileNotFoundError
         return [system.unstrip_protocol(path) for path in paths]
 
-    return _patiently(list_files, address)
+    return _with_retries(list_files, address)
 
 
 def open_file(path: str):
@@ -145,7 +145,7 @@ class _Remote(io.RawIOBase):
     def __init__(self, address: str):
         self.address = address
         self.position = 0
-        self.size = _patiently(lambda system, path: system.info(path)["size"], address)
+        self.size = _with_retries(lambda system, name: system.info(name)["size"], address)
         if self.size is None:
             raise OSError(
                 f"{address} cannot be read in parts: the server does not say how large it is"
@@ -176,7 +176,7 @@ class _Remote(io.RawIOBase):
 def read_range(address: str, start: int, end: int) -> bytes:
     """The bytes from `start` up to `end` of a remote file. Raises OSError, also if a server ignores
     the range and sends more or less."""
-    data = _patiently(lambda system, path: system.cat_file(path, start=start, end=end), address)
+    data = _with_retries(lambda system, name: system.cat_file(name, start=start, end=end), address)
     if len(data) != end - start:
         raise OSError(
             f"{address}: asked for {end - start:,} bytes from {start:,}, {len(data):,} came: the "
@@ -188,7 +188,7 @@ def read_range(address: str, start: int, end: int) -> bytes:
 def exists(path: str) -> bool:
     """Whether there is such a file. Raises OSError for an address that does not answer."""
     if is_address(path):
-        return _patiently(lambda system, file: system.isfile(file), path)
+        return _with_retries(lambda system, name: system.isfile(name), path)
     return Path(path).is_file()
 
 
@@ -200,7 +200,7 @@ def state_of(path: str) -> str:
         # A copy may keep the original's size and mtime, but has a ctime and an inode of its own
         numbers = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
         return " ".join([str(Path(path).absolute()), *map(str, numbers)])
-    info = _patiently(lambda system, file: system.info(file), path)
+    info = _with_retries(lambda system, name: system.info(name), path)
     known = [str(info[key]) for key in _STATE if info.get(key) is not None]
     return " ".join([path, *known])
 
@@ -212,20 +212,23 @@ _STATE = (
 )  # fmt: skip
 
 
-def _patiently(act: Callable, address: str):
-    """Returns act(file system, path on it), with several attempts if the network may be to blame.
+def _with_retries(operation: Callable, address: str):
+    """Returns operation(file system, path on it), tried several times if the network may be to
+    blame.
 
     Raises OSError, and ValueError for an unknown scheme.
     """
     for attempt in range(ATTEMPTS):
         try:
-            import fsspec
+            import fsspec  # in here, as an ImportError says what to install, like one of fsspec's
 
-            return act(*fsspec.core.url_to_fs(address))
+            file_system, path = fsspec.core.url_to_fs(address)
+            return operation(file_system, path)
         except FileNotFoundError as error:
-            # fsspec's https raises this also if nobody answers, with the network's error as its
-            # cause
-            if not isinstance(error.__cause__, OSError):
+            # fsspec's https raises this also if nobody answers: then its cause is the network's
+            # error
+            nobody_answers = isinstance(error.__cause__, OSError)
+            if not nobody_answers:
                 raise FileNotFoundError(f"there is no {address}") from None
             failure: Exception = error.__cause__
         except (ImportError, ValueError) as error:
@@ -238,6 +241,7 @@ def _patiently(act: Callable, address: str):
             raise PermissionError(f"{address} may not be read: {error}") from None
         except Exception as error:  # every file system has error classes of its own
             failure = error
+        # A failure that another attempt may mend
         if attempt < ATTEMPTS - 1:
             time.sleep(2**attempt)
     reason = (str(failure) or type(failure).__name__).splitlines()[0]

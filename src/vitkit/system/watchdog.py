@@ -10,11 +10,11 @@ a step, and names nobody if a rank hangs within a step, or is the one that would
 """
 
 import os
+import queue
 import socket
 import sys
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,16 +59,12 @@ class Watchdog:
         self.last_heartbeat = float("inf")
 
     def end(self) -> None:
-        """Stop watching."""
         self.stopped.set()
         self.store = None
 
-    def first_to_fail(self) -> bool:
-        """Whether no other rank has asked this before, so that only one rank reports an error."""
-        try:
-            return self.store.add("failed", 1) == 1  # add is atomic: it is 1 for one rank alone
-        except RuntimeError:  # the store is gone with the machine that held it
-            return True
+    def first_to_report(self) -> bool:
+        """Whether no other rank has asked this before: only one rank reports an error or a hang."""
+        return _first_to_report(self.store)
 
     def _watch(self) -> None:
         """Wait until the process makes no progress, then report and end it."""
@@ -80,47 +76,52 @@ class Watchdog:
 
     def _report(self) -> None:
         """Print which ranks are missing, on one rank only."""
-        # What is true unless the roll call answers: it may never return if the store cannot be
-        # reached. So it runs in a thread of its own, and appends its answer.
-        sentences = [
+        # Hold a roll call, in a thread of its own: it may never end if the store cannot be reached
+        sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._ask, args=(self.store, sentences), daemon=True).start()
+        try:
+            sentence = sentences.get(timeout=3 * self._time_to_answer())
+        except queue.Empty:
+            sentence = self._unreachable()
+
+        # None: another rank prints it
+        if sentence is not None:
+            print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
+
+    def _ask(self, store: "Store", sentences: "queue.SimpleQueue[str | None]") -> None:
+        """Put what the roll call says, or None if another rank is the first to report it."""
+        try:
+            sentence = self._roll_call(store)
+        except RuntimeError:
+            sentences.put(self._unreachable())
+            return
+        if not _first_to_report(store):
+            sentence = None
+        sentences.put(sentence)
+
+    def _unreachable(self) -> str:
+        """What this rank knows if it cannot reach the store."""
+        return (
             f"rank {self.rank} came no further for {self.patience:g} s and cannot reach the "
             f"others; look at the network of {socket.gethostname()}. "
             "The same command continues from the last checkpoint"
-        ]
-        roll_call = threading.Thread(
-            target=self._append_roll_call, args=(self.store, sentences), daemon=True
         )
-        roll_call.start()
-        roll_call.join(timeout=3 * self._time_to_answer())
-
-        # An empty sentence: another rank prints it
-        if sentences[-1]:
-            print(f"vitkit: {sentences[-1]}", file=sys.stderr, flush=True)
 
     def _time_to_answer(self) -> float:
         """Seconds that ranks have to answer a roll call."""
         return max(2.0, self.patience / 10)
 
-    def _append_roll_call(self, store: "Store", sentences: list[str]) -> None:
-        """Append the roll call's result to `sentences`, or "" if another rank was first to print
-        it."""
-        with suppress(RuntimeError):  # the store cannot be reached
-            sentence = self._roll_call(store)
-            if store.add("failed", 1) > 1:
-                sentence = ""
-            sentences.append(sentence)
-
     def _roll_call(self, store: "Store") -> str:
-        """Which ranks do not answer, or have fallen behind, as one sentence."""
+        """Which ranks do not answer, or have fallen behind, as one sentence. Raises RuntimeError if
+        the store cannot be reached."""
         # Every living rank writes how far it is, and gives the others time to do so
-        store.set(f"here/{self.rank}", str(self.heartbeats))
+        store.set(f"heartbeats/{self.rank}", str(self.heartbeats))
         time.sleep(self._time_to_answer())
         progress = {}
         for rank in range(self.world_size):
-            if store.check([f"here/{rank}"]):
-                progress[rank] = int(store.get(f"here/{rank}"))
+            if store.check([f"heartbeats/{rank}"]):
+                progress[rank] = int(store.get(f"heartbeats/{rank}"))
 
-        # Who is missing
         silent = [rank for rank in range(self.world_size) if rank not in progress]
         furthest = max(progress.values())
         behind = [rank for rank, heartbeats in progress.items() if heartbeats < furthest]
@@ -135,6 +136,13 @@ class Watchdog:
             "look there for a stalled disk, network or machine. "
             "The same command continues from the last checkpoint; --patience waits longer"
         )
+
+
+def _first_to_report(store: "Store") -> bool:
+    try:
+        return store.add("reported", 1) == 1  # add is atomic: it is 1 for one rank alone
+    except RuntimeError:  # the store is gone with the machine that held it
+        return True
 
 
 def _named(ranks: list[int]) -> str:

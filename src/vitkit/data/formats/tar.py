@@ -216,7 +216,7 @@ def _unlabelled(shard: str, columns: Columns) -> str:
 def _class_names(shard: str) -> tuple[str, ...] | None:
     """The lines of classes.txt beside a shard, if it is there."""
     if remote.is_address(shard):
-        path = f"{remote.plain(shard).rpartition('/')[0]}/{CLASSES}"
+        path = f"{remote.without_query(shard).rpartition('/')[0]}/{CLASSES}"
     else:
         path = str(Path(shard).parent / CLASSES)
     if not remote.exists(path):

@@ -171,7 +171,7 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
             _check_end(opened, shard.offset)
     except (tarfile.TarError, EOFError) as error:
         message = f"{file} is no readable tar file: {error}"
-        if remote.plain(file).endswith(("gz", "z")):
+        if remote.without_query(file).endswith(("gz", "z")):
             message += "; unpack it with gunzip: a compressed shard has no places to begin at"
         raise ValueError(message) from None
 
