@@ -3,7 +3,7 @@
     python benchmarks/attention.py [--device cuda] [--rounds 9]
 
 Compares the two ways in which vitkit computes attention, for several shapes, in float32 and
-bfloat16. `models.attention.two_products_are_faster` decides between them by what this measures.
+bfloat16. `models.attention.unfused_is_faster` decides between them by what this measures.
 
 Prints a line for each shape and precision: for both ways the median over the rounds, in
 milliseconds, of the forward pass and of forward and backward pass together.
@@ -18,7 +18,7 @@ import torch
 from record import parser
 from torch import Tensor
 
-from vitkit.models.attention import fused, plain
+from vitkit.models.attention import fused, unfused
 
 SHAPES = [  # B batch, H heads, T tokens, E width of a head
     (32, 3, 197, 64),
@@ -66,13 +66,13 @@ def measure(q: Tensor, k: Tensor, v: Tensor, rounds: int) -> dict[str, tuple[flo
     In a round, every piece of work has one turn. The first round warms up and does not count.
     """
     device = q.device.type
-    times = {(kernel, work): [] for kernel in (fused, plain) for work in (forward, both)}
+    times = {(kernel, work): [] for kernel in (fused, unfused) for work in (forward, both)}
     for _ in range(rounds + 1):
         for kernel, work in times:
             times[kernel, work].append(milliseconds(work, kernel, q, k, v, device))
 
     medians = {}
-    for kernel in (fused, plain):
+    for kernel in (fused, unfused):
         of_forward = statistics.median(times[kernel, forward][1:])
         of_both = statistics.median(times[kernel, both][1:])
         medians[kernel.__name__] = (of_forward, of_both)

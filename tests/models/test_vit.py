@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from networks import random_images, random_model
 
 from vitkit.models import create, recording, vit
-from vitkit.models.attention import Attention, fused, plain
+from vitkit.models.attention import Attention, fused, unfused
 
 SMALL = vit("mu/8", image=(32, 24), classes=5, depth=3)  # 4 x 3 patches
 
@@ -190,7 +190,7 @@ def test_both_ways_to_compute_attention_agree(seed, keys, dtype):
     q = random_images(2, 3, keys, 4, seed=seed).to(dtype)
     k = random_images(2, 3, keys, 4, seed=seed + 1).to(dtype)
     v = random_images(2, 3, keys, 4, seed=seed + 2).to(dtype)
-    torch.testing.assert_close(fused(q, k, v), plain(q, k, v), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(fused(q, k, v), unfused(q, k, v), atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_are_those_of_finite_differences():
@@ -305,7 +305,7 @@ class TestRegularisation:
         torch.manual_seed(0)
         q = torch.zeros(1, 1, 400, 4)  # all keys alike: uniform weights
         v = torch.ones(1, 1, 400, 4)
-        mixed = plain(q, q, v, dropout=0.3)
+        mixed = unfused(q, q, v, dropout=0.3)
         assert mixed.mean().item() == pytest.approx(1, abs=0.02)
         assert mixed.std() > 0.01
 

@@ -68,7 +68,7 @@ def measured(recipe):
 @pytest.fixture(autouse=True)
 def fused_attention(monkeypatch):
     """Attention as on a GPU, also for small images."""
-    monkeypatch.setattr(attention, "two_products_are_faster", lambda *_: False)
+    monkeypatch.setattr(attention, "unfused_is_faster", lambda *_: False)
 
 
 CHANGES = [

@@ -1,10 +1,10 @@
 """Multi-head self-attention (Appendix A, Equations 5 to 8).
 
-`Attention` is Eq. 5 and 8, the dense layers around it; `ScaledDotProduct` is Eq. 6 and 7, in which
-tokens meet, by one of two functions that compute the same: `fused` and `plain`.
+`Attention` is the dense layers, Eq. 5 and 8. `ScaledDotProduct`, between them, is Eq. 6 and 7, in
+which tokens meet. It calls one of two functions for the same formula, `fused` and `unfused`.
 
-Legend: B batch, T tokens, Q the first tokens that are queries (all, unless told), D width, H heads,
-E = D / H width of a head (D_h in the paper).
+Legend: B batch, T tokens, Q the first tokens, those that are queries (all, unless `queries` says
+fewer), D width, H heads (k in the paper), D_h = D / H width of a head.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
-"""Positions that act within attention: q and k, (B, H, T, E) each -> q and k with positions in
+"""Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k with positions in
 them, and a bias to add to their logits, (B, H, T, T), or None."""
 
 
 class Attention(nn.Module):
-    """MSA of Eq. 8: q, k and v of all heads from one dense layer, and U_msa after the heads.
-
-    The rows of `qkv.weight` make the queries, then the keys, then the values.
-    """
+    """Multi-head self-attention, MSA of Eq. 8. Its dense layers have biases, as in the official
+    code; the equations have none."""
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)  # U_qkv
+        # U_qkv of all heads in one layer, whose rows make the queries, then the keys, then the values
+        self.qkv = nn.Linear(width, 3 * width)
         self.attend = ScaledDotProduct(dropout)
         self.out = nn.Linear(width, width)  # U_msa
 
@@ -40,8 +39,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B, T, D) -> (B, Q, D): each of the first `queries` tokens attends to all tokens.
 
-        None is all; the last block needs the class token alone. More axes before the tokens, such
-        as (B, h, w, D) for the rows of a grid, count as B: each row is a sequence of its own.
+        `queries` is None for all tokens. If x has more axes before its tokens, these count as B: of
+        a grid, (B, h, w, D), each row is a sequence of its own.
 
         mask: bool, (T, T) or what broadcasts to (B, H, T, T), True where a query (row) may look at
         a key (column). A query that may look at none gets zeros. Raises ValueError for another
@@ -52,23 +51,23 @@ class Attention(nn.Module):
             # One batch of all sequences: (B, h, w, D) -> (B·h, w, D), and back.
             y = self(x.flatten(0, -3), positions, mask, queries)
             return y.unflatten(0, x.shape[:-2])
-        q, k, v = self.project(x)  # (B, H, T, E) each  Eq. 5
+        q, k, v = self.project(x)  # (B, H, T, D_h) each  Eq. 5
         position_bias = None
         if positions is not None:
             q, k, position_bias = positions(q, k)
-        y = self.attend(q, k, v, position_bias, mask, queries)  # (B, H, Q, E)  Eq. 6 and 7
+        y = self.attend(q, k, v, position_bias, mask, queries)  # (B, H, Q, D_h)  Eq. 6 and 7
         return self.join(y)  # (B, Q, D)  Eq. 8
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Eq. 5, [q, k, v] = z U_qkv: (B, T, D) -> three times (B, H, T, E)."""
-        size = self.qkv.in_features // self.heads
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, size))  # (B, T, 3, H, E)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # (3, B, H, T, E), one by one
+        """Eq. 5, [q, k, v] = z U_qkv: (B, T, D) -> three times (B, H, T, D_h)."""
+        head_width = self.qkv.in_features // self.heads  # D_h
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, head_width))  # (B, T, 3, H, D_h)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # (3, B, H, T, D_h), one by one
         return q, k, v
 
     def join(self, y: Tensor) -> Tensor:
-        """Eq. 8: the heads side by side, then U_msa: (B, H, Q, E) -> (B, Q, D)."""
-        y = y.transpose(1, 2).flatten(2)  # (B, Q, H·E)
+        """Eq. 8: the heads side by side, then U_msa: (B, H, Q, D_h) -> (B, Q, D)."""
+        y = y.transpose(1, 2).flatten(2)  # (B, Q, H·D_h)
         return self.out(y)
 
     def init_weights(self) -> None:
@@ -80,7 +79,7 @@ class Attention(nn.Module):
 
 
 class ScaledDotProduct(nn.Module):
-    """softmax(q kᵀ / √E) v (Eq. 6 and 7), by whichever of two functions is faster.
+    """softmax(q kᵀ / √D_h) v (Eq. 6 and 7), by the function that is faster here.
 
     A module, though it has no parameters, so that `recording` can hook what goes in and out.
     """
@@ -98,23 +97,24 @@ class ScaledDotProduct(nn.Module):
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, H, T, E) three times -> (B, H, Q, E), of the first `queries` tokens, or of all.
+        """(B, H, T, D_h) three times -> (B, H, Q, D_h), of the first `queries` tokens, or of all.
 
         position_bias: (B, H, T, T), added to the logits. mask: bool, True where a query may look at
         a key.
         """
         bias = logit_bias(position_bias, mask, q.dtype)
         if queries is not None:
-            # The others are keys and values only. What was projected is cut, never the weights:
-            # adapters, quantisers and tensor parallelism need a dense layer to be called as one.
+            # The other tokens are keys and values only. What was projected is cut, never the
+            # weights: adapters, quantisers and tensor parallelism need a dense layer to be called
+            # as one.
             q = q[:, :, :queries]
             bias = first_rows(bias, queries)
         dropout = 0.0
         if self.training:
             dropout = self.dropout
-        if two_products_are_faster(q, k, bias):
-            return plain(q, k, v, dropout, bias)
-        return fused(q, k, v, dropout, bias)
+        if unfused_is_faster(q, k, bias):
+            return unfused(q, k, v, bias, dropout)
+        return fused(q, k, v, bias, dropout)
 
 
 def check_mask(mask: Tensor | None) -> None:
@@ -129,8 +129,10 @@ def check_mask(mask: Tensor | None) -> None:
 def logit_bias(
     position_bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
-    """What is added to the logits, (..., T, T): the position bias, and -inf where a query may not
-    look; None for nothing."""
+    """What is added to the logits: the position bias, and -inf where a query may not look.
+
+    (..., T, T), or (..., 1, T) of a mask of one row for every query; None for nothing.
+    """
     if mask is None:
         return position_bias
     if position_bias is None:
@@ -139,33 +141,37 @@ def logit_bias(
 
 
 def first_rows(bias: Tensor | None, queries: int) -> Tensor | None:
-    """(..., T, T) -> (..., Q, T), what is added to the logits of the first queries."""
-    # A mask of padding has a single row, (..., 1, T), which serves every query.
+    """(..., T, T) -> (..., Q, T), what is added to the logits of the first queries; a single row,
+    (..., 1, T), as of a mask of padding, serves them all."""
     if bias is None or bias.shape[-2] == 1:
         return bias
     return bias[..., :queries, :]
 
 
 def fused(
-    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Eq. 6 and 7 in one kernel: (B, H, Q, E), (B, H, T, E), (B, H, T, E) -> (B, H, Q, E).
+    """Eq. 6 and 7 in one kernel: q (B, H, Q, D_h), k and v (B, H, T, D_h) each -> (B, H, Q, D_h).
 
-    The bias, (B, H, Q, T), is added before the softmax.
+    The bias, which broadcasts to (B, H, Q, T), is added before the softmax.
     """
     return F.scaled_dot_product_attention(q, k, v, bias, dropout)
 
 
-def plain(
-    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, bias: Tensor | None = None
+def unfused(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """The same numbers from two matrix products, as Eq. 6 and 7 are written."""
+    """Eq. 6 and 7 as they are written, from two matrix products: what `fused` gives, up to rounding
+    and to which weights dropout drops."""
     weights = attention_weights(q, k, bias)  # (B, H, Q, T)  Eq. 6
-    return F.dropout(weights, dropout) @ v  # (B, H, Q, E)  Eq. 7
+    return F.dropout(weights, dropout) @ v  # (B, H, Q, D_h)  Eq. 7
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Eq. 6: A = softmax(q kᵀ / √E), (B, H, Q, T); with a bias inside of the softmax."""
+    """Eq. 6, A = softmax(q kᵀ / √D_h): q (B, H, Q, D_h), k (B, H, T, D_h) -> (B, H, Q, T).
+
+    The bias, which broadcasts to (B, H, Q, T), is added inside the softmax.
+    """
     q = q * q.shape[-1] ** -0.5  # the query, not the product, as in Google's code
     logits = q @ k.mT  # (B, H, Q, T)
     if bias is None:
@@ -177,8 +183,8 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
     return weights.masked_fill(sees_nothing, 0)
 
 
-def two_products_are_faster(q: Tensor, k: Tensor, bias: Tensor | None) -> bool:
-    """Whether `plain` beats `fused` here; measured by benchmarks/attention.py and axial.py."""
+def unfused_is_faster(q: Tensor, k: Tensor, bias: Tensor | None) -> bool:
+    """Whether `unfused` beats `fused` here; measured by benchmarks/attention.py and axial.py."""
     tokens = k.shape[-2]
     if q.device.type != "cpu":
         return False
