@@ -80,7 +80,11 @@ def test_names_that_do_not_exist_come_with_the_nearest_that_does():
         (lambda: named("B/16", positions="relative", inject="stem"), "relative positions act within attention"),
         (lambda: named("B/16", positions="sincos", inject="every"), "sincos positions have no parameters to differ by"),
         (lambda: named("B/16", inject="often"), "inject is 'often'; it is one of stem, every, shared"),
-        (lambda: named("B/16", width=36, heads=6, positions="rotary"), "a head's width of 6 cannot hold rotary"),
+        (lambda: named("B/16", width=36, heads=6, positions="rotary"), "a head's width of 6 cannot be split between the x"),
+        (lambda: named("B/16", width=30, heads=5, positions="sincos"), "a width of 30 cannot be split between the x"),
+        (lambda: named("B/16", positions="sincos", prefix_positions=1), "sincos positions have no table with rows"),
+        (lambda: named("B/16", prefix_positions=2), "prefix_positions is 2; it is at least 0, and at most 1"),
+        (lambda: named("B/16", prefix_positions=-1), "prefix_positions is -1; it is at least 0"),
     ],
 )  # fmt: skip
 def test_what_is_impossible_is_refused_with_a_sentence(make, sentence):

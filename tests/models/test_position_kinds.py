@@ -43,7 +43,7 @@ class TestLearned:
         config = replace(SMALL, positions="learned2d", registers=1, prefix_positions=1)
         positions = LearnedPositions2D(config)
         positions.init_weights()
-        table = positions.table((3, 4))[0]
+        table = positions.full_table((3, 4))[0]
         assert table.shape == (2 + 12, 32)
         assert torch.equal(table[0], positions.prefix[0, 0])
         assert not table[1].any()  # the register has no position
@@ -55,7 +55,7 @@ class TestLearned:
     def test_columns_and_rows_are_resampled_alone(self):
         positions = LearnedPositions2D(replace(SMALL, positions="learned2d"))
         positions.init_weights()
-        table = positions.table((5, 4))[0, 1:].unflatten(0, (5, 4))
+        table = positions.full_table((5, 4))[0, 1:].unflatten(0, (5, 4))
         for row in range(5):
             torch.testing.assert_close(table[row, :, :16], positions.across[0])
         between = positions.down[0, :2].mean(0)  # five rows at 0, 1/2, 1, ...

@@ -1,7 +1,8 @@
 """Axial attention, along rows, then along columns (Appendix D.6): as layers of a Transformer
 (Axial-ViT), and in the place of a ResNet's 3 x 3 convolutions (Axial-ResNet).
 
-Legend: B batch, C channels, (h, w) the grid, N = h·w its patches or positions, D width.
+Legend: B batch, C channels, (h, w) the grid, N = h·w its patches or positions, Q the first of them,
+those that are computed, D width.
 """
 
 import torch.nn.functional as F
@@ -19,33 +20,33 @@ HEADS = 8  # of a mixer in a ResNet; the paper does not say how many
 class AxialBlock(nn.Module):
     """A layer of Axial-ViT: a Block whose tokens attend to their row, then one for their column."""
 
-    def __init__(self, config: ViTConfig, stochastic_depth: float):
+    def __init__(self, config: ViTConfig, drop_rate: float):
         super().__init__()
-        self.row = Block(config, stochastic_depth)
-        self.column = Block(config, stochastic_depth)
+        self.row = Block(config, drop_rate)
+        self.column = Block(config, drop_rate)
 
     def forward(
         self,
-        x: Tensor,
+        z: Tensor,
         grid: Grid,
         positions: AttentionPositions | None = None,
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, N, D), in raster order -> (B, N, D), or (B, Q, D), the first `queries` tokens.
+        """(B, N, D), in raster order -> (B, Q, D), the first `queries` tokens, or all, if None.
 
-        Takes what a Block takes, but masks and positions that act within attention are made for
-        attention among all tokens. Raises ValueError for a mask.
+        Its parameters are a Block's, but masks and positions that act within attention are made
+        for attention among all tokens. Raises ValueError for a mask.
         """
         assert positions is None, "ViTConfig refuses positions within axial attention"
         if mask is not None:
             raise ValueError("a mask is for attention among all tokens; axial attention takes none")
-        x = x.unflatten(1, grid)  # (B, h, w, D)
-        x = self.row(x)  # each row is a sequence
-        x = x.transpose(1, 2)  # (B, w, h, D)
-        x = self.column(x)  # each column is a sequence
-        x = x.transpose(1, 2).flatten(1, 2)  # (B, N, D)
-        return x[:, :queries]
+        z = z.unflatten(1, grid)  # (B, h, w, D)
+        z = self.row(z)
+        z = z.transpose(1, 2)  # (B, w, h, D)
+        z = self.column(z)
+        z = z.transpose(1, 2).flatten(1, 2)  # (B, N, D)
+        return z[:, :queries]
 
 
 class AxialMixer(nn.Module):

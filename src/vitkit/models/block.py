@@ -1,7 +1,7 @@
 """One block of the encoder (Section 3.1, Equations 2 and 3).
 
-Legend: B batch, T tokens, Q the first tokens that are queries (all, unless told), D width, (h, w)
-the grid of patches.
+Legend: B batch, T tokens, Q the first tokens, those that are computed (all, unless `queries` says
+fewer), D width, (h, w) the grid of patches. As in the paper, z are the states of the tokens.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ GELU = {"tanh": partial(nn.GELU, approximate="tanh"), "erf": nn.GELU}
 class Block(nn.Module):
     """Attention, then MLP, each after a LayerNorm and inside a residual connection (Eq. 2, 3)."""
 
-    def __init__(self, config: ViTConfig, stochastic_depth: float):
+    def __init__(self, config: ViTConfig, drop_rate: float):
         super().__init__()
         # Eq. 2
         self.norm1 = nn.LayerNorm(config.width, config.eps)
@@ -33,29 +33,30 @@ class Block(nn.Module):
         # What later models do to both residual branches; the paper does nothing.
         self.scale1 = layer_scale(config)
         self.scale2 = layer_scale(config)
-        self.stochastic_depth = StochasticDepth(stochastic_depth)
+        self.stochastic_depth = StochasticDepth(drop_rate)
 
     def forward(
         self,
-        x: Tensor,
+        z: Tensor,
         grid: Grid | None = None,
         positions: AttentionPositions | None = None,
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
-        """(B, T, D) -> (B, T, D), or (B, Q, D), the new states of the first `queries` tokens.
+        """(B, T, D) -> (B, Q, D): the new states of the first `queries` tokens, or of all, if None.
 
-        `grid` is not used here: AxialBlock, which can stand in the same place, needs it.
+        positions: those that act within attention. mask: see Attention. `grid` is not used here:
+        AxialBlock, which can stand in the same place, needs it.
         """
         # Eq. 2: z' = MSA(LN(z)) + z
-        y = self.attention(self.norm1(x), positions, mask, queries)  # (B, Q, D)
-        y = self.scale1(self.dropout(y))
-        x = x[:, :queries] + self.stochastic_depth(y)
+        branch = self.attention(self.norm1(z), positions, mask, queries)  # (B, Q, D)
+        branch = self.scale1(self.dropout(branch))
+        z = z[:, :queries] + self.stochastic_depth(branch)  # [:None] is all
 
         # Eq. 3: z = MLP(LN(z')) + z'
-        y = self.mlp(self.norm2(x))  # (B, Q, D)
-        y = self.scale2(y)
-        return x + self.stochastic_depth(y)
+        branch = self.mlp(self.norm2(z))
+        branch = self.scale2(branch)
+        return z + self.stochastic_depth(branch)
 
 
 class Mlp(nn.Module):
@@ -83,20 +84,20 @@ class Mlp(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """Leaves out a residual branch for some examples, and scales it for the others, so that the
-    mean stays the same (AugReg)."""
+    """Leaves out a residual branch for some examples, and scales it up for the others, so that the
+    mean stays the same (Huang et al. 2016; AugReg uses it)."""
 
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, ...) -> the same shape; nothing happens in evaluation."""
+        """(B, ...) -> the same shape; in evaluation, unchanged."""
         if not self.training or self.rate == 0:
             return x
         shape = [len(x)] + [1] * (x.ndim - 1)  # one draw an example: (B, 1, 1)
         keep = torch.rand(shape, device=x.device) >= self.rate
-        factor = keep / (1 - self.rate)  # 0, or what makes up for those that are left out
+        factor = keep / (1 - self.rate)  # 0 where left out
         return x * factor.to(x.dtype)
 
 

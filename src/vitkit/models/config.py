@@ -163,26 +163,29 @@ class ViTConfig:
     def _check_positions(self) -> None:
         kind = POSITION_KINDS[self.positions]
 
-        # Kinds with an x and a y split the width between them.
-        widths = (
-            ("a width", self.width, kind.width_multiple),
-            ("a head's width", self.width // self.heads, kind.head_multiple),
-        )
-        for name, width, multiple in widths:
-            if width % multiple:
-                raise ValueError(
-                    f"{name} of {width} cannot hold {self.positions} positions, for x and for y; "
-                    f"choose a multiple of {multiple}"
-                )
-
-        # Tokens before the patches
-        most = 0
-        if kind.covers_prefix:
-            most = self.prefix
-        if not 0 <= self.prefix_with_position <= most:
+        # Kinds with an x and a y split a width between them.
+        if self.width % kind.width_multiple:
             raise ValueError(
-                f"prefix_positions is {self.prefix_positions}; there are {self.prefix} tokens "
-                f"before the patches, and {self.positions} positions"
+                f"a width of {self.width} cannot be split between the x and the y of "
+                f"{self.positions} positions; choose a multiple of {kind.width_multiple}"
+            )
+        head_width = self.width // self.heads
+        if head_width % kind.head_multiple:
+            raise ValueError(
+                f"a head's width of {head_width} cannot be split between the x and the y of "
+                f"{self.positions} positions; choose a multiple of {kind.head_multiple}"
+            )
+
+        # Rows of the table for tokens before the patches
+        if self.prefix_positions and not kind.has_prefix_rows:
+            raise ValueError(
+                f"prefix_positions is {self.prefix_positions}; {self.positions} positions have no "
+                "table with rows for the tokens before the patches: leave it out"
+            )
+        if not 0 <= self.prefix_rows <= self.prefix:
+            raise ValueError(
+                f"prefix_positions is {self.prefix_positions}; it is at least 0, and at most "
+                f"{self.prefix}, the tokens before the patches"
             )
 
         # Where they enter
@@ -200,7 +203,7 @@ class ViTConfig:
         # The grid they were trained on
         if self.position_grid is None:
             return
-        if self.positions != "rotary":
+        if not kind.keeps_trained_grid:
             raise ValueError(
                 f"position_grid is {self.position_grid}, which is for rotary positions; "
                 f"{self.positions} ones take the grid of the image"
@@ -256,18 +259,14 @@ class ViTConfig:
         return int(self.has_class_token) + self.registers
 
     @property
-    def prefix_with_position(self) -> int:
-        """How many of the tokens before the patches have a row in the position table: the first."""
+    def prefix_rows(self) -> int:
+        """How many of the tokens before the patches, the first ones, have a row in the position
+        table."""
         if self.prefix_positions is not None:
             return self.prefix_positions
-        if POSITION_KINDS[self.positions].covers_prefix:
+        if POSITION_KINDS[self.positions].has_prefix_rows:
             return self.prefix
         return 0
-
-    @property
-    def prefix_without_position(self) -> int:
-        """How many of the tokens before the patches have no position: the others."""
-        return self.prefix - self.prefix_with_position
 
     @property
     def resolved_inject(self) -> Literal["stem", "every", "shared"]:
@@ -301,13 +300,14 @@ class ViTConfig:
         new = replace(self, image=tuple(image), resample=method or self.resample)
         if new.grid == self.grid:
             return new
-        if not POSITION_KINDS[self.positions].any_grid:
+        kind = POSITION_KINDS[self.positions]
+        if not kind.any_grid:
             raise ValueError(
                 f"{self.positions} positions of {self.grid[0]} x {self.grid[1]} patches have no "
                 f"meaning on {new.grid[0]} x {new.grid[1]}: in raster order an offset is another "
                 "direction there"
             )
-        if self.positions == "rotary":
+        if kind.keeps_trained_grid:
             new = replace(new, position_grid=self.position_grid or self.grid)
         return new
 

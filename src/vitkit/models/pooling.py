@@ -1,9 +1,10 @@
 """From the tokens to what the head reads: y of Eq. 4, and what Appendix D.3 and others put there.
 
-A pooling says in `queries` how many of the first tokens it reads (None for all), so that the last
-block need not compute the others.
+A pooling says in `tokens_read` how many of the first tokens it reads (None for all), so that the
+last block need not compute the others. DeiT's head, which reads two tokens, is here too.
 
-Legend: B batch, N patches, T tokens, D width, H heads, E width of a head, K classes.
+Legend: B batch, N patches, T tokens, D width, H heads, D_h width of a head, K classes. z are the
+tokens' final states, y is what the head reads.
 """
 
 import torch
@@ -19,60 +20,61 @@ class FirstTokens(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.queries = config.tokens_read
+        self.tokens_read = config.tokens_read
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, z: Tensor) -> Tensor:
         """(B, T, D) -> (B, D), or of two tokens (B, 2·D)."""
-        return x[:, : self.queries].flatten(1)  # Eq. 4: y = z_0
+        # Eq. 4: y = LN(z_L^0), where LN came before.
+        return z[:, : self.tokens_read].flatten(1)
 
 
 class Mean(nn.Module):
     """Global average pooling: the mean of the patches (App. D.3)."""
 
-    queries = None
+    tokens_read = None
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.prefix = config.prefix
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, z: Tensor) -> Tensor:
         """(B, T, D) -> (B, D)."""
-        patches = x[:, self.prefix :]  # (B, N, D)
+        patches = z[:, self.prefix :]  # (B, N, D)
         return patches.mean(1)
 
 
-class Corner(nn.Module):
-    """The first patch, as the published Axial-ViT has it (App. D.6)."""
+class FirstPatch(nn.Module):
+    """The patch in the top left corner, as the published Axial-ViT has it (App. D.6)."""
 
-    queries = None
+    tokens_read = None
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.prefix = config.prefix
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, z: Tensor) -> Tensor:
         """(B, T, D) -> (B, D)."""
-        return x[:, self.prefix]
+        return z[:, self.prefix]
 
 
 class EveryToken(nn.Module):
     """No pooling: the head answers for every token."""
 
-    queries = None
+    tokens_read = None
 
     def __init__(self, config: ViTConfig):
         super().__init__()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D), as it is."""
-        return x
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D), unchanged."""
+        return z
 
 
 class AttentionPool(nn.Module):
     """MAP, multi-head attention pooling (big_vision): one learned query, the probe, attends to all
     tokens."""
 
-    queries = None
+    tokens_read = None
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -81,22 +83,21 @@ class AttentionPool(nn.Module):
         self.norm = nn.LayerNorm(config.width, config.eps)
         self.mlp = Mlp(config.width, config.mlp, config.gelu, 0.0)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, z: Tensor) -> Tensor:
         """(B, T, D) -> (B, D)."""
         # The same query to every image; keys and values are the tokens.
-        q, _, _ = self.attention.project(self.probe)  # (1, H, 1, E)
-        q = q.expand(x.shape[0], -1, -1, -1)  # (B, H, 1, E)
-        _, k, v = self.attention.project(x)  # (B, H, T, E)
-        y = self.attention.attend(q, k, v)  # (B, H, 1, E)
+        q, _, _ = self.attention.project(self.probe)  # (1, H, 1, D_h)
+        q = q.expand(z.shape[0], -1, -1, -1)  # (B, H, 1, D_h)
+        _, k, v = self.attention.project(z)  # (B, H, T, D_h) each
+        y = self.attention.attend(q, k, v)  # (B, H, 1, D_h)
         y = self.attention.join(y)  # (B, 1, D)
 
-        # As in a block, but nothing is added to the attention's result: a probe has no state.
+        # Eq. 3 as in a block; unlike Eq. 2, the probe is not added to what attention gives.
         y = y + self.mlp(self.norm(y))
         return y[:, 0]
 
     def init_weights(self) -> None:
-        """Glorot-uniform."""
-        # The limit is that of a 1 x D matrix, as flax counts its inputs and outputs.
+        """Glorot-uniform, for a probe that is a 1 x D matrix, as flax counts it."""
         limit = (6 / (1 + self.probe.shape[-1])) ** 0.5
         nn.init.uniform_(self.probe, -limit, limit)
 
@@ -109,9 +110,9 @@ class DistilledHead(nn.Module):
         self.token = nn.Linear(width, classes)
         self.distilled = nn.Linear(width, classes)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, y: Tensor) -> Tensor:
         """(B, 2·D) -> (B, K)."""
-        token, distilled = x.chunk(2, -1)
+        token, distilled = y.chunk(2, -1)  # (B, D) each
         return (self.token(token) + self.distilled(distilled)) / 2
 
 
@@ -120,6 +121,6 @@ POOL: dict[str, type[nn.Module]] = {
     "distilled": FirstTokens,
     "gap": Mean,
     "map": AttentionPool,
-    "corner": Corner,
+    "corner": FirstPatch,
     "none": EveryToken,
 }

@@ -17,10 +17,14 @@ class PositionKind:
     """Whether it is added to tokens; otherwise it acts within attention."""
     has_tables: bool = False
     """Whether it has parameters."""
-    covers_prefix: bool = False
-    """Whether the tokens before the patches have positions too."""
+    has_prefix_rows: bool = False
+    """Whether its table has rows for the tokens before the patches, as ViTConfig.prefix_positions
+    counts them. (Relative positions need none: such a token has offsets like any other.)"""
     any_grid: bool = True
     """Whether it has a meaning on another grid than the one it was made for."""
+    keeps_trained_grid: bool = False
+    """Whether a model for another size remembers the grid that it was trained on
+    (ViTConfig.position_grid), as its positions cannot be resampled."""
     width_multiple: int = 1
     """What the width of a token must be a multiple of."""
     head_multiple: int = 1
@@ -29,10 +33,12 @@ class PositionKind:
 
 POSITION_KINDS = {
     "none": PositionKind(),
-    "learned": PositionKind(has_tables=True, covers_prefix=True),
-    "learned2d": PositionKind(has_tables=True, covers_prefix=True, width_multiple=2),
+    "learned": PositionKind(has_tables=True, has_prefix_rows=True),
+    "learned2d": PositionKind(has_tables=True, has_prefix_rows=True, width_multiple=2),
     "relative": PositionKind("every", adds_to_tokens=False, has_tables=True, any_grid=False),
     "sincos": PositionKind(width_multiple=4),
     "sincos-moco": PositionKind(width_multiple=4),
-    "rotary": PositionKind("shared", adds_to_tokens=False, head_multiple=4),
+    "rotary": PositionKind(
+        "shared", adds_to_tokens=False, keeps_trained_grid=True, head_multiple=4
+    ),
 }

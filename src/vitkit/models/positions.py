@@ -1,7 +1,7 @@
 """Position embeddings: where a patch is (Eq. 1, Appendix D.4), on any grid (Section 3.2).
 
-There are two sorts. Those in this file are added to tokens, once at the stem (the paper) or at
-every block. Those in attention_positions.py act on queries and keys within attention.
+The kinds in this file are added to tokens, once at the stem (the paper) or at every block: each has
+`add`. Those in attention_positions.py act on queries and keys: each has `in_attention` instead.
 
 A kind with learned tables also has `resampled`: what its tables are on another grid. A model that
 is fed images of another size, and one that `resized` made for them, then compute the same.
@@ -9,44 +9,28 @@ is fed images of another size, and one that `resized` made for them, then comput
 To add a kind: a class here, its name in POSITIONS below, and what it asks of a configuration in
 position_kinds.py.
 
-Legend: B batch, T tokens, N = h·w patches, D width, (h, w) the grid.
+Legend: B batch, T tokens, N = h·w patches, D width, (h, w) the grid, "prefix" the tokens before the
+patches: the class token and registers.
 """
-
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.models.attention import AttentionPositions
 from vitkit.models.attention_positions import RelativePositions, RotaryPositions
 from vitkit.models.backbone import Grid
 from vitkit.models.config import ViTConfig
 from vitkit.models.resampling import exact_dtype, resample, resample_axis
 
 
-class Positions(Protocol):
-    """What every kind can do. Each needs one of the two methods; the other one does nothing."""
-
-    def add(self, x: Tensor, grid: Grid) -> Tensor:
-        """Tokens with positions added to them: (B, T, D) -> (B, T, D)."""
-
-    def in_attention(self, grid: Grid) -> AttentionPositions | None:
-        """What attention does to its queries and keys, or None for nothing."""
-
-
 class NoPositions(nn.Module):
-    """None at all: the patches are a set, and only the class token is told apart."""
+    """No positions (App. D.4): the patches are a set, whose order means nothing."""
 
-    def __init__(self, config: ViTConfig | None = None):
+    def __init__(self, config: ViTConfig):
         super().__init__()
 
-    def add(self, x: Tensor, grid: Grid) -> Tensor:
-        """(B, T, D), unchanged."""
-        return x
-
-    def in_attention(self, grid: Grid) -> None:
-        """Nothing."""
-        return
+    def add(self, z: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, T, D), unchanged."""
+        return z
 
 
 class LearnedPositions(nn.Module):
@@ -60,23 +44,19 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.grid = config.grid
         self.method = config.resample
-        self.with_position = config.prefix_with_position
-        self.without_position = config.prefix_without_position
-        rows = self.with_position + self.grid[0] * self.grid[1]
+        self.prefix_rows = config.prefix_rows
+        self.prefix_tokens = config.prefix
+        rows = self.prefix_rows + self.grid[0] * self.grid[1]
         self.table = nn.Parameter(torch.empty(1, rows, config.width))
 
-    def add(self, x: Tensor, grid: Grid) -> Tensor:
+    def add(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, T, D); for another grid than its own the table is resampled."""
-        table = resample(self.table, self.grid, grid, self.method)
-        table = insert_zeros(table, self.with_position, self.without_position)  # (1, T, D)
-        return x + table
-
-    def in_attention(self, grid: Grid) -> None:
-        """Nothing."""
-        return
+        table = resample(self.table, self.grid, grid, self.method)  # (1, prefix_rows + N, D)
+        return z + insert_zeros(table, self.prefix_rows, self.prefix_tokens)  # E_pos of Eq. 1
 
     def resampled(self, old: "LearnedPositions") -> dict[str, Tensor]:
-        """The tables of `old`, which was made for another grid, on this one's."""
+        """The table of `old`, which was made for another grid, on this one's: (1, prefix_rows + N,
+        D)."""
         return {"table": resample(old.table, old.grid, self.grid, self.method)}
 
     def init_weights(self) -> None:
@@ -93,40 +73,36 @@ class LearnedPositions2D(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        height, width = config.grid
+        rows, columns = config.grid
         self.method = config.resample
-        self.with_position = config.prefix_with_position
-        self.without_position = config.prefix_without_position
-        self.down = nn.Parameter(torch.empty(1, height, config.width // 2))
-        self.across = nn.Parameter(torch.empty(1, width, config.width // 2))
+        self.prefix_rows = config.prefix_rows
+        self.prefix_tokens = config.prefix
+        self.down = nn.Parameter(torch.empty(1, rows, config.width // 2))
+        self.across = nn.Parameter(torch.empty(1, columns, config.width // 2))
         self.prefix = None
-        if self.with_position:
-            self.prefix = nn.Parameter(torch.empty(1, self.with_position, config.width))
+        if self.prefix_rows:
+            self.prefix = nn.Parameter(torch.empty(1, self.prefix_rows, config.width))
 
-    def add(self, x: Tensor, grid: Grid) -> Tensor:
+    def add(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, T, D), on any grid."""
-        return x + self.table(grid)
+        return z + self.full_table(grid)
 
-    def table(self, grid: Grid) -> Tensor:
+    def full_table(self, grid: Grid) -> Tensor:
         """The positions of all tokens of a grid, (1, T, D)."""
-        height, width = grid
-        # The row's vector at every column, and the column's at every row.
-        down = resample_axis(self.down, height, self.method)  # (1, h, D/2)
-        down = down[:, :, None].expand(-1, -1, width, -1)  # (1, h, w, D/2)
-        across = resample_axis(self.across, width, self.method)  # (1, w, D/2)
-        across = across[:, None].expand(-1, height, -1, -1)  # (1, h, w, D/2)
+        rows, columns = grid
+        down = resample_axis(self.down, rows, self.method)  # (1, h, D/2)
+        down = down[:, :, None].expand(-1, -1, columns, -1)  # (1, h, w, D/2)
+        across = resample_axis(self.across, columns, self.method)  # (1, w, D/2)
+        across = across[:, None].expand(-1, rows, -1, -1)  # (1, h, w, D/2)
 
         table = torch.cat([across, down], -1).flatten(1, 2)  # (1, N, D)
         if self.prefix is not None:
-            table = torch.cat([self.prefix, table], 1)
-        return insert_zeros(table, self.with_position, self.without_position)
-
-    def in_attention(self, grid: Grid) -> None:
-        """Nothing."""
-        return
+            table = torch.cat([self.prefix, table], 1)  # (1, prefix_rows + N, D)
+        return insert_zeros(table, self.prefix_rows, self.prefix_tokens)
 
     def resampled(self, old: "LearnedPositions2D") -> dict[str, Tensor]:
-        """The tables of `old`, which was made for another grid, on this one's."""
+        """The tables of `old`, which was made for another grid, on this one's: (1, h, D/2) and
+        (1, w, D/2)."""
         return {
             "down": resample_axis(old.down, self.down.shape[1], self.method),
             "across": resample_axis(old.across, self.across.shape[1], self.method),
@@ -144,36 +120,32 @@ class SinCosPositions(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.form = config.positions
+        self.kind = config.positions
         self.grid = config.grid
         self.width = config.width
-        self.without_position = config.prefix  # tokens before the patches have no x and y
+        self.prefix_tokens = config.prefix
         self.stored_table: Tensor | None = None  # of the model's own grid, by store_table
 
-    def add(self, x: Tensor, grid: Grid) -> Tensor:
+    def add(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, T, D), on any grid."""
         if self.stored_table is not None and grid == self.grid:
-            return x + self.stored_table.to(x)
-        return x + self.table(grid, x.device).to(x.dtype)
+            return z + self.stored_table.to(z)
+        return z + self.full_table(grid, z.device).to(z.dtype)
 
-    def table(self, grid: Grid, device: torch.device) -> Tensor:
+    def full_table(self, grid: Grid, device: torch.device) -> Tensor:
         """The positions of all tokens of a grid, float32 (1, T, D)."""
-        patches = sincos(grid, self.width, self.form, device=device)  # (1, N, D)
-        return insert_zeros(patches, 0, self.without_position)
+        table = sincos(grid, self.width, self.kind, device=device)  # (1, N, D)
+        return insert_zeros(table, 0, self.prefix_tokens)  # tokens before the patches have no x, y
 
     def store_table(self, device: torch.device) -> None:
         """For inference: compute the table of the model's own grid once and for all."""
-        self.stored_table = self.table(self.grid, device)
-
-    def in_attention(self, grid: Grid) -> None:
-        """Nothing."""
-        return
+        self.stored_table = self.full_table(self.grid, device)
 
 
 def sincos(
     grid: Grid,
     width: int,
-    form: str = "sincos",
+    kind: str = "sincos",
     temperature: float = 10_000.0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
@@ -185,7 +157,7 @@ def sincos(
     # Frequencies: a quarter of D each for sin x, cos x, sin y, cos y.
     quarter = width // 4
     steps = quarter
-    if form == "sincos":
+    if kind == "sincos":
         steps = max(quarter - 1, 1)
     exact = exact_dtype(torch.device(device))
     omega = temperature ** -(torch.arange(quarter, dtype=exact, device=device) / steps)  # (D/4,)
@@ -200,24 +172,22 @@ def sincos(
     y = waves(rows)[:, None].expand(-1, columns, -1)
     x = waves(columns)[None].expand(rows, -1, -1)
     axes = [y, x]
-    if form == "sincos":
+    if kind == "sincos":
         axes = [x, y]
     table = torch.cat(axes, -1).flatten(0, 1)  # (N, D), in raster order
     return table.float()[None]
 
 
-def insert_zeros(table: Tensor, after: int, count: int) -> Tensor:
-    """A table (1, n, D) with `count` rows of zeros after its first `after` rows: (1, n + count, D).
+def insert_zeros(table: Tensor, prefix_rows: int, prefix_tokens: int) -> Tensor:
+    """A table with rows for all tokens: (1, prefix_rows + N, D) -> (1, prefix_tokens + N, D).
 
-    These are for the tokens before the patches that have no position.
+    The first `prefix_rows` tokens before the patches have a row; the others get zeros.
     """
-    if count == 0:
+    if prefix_rows == prefix_tokens:
         return table
-    zeros = table.new_zeros(1, count, table.shape[-1])
-    return torch.cat([table[:, :after], zeros, table[:, after:]], 1)
+    zeros = table.new_zeros(1, prefix_tokens - prefix_rows, table.shape[-1])
+    return torch.cat([table[:, :prefix_rows], zeros, table[:, prefix_rows:]], 1)
 
-
-NO_POSITIONS = NoPositions()  # it has no state, so that all models can share one
 
 POSITIONS: dict[str, type[nn.Module]] = {
     "none": NoPositions,
@@ -230,7 +200,7 @@ POSITIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def build_positions(config: ViTConfig) -> nn.Module:
+def build_positions(config: ViTConfig) -> nn.Module | nn.ModuleList:
     """The positions of a model: one module, or a list of one for every block, each with its own
     table."""
     kind = POSITIONS[config.positions]

@@ -3,9 +3,11 @@
 Read `features` first: it is the whole model. Equation 1 is `embed`, Equations 2 and 3 are in
 block.py, attention in attention.py, and what the head reads (Equation 4) in pooling.py.
 
-Legend: B batch, C channels, P patch size, (h, w) the grid of patches, N = h·w patches, T tokens
-(the patches, and the class token and registers before them), Q the first tokens that the last block
-answers for, D width, L blocks, K classes.
+Legend: B batch, C channels, P side of a patch in pixels, (h, w) the grid of patches, so that images
+are (B, C, h·P, w·P); N = h·w patches, T tokens (the class token and registers, then the patches),
+Q the first tokens, those that the last block computes (all, unless the pooling reads fewer),
+D width, H heads, L blocks, K classes. As in the paper, x are patches, z the tokens' states, and y
+is what the head reads.
 """
 
 from collections.abc import Callable
@@ -15,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitkit.models.attention import AttentionPositions
 from vitkit.models.axial import AxialBlock
 from vitkit.models.backbone import Grid
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
 from vitkit.models.init import init_children, init_head, lecun_normal_
 from vitkit.models.pooling import POOL, DistilledHead
-from vitkit.models.positions import NO_POSITIONS, build_positions
+from vitkit.models.position_kinds import POSITION_KINDS
+from vitkit.models.positions import build_positions
 from vitkit.models.resnet import ResNetStem
 from vitkit.models.stems import Patches, check_images
 
@@ -29,7 +33,7 @@ BLOCKS = {"full": Block, "axial": AxialBlock}
 
 
 class VisionTransformer(nn.Module):
-    """Images to class logits, by way of `embed`, `encoder`, the pooling, and `head`.
+    """Images to class logits, through `embed`, `encoder`, `pool` and `head`.
 
     Build one with `create()`: the constructor only gives the parameters their shapes.
     """
@@ -61,7 +65,7 @@ class VisionTransformer(nn.Module):
         rates = [config.stochastic_depth * i / last for i in range(config.depth)]
         self.blocks = nn.ModuleList(BLOCKS[config.mixer](config, rate) for rate in rates)
 
-        # Eq. 4: LN, and y
+        # Eq. 4: LN, and which token y is
         self.norm = nn.LayerNorm(config.width, config.eps)
         self.pool = POOL[config.pool](config)
 
@@ -82,37 +86,38 @@ class VisionTransformer(nn.Module):
         self.inference_only = False
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) normalised images -> (B, K) logits, or the features if there is no head."""
+        """(B, C, h·P, w·P) normalised images -> (B, K) logits, or the features if there is no
+        head."""
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head reads: (B, C, H, W) -> (B, D).
+        """What the head reads: (B, C, h·P, w·P) -> (B, D).
 
-        With a class token the last block computes that token alone. `pool="none"` gives (B, T, D),
-        "distilled" the states of two tokens in a row, (B, 2·D); a representation layer makes D its
-        width.
+        If the pooling reads the class token alone, the last block computes only that. `pool="none"`
+        gives (B, T, D); "distilled" two states side by side, (B, 2·D); a representation layer makes
+        D its width.
         """
-        grid = self.grid(images)
         z = self.embed(images)  # (B, T, D)  Eq. 1
-        z = self.encoder(z, grid, queries=self.pool.queries)  # (B, Q, D)  Eq. 2 and 3, L times; LN
-        y = self.pool(z)  # (B, D)     Eq. 4: the class token, the mean of the patches, or MAP
+        # Eq. 2 and 3, L times, and LN of Eq. 4
+        z = self.encoder(z, self.grid(images), queries=self.pool.tokens_read)  # (B, Q, D)
+        y = self.pool(z)  # (B, D)  the class token (Eq. 4); or the mean (App. D.3), MAP, ...
         if self.config.norm == "pooled":
-            y = self.norm(y)  # MAE, and timm with mean pooling, normalise here
+            y = self.norm(y)  # MAE, and timm with mean pooling: LN here, not in `encoder`
         if self.representation is not None:
-            y = torch.tanh(self.representation(y))  # the hidden layer of pre-training
+            y = torch.tanh(self.representation(y))
         return y
 
     def encode(self, images: Tensor) -> Tensor:
-        """Every token's final state, for inspection or dense use: (B, C, H, W) -> (B, T, D)."""
+        """Every token's final state, for inspection or dense use: (B, C, h·P, w·P) -> (B, T, D)."""
         return self.encoder(self.embed(images), self.grid(images))
 
     def embed(self, images: Tensor) -> Tensor:
-        """Eq. 1: (B, C, H, W) normalised images -> (B, T, D), tokens with their positions."""
+        """Eq. 1: (B, C, h·P, w·P) normalised images -> z_0, (B, T, D)."""
         x = self.patch_embed(images)  # (B, N, D)  x_p E
         return self.add_positions(x, self.grid(images))  # (B, T, D)  [x_class; x_p E] + E_pos
 
     def patch_embed(self, images: Tensor) -> Tensor:
-        """x_p E of Eq. 1: (B, C, H, W) -> (B, N, D), in raster order, before anything is added.
+        """x_p E of Eq. 1: (B, C, h·P, w·P) -> (B, N, D), in raster order, before anything is added.
 
         Raises ValueError for images that are not normalised floating point numbers, or that cannot
         be cut into patches.
@@ -122,13 +127,18 @@ class VisionTransformer(nn.Module):
         return x.flatten(2).mT  # (B, N, D)
 
     def add_positions(self, x: Tensor, grid: Grid) -> Tensor:
-        """The rest of Eq. 1, [x_class; x_p E] + E_pos: (B, N, D) -> (B, T, D)."""
+        """The rest of Eq. 1, [x_class; x_p E] + E_pos: (B, N, D) -> z_0, (B, T, D).
+
+        The class token and registers come before the patches, positions are added to all of them,
+        then dropout.
+        """
         # Under autocast patches come in bfloat16; the residual stream keeps the weights' precision.
         x = x.to(self.norm.weight.dtype)
-        x = self.prepend_tokens(x)  # (B, T, D)
+        z = self.prepend_tokens(x)  # (B, T, D)
         if self.config.resolved_inject == "stem":
-            x = self.positions.add(x, grid)
-        return self.dropout(x)
+            z = self.positions.add(z, grid)
+        # App. B.1. Our choice: also for a model that adds no positions here (App. D.4).
+        return self.dropout(z)
 
     def prepend_tokens(self, x: Tensor) -> Tensor:
         """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
@@ -141,45 +151,49 @@ class VisionTransformer(nn.Module):
         return torch.cat([*tokens, x], 1)
 
     def encoder(
-        self, x: Tensor, grid: Grid, mask: Tensor | None = None, queries: int | None = None
+        self, z: Tensor, grid: Grid, mask: Tensor | None = None, queries: int | None = None
     ) -> Tensor:
-        """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4: (B, T, D) -> (B, T, D).
+        """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4: z_0, (B, T, D) -> LN(z_L), (B, T, D).
 
-        queries: how many of the first tokens are wanted, (B, Q, D); None for all. Saves most of the
-        last block's work.
+        queries: compute only the first so many tokens, (B, Q, D), which saves most of the last
+        block's work; None computes all.
 
         mask: bool, broadcast to (B, H, T, T), True where a token (row) may look at another
         (column): several images in one sequence, or images of several sizes in a batch.
 
-        If positions were added at the stem, some of an image's tokens will do, as in masked
-        autoencoders. If config.norm is "pooled", the LayerNorm comes after the pooling instead.
+        If positions were added at the stem, z may also hold a part of an image's patches, as in
+        masked autoencoders. If config.norm is "pooled", the LayerNorm comes after the pooling.
         """
         last = len(self.blocks) - 1
-        for i, positions in enumerate(self.block_positions()):
+        for i, block in enumerate(self.blocks):
+            # App. D.4: positions that enter at every block; the paper's are in z_0 already.
+            positions = None
+            if self.config.resolved_inject != "stem":
+                z, positions = self.positions_at_block(i, z, grid)
+
             # Every block reads all tokens of the one before, so only the last may leave some out.
             block_queries = None
             if i == last:
                 block_queries = queries
-            x = positions.add(x, grid)  # nothing, if they were added at the stem
-            block = self.with_checkpointing(self.blocks[i])
-            x = block(
-                x,
-                grid=grid,
-                positions=positions.in_attention(grid),
-                mask=mask,
-                queries=block_queries,
-            )
-        if self.config.norm == "tokens":
-            x = self.norm(x)
-        return x
 
-    def block_positions(self) -> list[nn.Module]:
-        """The positions that enter at each block; none if they were added at the stem."""
+            # Eq. 2 and 3
+            block = self.with_checkpointing(block)
+            z = block(z, grid=grid, positions=positions, mask=mask, queries=block_queries)
+        if self.config.norm == "tokens":
+            z = self.norm(z)
+        return z
+
+    def positions_at_block(
+        self, i: int, z: Tensor, grid: Grid
+    ) -> tuple[Tensor, AttentionPositions | None]:
+        """The tokens (B, T, D) with the positions of block i added to them, and None; or the tokens
+        unchanged, and positions that act within the block's attention."""
+        positions = self.positions
         if self.config.resolved_inject == "every":
-            return list(self.positions)
-        if self.config.resolved_inject == "shared":
-            return [self.positions] * len(self.blocks)
-        return [NO_POSITIONS] * len(self.blocks)
+            positions = self.positions[i]
+        if POSITION_KINDS[self.config.positions].adds_to_tokens:
+            return positions.add(z, grid), None
+        return z, positions.in_attention(grid)
 
     def with_checkpointing(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block, which is computed again in the backward pass if `recompute` asks for that."""
@@ -196,17 +210,17 @@ class VisionTransformer(nn.Module):
 
         0 is the embedding (Eq. 1), 1 to L are the blocks, L + 1 is what follows them.
         """
-        part, _, rest = name.partition(".")
+        module, *rest = name.split(".")
         # With a table for every block, "positions.3.table" is the fourth block's.
-        if part == "blocks" or (part == "positions" and self.config.resolved_inject == "every"):
-            return int(rest.partition(".")[0]) + 1
-        if part in ("stem", "cls", "registers", "positions"):
+        if module == "blocks" or (module == "positions" and self.config.resolved_inject == "every"):
+            return int(rest[0]) + 1
+        if module in ("stem", "cls", "registers", "positions"):
             return 0
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:
-        """The official initialisation: class token and head of zeros, the rest by each module's
-        own."""
+        """The official initialisation: class token and head of zeros; the modules below have
+        `init_weights` of their own."""
         if self.cls is not None:
             nn.init.zeros_(self.cls)
         if self.registers is not None:

@@ -112,28 +112,27 @@ def flax_out(heads: int) -> Transform:
     )
 
 
-def position_table(with_position: int, without: int, patches: int) -> Transform:
+def position_table(prefix_rows: int, prefix: int, patches: int) -> Transform:
     """A table with rows of zeros for the tokens without a position.
 
-    Of the tokens before the patches (class token, registers), vitkit's table has rows only for
-    those `with_position`, and the `without` others have none. Other libraries add the table to all
-    tokens at once, so theirs have a row for each: (1, with_position + without + N, D).
+    Of the tokens before the patches (class token, registers), of which there are `prefix`, vitkit's
+    table has rows only for the first `prefix_rows`: (1, prefix_rows + N, D). Other libraries add
+    the table to all tokens at once, so theirs have a row for each: (1, prefix + N, D).
     """
-    if without == 0:
+    if prefix_rows == prefix:
         return SAME
-    prefix = with_position + without
 
     def read(table: Tensor) -> Tensor:
-        if table.shape[1] == with_position + patches:
+        if table.shape[1] == prefix_rows + patches:
             return table
-        zeros = table[:, with_position:prefix]
+        zeros = table[:, prefix_rows:prefix]
         if not table.is_meta and zeros.any():
             raise ValueError("the position table has values for tokens that have no position")
-        return torch.cat([table[:, :with_position], table[:, prefix:]], 1)
+        return torch.cat([table[:, :prefix_rows], table[:, prefix:]], 1)
 
     def write(ours: Tensor) -> Sequence[Tensor]:
-        zeros = ours.new_zeros(1, without, ours.shape[-1])
-        table = torch.cat([ours[:, :with_position], zeros, ours[:, with_position:]], 1)
+        zeros = ours.new_zeros(1, prefix - prefix_rows, ours.shape[-1])
+        table = torch.cat([ours[:, :prefix_rows], zeros, ours[:, prefix_rows:]], 1)
         return (table,)
 
     return Transform(read, write)

@@ -111,8 +111,7 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
 
 def rules(config: ViTConfig) -> list[Rule]:
     """The table of rules."""
-    without_position = config.prefix_without_position
-    positions = position_table(config.prefix_with_position, without_position, prod(config.grid))
+    positions = position_table(config.prefix_rows, config.prefix, prod(config.grid))
     table = [
         *layer("stem.project", "conv_proj"),
         rule("cls", "class_token"),

@@ -203,7 +203,7 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
     if layout:
         return spelled(tensors, Layout.parse(layout), config.depth)
     every_token_has_a_position = (
-        config.positions == "learned" and config.prefix_with_position == config.prefix
+        config.positions == "learned" and config.prefix_rows == config.prefix
     )
     if every_token_has_a_position and config.pool != "map":
         return spelled(tensors, ORIGINAL, config.depth)

@@ -115,8 +115,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 def rules(config: ViTConfig) -> list[Rule]:
     """The table of rules, without the prefix of a classifier's encoder."""
     # Tokens and positions
-    without_position = config.prefix_without_position
-    positions = position_table(config.prefix_with_position, without_position, prod(config.grid))
+    positions = position_table(config.prefix_rows, config.prefix, prod(config.grid))
     table = [
         *layer("stem.project", "embeddings.patch_embeddings.projection"),
         rule("cls", "embeddings.cls_token"),

@@ -53,7 +53,7 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     arguments["global_pool"] = POOLS[config.pool]
     arguments["fc_norm"] = config.norm == "pooled"
     arguments["reg_tokens"] = config.registers
-    arguments["no_embed_class"] = config.prefix > 0 and config.prefix_with_position == 0
+    arguments["no_embed_class"] = config.prefix > 0 and config.prefix_rows == 0
     if config.layer_scale is not None:
         arguments["init_values"] = config.layer_scale
     return _name(config), arguments

@@ -37,10 +37,10 @@ def rules(config: ViTConfig) -> list[Rule]:
         table.append(rule("cls", "cls_token"))
     if config.registers:
         table.append(rule("registers", "registers"))
-    without_position = 0
-    if config.prefix_with_position or config.pool == "distilled":
-        without_position = config.prefix_without_position
-    positions = position_table(config.prefix_with_position, without_position, prod(config.grid))
+    their_rows = config.prefix_rows
+    if config.prefix_rows or config.pool == "distilled":
+        their_rows = config.prefix
+    positions = position_table(config.prefix_rows, their_rows, prod(config.grid))
     table.append(rule("positions.table", "pos_embed", transform=positions))
 
     # Encoder; the norm is called otherwise after the pooling
@@ -101,9 +101,7 @@ def cannot(config: ViTConfig) -> list[str]:
     """What timm cannot express of a model."""
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
-    unread_token = (
-        config.registers == 1 and config.pool == "token" and config.prefix_with_position == 0
-    )
+    unread_token = config.registers == 1 and config.pool == "token" and config.prefix_rows == 0
     return beyond_vit(config, stems=True) + reasons(
         {
             "a ResNet stem that none of its hybrids has": other_stem,
