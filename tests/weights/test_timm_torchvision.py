@@ -2,6 +2,7 @@
 alone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from other_libraries import TIMM, assert_same_outputs, randomised
 from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
+from vitkit.models import vit
 from vitkit.weights import load
 from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.formats.timm.files import config_json, written_preprocessing
 
 VARIANTS = {
     "plain": {},
@@ -88,6 +91,48 @@ def test_a_timm_repository_is_read_as_its_config_says(tmp_path):
         size=(32, 64), rule="square", resize=71, interpolation="bilinear", mean=(0.1, 0.2, 0.3)
     )
     assert_same_outputs(theirs, classifier.model, (32, 64))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"input_size": [3, 224, 224]},
+        {"input_size": [3, 224, 224], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
+        {"input_size": [3, 384, 384], "crop_pct": 1.0, "crop_mode": None},
+        {"input_size": [3, 224, 224], "crop_pct": 0.9, "interpolation": "bilinear"},
+    ],
+)
+def test_fields_that_config_json_leaves_out_have_timms_defaults(written):
+    from timm.data import resolve_data_config
+    from timm.data.transforms_factory import transforms_imagenet_eval
+
+    timms = resolve_data_config(pretrained_cfg=written)
+    preprocessing, notes = written_preprocessing({"pretrained_cfg": written}, (224, 224))
+    assert notes == []
+    assert preprocessing.rule == "shorter"
+    assert preprocessing.interpolation == timms["interpolation"]
+    assert preprocessing.mean == tuple(timms["mean"])
+    assert preprocessing.std == tuple(timms["std"])
+    resize = transforms_imagenet_eval(timms["input_size"][1:], timms["crop_pct"]).transforms[0]
+    assert preprocessing.resize == resize.size
+
+    # timm's oldest repositories have the same fields at the top
+    at_the_top = {"architecture": "vit_base_patch16_224", **written}
+    assert written_preprocessing(at_the_top, (224, 224)) == (preprocessing, notes)
+
+
+@pytest.mark.parametrize("rule", ["shorter", "square"])
+@pytest.mark.parametrize("size", [(224, 224), (256, 192), (192, 256), (232, 232)])
+def test_timms_config_json_gives_the_preprocessing_back(rule, size):
+    """Also where the quotient of two numbers, rounded, would lead to another side."""
+    config = vit("mu/8", image=size)
+    for resize in range(max(size), 2 * max(size)):
+        written = Preprocessing(size=size, rule=rule, resize=resize, mean=(0.4, 0.5, 0.6))
+        json = config_json(config, written, (), {}, {})
+        read, notes = written_preprocessing(json, size)
+        assert read.resize == resize or (rule, resize, read.resize) == ("square", max(size), 0)
+        assert replace(read, resize=resize) == written
+        assert bool(notes) == (size[0] != size[1] and read.resize > 0)
 
 
 def test_dinos_teacher_is_read_without_its_projection_head(tmp_path, capsys):

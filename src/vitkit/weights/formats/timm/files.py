@@ -1,23 +1,35 @@
 """The config.json of timm's repositories: what it says, and what is written there.
 
-`json` is that file's object, {} without one. Fields are in its "pretrained_cfg", where timm keeps
-what belongs to the weights, or at the top.
+`json` is that file's object, {} without one. What belongs to the weights is in its
+"pretrained_cfg"; timm's oldest repositories have those fields at the top (timm/models/_hub.py,
+_parse_model_cfg).
 """
 
-from math import floor
+from math import floor, nextafter
 
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig
+from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.labels import usual_labels
 
 RULES = {"center": "shorter", "squash": "square"}  # timm's crop_mode -> Preprocessing.rule
+# What timm takes for fields that are absent or null: resolve_data_config (timm/data/config.py)
+DEFAULTS = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic", **IMAGENET}
+
+
+def pretrained_cfg(json: dict) -> dict:
+    """The fields that belong to the weights; {} if it has none."""
+    if "pretrained_cfg" in json:
+        return json["pretrained_cfg"] or {}
+    if "architecture" in json:
+        return json
+    return {}
 
 
 def input_size(json: dict) -> tuple[int, int] | None:
     """(height, width) of the model's images; None if it does not say."""
     arguments = json.get("model_args") or {}
-    pretrained = json.get("pretrained_cfg") or {}
-    size = arguments.get("img_size") or pretrained.get("input_size")
+    size = arguments.get("img_size") or pretrained_cfg(json).get("input_size")
     if not isinstance(size, list):
         size = [size, size]
     size = size[-2:]  # input_size is (channels, height, width)
@@ -29,8 +41,7 @@ def input_size(json: dict) -> tuple[int, int] | None:
 
 def labels_of(json: dict, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
     """Its names of the classes, or the usual ones with a note."""
-    pretrained = json.get("pretrained_cfg") or {}
-    names = json.get("label_names") or pretrained.get("label_names")
+    names = json.get("label_names") or pretrained_cfg(json).get("label_names")
     if isinstance(names, list) and len(names) == classes:
         return tuple(map(str, names)), []
     return usual_labels(classes)
@@ -40,36 +51,67 @@ def written_preprocessing(
     json: dict, image: tuple[int, int]
 ) -> tuple[Preprocessing, list[str]] | None:
     """The preprocessing that it describes, for a model of this size, with notes; None if it has
-    none.
-
-    As timm.data.create_transform: resize to size / crop_pct, then crop `size` out of the centre.
-    """
-    values = json.get("pretrained_cfg") or {}
-    if not values:
+    none."""
+    written = pretrained_cfg(json)
+    if not written:
         return None
-    size = input_size({"pretrained_cfg": values}) or image
-    crop_pct = values.get("crop_pct") or 1.0
-    crop_mode = values.get("crop_mode") or "center"
+    values = {name: written.get(name) or default for name, default in DEFAULTS.items()}
+    size = input_size({"pretrained_cfg": written}) or image
     notes = []
+    crop_mode = values["crop_mode"]
     if crop_mode not in RULES:
         sentence = f"its crop_mode {crop_mode!r} is not known here; taken as center"
         notes.append(f"preprocessing: {sentence}")
         crop_mode = "center"
-    resize = max(floor(side / crop_pct) for side in size)
+
+    # The size before the crop
+    crop_pct = values["crop_pct"]
+    resize = resize_from_crop_pct(crop_pct, size)
     if crop_mode == "squash" and crop_pct >= 1:  # resized to `size` itself: there is no crop
         resize = 0
+    elif size[0] != size[1]:
+        height, width = (floor(side / crop_pct) for side in size)
+        notes.append(
+            f"preprocessing: timm resizes images to {height} x {width} before the crop, "
+            f"or to cover that; vitkit resizes one side or both to {resize}"
+        )
+
     preprocessing = Preprocessing(
         size=size,
         rule=RULES[crop_mode],
         resize=resize,
-        interpolation=values.get("interpolation") or "bicubic",
-        mean=tuple(values.get("mean") or (0.5,) * 3),
-        std=tuple(values.get("std") or (0.5,) * 3),
+        interpolation=values["interpolation"],
+        mean=tuple(values["mean"]),
+        std=tuple(values["std"]),
     )
     return preprocessing, notes
 
 
-def repository(
+# timm states the crop as a part of the resized image, vitkit the size of the resized image.
+#
+# timm makes height / crop_pct x width / crop_pct of an image, or enough to cover that with the
+# image's own proportions (transforms_imagenet_eval in timm/data/transforms_factory.py). vitkit has
+# one number for both sides. So the two are the same for square sizes alone; for others vitkit's
+# number is that of the longer side.
+
+
+def resize_from_crop_pct(crop_pct: float, size: tuple[int, int]) -> int:
+    """Preprocessing.resize for a crop of `size`, rounded down as in timm."""
+    return floor(max(size) / crop_pct)
+
+
+def crop_pct_from_resize(resize: int, size: tuple[int, int]) -> float:
+    """The way back: a crop_pct of which `resize_from_crop_pct` makes exactly this number."""
+    if not resize:
+        return 1.0
+    crop_pct = max(size) / resize
+    # Dividing by a rounded quotient may end just below `resize`, and is then rounded down
+    if resize_from_crop_pct(crop_pct, size) < resize:
+        crop_pct = nextafter(crop_pct, 0)
+    return crop_pct
+
+
+def config_json(
     config: ModelConfig,
     preprocessing: Preprocessing,
     labels: tuple[str, ...],
@@ -80,13 +122,10 @@ def repository(
     names of layers that timm wants to know."""
     height, width = preprocessing.size
     crop_mode = next(mode for mode, rule in RULES.items() if rule == preprocessing.rule)
-    crop_pct = 1.0
-    if preprocessing.resize:
-        crop_pct = min(height, width) / preprocessing.resize
     pretrained = {
         "input_size": [config.channels, height, width],
         "interpolation": preprocessing.interpolation,
-        "crop_pct": crop_pct,
+        "crop_pct": crop_pct_from_resize(preprocessing.resize, preprocessing.size),
         "crop_mode": crop_mode,
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),

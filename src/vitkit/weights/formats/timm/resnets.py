@@ -12,9 +12,9 @@ from vitkit.weights.formats.limits import another_dialect, beyond_bit
 from vitkit.weights.formats.resnets import assumed_size, backbone_of, backbone_rules
 from vitkit.weights.formats.shapes import length_of
 from vitkit.weights.formats.timm.files import (
+    config_json,
     input_size,
     labels_of,
-    repository,
     written_preprocessing,
 )
 from vitkit.weights.formats.timm.names import RESNET
@@ -108,7 +108,7 @@ def directory(classifier: Classifier) -> dict[str, dict]:
         "model_args": arguments,
     }
     layers = {"pool_size": list(config.grid), "first_conv": "stem.conv", "classifier": "head.fc"}
-    json = repository(config, classifier.preprocessing, classifier.labels, model, layers)
+    json = config_json(config, classifier.preprocessing, classifier.labels, model, layers)
     return {"config.json": json}
 
 

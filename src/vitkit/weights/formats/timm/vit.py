@@ -13,7 +13,7 @@ from vitkit.weights.formats.limits import another_dialect, another_eps, beyond_v
 from vitkit.weights.formats.resnets import backbone_rules
 from vitkit.weights.formats.timm.architecture import HYBRIDS, architecture, first_convolution
 from vitkit.weights.formats.timm.describing import describe
-from vitkit.weights.formats.timm.files import repository
+from vitkit.weights.formats.timm.files import config_json
 from vitkit.weights.formats.timm.names import RESNET, ROOT_ALONE, recognises, spell, tidy
 from vitkit.weights.formats.timm.opening import example, open_in_timm, pixels_in_timm
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
@@ -138,7 +138,7 @@ def directory(classifier: Classifier) -> dict[str, dict]:
         "first_conv": first_convolution(config),
         "classifier": head,
     }
-    json = repository(config, classifier.preprocessing, classifier.labels, model, layers)
+    json = config_json(config, classifier.preprocessing, classifier.labels, model, layers)
     return {"config.json": json}
 
 
