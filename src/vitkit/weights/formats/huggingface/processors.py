@@ -1,9 +1,10 @@
 """Hugging Face's image processors (preprocessor_config.json) as a Preprocessing, and the way back.
 
-`json` is that file's object. What it leaves out is the default of the processor's class, and the
-classes differ: `name` is the class.
+`json` is that file's object. A field that it leaves out, or that is null, has the default of the
+processor's class (`DEFAULTS`).
 """
 
+import re
 from math import isfinite
 
 from vitkit.data import Preprocessing
@@ -12,10 +13,34 @@ from vitkit.weights.formats.shapes import IMAGENET
 # Pillow's number for an interpolation, or its name -> ours, and back.
 RESAMPLE = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 NUMBER = {"bilinear": 2, "bicubic": 3}
-# Classes of processors, by how their names begin, that by default ...
-BICUBIC = ("DeiT", "Bit", "CLIP", "ConvNext")  # resize by bicubic interpolation, not bilinear
-CROPS = ("DeiT", "Bit", "CLIP")  # crop the centre
-SHORTER = ("Bit", "CLIP", "ConvNext")  # take a size of one number as the shorter side's
+
+# The attributes of each class in Transformers (image_processing_vit.py and its siblings), under the
+# names that they have in the file. `default_to_square`: a size of one number is both sides', not
+# the shorter one's.
+HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+OPENAI = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+SQUARE = {"height": 224, "width": 224}
+SHORTER = {"shortest_edge": 224}
+EVERY_CLASS = {
+    "do_resize": True,
+    "do_center_crop": False,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "default_to_square": True,
+}
+CROPS = {"do_center_crop": True, "crop_size": SQUARE}
+BIT = {"size": SHORTER, "default_to_square": False, **CROPS, "resample": 3, **OPENAI}
+DEFAULTS = {
+    "ViT": {"size": SQUARE, "resample": 2, **HALF},
+    "DeiT": {"size": {"height": 256, "width": 256}, **CROPS, "resample": 3, **HALF},
+    "Bit": BIT,
+    "CLIP": BIT,
+    "Siglip": {"size": SQUARE, "default_to_square": False, "resample": 3, **HALF},
+}
 
 
 def processor_json(preprocessing: Preprocessing) -> dict:
@@ -66,13 +91,12 @@ def preprocessing_of(
             statistics = {}
         note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one"
         return Preprocessing(size=image, **statistics), [note]
-    name = str(json.get("image_processor_type") or json.get("feature_extractor_type") or "ViT")
+    json, notes = _with_defaults(json, model_type)
 
     # The size of the result
-    rule, resized, crop = _geometry(json, name, image)
+    rule, resized, crop = _geometry(json)
     size = crop or resized
-    notes = []
-    if not json.get("do_resize", True):
+    if not json["do_resize"]:
         sentence = "the processor does not resize; images are made"
         notes.append(f"preprocessing: {sentence} {size[0]} x {size[1]} here")
 
@@ -86,48 +110,63 @@ def preprocessing_of(
     resize = 0
     if cropped or rule == "shorter":
         resize = max(resized)
+    if rule == "shorter" and crop is None:
+        notes.append(
+            "preprocessing: the processor leaves images their proportions; "
+            f"vitkit crops the centre of {size[0]} x {size[1]}"
+        )
 
     # Values
-    interpolation = _interpolation(json, name)
+    if json["resample"] not in RESAMPLE:
+        raise ValueError(
+            f"its preprocessor resizes by method {json['resample']!r}; "
+            "vitkit knows 2 (bilinear) and 3 (bicubic)"
+        )
     mean, std = _statistics(json)
     preprocessing = Preprocessing(
         size=size,
         rule=rule,
         resize=resize,
-        interpolation=interpolation,
+        interpolation=RESAMPLE[json["resample"]],
         mean=mean,
         std=std,
     )
     return preprocessing, notes
 
 
-def _interpolation(json: dict, name: str) -> str:
-    """How it resizes: as is written, or the default of its class."""
-    default = 3 if name.startswith(BICUBIC) else 2
-    resample = json.get("resample", default)
-    if resample not in RESAMPLE:
-        raise ValueError(
-            f"its preprocessor resizes by method {resample!r}; "
-            "vitkit knows 2 (bilinear) and 3 (bicubic)"
+def _with_defaults(json: dict, model_type: str) -> tuple[dict, list[str]]:
+    """All fields, those that are absent from the defaults of the class, and a note if the class is
+    unknown."""
+    # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor: the same class of three times.
+    # A file without a class gets that of its model (image_processing_auto.py)
+    usual = "DeiT" if model_type == "deit" else "ViT"
+    name = json.get("image_processor_type") or json.get("feature_extractor_type") or usual
+    family = re.sub(r"(ImageProcessor|FeatureExtractor).*", "", str(name))
+    notes = []
+    if family not in DEFAULTS:
+        notes.append(
+            f"preprocessing: vitkit does not know {name}; what preprocessor_config.json leaves "
+            "out is taken as ViTImageProcessor's"
         )
-    return RESAMPLE[resample]
+        family = "ViT"
+    written = {field: value for field, value in json.items() if value is not None}
+    return {**EVERY_CLASS, **DEFAULTS[family], **written}, notes
 
 
-def _geometry(
-    json: dict, name: str, image: tuple[int, int]
-) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
+def _geometry(json: dict) -> tuple[str, tuple[int, int], tuple[int, int] | None]:
     """The rule of the resize, its (height, width), and those of the crop after it, or None."""
-    size = json.get("size", list(image))
+    size = json["size"]
     rule = "square"
     if isinstance(size, dict) and "shortest_edge" in size:
         rule = "shorter"
         size = size["shortest_edge"]
-    elif isinstance(size, int) and name.startswith(SHORTER):
+    elif isinstance(size, int) and not json["default_to_square"]:
         rule = "shorter"
-    crop = json.get("crop_size")
-    if not crop or not json.get("do_center_crop", name.startswith(CROPS)):
+    if not json["do_center_crop"]:
         return rule, _pair(size), None
-    return rule, _pair(size), _pair(crop)
+    if "crop_size" not in json:
+        raise ValueError("its preprocessor crops the centre, but has no crop_size")
+    return rule, _pair(size), _pair(json["crop_size"])
 
 
 def _pair(size) -> tuple[int, int]:
@@ -154,15 +193,15 @@ def _statistics(json: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
     (x f - mean) / std = (x / 255 - mean / (255 f)) / (std / (255 f))
     """
     factor = 1.0
-    if json.get("do_rescale", True):
-        factor = json.get("rescale_factor", 1 / 255)
+    if json["do_rescale"]:
+        factor = json["rescale_factor"]
     if not isinstance(factor, int | float) or not isfinite(factor) or factor <= 0:
         raise ValueError(f"its preprocessor's rescale_factor is {factor!r}")
     mean = [0.0] * 3
     std = [1.0] * 3
-    if json.get("do_normalize", True):
-        mean = json.get("image_mean") or [0.5] * 3
-        std = json.get("image_std") or [0.5] * 3
+    if json["do_normalize"]:
+        mean = json["image_mean"]
+        std = json["image_std"]
     scale = 255 * factor
     if abs(scale - 1) < 1e-6:  # 1 / 255, rounded: the published numbers stay as they are
         scale = 1.0
