@@ -45,7 +45,7 @@ def test_a_model_is_the_same_as_itself_in_every_layer(config, pictures):
     first = classifier(config)
     comparison = compare(first, first, pictures, batch=2)
     names = [layer.name for layer in comparison.layers]
-    blocks = [f"block {i}" for i in range(config.blocks)]
+    blocks = [f"block {i}" for i in range(len(first.model.blocks))]
     assert names == ["embedding", *blocks, "features", "logits"]
     assert all(layer.largest == 0 and layer.scale > 0 for layer in comparison.layers)
     assert (comparison.images, comparison.same_top) == (5, 5)

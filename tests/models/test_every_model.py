@@ -16,10 +16,10 @@ from vitkit.models import (
     ViTConfig,
     build,
     config_from,
+    config_to_dict,
     create,
     for_inference,
     named,
-    plain,
     resized,
 )
 from vitkit.objectives import Supervised
@@ -67,7 +67,7 @@ class TestMade:
 
     @every_model
     def test_a_configuration_survives_json(self, config):
-        again = config_from(json.loads(json.dumps(plain(config))))
+        again = config_from(json.loads(json.dumps(config_to_dict(config))))
         assert again == config
         assert hash(again) == hash(config)
 

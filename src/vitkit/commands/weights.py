@@ -93,7 +93,7 @@ class Push:
 
 def show(command: Show) -> int:
     """`vitkit show`."""
-    from vitkit.models import cost, parameters, plain
+    from vitkit.models import config_to_dict, cost, parameters
     from vitkit.weights import load
 
     classifier = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
@@ -101,7 +101,7 @@ def show(command: Show) -> int:
     costs = cost(config)
     if command.json:
         description = {
-            "model": plain(config),
+            "model": config_to_dict(config),
             "parameters": parameters(config),
             "tokens": costs.tokens,
             "macs": costs.macs,
@@ -122,7 +122,7 @@ def show(command: Show) -> int:
 
 def _description(classifier: "Classifier") -> Table:
     """A model as a table, with a row for every setting and for everything known of its origin."""
-    from vitkit.models import called, cost, parameters, plain
+    from vitkit.models import called, config_to_dict, cost, parameters
 
     config = classifier.model.config
     costs = cost(config)
@@ -135,7 +135,7 @@ def _description(classifier: "Classifier") -> Table:
     table.add_row("parameters", f"{parameters(config):,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
-    for name, value in _settings(plain(config)):
+    for name, value in _settings(config_to_dict(config)):
         table.add_row(f"  {name}", escape(value))
 
     # What belongs to it

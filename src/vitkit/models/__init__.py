@@ -23,13 +23,13 @@ from vitkit.models.zoo import NAMES, SIZES, called, named, vit
 KINDS = {config.kind: config for config in (ViTConfig, ResNetConfig, LeNetConfig)}
 
 
-def plain(config: ModelConfig) -> dict:
-    """A configuration as plain values, its kind among them; `config_from` is the way back."""
+def config_to_dict(config: ModelConfig) -> dict:
+    """A configuration as a dict of JSON values, its kind among them; `config_from` is the way back."""
     return {"kind": config.kind, **asdict(config)}
 
 
 def config_from(values: dict) -> ModelConfig:
-    """A configuration from what `plain` made of it, or JSON of that. Without a kind a ViTConfig.
+    """A configuration from what `config_to_dict` made of it, or JSON of that. Without a kind a ViTConfig.
 
     Raises ValueError or TypeError for anything else.
     """
@@ -112,13 +112,13 @@ __all__ = [
     "build",
     "called",
     "config_from",
+    "config_to_dict",
     "cost",
     "create",
     "exaflops",
     "for_inference",
     "named",
     "parameters",
-    "plain",
     "recording",
     "resample",
     "resized",

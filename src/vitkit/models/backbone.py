@@ -228,8 +228,8 @@ class ResNetConfig:
         return self.backbone.sides(self.image)[-1]
 
     @property
-    def blocks(self) -> int:
-        """How many residual units the model has."""
+    def blocks_built(self) -> int:
+        """How many residual units `build` makes."""
         return sum(self.backbone.units)
 
     @property

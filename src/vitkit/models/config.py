@@ -240,8 +240,8 @@ class ViTConfig:
         return self.patch * self.stem.stride
 
     @property
-    def blocks(self) -> int:
-        """How many blocks the model has, and residual units below them."""
+    def blocks_built(self) -> int:
+        """How many blocks and residual units `build` makes: a hybrid's stem has units too."""
         if self.stem is None:
             return self.depth
         return self.depth + sum(self.stem.units)

@@ -43,8 +43,8 @@ class LeNetConfig:
         return 32, 32
 
     @property
-    def blocks(self) -> int:
-        """How many blocks the model has."""
+    def blocks_built(self) -> int:
+        """How many blocks `build` makes."""
         return 3
 
     @property

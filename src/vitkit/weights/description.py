@@ -6,7 +6,7 @@ It comes from a file of another format, or is what vitkit itself wrote beside th
 from typing import NamedTuple
 
 from vitkit.data import Preprocessing
-from vitkit.models import ModelConfig, config_from, plain
+from vitkit.models import ModelConfig, config_from, config_to_dict
 from vitkit.weights.classifier import Activation, Classifier, check_labels
 from vitkit.weights.labels import numbered
 
@@ -38,7 +38,7 @@ class Description(NamedTuple):
 def to_json(classifier: Classifier) -> dict:
     """A model as vitkit describes it; `from_json` reads that."""
     return {
-        "model": plain(classifier.model.config),
+        "model": config_to_dict(classifier.model.config),
         "preprocessing": classifier.preprocessing.to_json(),
         "labels": list(classifier.labels),
         "activation": classifier.activation,

@@ -150,8 +150,8 @@ def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
     """A model whose weights are a format's tensors: mapped from the disk, unless they must be
     changed."""
     # Even on meta, a model of 10^12 blocks would never be built
-    if config.blocks > len(tensors):
-        raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks} blocks")
+    if config.blocks_built > len(tensors):
+        raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")
     with torch.device("meta"):
         model = build(config)
     state = read(tensors, format.rules(config), model.state_dict())
