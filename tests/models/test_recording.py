@@ -65,6 +65,20 @@ class TestRecording:
         assert shapes == [(1, 2, 12, 12)] * 3 + [(1, 2, 1, 12)]
         assert record.states[0].shape == (1, 12, 32)
 
+    def test_a_mask_is_seen_however_it_is_passed(self):
+        model = small()
+        attend = model.blocks[0].attention.attend
+        q = random_images(1, 2, 5, 4)
+        causal = torch.ones(5, 5).tril().bool()
+        weights = []
+        for arguments in [((q, q, q, None, causal), {}), ((q, q), {"v": q, "mask": causal})]:
+            with recording(model) as record:
+                model(self.x)
+                attend(*arguments[0], **arguments[1])
+            weights.append(record.attention[0])
+        assert not weights[0].triu(1).any()
+        assert torch.equal(*weights)
+
     def test_a_recording_without_a_pass_is_an_error(self):
         with (
             pytest.raises(RuntimeError, match="no forward pass ran"),
@@ -73,7 +87,7 @@ class TestRecording:
             pass
 
     def test_other_modules_are_refused(self):
-        with pytest.raises(ValueError, match="Linear is no model of vitkit's"):
+        with pytest.raises(ValueError, match="Linear is not a model of vitkit's"):
             recording(torch.nn.Linear(1, 1)).__enter__()
 
     def test_a_model_that_recomputes_is_recorded_in_evaluation_only(self):

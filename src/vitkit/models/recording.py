@@ -23,9 +23,9 @@ class Recording:
     features: Tensor | None = None
     """What the head reads, (B, D); None if the pass ended before the head, as `encode` does."""
     state_by_block: dict[int, Tensor] = field(default_factory=dict)
-    """By the block's number."""
+    """What `states` lists, by the block's number from 0."""
     weights_by_layer: dict[int, Tensor] = field(default_factory=dict)
-    """By the attention layer's number."""
+    """What `attention` lists, by the attention layer's number from 0."""
 
     @property
     def states(self) -> list[Tensor]:
@@ -50,7 +50,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
 
         with recording(model) as record:
             model(images)
-        record.attention[3]            # fourth block: (B, H, T, T)
+        record.attention[3]            # fourth attention layer: (B, H, T, T)
         record.states[-1]              # last block, every token: (B, T, D)
 
     The model's outputs stay the same, and its hooks are removed when the context closes. If the
@@ -72,7 +72,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
         for i, block in enumerate(model.blocks):
             hooks.append(block.register_forward_hook(state_hook(record, i), with_kwargs=True))
         for i, layer in enumerate(layers):
-            hooks.append(layer.register_forward_hook(weights_hook(record, i)))
+            hooks.append(layer.register_forward_hook(weights_hook(record, i), with_kwargs=True))
         hooks.append(model.head.register_forward_pre_hook(features_hook(record)))
         with torch.compiler.set_stance("force_eager"):  # compiled code calls no hooks
             yield record
@@ -91,7 +91,7 @@ def check_recordable(model: nn.Module) -> None:
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:
         raise ValueError(
-            f"{type(model).__name__} is no model of vitkit's, so there is nothing to show of it"
+            f"{type(model).__name__} is not a model of vitkit's, so there is nothing to show of it"
         )
     if model.recompute and model.training:
         raise ValueError(
@@ -101,7 +101,8 @@ def check_recordable(model: nn.Module) -> None:
 
 
 def embedding_hook(record: Recording) -> Callable:
-    """Before the first block, where a new pass begins: what the block gets."""
+    """A hook to call before the first block, where a new pass begins: it records what the block
+    gets."""
 
     def hook(block: nn.Module, inputs: tuple) -> None:
         record.embedding = inputs[0]
@@ -111,7 +112,7 @@ def embedding_hook(record: Recording) -> Callable:
 
 
 def features_hook(record: Recording) -> Callable:
-    """Before the head: what it reads."""
+    """A hook to call before the head: it records what the head reads."""
 
     def hook(head: nn.Module, inputs: tuple) -> None:
         record.features = inputs[0]
@@ -120,7 +121,7 @@ def features_hook(record: Recording) -> Callable:
 
 
 def state_hook(record: Recording, number: int) -> Callable:
-    """After a block: the states of all tokens."""
+    """A hook to call after a block: it records the states of all tokens."""
 
     def hook(block: nn.Module, inputs: tuple, arguments: dict, output: Tensor) -> None:
         if arguments.get("queries") is None:
@@ -137,22 +138,23 @@ def state_hook(record: Recording, number: int) -> Callable:
 
 
 def weights_hook(record: Recording, number: int) -> Callable:
-    """After softmax(q kᵀ / √E) v: the weights, computed from its inputs, as a fused kernel does not
-    give them."""
+    """A hook to call after a ScaledDotProduct: it records the attention weights, computed again
+    from what the layer got, as a fused kernel does not give them."""
 
-    def hook(layer: ScaledDotProduct, inputs: tuple, output: Tensor) -> None:
-        q, k, _, position_bias, mask, queries = six_inputs(inputs)
+    def record_weights(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        position_bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        queries: int | None = None,
+    ) -> None:
+        """Has the parameters of ScaledDotProduct.forward, so that it can be called the same way."""
         if queries is None:  # otherwise state_hook runs the block again
             bias = logit_bias(position_bias, mask, q.dtype)
             record.weights_by_layer[number] = attention_weights(q, k, bias)
 
+    def hook(layer: ScaledDotProduct, inputs: tuple, arguments: dict, output: Tensor) -> None:
+        record_weights(*inputs, **arguments)
+
     return hook
-
-
-def six_inputs(inputs: tuple) -> tuple:
-    """What ScaledDotProduct.forward got: q, k, v, position_bias, mask, queries.
-
-    Callers may leave out the last ones, which are None then.
-    """
-    missing = 6 - len(inputs)
-    return inputs + (None,) * missing
