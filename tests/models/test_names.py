@@ -1,10 +1,12 @@
 """Names to configurations and back, and what is refused, with which sentence."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import pytest
 
 from vitkit.models import NAMES, Backbone, ResNetConfig, ViTConfig, called, named, vit
+from vitkit.models.backbone import check_choices
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_names_that_do_not_exist_come_with_the_nearest_that_does():
         (lambda: Backbone(units=(3, 0)), "every stage has at least one residual unit"),
         (lambda: Backbone(padding="valid"), "padding is 'valid'; it is one of same, even"),
         (lambda: ResNetConfig({"widht": 2}), "a Backbone has no setting 'widht'"),
-        (lambda: ViTConfig(stem="R50"), "'R50' is no Backbone, nor its settings"),
+        (lambda: ViTConfig(stem="R50"), "'R50' is not a Backbone, nor its settings"),
         (lambda: Backbone(mixer="local", width=0.5), "32 channels in the root, which local attention cannot split"),
         (lambda: ResNetConfig(image=(0, 3)), "an image of 0 x 3 pixels"),
         (lambda: named("R50+B/32", image=240), "240 x 240 pixels cannot be cut into patches of 32 x 32"),
@@ -90,6 +92,17 @@ def test_names_that_do_not_exist_come_with_the_nearest_that_does():
 def test_what_is_impossible_is_refused_with_a_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence.replace("+", r"\+")):
         make()
+
+
+def test_choices_are_checked_where_annotations_are_strings():
+    @dataclass
+    class Choosing:
+        colour: "Literal['red', 'blue'] | None" = None
+
+    check_choices(Choosing())
+    check_choices(Choosing("blue"))
+    with pytest.raises(ValueError, match="colour is 'green'; it is one of red, blue"):
+        check_choices(Choosing("green"))
 
 
 def test_a_position_grid_is_for_rotary_positions():

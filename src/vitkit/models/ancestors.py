@@ -3,7 +3,7 @@
 Nothing of the Vision Transformer is here. Both mixers take (B, C, h, w) to (B, C, h', w'); with a
 stride of 2 each side is halved, rounded up.
 
-Legend: B batch, C channels, H heads, E width of a head, (h, w) sides of the feature map, N = h·w
+Legend: B batch, C channels, H heads, D_h width of a head, (h, w) sides of the feature map, N = h·w
 its positions, W side of the window.
 """
 
@@ -42,28 +42,28 @@ class LocalMixer(nn.Module):
         """(B, C, h, w) -> (B, C, h', w')."""
         height, width = x.shape[-2:]
         qkv = self.qkv(x.permute(0, 2, 3, 1))  # (B, h, w, 3·C)
-        q, k, v = qkv.unflatten(-1, (3, HEADS, -1)).unbind(3)  # (B, h, w, H, E) each
-        k = windows(k)  # (B, h, w, H, W·W, E)
-        v = windows(v)
+        q, k, v = qkv.unflatten(-1, (3, HEADS, -1)).unbind(3)  # (B, h, w, H, D_h) each
+        k = windows(k)  # (B, h, w, H, W·W, D_h)
+        v = windows(v)  # (B, h, w, H, W·W, D_h)
 
         # Every key of a window, with the vector of its offset
         logits = q[..., None, :] @ (k + self.offsets()).mT  # (B, h, w, H, 1, W·W)
-        logits = logits.squeeze(-2)
+        logits = logits.squeeze(-2)  # (B, h, w, H, W·W)
 
         # What is outside of the image has no weight.
-        inside = windows(x.new_ones(1, height, width, 1, 1))[0, ..., 0] > 0  # (h, w, 1, W·W)
-        weights = logits.masked_fill(~inside, -torch.inf).softmax(-1)
+        inside = inside_windows(height, width, x.device)  # (h, w, W·W)
+        weights = logits.masked_fill(~inside[:, :, None], -torch.inf).softmax(-1)
 
-        mixed = weights[..., None, :] @ v  # (B, h, w, H, 1, E)
+        mixed = weights[..., None, :] @ v  # (B, h, w, H, 1, D_h)
         mixed = mixed.flatten(-3).permute(0, 3, 1, 2)  # (B, C, h, w)
         if self.stride == 2:
             mixed = mean_2x2(mixed)
         return mixed
 
     def offsets(self) -> Tensor:
-        """The vector of every offset within a window: (W·W, E)."""
-        down = self.down[0, :, None].expand(-1, WINDOW, -1)  # (W, W, E/2)
-        across = self.across.expand(WINDOW, -1, -1)
+        """The vector of every offset within a window: (W·W, D_h)."""
+        down = self.down[0, :, None].expand(-1, WINDOW, -1)  # (W, W, D_h/2)
+        across = self.across.expand(WINDOW, -1, -1)  # (W, W, D_h/2)
         return torch.cat([down, across], -1).flatten(0, 1)
 
     def init_weights(self) -> None:
@@ -74,11 +74,20 @@ class LocalMixer(nn.Module):
 
 
 def windows(x: Tensor) -> Tensor:
-    """The 7 x 7 around every position, zeros outside: (B, h, w, H, E) -> (B, h, w, H, W·W, E)."""
+    """The 7 x 7 around every position, zeros outside: (B, h, w, H, D_h) -> (B, h, w, H, W·W, D_h)."""
     reach = WINDOW // 2
     x = F.pad(x, (0, 0, 0, 0, reach, reach, reach, reach))
     x = x.unfold(1, WINDOW, 1).unfold(2, WINDOW, 1)  # (B, h, w, H, E, W, W)
     return x.flatten(-2).mT
+
+
+def inside_windows(height: int, width: int, device: torch.device) -> Tensor:
+    """Whether each position of each window lies inside the image: bool, (h, w, W·W).
+
+    A map of ones is padded with zeros and cut into windows as keys are: 0 is outside.
+    """
+    ones = torch.ones(1, height, width, 1, 1, device=device)
+    return windows(ones)[0, :, :, 0, :, 0] > 0
 
 
 class AugmentedMixer(nn.Module):
@@ -117,9 +126,9 @@ class AugmentedMixer(nn.Module):
         grid = x.shape[-2:]
         qkv = self.qkv(x.permute(0, 2, 3, 1))
         q, k, v = qkv.split([self.keys, self.keys, self.values], -1)
-        q = split_heads(q)  # (B, H, h, w, E)
+        q = split_heads(q)  # (B, H, h, w, D_h)
         position_bias = self.position_bias(q)  # (B, H, N, N)
-        q = q.flatten(2, 3)  # (B, H, N, E)
+        q = q.flatten(2, 3)  # (B, H, N, D_h)
         k = split_heads(k).flatten(2, 3)
         v = split_heads(v).flatten(2, 3)
         y = self.attend(q, k, v, position_bias)  # (B, H, N, values / H)
@@ -129,10 +138,10 @@ class AugmentedMixer(nn.Module):
     def position_bias(self, q: Tensor) -> Tensor:
         """The bias for the offset along the row, plus that along the column.
 
-        (B, H, h, w, E) -> (B, H, N, N)."""
+        (B, H, h, w, D_h) -> (B, H, N, N)."""
         batch, _, height, width, _ = q.shape
-        rows = q.flatten(1, 2)  # (B, H·h, w, E)  each row is a sequence
-        columns = q.transpose(2, 3).flatten(1, 2)  # (B, H·w, h, E)
+        rows = q.flatten(1, 2)  # (B, H·h, w, D_h)  each row is a sequence
+        columns = q.transpose(2, 3).flatten(1, 2)  # (B, H·w, h, D_h)
         across = self.across.bias(rows)  # (B, H·h, w, w)
         down = self.down.bias(columns)  # (B, H·w, h, h)
 
@@ -148,7 +157,7 @@ class AugmentedMixer(nn.Module):
 
 
 def split_heads(x: Tensor) -> Tensor:
-    """(B, h, w, H·E) -> (B, H, h, w, E)."""
+    """(B, h, w, H·D_h) -> (B, H, h, w, D_h)."""
     return x.unflatten(-1, (HEADS, -1)).permute(0, 3, 1, 2, 4)
 
 

@@ -6,7 +6,7 @@ What configurations share is here too: `Grid`, and the check of their choices.
 
 from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
-from typing import ClassVar, Literal, Union, get_args, get_origin
+from typing import ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 Grid = tuple[int, int]
 """(height, width), of an image in pixels, or of what lies over it in patches or positions."""
@@ -67,11 +67,12 @@ def check_choices(config: object) -> None:
 
     None is allowed if the type says so.
     """
+    type_of = get_type_hints(type(config))  # objects, where a file's annotations are strings too
     for field in fields(config):
         # The members of "A | B", or the one type that it is
-        types = (field.type,)
-        if get_origin(field.type) in (Union, UnionType):
-            types = get_args(field.type)
+        types = (type_of[field.name],)
+        if get_origin(type_of[field.name]) in (Union, UnionType):
+            types = get_args(type_of[field.name])
 
         names = []
         for member in types:
@@ -106,15 +107,16 @@ class Backbone:
     weight_eps: float = 1e-5
     """Eps of the standardisation."""
     padding: Literal["same", "even"] = "same"
-    """Of convolutions: TensorFlow's SAME, which pads an even side more at its end, or as much on
-    both sides."""
+    """How convolutions pad. "same": TensorFlow's SAME, which pads an even side more at its end;
+    "even": as much on both sides."""
     pool: Literal["same", "zeros", "even"] = "same"
-    """Border of the max-pooling: SAME, one zero on every side (BiT), or nothing, one on every side
-    (torchvision)."""
+    """Border of the max-pooling. "same": TensorFlow's SAME; "zeros": one zero on every side (BiT);
+    "even": one position on every side, which never wins (torchvision)."""
     mixer: Literal["conv", "axial", "local", "augmented"] = "conv"
-    """What mixes the positions of the feature map in a unit: a 3 x 3 convolution; attention along
-    rows, then columns (App. D.6); attention to the 7 x 7 around; or, from the second stage on, a
-    convolution for some channels and attention to everything for the others."""
+    """What mixes the positions of the feature map in a unit. "conv": a 3 x 3 convolution; "axial":
+    attention along rows, then columns (App. D.6); "local": attention to the 7 x 7 around;
+    "augmented": from the second stage on, a convolution for some channels and attention to
+    everything for the others."""
 
     def __post_init__(self):
         object.__setattr__(self, "units", tuple(self.units))  # JSON has lists
@@ -162,18 +164,28 @@ class Backbone:
             return "conv"
         return self.mixer
 
-    def sides(self, image: Grid) -> list[Grid]:
-        """(h, w) after the root's convolution, after its pooling, and after every stage: each half
-        of the one before, rounded up, but for the first stage's, which is the same."""
-        convolved = halved(image)
-        pooled = halved(convolved)
-        grids = [convolved, pooled]
+    def stage_grids(self, image: Grid) -> list[tuple[Grid, Grid]]:
+        """(h, w) of the feature map before and after every stage."""
+        grids = []
+        before = self.root_grid(image)
         for stage in range(len(self.units)):
-            grid = grids[-1]
+            after = before  # the first stage has no stride
             if stage > 0:
-                grid = halved(grid)
-            grids.append(grid)
+                after = halved(before)
+            grids.append((before, after))
+            before = after
         return grids
+
+    def root_grid(self, image: Grid) -> Grid:
+        """(h, w) after the root, whose convolution and pooling halve each side."""
+        return halved(halved(image))
+
+    def last_grid(self, image: Grid) -> Grid:
+        """(h, w) of the last feature map."""
+        if not self.units:
+            return self.root_grid(image)
+        _, after = self.stage_grids(image)[-1]
+        return after
 
 
 def halved(grid: Grid) -> Grid:
@@ -186,7 +198,7 @@ class ResNetConfig:
     """Everything that decides a ResNet's shape and arithmetic. The defaults are R50x1."""
 
     kind: ClassVar[str] = "resnet"
-    """What this configuration is called where only its values are kept."""
+    """The name of this sort of model in JSON."""
     title: ClassVar[str] = "ResNet"
     """What people call such models."""
 
@@ -218,14 +230,14 @@ class ResNetConfig:
             sides = " x ".join(map(str, self.image))
             raise ValueError(
                 f"an image of {sides} pixels with {self.channels} channels and {self.classes} "
-                "classes is no image classifier; sides and channels are at least 1, classes 0 or "
+                "classes is not an image classifier; sides and channels are at least 1, classes 0 or "
                 "more"
             )
 
     @property
     def grid(self) -> Grid:
         """(h, w) of the last feature map."""
-        return self.backbone.sides(self.image)[-1]
+        return self.backbone.last_grid(self.image)
 
     @property
     def blocks_built(self) -> int:
@@ -262,5 +274,5 @@ def backbone_from(value: object) -> Backbone:
             raise ValueError(f"a Backbone has no setting {', '.join(unknown)}")
         value = Backbone(**value)
     if not isinstance(value, Backbone):
-        raise ValueError(f"{value!r} is no Backbone, nor its settings")
+        raise ValueError(f"{value!r} is not a Backbone, nor its settings")
     return value

@@ -16,7 +16,7 @@ class ViTConfig:
     ViT-B/16 (Table 1)."""
 
     kind: ClassVar[str] = "vit"
-    """What this configuration is called where only its values are kept."""
+    """The name of this sort of model in JSON."""
     title: ClassVar[str] = "Vision Transformer"
     """What people call such models."""
 

@@ -22,7 +22,7 @@ class Cost(NamedTuple):
     """What one image costs."""
 
     tokens: int
-    """Tokens of the sequence; positions of a ResNet's last feature map."""
+    """Length of the sequence; of a ResNet, positions of the last feature map."""
     macs: int
     """Multiply-accumulates of a forward pass."""
 
@@ -82,9 +82,9 @@ def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
     if config.positions == "relative":  # and for its offset
         macs += config.depth * pairs * width
 
-    # Eq. 4
+    # The pooling: Eq. 4 costs nothing, MAP attends with one query
     if config.pool == "map":
-        probe = 2 * width**2 + 2 * width * mlp  # its query and U_msa; its MLP
+        probe = 2 * width**2 + 2 * width * mlp  # q and U_msa of one token; its MLP
         keys_and_values = 2 * tokens * width**2
         macs += probe + keys_and_values + 2 * tokens * width
 
@@ -96,10 +96,10 @@ def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
     if config.representation:
         features = config.representation
         macs += answers * width * features
-    heads = 1
+    classifiers = 1
     if config.pool == "distilled":
-        heads = 2
-    macs += heads * answers * features * config.classes
+        classifiers = 2
+    macs += classifiers * answers * features * config.classes
     return Cost(tokens, macs)
 
 
@@ -119,7 +119,7 @@ def lenet_cost(config: LeNetConfig) -> Cost:
 def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
     """A ResNet and its head."""
     backbone = config.backbone
-    height, width = backbone.sides(image)[-1]
+    height, width = backbone.last_grid(image)
     macs = backbone_macs(backbone, config.channels, image, padded_taps)
     answers = 1
     if config.pool == "none":
@@ -131,48 +131,44 @@ def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
 def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
     """A root and its stages, on images with so many channels."""
 
-    def conv(inputs: int, outputs: int, kernel: int, stride: int, sides: Grid) -> int:
-        """A convolution of a feature map with these sides."""
-        down = taps(sides[0], kernel, stride, config.padding, padded_taps)
-        across = taps(sides[1], kernel, stride, config.padding, padded_taps)
+    def conv(inputs: int, outputs: int, kernel: int, stride: int, grid: Grid) -> int:
+        """A convolution of a feature map whose sides are `grid`."""
+        down = taps(grid[0], kernel, stride, config.padding, padded_taps)
+        across = taps(grid[1], kernel, stride, config.padding, padded_taps)
         return inputs * outputs * down * across
 
-    def mixer(inner: int, stride: int, stage: int, sides: Grid) -> int:
-        """What mixes the positions of a unit."""
+    def mixer(inner: int, stride: int, stage: int, before: Grid, after: Grid) -> int:
+        """What mixes the positions of a unit, with sides `before` and `after` its stride."""
         kind = config.mixes(stage)
-        if kind == "axial":
-            return axial_macs(inner, sides)
-        if kind == "local":
-            return local_macs(inner, sides)
-        if kind == "augmented":
+        if kind == "axial":  # its stride comes at the end
+            return axial_macs(inner, before)
+        if kind == "local":  # likewise
+            return local_macs(inner, before)
+        if kind == "augmented":  # its attention works on 2 x 2 means
             _, values = split_channels(inner)
-            after = (-(-sides[0] // stride), -(-sides[1] // stride))
-            return conv(inner, inner - values, 3, stride, sides) + augmented_macs(inner, after)
-        return conv(inner, inner, 3, stride, sides)
+            return conv(inner, inner - values, 3, stride, before) + augmented_macs(inner, after)
+        return conv(inner, inner, 3, stride, before)
 
-    sides = config.sides(image)
     inputs = config.channels
     macs = conv(channels, inputs, 7, 2, image)
-    for stage, count in enumerate(config.units):
+    for stage, (before, after) in enumerate(config.stage_grids(image)):
         inner = config.channels * 2**stage
-        before = sides[stage + 1]
-        after = sides[stage + 2]
 
         # The first unit: with the stride, which the first stage has not, and a shortcut
         stride = 2
         if stage == 0:
             stride = 1
         macs += conv(inputs, inner, 1, 1, before)
-        macs += mixer(inner, stride, stage, before)
+        macs += mixer(inner, stride, stage, before, after)
         macs += conv(inner, 4 * inner, 1, 1, after)
         macs += conv(inputs, 4 * inner, 1, stride, before)
         inputs = 4 * inner
 
         # The others, all alike
         unit = conv(inputs, inner, 1, 1, after)
-        unit += mixer(inner, 1, stage, after)
+        unit += mixer(inner, 1, stage, after, after)
         unit += conv(inner, 4 * inner, 1, 1, after)
-        macs += (count - 1) * unit
+        macs += (config.units[stage] - 1) * unit
     return macs
 
 
@@ -195,10 +191,10 @@ def augmented_macs(channels: int, grid: Grid) -> int:
     height, width = grid
     positions = height * width
     keys, values = split_channels(channels)
-    dense = channels * (2 * keys + values) + values**2
-    pairs = positions * (keys + values)
-    offsets = (height + width) * keys
-    return positions * (dense + pairs + offsets)
+    dense = positions * (channels * (2 * keys + values) + values**2)
+    pairs = positions**2
+    offsets = positions * (height + width)
+    return dense + pairs * (keys + values) + offsets * keys
 
 
 def taps(side: int, kernel: int, stride: int, padding: str, padded_taps: bool) -> int:

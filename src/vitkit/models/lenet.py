@@ -20,7 +20,7 @@ class LeNetConfig:
     """What decides LeNet-5; its images are 32 x 32 pixels."""
 
     kind: ClassVar[str] = "lenet"
-    """What this configuration is called where only its values are kept."""
+    """The name of this sort of model in JSON."""
     title: ClassVar[str] = "LeNet"
     """What people call such models."""
 
@@ -119,9 +119,9 @@ class LeNet(nn.Module):
     def layer_of(self, name: str) -> int:
         """The layer that a parameter belongs to, by its name: the blocks are 1 to 3, what follows
         them is 4."""
-        part, _, rest = name.partition(".")
-        if part == "blocks":
-            return int(rest.partition(".")[0]) + 1
+        module, *rest = name.split(".")
+        if module == "blocks":
+            return int(rest[0]) + 1
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:

@@ -4,8 +4,8 @@ a hybrid's stem.
 A ResNet is a root, and residual units in stages; every stage but the first halves the sides. What
 mixes the positions of a unit is a 3 x 3 convolution, or a sort of attention (MIXERS).
 
-Legend: B batch, C channels, (h, w) sides of a feature map, D channels of the last one, N = h·w its
-positions, K classes.
+Legend: B batch, C channels, (H, W) sides of an image, (h, w) of a feature map, D channels of the
+last one, which are a ResNet's width, N = h·w its positions, K classes.
 """
 
 from collections.abc import Callable
@@ -102,7 +102,6 @@ class Unit(nn.Module):
         outputs = 4 * inner
         self.pre = config.order == "pre"
 
-        # The bottleneck
         self.conv1 = Conv(inputs, inner, 1, 1, config)
         self.conv2 = MIXERS[config.mixer](inner, stride, grid, config)
         self.conv3 = Conv(inner, outputs, 1, 1, config)
@@ -159,12 +158,9 @@ def residual_units(config: Backbone, image: Grid) -> nn.ModuleList:
     `image` is the size that attention's positions are made for.
     """
     modules = []
-    sides = config.sides(image)
     inputs = config.channels
-    for stage, count in enumerate(config.units):
+    for stage, (before, after) in enumerate(config.stage_grids(image)):
         inner = config.channels * 2**stage
-        before = sides[stage + 1]
-        after = sides[stage + 2]
         stage_config = replace(config, mixer=config.mixes(stage))
 
         # The first unit makes the stride; the first stage has none, as the root has made it.
@@ -173,7 +169,7 @@ def residual_units(config: Backbone, image: Grid) -> nn.ModuleList:
             stride = 1
         modules.append(Unit(inputs, inner, stride, before, stage_config))
         inputs = 4 * inner
-        for _ in range(count - 1):
+        for _ in range(config.units[stage] - 1):
             modules.append(Unit(inputs, inner, 1, after, stage_config))
     return nn.ModuleList(modules)
 
@@ -192,12 +188,12 @@ class ResNetStem(nn.Module):
         self.project = nn.Conv2d(config.features, width, patch, stride=patch)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, width, h, w), one vector a patch. Raises ValueError for sides that
-        give no whole patches."""
+        """(B, C, H, W) -> (B, width, h, w), (h, w) the grid of patches. Raises ValueError for sides
+        that give no whole patches."""
         check_divisible(images, self.side)
         x = self.root(images)
         for block in self.blocks:
-            x = block(x)  # (B, D, h·patch, w·patch) after the last
+            x = block(x)  # (B, features, h·patch, w·patch) after the last
         if self.norm is not None:
             x = F.relu(self.norm(x), inplace=True)
         return self.project(x)  # E of Eq. 1, on a feature map
@@ -272,11 +268,11 @@ class ResNet(nn.Module):
 
         0 is the root, 1 to L are the residual units, L + 1 is what follows them.
         """
-        part, _, rest = name.partition(".")
-        if part == "root":
+        module, *rest = name.split(".")
+        if module == "root":
             return 0
-        if part == "blocks":
-            return int(rest.partition(".")[0]) + 1
+        if module == "blocks":
+            return int(rest[0]) + 1
         return len(self.blocks) + 1
 
     def init_weights(self) -> None:
