@@ -1,6 +1,7 @@
 """Every setting of a Vision Transformer as one frozen value. The sizes of Table 1 are in zoo.py."""
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import ClassVar, Literal
 
 from vitkit.models.backbone import Backbone, Grid, backbone_from, check_choices
@@ -116,7 +117,11 @@ class ViTConfig:
             object.__setattr__(self, "stem", backbone_from(self.stem))
 
     def _check_numbers(self) -> None:
-        if not isinstance(self.layer_scale, int | float | None):
+        if not _is_number(self.eps) or self.eps <= 0:
+            raise ValueError(f"eps is {self.eps!r}; it must be a number above 0")
+        if not _is_number(self.head_bias):
+            raise ValueError(f"head_bias is {self.head_bias!r}; it must be a number")
+        if self.layer_scale is not None and not _is_number(self.layer_scale):
             raise ValueError(f"layer_scale is {self.layer_scale!r}; it is a number, or None")
         for name in ("width", "depth", "mlp", "heads", "patch", "channels"):
             value = getattr(self, name)
@@ -315,3 +320,8 @@ class ViTConfig:
         """The same model with a new head of so many classes straight on the pooled state (Section
         3.2); 0 is none."""
         return replace(self, classes=classes, head_bias=0.0, representation=0)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a finite number, which one from a file may not be."""
+    return isinstance(value, int | float) and isfinite(value)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, config_from, config_to_dict
 from vitkit.weights.classifier import Activation, Classifier, check_labels
-from vitkit.weights.labels import numbered
 
 
 class Hints(NamedTuple):
@@ -51,19 +50,19 @@ def from_json(values: dict) -> Description:
     try:
         config = config_from(values["model"])
         preprocessing = Preprocessing.from_json(values["preprocessing"])
-        # Classes without names are numbered. None: the names were too many for an archive's
-        # comment.
+        # Classes without names are numbered by the reader, once the weights have shown that there
+        # are so many. None: the names were too many for an archive's comment.
         names = values["labels"]
         if names is None:
             names = ()
         check_labels(names)
-        labels = tuple(map(str, names)) or numbered(config.classes)
+        labels = tuple(map(str, names))
         origin = dict(values["origin"])
     except KeyError as error:
         raise ValueError(f"it does not describe a vitkit model: {error} is missing") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"it does not describe a vitkit model: {error}") from error
-    if len(labels) != config.classes:
+    if labels and len(labels) != config.classes:
         raise ValueError(f"it names {len(labels)} classes for a head of {config.classes}")
     activation = values.get("activation") or _recorded_activation(origin)
     return Description(config, preprocessing, labels, (), activation, origin)

@@ -33,6 +33,18 @@ def check_own_weights(model: nn.Module) -> None:
         )
 
 
+def check_finite(state: dict[str, Tensor]) -> None:
+    """Raises ValueError, with their names, if tensors hold NaN or infinity: a model of such weights
+    answers every image with nothing."""
+    broken = []
+    for name, tensor in state.items():
+        # The sum is not finite if any number is not, and sometimes of large ones; it is much faster
+        if not tensor.sum().isfinite() and not tensor.isfinite().all():
+            broken.append(name)
+    if broken:
+        raise ValueError(f"its weights hold NaN or infinity: {gist(broken)}")
+
+
 def _fits(tensor: object, expected: Tensor | None) -> bool:
     """Whether a weight is a plain tensor of the expected shape, of floating-point numbers where
     those are expected."""

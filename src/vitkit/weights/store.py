@@ -19,7 +19,7 @@ from vitkit.weights.files.lazy import DAMAGE
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format, Tidied
 from vitkit.weights.labels import counted, numbered
-from vitkit.weights.own import check_own_weights
+from vitkit.weights.own import check_finite, check_own_weights
 from vitkit.weights.rules import read
 from vitkit.weights.writing import write_model
 
@@ -155,6 +155,7 @@ def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
     with torch.device("meta"):
         model = build(config)
     state = read(tensors, format.rules(config), model.state_dict())
+    check_finite(state)
     model.load_state_dict(state, assign=True)
     return model.eval()
 
