@@ -44,11 +44,11 @@ def equations_1_to_4(model, images):
 
     def attention(x, name):
         q, k, v = dense(x, f"{name}.qkv").chunk(3, -1)  # Eq. 5
-        size = config.width // config.heads
+        head_width = config.width // config.heads
         heads = []
         for h in range(config.heads):
-            head = slice(h * size, (h + 1) * size)
-            logits = q[..., head] @ k[..., head].mT / math.sqrt(size)
+            head = slice(h * head_width, (h + 1) * head_width)
+            logits = q[..., head] @ k[..., head].mT / math.sqrt(head_width)
             heads.append(logits.softmax(-1) @ v[..., head])  # Eq. 6 and 7
         return dense(torch.cat(heads, -1), f"{name}.out")  # Eq. 8
 

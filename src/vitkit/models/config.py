@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from vitkit.models.backbone import Backbone, Grid, backbone_from, check_choices
 from vitkit.models.position_kinds import POSITION_KINDS
 
-# How many of the first tokens a pooling reads; the others read all tokens.
+# How many of the first tokens a pooling reads; poolings that are not here read all tokens.
 TOKENS_READ = {"token": 1, "distilled": 2}
 
 
@@ -24,7 +24,7 @@ class ViTConfig:
     width: int = 768
     """D, the size of every token's state."""
     depth: int = 12
-    """L, the number of blocks."""
+    """L, the number of blocks; an axial block is two, one for rows and one for columns."""
     mlp: int = 3072
     """Hidden width of a block's MLP."""
     heads: int = 12
@@ -39,12 +39,14 @@ class ViTConfig:
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
     pool: Literal["token", "distilled", "gap", "map", "corner", "none"] = "token"
-    """What the head reads: the class token; that and the distillation token (DeiT: a classifier
-    for each, averaged); the mean of the patches (which wants another learning rate, 3e-4 rather
-    than the token's 8e-4, App. D.3); an attention pooling; the first patch (the published
-    Axial-ViT); or every token, each with an answer of its own."""
+    """What the head reads. "token": the class token; "distilled": that and the distillation token
+    (DeiT: a classifier for each, averaged); "gap": the mean of the patches (App. D.3, which trains
+    it with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling;
+    "corner": the first patch (the published Axial-ViT); "none": every token, each with an answer of
+    its own."""
     class_token: bool | None = None
-    """Whether there is one; None: only if the pooling reads it, as in the official code."""
+    """Whether there is a class token; None: only if the pooling reads it, as in the official
+    code."""
     registers: int = 0
     """Learned tokens after the class token; DeiT's distillation token is one, DINOv2's registers
     are four."""
@@ -57,45 +59,47 @@ class ViTConfig:
     head_bias: float = 0.0
     """First value of the head's bias; -10 goes with the sigmoid loss on ImageNet-21k."""
     dropout: float = 0.0
-    """After the positions and after every dense layer but q, k and v (App. B.1)."""
+    """Rate of dropout after the positions and after every dense layer but q, k and v (App. B.1)."""
     attention_dropout: float = 0.0
-    """Of the attention weights."""
+    """Rate of dropout of the attention weights."""
     stochastic_depth: float = 0.0
-    """Chance of leaving out a branch of the last block; grows linearly from 0 at the first."""
+    """Chance of leaving out a residual branch of the last block; the chance grows linearly with the
+    block's number, from 0 at the first."""
     gelu: Literal["tanh", "erf"] = "tanh"
     """Form of the GELU: tanh in Google's weights, erf in most others."""
     eps: float = 1e-6
-    """Of every LayerNorm."""
+    """Epsilon of every LayerNorm."""
     layer_scale: float | None = None
     """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III);
     None is none."""
     positions: Literal[
         "none", "learned", "learned2d", "relative", "sincos", "sincos-moco", "rotary"
     ] = "learned"
-    """Position embedding (App. D.4): a learned vector for every token (the paper), for every column
-    and row, for every offset between two tokens; fixed sines and cosines (big_vision's, MoCo v3's);
-    rotated queries and keys; or none."""
+    """Position embedding (App. D.4). A learned vector: "learned" for every token (the paper),
+    "learned2d" for every column and row, "relative" for every offset between two tokens. Fixed
+    sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3). "rotary": rotated queries and
+    keys. "none": no positions."""
     inject: Literal["stem", "every", "shared"] | None = None
-    """Where positions enter: once before the first block, at every block with a table of its own,
-    or at every block with a shared one. None: before the first block, but relative and rotary
-    positions, which act within attention, at every block."""
+    """Where positions enter. "stem": once, before the first block; "every": at every block, with a
+    table for each; "shared": at every block, with one table for all. None: "stem", but "every" for
+    relative and "shared" for rotary positions, which act within attention."""
     prefix_positions: int | None = None
-    """How many of the tokens before the patches have a position of their own; None: all, if the
-    positions are a learned table, else none."""
+    """How many of the tokens before the patches, the first ones, have a row in the position table;
+    None: all, if positions are learned or learned2d, else none."""
     position_grid: tuple[int, int] | None = None
-    """(h, w), the grid that rotary positions were trained on, over whose extent others are spread;
-    None: that of `image`. A model that is made to fit another size keeps it."""
+    """(h, w), the grid that rotary positions were trained on: those of another grid are spread over
+    its extent. None: that of `image`. A model that is resized keeps it."""
     resample: Literal["google", "timm", "huggingface", "torchvision"] = "google"
     """How positions are carried to another grid."""
     stem: Backbone | None = None
-    """The ResNet of a hybrid, whose last feature map is cut into patches; None cuts the image
-    itself."""
+    """The ResNet of a hybrid, whose last feature map is cut into patches; None: the image itself is
+    cut."""
     mixer: Literal["full", "axial"] = "full"
-    """What a token attends to: every token, or in every layer its row, through one block, then its
-    column, through another (Axial-ViT, App. D.6)."""
+    """What a token attends to. "full": every token; "axial": its row, then its column (Axial-ViT,
+    App. D.6)."""
 
     def __post_init__(self):
-        self._normalise_types()
+        self._accept_json_types()
         check_choices(self)
         self._check_numbers()
         self._check_image()
@@ -103,7 +107,7 @@ class ViTConfig:
         self._check_positions()
         self._check_axial()
 
-    def _normalise_types(self) -> None:
+    def _accept_json_types(self) -> None:
         """Accept what JSON has: a list for a tuple, a dict for a stem; and one number for a square
         image."""
         # object.__setattr__ is how a frozen dataclass sets its own fields.
@@ -253,7 +257,7 @@ class ViTConfig:
 
     @property
     def has_class_token(self) -> bool:
-        """Whether there is a class token: as told, or if the pooling reads it."""
+        """Whether there is a class token: what `class_token` says, or if the pooling reads it."""
         if self.class_token is None:
             return self.pool in TOKENS_READ
         return self.class_token
@@ -275,7 +279,7 @@ class ViTConfig:
 
     @property
     def resolved_inject(self) -> Literal["stem", "every", "shared"]:
-        """Where the positions enter: as `inject` tells, or by their kind."""
+        """Where the positions enter: what `inject` says, or the default of their kind."""
         return self.inject or POSITION_KINDS[self.positions].default_inject
 
     @property

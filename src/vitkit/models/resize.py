@@ -14,10 +14,10 @@ from vitkit.models.backbone import Grid
 from vitkit.models.convolution import Conv
 from vitkit.models.positions import SinCosPositions
 
-Model = TypeVar("Model", bound=nn.Module)
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
-def resized(model: Model, image: Grid, method: str | None = None) -> Model:
+def resized(model: AnyModel, image: Grid, method: str | None = None) -> AnyModel:
     """The model for images of (height, width), in the same mode.
 
     Position tables are resampled by `method`, one of RESAMPLE. None is the model's own, with which
@@ -48,7 +48,7 @@ def resized(model: Model, image: Grid, method: str | None = None) -> Model:
     return new.train(model.training)
 
 
-def for_inference(model: Model, image: Grid | None = None) -> Model:
+def for_inference(model: AnyModel, image: Grid | None = None) -> AnyModel:
     """A model that gives the same answers in evaluation mode, with less work in every pass.
 
     What can be computed once is: positions are resampled to `image`, (height, width), fixed
