@@ -5,6 +5,7 @@ which tokens meet. It calls one of two functions for the same formula, `fused` a
 
 Legend: B batch, T tokens, Q the first tokens, those that are queries (all, unless `queries` says
 fewer), D width, H heads (k in the paper), D_h = D / H width of a head.
+As in the paper, z are the states of the tokens, here after a LayerNorm.
 """
 
 from collections.abc import Callable
@@ -32,14 +33,14 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        z: Tensor,
         positions: AttentionPositions | None = None,
         mask: Tensor | None = None,
         queries: int | None = None,
     ) -> Tensor:
         """(B, T, D) -> (B, Q, D): each of the first `queries` tokens attends to all tokens.
 
-        `queries` is None for all tokens. If x has more axes before its tokens, these count as B: of
+        `queries` is None for all tokens. If z has more axes before its tokens, these count as B: of
         a grid, (B, h, w, D), each row is a sequence of its own.
 
         mask: bool, (T, T) or what broadcasts to (B, H, T, T), True where a query (row) may look at
@@ -47,28 +48,29 @@ class Attention(nn.Module):
         mask.
         """
         check_mask(mask)
-        if x.ndim > 3:
+        if z.ndim > 3:
             # One batch of all sequences: (B, h, w, D) -> (B·h, w, D), and back.
-            y = self(x.flatten(0, -3), positions, mask, queries)
-            return y.unflatten(0, x.shape[:-2])
-        q, k, v = self.project(x)  # (B, H, T, D_h) each  Eq. 5
+            attended = self(z.flatten(0, -3), positions, mask, queries)
+            return attended.unflatten(0, z.shape[:-2])
+        q, k, v = self.project(z)  # (B, H, T, D_h) each  Eq. 5
         position_bias = None
         if positions is not None:
             q, k, position_bias = positions(q, k)
-        y = self.attend(q, k, v, position_bias, mask, queries)  # (B, H, Q, D_h)  Eq. 6 and 7
-        return self.join(y)  # (B, Q, D)  Eq. 8
+        # Eq. 6 and 7
+        attended = self.attend(q, k, v, position_bias, mask, queries)  # (B, H, Q, D_h)
+        return self.join(attended)  # (B, Q, D)  Eq. 8
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Eq. 5, [q, k, v] = z U_qkv: (B, T, D) -> three times (B, H, T, D_h)."""
         head_width = self.qkv.in_features // self.heads  # D_h
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, head_width))  # (B, T, 3, H, D_h)
+        qkv = self.qkv(z).unflatten(-1, (3, self.heads, head_width))  # (B, T, 3, H, D_h)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # (3, B, H, T, D_h), one by one
         return q, k, v
 
-    def join(self, y: Tensor) -> Tensor:
+    def join(self, attended: Tensor) -> Tensor:
         """Eq. 8: the heads side by side, then U_msa: (B, H, Q, D_h) -> (B, Q, D)."""
-        y = y.transpose(1, 2).flatten(2)  # (B, Q, H·D_h)
-        return self.out(y)
+        side_by_side = attended.transpose(1, 2).flatten(2)  # (B, Q, H·D_h)
+        return self.out(side_by_side)
 
     def init_weights(self) -> None:
         """Glorot-uniform for q, k, v and out, each as its own D x D matrix; biases of zero."""
