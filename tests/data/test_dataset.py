@@ -92,7 +92,7 @@ def test_targets_in_their_many_forms(targets, asked, kind, expected):
 
 
 @pytest.mark.parametrize(("dataset", "message"), [
-    (iter([]), "is no map-style data set"),
+    (iter([]), "is not a map-style data set"),
     ([], "has no items"),
     ([(PIXELS, 1, 2)], "an item has 3 values; expected an image and its target"),
     ([{"image": PIXELS}], "an item is a dictionary of image"),
@@ -265,7 +265,7 @@ def test_a_function_of_one_s_own_gives_a_data_set(mine):
     ("mine.py:nothing", "'mine.py' has no function 'nothing'"),
     ("nowhere.py:squares", "no file 'nowhere.py' to take 'squares' from"),
     ("mine.py:wrong", "returns parts called training; expected train, val and test"),
-    ("mine.py:recipe", "mine.py:recipe is no map-style data set"),
+    ("mine.py:recipe", "mine.py:recipe is not a map-style data set"),
 ])  # fmt: skip
 def test_functions_that_give_none_are_one_sentence(mine, where, message):
     with pytest.raises(ValueError, match=message):

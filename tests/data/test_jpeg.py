@@ -307,9 +307,9 @@ def test_a_box_outside_the_image_is_an_error(box):
         jpeg.region(encoded("4:2:0", (33, 130)), *box)
 
 
-def test_another_scale_is_an_error():
-    with pytest.raises(ValueError, match="scale is 3"):
-        jpeg.region(b"", 0, 0, 1, 1, scale=3)
+def test_another_reduction_is_an_error():
+    with pytest.raises(ValueError, match="reduce is 3"):
+        jpeg.region(b"", 0, 0, 1, 1, reduce=3)
 
 
 def test_without_a_library_there_is_nothing(monkeypatch):

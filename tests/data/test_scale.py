@@ -209,7 +209,7 @@ def test_nothing_in_a_shard_leads_out_of_it(tmp_path):
     ({"1.png": b"a", "1.json": b'{"label": 1, "y": 2}'}, "1.json: several columns may be meant: label, y"),
     ({"1.png": b"a", "1.jpg": b"b", "1.cls": b"0"}, r"x.tar 1 has several images \(png, jpg\)"),
     ({"1.png": b"a", "1.json": b"{"}, r"x.tar 1.json: "),
-    ({"1.png": b"a", "1.json": b"[1]"}, "x.tar 1.json is no object"),
+    ({"1.png": b"a", "1.json": b"[1]"}, "x.tar 1.json is not an object"),
     ({"1.png": b"a", "1.PNG": b"b", "1.cls": b"0"}, r"x.tar holds 1.PNG twice; give every example a name"),
     ({"1.txt": b"a", "1.cls": b"0"}, "holds no images; expected KEY.jpg and KEY.cls"),
     ({"1.png": b"a", "1.cls": b"cat", "2.png": b"a", "2.cls": b"3"}, None),  # names, one of which is a number
@@ -236,7 +236,7 @@ def test_shards_that_cannot_be_understood(tmp_path, members, message):
 def test_damaged_shards_are_one_sentence(tmp_path, damage):
     path = shards(tmp_path, count=1) / "train-000.tar"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match="train-000.tar is no readable tar file: ") as caught:
+    with pytest.raises(ValueError, match="train-000.tar is not a readable tar file: ") as caught:
         open_splits(str(path))
     assert "\n" not in str(caught.value)
 

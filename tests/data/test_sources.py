@@ -100,7 +100,7 @@ def test_files_that_go_or_cannot_be_read_are_bad_images(folder):
     with pytest.raises(BadImage, match=r"photos/cat/0\.jpg is missing"):
         source[0]
     (root / "cat/0.jpg").mkdir()
-    with pytest.raises(BadImage, match=r"photos/cat/0\.jpg is no file"):
+    with pytest.raises(BadImage, match=r"photos/cat/0\.jpg is not a file"):
         source[0]
 
 
@@ -199,8 +199,8 @@ def test_malformed_csv_is_one_sentence(folder, text, message):
 
 @pytest.mark.parametrize(("text", "message"), [
     ('{"image": "cat/1.jpg", "label": "a"}\n{"image": \n', "line 2 is not JSON"),
-    ("[1, 2]", "line 1 is no object"),
-    ("{}", "line 1 is no object"),
+    ("[1, 2]", "line 1 is not an object"),
+    ("{}", "line 1 is not an object"),
     ('{"image": "cat/1.jpg", "label": "a"}\n{"image": "cat/2.jpg"}', "row 1 lacks 'image' or 'label'"),
     ('{"image": 3, "label": "a"}', "row 0 has no usable path: 3"),
     ('{"image": "cat/1.jpg", "label": null}', "row 0 has no label"),
@@ -431,7 +431,7 @@ def test_files_of_different_data_sets_are_no_family(write, tmp_path):
 def test_damaged_parquet_files_are_one_sentence(write, tmp_path, damage):
     where = write("x.parquet", table(pictures(3), [0, 1, 2]))
     (tmp_path / "x.parquet").write_bytes(damage((tmp_path / "x.parquet").read_bytes()))
-    with pytest.raises(ValueError, match="x.parquet is no readable parquet file: ") as caught:
+    with pytest.raises(ValueError, match="x.parquet is not a readable parquet file: ") as caught:
         open_splits(where)
     assert "\n" not in str(caught.value)
 
@@ -537,7 +537,7 @@ def test_what_is_not_there_is_said(folder, tmp_path):
     for where, message in [
         (tmp_path / "nowhere", "there is no folder, file or data set"),
         (tmp_path / "no" / "where", "there is no folder, file or data set"),
-        (image, "is no .csv, .tsv, .jsonl, .ndjson, .parquet or .tar file"),
+        (image, "is not a .csv, .tsv, .jsonl, .ndjson, .parquet or .tar file"),
     ]:
         with pytest.raises(ValueError, match=message):
             open_splits(str(where))

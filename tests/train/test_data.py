@@ -70,7 +70,7 @@ def test_unchecked_a_broken_image_stops_the_run_when_its_turn_comes(photos, quie
         open_data(data, (), tmp_path / "none", lambda _: None)
     unchecked = replace(photos, data=replace(data, check=False))
     assert open_data(unchecked.data, (), tmp_path / "none", lambda _: None).record["skipped"] == {}
-    with pytest.raises(BadImage, match="00.png is no image"):
+    with pytest.raises(BadImage, match="00.png is not an image"):
         train(unchecked, tmp_path / "run", "cpu", quiet)
 
 

@@ -24,7 +24,7 @@ MAX_BITS = 8  # of 64, in which the hashes of near-duplicates differ
 # square ...
 MAX_DIFFERENCE = 20.0
 # ... and by at most this share of the standard deviation of the flatter one; twice that if the
-# hashes are close.
+# hashes are close, that is, differ in at most CLOSE_BITS bits.
 MAX_SHARE = 0.35
 CLOSE_BITS = 2
 FLAT = 1.0  # levels: an image whose thumbnail varies less shows nothing
@@ -76,22 +76,27 @@ def appearance(pixels: np.ndarray) -> Appearance:
 
 
 def nearest(first: Appearances, second: Appearances) -> Iterator[Pair]:
-    """Every image of the first set that is in the second, or nearly, in order, with the one there
-    that it is most like.
+    """The images of the first set that have a duplicate in the second, each with its nearest one.
 
-    All are compared with all, which takes N M / 10^9 seconds or so.
+    They come in order. All are compared with all, which takes N M / 10^9 seconds or so.
     """
-    rows = max(1, HASHES_AT_ONCE // max(1, len(second.hashes)))
-    for start in range(0, len(first.hashes), rows):
-        block = Appearances(*(array[start : start + rows] for array in first))
+    block_size = max(1, HASHES_AT_ONCE // max(1, len(second.hashes)))
+    for start in range(0, len(first.hashes), block_size):
+        stop = start + block_size
+        block = Appearances(
+            first.digests[start:stop], first.hashes[start:stop], first.thumbnails[start:stop]
+        )
         i, j, bits = _duplicates(block, second)
 
-        # Of each image the nearest, and how many more there are.
-        order = np.lexsort((j, bits, i))  # by image, then by distance
-        images, nearest_rows, counts = np.unique(i[order], return_index=True, return_counts=True)
-        nearest_pairs = order[nearest_rows]
-        for image, pair, count in zip(images, nearest_pairs, counts, strict=True):
-            yield Pair(start + int(image), int(j[pair]), int(bits[pair]), int(count))
+        # Sort the pairs by image, then by distance: the first one of each image is its nearest.
+        order = np.lexsort((j, bits, i))
+        i = i[order]
+        j = j[order]
+        bits = bits[order]
+        nearest_pairs = np.flatnonzero(np.diff(i, prepend=-1))
+        counts = np.diff(nearest_pairs, append=len(i))
+        for pair, count in zip(nearest_pairs, counts, strict=True):
+            yield Pair(start + int(i[pair]), int(j[pair]), int(bits[pair]), int(count))
 
 
 def _duplicates(
@@ -111,8 +116,9 @@ def _duplicates(
     for start in range(0, len(i), THUMBNAILS_AT_ONCE):
         unsure = start + np.flatnonzero(~same_file[start : start + THUMBNAILS_AT_ONCE])
         max_share = np.where(bits[unsure] <= CLOSE_BITS, 2 * MAX_SHARE, MAX_SHARE)
-        thumbnails = (first.thumbnails[i[unsure]], second.thumbnails[j[unsure]])
-        keep[unsure] = _alike(*thumbnails, max_share)
+        first_thumbnails = first.thumbnails[i[unsure]]
+        second_thumbnails = second.thumbnails[j[unsure]]
+        keep[unsure] = _alike(first_thumbnails, second_thumbnails, max_share)
     return i[keep], j[keep], bits[keep]
 
 

@@ -67,7 +67,7 @@ def _refuse_foreign_directory(dest: Path) -> None:
 
 
 def _check_names(labels: tuple[str, ...]) -> None:
-    """Raises ValueError for a class whose name is no line of classes.txt."""
+    """Raises ValueError for a class whose name cannot be a line of classes.txt."""
     for label in labels:
         text = label.encode("utf-8", "ignore").decode("utf-8")
         if text.splitlines() != [label]:

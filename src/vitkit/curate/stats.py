@@ -129,8 +129,8 @@ def identical_files(part: Survey) -> Iterator[np.ndarray]:
 
 
 def near_duplicates(first: Survey, second: Survey) -> list[Pair]:
-    """Every image of the first part that is in the second, or nearly; in order, with the one there
-    that it is most like."""
+    """The images of the first part that have a duplicate in the second, in order, each with its
+    nearest one."""
     first_rows = np.flatnonzero(first.good)
     second_rows = np.flatnonzero(second.good)
     pairs = []

@@ -81,7 +81,7 @@ def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> in
             count += 1
             if len(rows) == GROUP:
                 flush()
-        if rows or not count:
+        if rows:
             flush()
     return count
 

@@ -20,8 +20,9 @@ class Augmentation:
     """
 
     crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
-    """A random part resized to the size; a square resize and a random crop of it (BiT's, for
-    fine-tuning); a random shift by up to `pad` pixels (CIFAR's); or what the Preprocessing does."""
+    """inception: a random part, resized to the size. resize_crop: a resize to a square, and a random
+    crop of it (BiT's, for fine-tuning). pad_crop: what the Preprocessing does, shifted at random by
+    up to `pad` pixels (CIFAR's). none: what the Preprocessing does."""
     area: tuple[float, float] = (0.05, 1.0)
     """Smallest and largest part of the image that an Inception crop may take."""
     resize: int = 0
@@ -42,9 +43,11 @@ class Augmentation:
     """Share of the images that lose a rectangle of 2 to 33 % of their area, filled with the mean
     that is subtracted later."""
     interpolation: Interpolation | None = None
-    """Of the resize; None does as the Preprocessing does."""
+    """How an "inception" crop or a "resize_crop" is resized; None does as the Preprocessing does.
+    The others do so always: a "pad_crop" or "none" resizes by the Preprocessing."""
     antialias: bool | None = None
-    """Of the resize; None does as the Preprocessing does. Google's pipeline did not antialias."""
+    """Whether these two resizes average over all pixels when they make an image smaller; None does
+    as the Preprocessing does. Google's pipeline did not."""
     reduced_decode: bool = False
     """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large
     photographs, other pixels."""

@@ -41,7 +41,7 @@ class DatasetItems:
     def read(self, row: int) -> bytes | np.ndarray:
         """The image.
 
-        Raises BadImage for whatever the data set raises, and for an item that is no image.
+        Raises BadImage for whatever the data set raises, and for an item that is not an image.
         """
         dataset, item = self._dataset_and_item(row)
         name = self.name(row)
@@ -142,11 +142,11 @@ def dataset_table(
 def _length(dataset: Any, title: str) -> int:
     """How many items there are.
 
-    Raises ValueError for what is no map-style data set, or has no item.
+    Raises ValueError for what is not a map-style data set, or has no item.
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ValueError(
-            f"{title} is no map-style data set: it has no length, or no item by number; "
+            f"{title} is not a map-style data set: it has no length, or no item by number; "
             f"a list of (image, target) is one"
         )
     if not len(dataset):

@@ -29,7 +29,7 @@ from vitkit.data.engine import jpeg, pillow
 
 Box = tuple[int, int, int, int]
 
-MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
+MAX_PIXELS = 178_956_970  # above it Pillow, too, refuses an image as a decompression bomb
 REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
 
 # What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror
@@ -85,8 +85,9 @@ class Encoded:
 
     data: bytes
     name: str
-    plain: jpeg.Header | None = None
-    """Of an upright JPEG that jpeg.py can take; Pillow is needed only if that fails."""
+    jpeg_header: jpeg.Header | None = None
+    """The header of an upright JPEG that jpeg.py can decode, without Pillow; None for other files.
+    """
 
     @cached_property
     def image(self) -> Image.Image:
@@ -97,7 +98,7 @@ class Encoded:
     @property
     def kind(self) -> str:
         """Its format, one of pillow.FORMATS."""
-        if self.plain:
+        if self.jpeg_header:
             return "JPEG"
         return self.image.format or ""
 
@@ -107,7 +108,7 @@ class Encoded:
 
         Raises BadImage when it takes a decode to know and that fails.
         """
-        if self.plain:
+        if self.jpeg_header:
             return pillow.UPRIGHT
         with _as_bad_image(self.name):
             return pillow.orientation(self.image)
@@ -115,8 +116,8 @@ class Encoded:
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the upright image."""
-        if self.plain:
-            return self.plain.height, self.plain.width
+        if self.jpeg_header:
+            return self.jpeg_header.height, self.jpeg_header.width
         width, height = self.image.size
         swapped, _, _ = _TURNS[self.orientation]
         if swapped:
@@ -132,8 +133,8 @@ class Encoded:
         box remains in pixels of the full size.
         """
         box = _checked(box or (0, 0, *self.size), self.size)
-        if self.plain:
-            pixels = self._decode_plain(box, reduce)
+        if self.jpeg_header:
+            pixels = self._decode_with_header(box, reduce)
             if pixels is not None:
                 return pixels
         stored_box = _before_turn(box, self.size, self.orientation)
@@ -141,12 +142,12 @@ class Encoded:
             pixels = self._decode_stored(stored_box, reduce)
         return _upright(pixels, self.orientation)
 
-    def _decode_plain(self, box: Box, reduce: int) -> np.ndarray | None:
-        """A box of a plain JPEG, or None if only Pillow can tell."""
-        width = -(-self.plain.width // reduce)
-        height = -(-self.plain.height // reduce)
-        box = _reduced(box, reduce, (width, height))
-        return jpeg.region(self.data, *box, reduce, self.plain)
+    def _decode_with_header(self, box: Box, reduce: int) -> np.ndarray | None:
+        """A box of a JPEG whose header is known; None if Pillow must decode it."""
+        width = -(-self.jpeg_header.width // reduce)
+        height = -(-self.jpeg_header.height // reduce)
+        box = _reduced(box, reduce, (height, width))
+        return jpeg.region(self.data, *box, reduce, self.jpeg_header)
 
     def _decode_stored(self, box: Box, reduce: int) -> np.ndarray:
         """A box of the image as it is stored, before any turn."""
@@ -155,8 +156,8 @@ class Encoded:
             if reduce > 1:
                 image = pillow.open_lazily(self.data)  # anew, as a draft changes an image for good
                 image.draft("RGB", (image.width // reduce, image.height // reduce))
-                box = _reduced(box, reduce, image.size)
-            pixels = jpeg.region(self.data, *box, scale=reduce)
+                box = _reduced(box, reduce, (image.height, image.width))
+            pixels = jpeg.region(self.data, *box, reduce=reduce)
             if pixels is not None:
                 return pixels
         return pillow.rgb(image, box)
@@ -169,7 +170,7 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     """A picture from a file's bytes, of which only the header is read, or from an array (uint8,
     grey or RGB).
 
-    `name` is what errors call it. Raises BadImage for what is no image, too large, or no 8-bit grey
+    `name` is what errors call it. Raises BadImage for what is not an image, too large, or not an 8-bit grey
     or RGB array.
     """
     if isinstance(data, np.ndarray):
@@ -182,7 +183,6 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     if header and not header.app1:
         return Encoded(data, name, header)
 
-    # Anything else.
     picture = Encoded(data, name)
     width, height = picture.image.size
     if not 0 < width * height <= MAX_PIXELS:
@@ -203,9 +203,6 @@ def _open_array(array: np.ndarray, name: str) -> Decoded:
     return Decoded(array, name)
 
 
-# Boxes and turns
-
-
 def _checked(box: Box, size: tuple[int, int]) -> Box:
     """The same box, which must lie within an image of `size` (height, width)."""
     top, left, height, width = box
@@ -215,11 +212,11 @@ def _checked(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
-    """The box of an image at 1/reduce of its size, `size` (width, height), that covers a box of the
+    """The box of an image at 1/reduce of its size, `size` (height, width), that covers a box of the
     full one."""
     top, left, height, width = box
-    bottom = min(-(-(top + height) // reduce), size[1])
-    right = min(-(-(left + width) // reduce), size[0])
+    bottom = min(-(-(top + height) // reduce), size[0])
+    right = min(-(-(left + width) // reduce), size[1])
     top = top // reduce
     left = left // reduce
     return top, left, bottom - top, right - left
@@ -264,7 +261,7 @@ def _as_bad_image(name: str) -> Iterator[None]:
     except Image.UnidentifiedImageError:
         known = ", ".join(pillow.FORMATS)
         raise BadImage(
-            f"{name} is no image of a format that is read here ({known}), or its header is damaged"
+            f"{name} is not an image of a format that is read here ({known}), or its header is damaged"
         ) from None
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}") from error

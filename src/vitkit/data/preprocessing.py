@@ -46,7 +46,7 @@ class Preprocessing:
     """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
     usual pair. 0 is the size itself: a square then needs no crop."""
     interpolation: Interpolation = "bilinear"
-    """Of the resize."""
+    """How an image is resized."""
     antialias: bool = True
     """Whether a resize to fewer pixels averages over all of the old ones."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -76,14 +76,12 @@ class Preprocessing:
 
         interpolation: instead of its own, for what belongs to the picture, as a mask does.
         """
-        # Resize.
         resized_height, resized_width = self._resized_size(picture)
         resize_function = resize_as_pillow if self.antialias else resize
         image = resize_function(
             picture.pixels(), (resized_height, resized_width), interpolation or self.interpolation
         )
 
-        # Cut out the centre.
         height, width = self.size
         top = round((resized_height - height) / 2)
         left = round((resized_width - width) / 2)

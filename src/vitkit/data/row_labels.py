@@ -173,7 +173,7 @@ def _split_cell(text: str) -> list:
 
 
 def _lists(values: Values, where: str) -> Lists:
-    """Several classes each. A value that is no list is a list of one."""
+    """Several classes each. A value that is not a list becomes a list of one."""
     lists = values
     if not isinstance(values, Lists):
         flat = []

@@ -144,7 +144,7 @@ def read_file(path: str) -> bytes:
     try:
         state = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
         if not S_ISREG(state.st_mode):  # a pipe would wait for ever
-            raise BadImage(f"{path} is no file")
+            raise BadImage(f"{path} is not a file")
         if state.st_size > MAX_FILE:
             raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123

@@ -23,16 +23,18 @@ import numpy as np
 
 from vitkit.data.engine import turbojpeg
 
-MAX_PIXELS = 89_478_485  # Pillow's limit for a bomb; beyond it the strict decoder decides
+# Half of what images.py accepts: from here on Pillow warns of a bomb, and decodes alone.
+MAX_PIXELS = 89_478_485
 MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
 MAX_SCANS = 100  # a progressive file has about ten; thousands of them are a known denial of service
-SCALES = (1, 2, 4, 8)
+REDUCTIONS = (1, 2, 4, 8)  # a JPEG can be decoded at 1/n of its size
 COEFFICIENTS = 64  # of a block of 8 x 8 pixels
 
 # Markers: start and end of the image, start of a scan, Exif or XMP
 SOI = b"\xff\xd8"
 EOI = b"\xff\xd9"
 SOS = 0xDA
+START_OF_SCAN = bytes([0xFF, SOS])
 APP1 = 0xE1
 # Markers without a length behind them; no ordinary header has them.
 WITHOUT_LENGTH = {0x00, 0x01, 0xFF, *range(0xD0, 0xDA)}
@@ -54,9 +56,7 @@ class Header(NamedTuple):
     """
 
     height: int
-    """Pixels."""
     width: int
-    """Pixels."""
     progressive: bool
     column: int
     """Pixels across one column of coding units: a partial decode starts at a multiple of it."""
@@ -79,32 +79,32 @@ def region(
     left: int,
     height: int,
     width: int,
-    scale: int = 1,
+    reduce: int = 1,
     known: Header | None = None,
 ) -> np.ndarray | None:
     """The pixels of one box of a JPEG: uint8 RGB (height, width, 3), contiguous, the caller's own.
 
     data: the whole file.
     top, left, height, width: pixels of the raw image, before any Exif rotation.
-    scale: 1, 2, 4 or 8. Above 1 the image is decoded at 1/scale of its size, ceil(H / scale) by
-    ceil(W / scale), and box and result are in pixels of that smaller image: libjpeg's reduction
+    reduce: 1, 2, 4 or 8. The image is decoded at 1/reduce of its size, ceil(H / reduce) by
+    ceil(W / reduce), and box and result are in pixels of that smaller image: libjpeg's reduction
     (Pillow's `draft`), not a resized decode.
     known: what header(data) returned, if it has been read already.
 
     Returns None if the caller has to decode in the ordinary way: no library, not an ordinary JPEG,
     or damaged. Raises ValueError for a box that is empty or reaches out of the image, and for
-    another scale.
+    another `reduce`.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale is {scale}; a JPEG is decoded at 1/scale for scale in {SCALES}")
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce is {reduce}; a JPEG is decoded at 1/n for n in {REDUCTIONS}")
     library = turbojpeg.library()
     known = known or header(data)
     if library is None or known is None or not _complete(data, known):
         return None
 
     # The box must lie within the reduced image.
-    full_height = -(-known.height // scale)
-    full_width = -(-known.width // scale)
+    full_height = -(-known.height // reduce)
+    full_width = -(-known.width // reduce)
     empty = min(height, width) < 1
     outside = min(top, left) < 0 or top + height > full_height or left + width > full_width
     if empty or outside:
@@ -114,10 +114,10 @@ def region(
         )
 
     # Decode the columns that it needs, and cut off those around it.
-    start, stop = _columns(left, width, full_width, known.column // scale)
+    start, stop = _columns(left, width, full_width, known.column // reduce)
     pixels = np.empty((height, stop - start, 3), np.uint8)
     box = turbojpeg.Region(start, top, stop - start, height)
-    if not turbojpeg.decode(library, data, box, scale, MAX_SCANS, pixels):
+    if not turbojpeg.decode(library, data, box, reduce, MAX_SCANS, pixels):
         return None
     # A copy of microseconds: torch resizes contiguous rows about three times as fast as strided
     # ones.
@@ -190,33 +190,35 @@ def _complete(data: bytes, header: Header) -> bool:
     not for some."""
     if data.rfind(EOI, header.scan) < 0:
         return False
-    return not header.progressive or _refined(data, header)
+    return not header.progressive or _all_bits_sent(data, header)
 
 
-def _refined(data: bytes, header: Header) -> bool:
-    """Whether the scans send every bit of every coefficient; what they leave out is smoothed, and
-    versions differ."""
-    missing = {component: [True] * COEFFICIENTS for component in header.components}
+def _all_bits_sent(data: bytes, header: Header) -> bool:
+    """Whether the scans of a progressive file send every bit of every coefficient.
+
+    libjpeg smooths a block some of whose bits never come, and its versions smooth differently: the
+    pixels would not be Pillow's.
+    """
+    incomplete = {component: np.ones(COEFFICIENTS, bool) for component in header.components}
     at = header.scan
     end = data.find(EOI, at)
     for _ in range(MAX_SCANS):
-        # A scan begins with its marker, its length, and the number of its components. Then come,
-        # for each, an identifier and its tables; the first and the last coefficient; and which bit
-        # of them the scan goes down to.
+        # A scan: FFDA, length (2 bytes), n, then n times (component, tables), and the first and the
+        # last coefficient and the bits (before, now) of them that it sends.
         if at + 4 >= len(data):
             return False
         count = data[at + 4]
         body = data[at + 5 : at + 8 + 2 * count]
         if len(body) < 2 * count + 3:
             return False
-        identifiers = body[: 2 * count : 2]
+        components = body[: 2 * count : 2]
         first, last, bits = body[-3:]
         lowest_bit = bits & 15
-        for component in identifiers:
-            if component in missing and first <= last < COEFFICIENTS:
-                missing[component][first : last + 1] = [lowest_bit > 0] * (last + 1 - first)
+        for component in components:
+            if component in incomplete and first <= last < COEFFICIENTS:
+                incomplete[component][first : last + 1] = lowest_bit > 0
         # The next scan: in coded data FF is followed by 00 or a restart marker.
-        at = data.find(b"\xff\xda", at + 8, end)
+        at = data.find(START_OF_SCAN, at + 8, end)
         if at < 0:
-            return not any(any(coefficients) for coefficients in missing.values())
+            return not any(coefficients.any() for coefficients in incomplete.values())
     return False

@@ -38,7 +38,7 @@ class Region(ctypes.Structure):
 
 
 class ScalingFactor(ctypes.Structure):
-    """tjscalingfactor"""
+    """tjscalingfactor: the size that is decoded to, as a fraction of the full one."""
 
     _fields_ = [(name, ctypes.c_int) for name in ("num", "denom")]
 

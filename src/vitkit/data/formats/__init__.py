@@ -15,7 +15,7 @@ from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.tables import Columns, Table
 
 # Each reads what a path, an address or a name stands for, or returns None if that is of another
-# kind. The first that can read it does: a folder of shards is no folder of images.
+# kind. The first that can read it does: a folder of shards is not a folder of images.
 FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_digits,
     read_hub,
@@ -38,7 +38,7 @@ def read_table(where: str, columns: Columns) -> Table:
     if Path(where).is_file():
         known = ", ".join(SUFFIXES[:-1])
         raise ValueError(
-            f"{where} is no {known} or {SUFFIXES[-1]} file; give one, or a folder of images"
+            f"{where} is not a {known} or {SUFFIXES[-1]} file; give one, or a folder of images"
         )
     message = f"there is no folder, file or data set {where!r}"
     nearby = named_beside(where)

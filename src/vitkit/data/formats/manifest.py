@@ -29,7 +29,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     Paths in it start from its own folder, and may not leave it: a manifest is a file that people
     pass on, and must not be able to name other files of the reader's.
 
-    Returns None if this is no manifest. Raises ValueError, with the row, for what is malformed.
+    Returns None if this is not a manifest. Raises ValueError, with the row, for what is malformed.
     """
     path = Path(where)
     if not path.is_file() or path.suffix.lower() not in SUFFIXES:
@@ -140,7 +140,7 @@ def _json_rows(path: Path) -> Iterator[dict]:
                 raise ValueError(f"{path} line {number} is not JSON: {error}") from None
             if not isinstance(row, dict) or not row:
                 raise ValueError(
-                    f"{path} line {number} is no object; "
+                    f"{path} line {number} is not an object; "
                     f'expected {{"image": "a.jpg", "label": "cat"}}'
                 )
             yield row

@@ -160,7 +160,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         if file.schema != schema:
             raise ValueError(
                 f"{path} has other columns or class names than {paths[0].name}; "
-                f"they are no one data set"
+                f"they do not belong to one data set"
             )
 
     # Where the images lie.
@@ -192,7 +192,6 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
             parts.append(np.full(count, part, dtype=object))
     parts = np.concatenate(parts)
 
-    # The labels.
     title = ", ".join(path.name for path in paths)
     if schema.label is not None:
         values = concatenate_values([file.labels for file in opened])
@@ -230,7 +229,7 @@ def _open(file: str, columns: Columns) -> _File:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{file} is no readable parquet file: {reason}") from None
+        raise ValueError(f"{file} is not a readable parquet file: {reason}") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     return _File(

@@ -22,7 +22,7 @@ def read_shards(where: str, columns: Columns) -> Table | None:
     """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an
     address of any of these.
 
-    Returns None if it is none of them. Raises ValueError for files that are no one data set.
+    Returns None if it is none of them. Raises ValueError for files that do not belong to one data set.
     """
     path = Path(where)
     if path.is_dir():

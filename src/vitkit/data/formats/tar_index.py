@@ -35,9 +35,9 @@ class Index(NamedTuple):
     sizes: np.ndarray
     """int64 (N,): bytes of its image."""
     names: Names
-    """Of its image."""
+    """The name of its image."""
     labels: list[str]
-    """As JSON; NO_LABEL if there is none."""
+    """Its label as JSON; NO_LABEL if it has none."""
     left_out: Counter
     """What was left out: kind -> how many."""
 
@@ -124,12 +124,12 @@ class _Member(NamedTuple):
     extension: str
     """What follows that dot, in small letters."""
     name: str
-    """All of it."""
+    """Its whole path."""
     offset: int
     """Where its content begins."""
     size: int
     content: bytes
-    """Of a small one that is no image."""
+    """What a small member holds that is not an image; empty for all others."""
 
 
 def _examples(file: str, left_out: Counter) -> Iterator[tuple[str, dict[str, _Member]]]:
@@ -170,7 +170,7 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
                 yield _Member(key, extension, info.name, info.offset_data, info.size, content)
             _check_end(opened, shard.offset)
     except (tarfile.TarError, EOFError) as error:
-        message = f"{file} is no readable tar file: {error}"
+        message = f"{file} is not a readable tar file: {error}"
         if remote.without_query(file).endswith(("gz", "z")):
             message += "; unpack it with gunzip: a compressed shard has no places to begin at"
         raise ValueError(message) from None
@@ -241,6 +241,6 @@ def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> An
         name = label_column(columns, list(fields))
         return None if name is None else fields[name]
     except (RecursionError, TypeError, AttributeError):
-        raise ValueError(f"{where}.json is no object; expected one with the label in it") from None
+        raise ValueError(f"{where}.json is not an object; expected one with the label in it") from None
     except ValueError as error:
         raise ValueError(f"{where}.json: {error}") from None
