@@ -39,7 +39,7 @@ from vitkit.data.formats import tar_index
 from vitkit.data.formats.parquet import ParquetRows
 from vitkit.data.order import permutation
 from vitkit.data.sources import stratified
-from vitkit.data.stores import Names
+from vitkit.data.stores import Names, RowRanges
 from vitkit.system import remote
 
 PICTURES = [encoded(photograph(8, 9, i), "PNG") for i in range(24)]
@@ -503,7 +503,7 @@ def test_a_row_may_not_name_any_file(hub, tmp_path):
     from vitkit.data.formats.hub import HubRows
 
     with pytest.raises(BadImage, match="outside of the hub's cache"):
-        HubRows("x", (table,), "image", np.array([0])).read(0)
+        HubRows("x", (table,), "image", RowRanges.of([1])).read(0)
 
 
 # Ten million

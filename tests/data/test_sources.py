@@ -187,7 +187,7 @@ def test_of_a_manifest_only_paths_and_labels_are_kept(folder):
     ("image,label\nnowhere.jpg,a\n", "row 0 names 'nowhere.jpg', and there is no such file"),
     ("image,label\n/etc/passwd,a\n", "row 0 names '/etc/passwd', which leads out of"),
     ("image,label\ncat/1.jpg,a\ncat/../../x.jpg,a\n", "row 1 names 'cat/../../x.jpg', which leads out of"),
-    ("image,label,split\ncat/1.jpg,a,holdout\n", "row 0 belongs to the split 'holdout'; the splits are train"),
+    ("image,label,split\ncat/1.jpg,a,holdout\n", "row 0 belongs to the part 'holdout'; the parts are train"),
     ("image,label\ncat/1.jpg,999999999\n", r"cat/1.jpg has the label 999999999; labels go from 0 to 999999"),
     ("image,label\n,a\n", "row 0 has no usable path: ''"),
 ])  # fmt: skip

@@ -21,11 +21,11 @@ from vitkit.data.images import BadImage
 from vitkit.data.numbering import numbered
 from vitkit.data.row_labels import as_row_labels, concatenate_values
 from vitkit.data.sources import Source
-from vitkit.data.stores import read_file
+from vitkit.data.stores import RowRanges, read_file
 from vitkit.data.tables import Table
 from vitkit.system.progress import bar
 
-SAMPLE = 64  # images, spread evenly, by which a data set is known again
+SAMPLE = 64  # images, spread evenly, that identify a data set
 TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`
 
 
@@ -35,15 +35,15 @@ class DatasetItems:
 
     titles: tuple[str, ...]
     datasets: tuple[Any, ...]
-    firsts: np.ndarray
-    """(datasets,): the first row of each."""
+    ranges: RowRanges
+    """The rows of each."""
 
     def read(self, row: int) -> bytes | np.ndarray:
         """The image.
 
         Raises BadImage for whatever the data set raises, and for an item that is not an image.
         """
-        dataset, item = self._dataset_and_item(row)
+        dataset, item = self.ranges.locate(row)
         name = self.name(row)
         try:
             image, _ = image_and_target(self.datasets[dataset][item])
@@ -54,7 +54,7 @@ class DatasetItems:
             raise BadImage(f"{name} cannot be read: {type(error).__name__}: {error}") from error
 
     def name(self, row: int) -> str:
-        dataset, item = self._dataset_and_item(row)
+        dataset, item = self.ranges.locate(row)
         return f"{self.titles[dataset]} item {item}"
 
     def identity(self, row: int) -> str:
@@ -62,9 +62,10 @@ class DatasetItems:
 
     @cached_property
     def _digest(self) -> str:
-        """Of a few images: nothing else tells one data set from another of the same length."""
+        """A digest of SAMPLE images: nothing else tells one data set from another of the same
+        length."""
         digest = hashlib.sha256()
-        count = int(self.firsts[-1]) + len(self.datasets[-1])
+        count = len(self.ranges)
         step = -(-count // SAMPLE)
         for row in range(0, count, step):
             image = self.read(row)
@@ -72,14 +73,10 @@ class DatasetItems:
         return digest.hexdigest()
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Nothing to do."""
+        pass
 
     def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another, as far as is known."""
-
-    def _dataset_and_item(self, row: int) -> tuple[int, int]:
-        dataset = int(np.searchsorted(self.firsts, row, side="right")) - 1
-        return dataset, row - int(self.firsts[dataset])
+        """None: nothing says that items are read faster together."""
 
 
 def from_dataset(
@@ -117,9 +114,9 @@ def dataset_table(
     for part, dataset in parts.items():
         titles.append(f"{title or type(dataset).__name__} {part}".strip())
         counts.append(_length(dataset, titles[-1]))
-    store = DatasetItems(tuple(titles), datasets, firsts=np.cumsum([0, *counts[:-1]]))
-    for first in store.firsts:
-        _check_twice(store, int(first))
+    store = DatasetItems(tuple(titles), datasets, RowRanges.of(counts))
+    for first in store.ranges.starts[:-1].tolist():
+        _check_twice(store, first)
 
     # Their targets: all parts have some, or none has.
     values = []
@@ -174,7 +171,7 @@ def _targets(dataset: Any, title: str, target: str) -> list | None:
     # The attribute, which needs no image, if it is what some of the items say.
     attribute = getattr(dataset, "targets", None)
     if attribute is not None and len(attribute) == count:
-        values = [_plain(value) for value in attribute]
+        values = [_as_python(value) for value in attribute]
         checked = range(0, count, -(-count // TARGETS_CHECKED))
         if all(_target(dataset, i) == values[i] for i in checked):
             return values
@@ -187,10 +184,10 @@ def _targets(dataset: Any, title: str, target: str) -> list | None:
 def _target(dataset: Any, i: int) -> Any:
     """The target of an item as a Python value; None for an image alone."""
     _, target = image_and_target(dataset[i])
-    return _plain(target)
+    return _as_python(target)
 
 
-def _plain(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of
     its classes."""
     if isinstance(value, torch.Tensor):

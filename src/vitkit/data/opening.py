@@ -25,7 +25,10 @@ from vitkit.system.scripts import function_in
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The parts of a data set, as far as they are there."""
+    """The parts of a data set as a run uses them: None for one that is not there.
+
+    A function of one's own may return them; `open_splits` makes a test part if there is none.
+    """
 
     train: Source | None
     val: Source | None
@@ -42,7 +45,7 @@ class Splits:
 
 
 class Parts(NamedTuple):
-    """The parts of a data set as it has them."""
+    """The parts of a data set, as many as it has; none is made."""
 
     sources: dict[str, Source]
     """"train", "val" and "test", or "" if there are none."""
@@ -53,9 +56,8 @@ class Parts(NamedTuple):
 def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Splits:
     """A data set with its parts.
 
-    Without a test or validation part, a fifth becomes one, chosen by seed.
-
-    It is a fifth of every class, or, if an example's target is not one class, a fifth of all.
+    If there is neither a test nor a validation part, a fifth becomes the test part, chosen by seed:
+    a fifth of every class, or, if an example's target is not one class, a fifth of all.
     Raises ValueError, in one sentence, for what is not there, malformed, or cannot be told apart.
     """
     sources, notes = open_parts(where, columns)
@@ -103,7 +105,7 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
 
 
 def open_parts(where: str, columns: Columns | None = None) -> Parts:
-    """The parts of a data set as it has them. Raises ValueError like open_splits."""
+    """The parts of a data set, as many as it has. Raises ValueError like open_splits."""
     columns = columns or Columns()
     function = function_in(where)
     if function is None:

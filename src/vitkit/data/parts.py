@@ -86,7 +86,7 @@ def as_parts(values: Sequence, where: str) -> np.ndarray:
     if "" in parts:
         row = parts.index("")
         raise ValueError(
-            f"{where} row {row} belongs to the split {values[row]!r}; "
-            f"the splits are {', '.join(PARTS)}"
+            f"{where} row {row} belongs to the part {values[row]!r}; "
+            f"the parts are {', '.join(PARTS)}"
         )
     return np.array(parts, dtype=object)

@@ -69,7 +69,7 @@ class Kind:
 
 
 def no_value(level: float, *_) -> None:
-    """The operation has none."""
+    """For operations without a value."""
 
 
 def bits_kept(level: float, *_) -> int:

@@ -1,5 +1,5 @@
-"""A Source has len and [i], whatever its images lie in; parts of sources, and how one is known
-again.
+"""Source: a data set with len() and [i], wherever its images are stored. Also taking parts of one,
+and its fingerprint.
 
 Legend: N examples, B batch, K classes.
 """
@@ -16,7 +16,7 @@ from vitkit.data.stores import Store
 from vitkit.data.targets import Lists, TargetKind, concatenate
 
 TEST_SHARE = 0.2  # of every class, if a data set comes without a test part
-SAMPLE = 20_000  # images, at most, that a data set is known again by
+SAMPLE = 20_000  # images, at most, whose names and sizes identify a data set
 _HEADING = "# fingerprint "  # how a list of images to leave out begins, unless written by hand
 
 
@@ -141,12 +141,11 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
 
 
 def fingerprint(source: Source) -> str:
-    """A digest of the targets and of the names and sizes of SAMPLE images: other images in the same
-    number are noticed.
+    """A digest of the targets and of the names and sizes of SAMPLE images.
 
-    Nothing is read for it, and times are left out, which differ between copies of a data set: an
-    image that was replaced by one of the very same size is not noticed, nor is one between those of
-    the sample.
+    It differs for another data set, even one of as many images. No image is read for it, and times
+    are left out, which differ between copies of a data set. So two changes are not noticed: an
+    image that was replaced by one of the very same size, and one that is not in the sample.
     """
     digest = hashlib.sha256(json.dumps(source.labels).encode() + source.targets.tobytes())
     step = len(source) // SAMPLE + 1

@@ -48,6 +48,35 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class RowRanges:
+    """Which rows of a store belong to each of several tables, that lie in it one after the other.
+
+    Legend: T tables.
+    """
+
+    starts: np.ndarray
+    """int64 (T + 1,): the first row of each table, and the number of all rows."""
+
+    @classmethod
+    def of(cls, counts: Sequence[int]) -> "RowRanges":
+        """Tables of so many rows each."""
+        return cls(np.cumsum([0, *counts]))
+
+    def __len__(self) -> int:
+        """How many rows there are in all tables."""
+        return int(self.starts[-1])
+
+    def tables(self, rows: np.ndarray | int) -> np.ndarray:
+        """The number of the table that each row lies in."""
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """The number of the table that a row lies in, and which row of this table it is."""
+        table = int(self.tables(row))
+        return table, row - int(self.starts[table])
+
+
+@dataclass(frozen=True, eq=False)
 class Names:
     """Many strings in one block of bytes."""
 
@@ -57,7 +86,6 @@ class Names:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Names":
-        """These strings."""
         block = bytearray()
         ends = np.zeros(len(names), dtype=np.int64)
         for row, name in enumerate(names):
@@ -101,7 +129,7 @@ class Arrays:
         return self.name(row)
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Nothing to do."""
+        pass
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
@@ -133,7 +161,7 @@ class Files:
         return f"{self.names[row]} {size}"
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Nothing to do."""
+        pass
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""

@@ -72,7 +72,7 @@ class Lists:
         return rows
 
     def tobytes(self) -> bytes:
-        """All of it, for a digest."""
+        """The bytes that tell these lists from others, for a digest."""
         return self.ends.tobytes() + self.values.tobytes()
 
 

@@ -58,7 +58,7 @@ class Pixels:
         return self.origin.identity(int(self.rows[row]))
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Nothing to do."""
+        pass
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""

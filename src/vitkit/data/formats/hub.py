@@ -12,7 +12,7 @@ from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
 from vitkit.data.parts import PARTS
 from vitkit.data.row_labels import as_row_labels, concatenate_values
-from vitkit.data.stores import MAX_FILE
+from vitkit.data.stores import MAX_FILE, RowRanges
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 
 PREFIX = "hf:"
@@ -27,12 +27,12 @@ class HubRows:
     tables: tuple[Any, ...]
     """datasets.Dataset"""
     column: str
-    firsts: np.ndarray
-    """(tables,): the first row of each."""
+    ranges: RowRanges
+    """The rows of each table."""
 
     def read(self, row: int) -> bytes:
         """The image's bytes. Raises BadImage for a row that has none."""
-        table, table_row = self._table_and_row(row)
+        table, table_row = self.ranges.locate(row)
         value = self.tables[table][table_row][self.column]
         data = value
         if isinstance(value, dict):
@@ -44,11 +44,11 @@ class HubRows:
         return data
 
     def name(self, row: int) -> str:
-        table, table_row = self._table_and_row(row)
+        table, table_row = self.ranges.locate(row)
         return f"{self.title} {self.tables[table].split or ''} row {table_row}"
 
     def identity(self, row: int) -> str:
-        table, table_row = self._table_and_row(row)
+        table, table_row = self.ranges.locate(row)
         return f"{self.tables[table].split or ''} row {table_row} {self._sizes[table]}"
 
     @cached_property
@@ -61,10 +61,6 @@ class HubRows:
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
-
-    def _table_and_row(self, row: int) -> tuple[int, int]:
-        table = int(np.searchsorted(self.firsts, row, side="right")) - 1
-        return table, row - int(self.firsts[table])
 
     def _file(self, path: str, row: int) -> bytes:
         """A file that a row names; only one of the hub's own downloads, as a table may name any
@@ -123,10 +119,9 @@ def read_hub(where: str, columns: Columns) -> Table | None:
         splits = {name: split.cast_column(image, encoded) for name, split in splits.items()}
     counts = [len(split) for split in splits.values()]
     tables = tuple(split.select_columns([image]) for split in splits.values())
-    store = HubRows(where, tables, image, firsts=np.cumsum([0, *counts[:-1]]))
+    store = HubRows(where, tables, image, RowRanges.of(counts))
     part_of_row = np.repeat(np.array(parts, dtype=object), counts)
 
-    # Their labels.
     if label is None:
         if columns.target != "none":
             notes += (unlabelled(where, list(features)),)

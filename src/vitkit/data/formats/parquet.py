@@ -14,6 +14,7 @@ from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
 from vitkit.data.parts import as_parts
 from vitkit.data.row_labels import Values, as_row_labels, concatenate_values
+from vitkit.data.stores import RowRanges
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 from vitkit.system import remote
 
@@ -24,17 +25,17 @@ class ParquetRows:
 
     Row groups that have been read stay in memory, within a bound.
 
-    Legend: G row groups of all files, F files.
+    Legend: G row groups of all files.
     """
 
     files: tuple[str, ...]
     column: str
     groups: np.ndarray
     """(G, 2): file and row group."""
-    starts: np.ndarray
-    """(G + 1,): the first row of each group, and the number of rows."""
-    firsts: np.ndarray
-    """(F,): the first row of each file."""
+    group_ranges: RowRanges
+    """The rows of each group."""
+    file_ranges: RowRanges
+    """The rows of each file."""
     sizes: np.ndarray
     """(G,): bytes of the column in each group."""
     cache: OrderedDict = field(default_factory=OrderedDict)
@@ -45,8 +46,8 @@ class ParquetRows:
 
         Raises BadImage for a row that has none, or a file that is damaged there.
         """
-        group = int(self._groups_of(row))
-        data = self._group(group)[row - int(self.starts[group])].as_py()
+        group, group_row = self.group_ranges.locate(row)
+        data = self._group(group)[group_row].as_py()
         if isinstance(data, dict):
             data = data.get("bytes")
         if not data:
@@ -54,23 +55,23 @@ class ParquetRows:
         return data
 
     def name(self, row: int) -> str:
-        file = int(np.searchsorted(self.firsts, row, side="right")) - 1
-        return f"{self._titles[file]} row {row - int(self.firsts[file])}"
+        file, file_row = self.file_ranges.locate(row)
+        return f"{self._titles[file]} row {file_row}"
 
     def identity(self, row: int) -> str:
-        return f"{self.name(row)} {self.sizes[self._groups_of(row)]}"
+        return f"{self.name(row)} {self.sizes[self.group_ranges.tables(row)]}"
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Row groups, unless all of them stay in memory."""
         if self._window is None:
             return None
-        return self._groups_of(rows), self._window
+        return self.group_ranges.tables(rows), self._window
 
     def prepare(self, rows: np.ndarray) -> None:
         """Read what these rows need, if all of it fits in memory: processes forked from this one
         then share it."""
         if self._window is None:
-            for group in chunks.fetching(np.unique(self._groups_of(rows)), self.files):
+            for group in chunks.fetching(np.unique(self.group_ranges.tables(rows)), self.files):
                 self._group(int(group))
 
     @property
@@ -87,9 +88,6 @@ class ParquetRows:
     @cached_property
     def _titles(self) -> list[str]:
         return chunks.titles(self.files)
-
-    def _groups_of(self, rows: np.ndarray | int) -> np.ndarray:
-        return np.searchsorted(self.starts, rows, side="right") - 1
 
     def _group(self, group: int):
         return chunks.cached(self.cache, group, self._load, self._window)
@@ -178,8 +176,8 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         files=tuple(files),
         column=schema.image,
         groups=np.array(groups),
-        starts=np.cumsum([0, *group_rows]),
-        firsts=np.cumsum([0, *file_rows[:-1]]),
+        group_ranges=RowRanges.of(group_rows),
+        file_ranges=RowRanges.of(file_rows),
         sizes=np.array(group_sizes),
     )
 

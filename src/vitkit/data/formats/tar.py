@@ -89,8 +89,8 @@ class TarMembers:
     def prepare(self, rows: np.ndarray) -> None:
         """Fetch what these rows need of remote shards, if all of it fits in memory."""
         if self._remote and self._window is None:
-            for part in chunks.fetching(np.unique(self._ranges_of(rows)), self.files):
-                self._range(int(part))
+            for number in chunks.fetching(np.unique(self._ranges_of(rows)), self.files):
+                self._range(int(number))
 
     @property
     def _window(self) -> int | None:
@@ -112,7 +112,8 @@ class TarMembers:
         return chunks.titles(self.files)
 
     def _ranges_of(self, rows: np.ndarray | int) -> np.ndarray:
-        """The number of a range: 2^32 times its shard, and which of the shard's ranges it is."""
+        """The number of the range that an image begins in: the shard's number in the upper 32 bits,
+        and in the lower ones which of its ranges it is."""
         return (self.file[rows].astype(np.int64) << 32) + self.offsets[rows] // RANGE
 
     def _range(self, number: int) -> tuple[int, bytes]:
@@ -120,12 +121,12 @@ class TarMembers:
 
     def _load(self, number: int) -> tuple[int, bytes]:
         """All images that begin in a range."""
-        file, part = divmod(number, 1 << 32)
+        file, range_in_file = divmod(number, 1 << 32)
         # The images of the shard, and of these the first and the last that begin in the range.
         shard_first, shard_end = np.searchsorted(self.file, [file, file + 1])
         offsets = self.offsets[shard_first:shard_end]
-        first = shard_first + np.searchsorted(offsets, part * RANGE)
-        last = shard_first + np.searchsorted(offsets, (part + 1) * RANGE) - 1
+        first = shard_first + np.searchsorted(offsets, range_in_file * RANGE)
+        last = shard_first + np.searchsorted(offsets, (range_in_file + 1) * RANGE) - 1
         begin = int(self.offsets[first])
         end = int(self.offsets[last] + self.sizes[last])
         return begin, remote.read_range(self.files[file], begin, end)
@@ -177,7 +178,6 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         kinds = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
         notes = (f"left out: {', '.join(kinds)}",)
 
-    # Their labels.
     texts = list(chain.from_iterable(index.labels for index in indices))
     if set(texts) != {NO_LABEL}:
         row_labels = _row_labels(texts, store, columns)

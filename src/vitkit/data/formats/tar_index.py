@@ -241,6 +241,8 @@ def _json_field(members: dict[str, _Member], columns: Columns, where: str) -> An
         name = label_column(columns, list(fields))
         return None if name is None else fields[name]
     except (RecursionError, TypeError, AttributeError):
-        raise ValueError(f"{where}.json is not an object; expected one with the label in it") from None
+        raise ValueError(
+            f"{where}.json is not an object; expected one with the label in it"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{where}.json: {error}") from None
