@@ -59,6 +59,7 @@ class Watchdog:
         self.last_heartbeat = float("inf")
 
     def end(self) -> None:
+        """The run is over: its ranks may now end at different times."""
         self.stopped.set()
         self.store = None
 
