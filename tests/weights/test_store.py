@@ -2,6 +2,8 @@
 is a sentence."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -71,6 +73,18 @@ def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
     with pytest.raises(ValueError, match="letters holds other files .dear.txt. and no model"):
         save(classifier, tmp_path / "letters")
     assert (tmp_path / "letters" / "dear.txt").exists()
+
+
+def test_a_class_token_without_a_position_costs_no_compiler(tmp_path):
+    """torch.cat of tensors on meta imports one, which takes longer than to load the model."""
+    config = replace(CONFIG, pool="token", representation=0, prefix_positions=0)
+    path = save(Classifier(create(config, seed=0), PREPARE, ("a", "b", "c")), tmp_path / "model")
+    code = (
+        "import sys, vitkit\n"
+        f"vitkit.load({str(path)!r}, quiet=True)\n"
+        "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def edit(path, change):

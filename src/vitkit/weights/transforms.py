@@ -6,7 +6,6 @@ Legend: D width, H heads, E = D / H width of a head, N patches.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -123,16 +122,21 @@ def position_table(prefix_rows: int, prefix: int, patches: int) -> Transform:
         return SAME
 
     def read(table: Tensor) -> Tensor:
+        # DINOv2's own files have a row for the class token and none for registers, as vitkit has
         if table.shape[1] == prefix_rows + patches:
             return table
         zeros = table[:, prefix_rows:prefix]
         if not table.is_meta and zeros.any():
             raise ValueError("the position table has values for tokens that have no position")
-        return torch.cat([table[:, :prefix_rows], table[:, prefix:]], 1)
+        return _join_rows([table[:, :prefix_rows], table[:, prefix:]])
 
     def write(ours: Tensor) -> Sequence[Tensor]:
         zeros = ours.new_zeros(1, prefix - prefix_rows, ours.shape[-1])
-        table = torch.cat([ours[:, :prefix_rows], zeros, ours[:, prefix_rows:]], 1)
-        return (table,)
+        return (_join_rows([ours[:, :prefix_rows], zeros, ours[:, prefix_rows:]]),)
 
     return Transform(read, write)
+
+
+def _join_rows(tables: Sequence[Tensor]) -> Tensor:
+    """Position tables (1, rows, D), one below the other."""
+    return join([table.transpose(0, 1) for table in tables]).transpose(0, 1)
