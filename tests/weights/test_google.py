@@ -80,6 +80,16 @@ def test_an_image_tower_beside_a_text_tower_is_read(random_classifier, tmp_path)
     assert_same_state(load(tmp_path / "towers.npz", quiet=True).model, classifier.model)
 
 
+def test_arrays_of_no_known_kind_beside_the_image_tower_are_refused(random_classifier, tmp_path):
+    """Also if their names begin with those of arrays that may be there (params/t, params/b)."""
+    towers = {"params/block9/y": np.zeros(3), "params/transformer_extra/x": np.zeros(3)}
+    for name, array in arrays_of(random_classifier(MAP)).items():
+        towers[f"params/img/{name.removeprefix('params/')}"] = array
+    np.savez(tmp_path / "towers.npz", **towers)
+    with pytest.raises(ValueError, match="reads params/block9/y, params/transformer_extra/x"):
+        load(tmp_path / "towers.npz")
+
+
 def test_an_early_map_head_and_bfloat16_as_raw_bytes_are_read(random_classifier, tmp_path, capsys):
     classifier = random_classifier(MAP)
     early = {}

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from vitkit.weights.files import Lazy, Tensors
+from vitkit.weights.rules import gist
 
 TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
 # Of the image model: in a whole training state, beside a text tower (LiT, SigLIP), and by itself.
 PREFIXES = ("opt/target/", "params/img/", "params/")
-# What may lie beside it: the optimiser's state, the text tower, and the temperature and bias of a
-# contrastive loss.
+# Folders and arrays that may lie beside it: the optimiser's state (flax.optim in vit_jax); the text
+# tower, and the temperature t and bias b of the contrastive loss (big_vision's
+# models/proj/image_text/two_towers.py).
 BESIDE = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")
 GROUP_NORM = re.compile(
     r"(.*/)?(gn(\d|_root|_proj)|norm-pre-head|group_norm)/(scale|bias|gamma|beta)"
@@ -116,14 +118,19 @@ def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
             image[name.removeprefix(prefix)] = lazy
         else:
             others.append(name)
-    unknown = [name for name in others if not name.startswith(BESIDE)]
+    unknown = [name for name in others if not _is_beside(name)]
     if unknown:
-        raise ValueError(f"no rule reads {', '.join(sorted(unknown)[:20])}")
+        raise ValueError(f"no rule reads {gist(sorted(unknown))}")
     if not others:
         return image, []
     folders = sorted({"/".join(name.split("/")[:2]) for name in others})
     under = ", ".join(folders[:5])
     return image, [f"left out: {len(others)} arrays beside the image model, under {under}"]
+
+
+def _is_beside(name: str) -> bool:
+    """Whether an array is one of `BESIDE` or lies in such a folder."""
+    return any(name == beside or name.startswith(f"{beside}/") for beside in BESIDE)
 
 
 def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
