@@ -1,5 +1,7 @@
 """Every model through every format and back: whole, with the proof, or refused with a reason."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from other_libraries import shapes_written
@@ -144,6 +146,25 @@ def test_a_name_that_the_format_does_not_write_is_refused(
     with pytest.raises(ValueError, match=sentence):
         convert(random_classifier(PLAIN), tmp_path / name, to)
     assert not list(tmp_path.iterdir())
+
+
+def many_classes(random_classifier, labels):
+    """A classifier of ImageNet-21k's 21,843 classes."""
+    return replace(random_classifier(small(width=8, mlp=8, classes=21_843)), labels=labels)
+
+
+@pytest.mark.parametrize(("to", "file"), [("google", "m.npz"), ("timm", "m.pth")])
+def test_names_that_an_archive_has_no_room_for_are_refused(to, file, random_classifier, tmp_path):
+    classifier = many_classes(random_classifier, tuple(f"name {i}" for i in range(21_843)))
+    with pytest.raises(ValueError, match="the names of its 21,843 classes take .* room for 65,535"):
+        convert(classifier, tmp_path / file, to, approximate=True)
+    assert not (tmp_path / file).exists()
+
+
+def test_as_many_numbered_classes_come_back(random_classifier, tmp_path, same_model):
+    classifier = many_classes(random_classifier, tuple(map(str, range(21_843))))
+    convert(classifier, tmp_path / "m.npz", "google")
+    same_model(classifier, load(tmp_path / "m.npz", quiet=True))
 
 
 def test_a_directory_may_have_a_dot_in_its_name(random_classifier, tmp_path):

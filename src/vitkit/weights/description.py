@@ -51,7 +51,7 @@ def from_json(values: dict) -> Description:
         config = config_from(values["model"])
         preprocessing = Preprocessing.from_json(values["preprocessing"])
         # Classes without names are numbered by the reader, once the weights have shown that there
-        # are so many. None: the names were too many for an archive's comment.
+        # are so many. files/comment.py writes None for the numbers.
         names = values["labels"]
         if names is None:
             names = ()

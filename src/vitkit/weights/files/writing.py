@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitkit.system.files import whole
-from vitkit.weights.files.comment import write_comment
+from vitkit.weights.files.comment import comment_of, write_comment
 from vitkit.weights.files.lazy import KEY
 from vitkit.weights.files.safetensors import write_safetensors
 
@@ -17,19 +17,24 @@ def write_tensors(file: Path, tensors: dict[str, Tensor], description: dict) -> 
     """Write tensors, with vitkit's description of the model inside, to a .npz, .safetensors, .pth
     or .pt file.
 
-    The file is there whole or not at all. Raises OSError.
+    The file is there whole or not at all. Raises OSError, and ValueError for a description that
+    does not fit.
     """
-    with whole(file) as new:
-        if file.suffix == ".safetensors":
+    if file.suffix == ".safetensors":
+        with whole(file) as new:
             write_safetensors(new, tensors, {KEY: json.dumps(description)})
-        elif file.suffix == ".npz":
+        return
+
+    # The others are ZIP archives
+    comment = comment_of(description)
+    with whole(file) as new:
+        if file.suffix == ".npz":
             with new.open("wb") as opened:
                 np.savez(opened, **{name: tensor.numpy() for name, tensor in tensors.items()})
-            write_comment(new, description)
         else:
             # Clones: torch.save writes the whole storage of a tensor that is a part of another
             torch.save({name: tensor.clone() for name, tensor in tensors.items()}, new)
-            write_comment(new, description)
+        write_comment(new, comment)
 
 
 def load_state_dict(file: Path) -> dict[str, Tensor]:
