@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -140,6 +141,16 @@ def test_an_error_names_what_the_user_gave(saved):
     with pytest.raises(ValueError) as file:
         load(path / "model.safetensors")
     assert str(file.value).startswith(f"{path / 'model.safetensors'} cannot be loaded: it names")
+
+
+@pytest.mark.parametrize("name", ["it", "i", "a"])
+def test_an_error_names_a_short_name_too(name, tmp_path, monkeypatch):
+    """Also one that the message happens to begin with: "it has vitkit's names"."""
+    monkeypatch.chdir(tmp_path)
+    save_file({"stem.project.weight": torch.zeros(2)}, "weights.safetensors")
+    Path("weights.safetensors").rename(name)
+    with pytest.raises(ValueError, match=f"^{name} cannot be loaded: it has vitkit's names"):
+        load(name)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 8 + b"{}", b"PK\x03\x04"])

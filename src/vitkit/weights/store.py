@@ -46,7 +46,7 @@ def load(
     is checked before memory is taken: ValueError names all that does not fit.
     """
     opened = open_weights(fetch(source))
-    with _errors_name(source, opened.path):
+    with _errors_name(source):
         classifier, account = _assemble(opened, Hints(image, heads))
 
     # What the caller knows better
@@ -67,18 +67,17 @@ def load(
 
 
 @contextmanager
-def _errors_name(source: Path | str, file: Path) -> Iterator[None]:
-    """A block whose errors are about a model: they become a ValueError that begins with the name
-    that the user gave, or with the file's if the error names it. A fault may be in any file of a
-    directory.
+def _errors_name(source: Path | str) -> Iterator[None]:
+    """Turns errors about a model into a ValueError that begins with the name that the user gave.
+
+    Not with a file's: the fault may be in any file of a directory. DAMAGE has errors that a defect
+    of vitkit would raise too. That is accepted, for files made to harm raise all of them: the
+    defect is the cause in the traceback.
     """
     try:
         yield
     except (SafetensorError, *DAMAGE) as error:
-        message = str(error)
-        if not message.startswith((str(source), str(file))):
-            message = f"{source} cannot be loaded: {message}"
-        raise ValueError(message) from error
+        raise ValueError(f"{source} cannot be loaded: {error}") from error
 
 
 def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:

@@ -119,7 +119,7 @@ def _read(file: Path, member: Member) -> Tensor:
             if not fill(memoryview(buffer), opened) or opened.read(1):
                 raise ValueError(f"{member.name} is cut short")
     except DAMAGE as error:
-        raise ValueError(f"{file} cannot be loaded: {error}; download it again") from error
+        raise ValueError(f"{error}; download it again") from error
 
     # As an array; bfloat16, which NumPy does not have, by way of integers
     bfloat16 = member.dtype.kind == "V"

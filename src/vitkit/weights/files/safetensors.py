@@ -60,7 +60,7 @@ def _read_into(file: Path, begin: int, tensor: Tensor) -> None:
     with file.open("rb", buffering=0) as opened:
         opened.seek(begin)
         if not fill(buffer, opened):
-            raise ValueError(f"{file} was cut short while it was read; load it again")
+            raise ValueError(f"{file.name} was cut short while it was read; load it again")
 
 
 def write_safetensors(

@@ -25,8 +25,7 @@ def recognises(tensors: Tensors) -> bool:
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """Raises ValueError: this is called only if the file has no description."""
     raise ValueError(
-        f"{opened.path} has vitkit's names but lacks the description that vitkit writes into its "
-        "config.json"
+        "it has vitkit's names but lacks the description that vitkit writes into its config.json"
     )
 
 

@@ -90,12 +90,12 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     model_type = opened.config.get("model_type")
     if not opened.config:
         raise ValueError(
-            f"{opened.path} has Hugging Face's names and no config.json beside it; "
+            "it has Hugging Face's names and no config.json beside it; "
             f"vitkit reads {', '.join(TYPES)}"
         )
     if model_type not in TYPES:
         raise ValueError(
-            f"{opened.path} has Hugging Face's names and a model of type {model_type!r}; "
+            f"it has Hugging Face's names and a model of type {model_type!r}; "
             f"vitkit reads {', '.join(TYPES)}"
         )
     config = config_of(opened.config, tidied.tensors)
