@@ -9,7 +9,6 @@ import numpy as np
 from vitkit.data import (
     Augmentation,
     Columns,
-    Preprocessing,
     Source,
     open_image,
     open_splits,
@@ -18,6 +17,7 @@ from vitkit.objectives import Supervised
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe
 from vitkit.weights import adopt, load
+from vitkit.weights.adopt import preprocessing_for
 
 SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
 
@@ -89,7 +89,7 @@ def finetune(
     adopted, _ = adopt(classifier, labels=(), image=size, new_head=True)
 
     # What the images go through
-    preprocessing = _resized(classifier.preprocessing, size)
+    preprocessing = preprocessing_for(classifier.preprocessing, size)
     if preset:
         preprocessing = replace(preprocessing, rule="square", resize=0)
     augmentation = Augmentation()
@@ -169,13 +169,3 @@ def _square_before_crop(side: int) -> int:
     if side < 160:
         return side * 160 // 128
     return side * 448 // 384
-
-
-def _resized(preprocessing: Preprocessing, size: tuple[int, int]) -> Preprocessing:
-    """A model's own preprocessing at another size. The part of an image that is cut off at its
-    borders stays the same."""
-    resize = 0
-    if preprocessing.resize:
-        ratio = max(size) / max(preprocessing.size)
-        resize = max(round(preprocessing.resize * ratio), max(size))
-    return replace(preprocessing, size=size, resize=resize)

@@ -74,8 +74,11 @@ def with_new_head(model: Model, classes: int) -> Model:
 
 
 def preprocessing_for(preprocessing: Preprocessing, image: tuple[int, int]) -> Preprocessing:
-    """The same preprocessing for images of another size: what a crop leaves out stays in
-    proportion."""
+    """The same preprocessing for images of another size (height, width).
+
+    The part of an image that the crop cuts off stays the same. `resize` is one number for both
+    sides, so it goes by the longer one, which the crop has to fit into.
+    """
     resize = 0
     if preprocessing.resize:
         scale = max(image) / max(preprocessing.size)
