@@ -74,7 +74,7 @@ def test_numbers_do_not_depend_on_the_batch(pictures):
 
 
 def test_classes_are_compared_by_name(pictures):
-    """A head with its classes in another order agrees on every image, though its logits are others."""
+    """A head with its classes in another order is the same one: the logits too, class by class."""
     first = classifier(VIT)
     second = classifier(VIT)
     order = [2, 0, 3, 1]
@@ -84,7 +84,16 @@ def test_classes_are_compared_by_name(pictures):
     second = replace(second, labels=tuple(first.labels[i] for i in order))
     comparison = compare(first, second, pictures)
     assert comparison.same_top == 5
-    assert comparison.layers[-1].largest > 0
+    assert comparison.layers[-1].name == "logits"
+    assert comparison.layers[-1].largest == pytest.approx(0, abs=1e-5)
+
+
+def test_classes_of_other_names_are_compared_by_position(pictures):
+    first = classifier(VIT)
+    second = replace(first, labels=("ant", "bee", "cat", "dog"))
+    comparison = compare(first, second, pictures)
+    assert comparison.same_top == 0
+    assert comparison.layers[-1].largest == 0
 
 
 def test_layers_of_other_shapes_are_left_out(pictures):

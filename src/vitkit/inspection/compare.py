@@ -41,8 +41,10 @@ def compare(
 ) -> Comparison:
     """Run both models on every picture, each with its own preprocessing, `batch` at a time.
 
-    Classes are compared by name, as each model may have them in its own order. Raises ValueError if
-    there is no picture, and for a model that gives an answer for every token.
+    Classes are compared by name: if both models have the same names in other orders, the second's
+    logits are brought into the first's. Logits of other names are compared by position, and the
+    likeliest class by its name all the same. Raises ValueError if there is no picture, and for a
+    model that gives an answer for every token.
     """
     for classifier in (first, second):
         if classifier.labels and not classifier.model.config.pools:
@@ -50,6 +52,7 @@ def compare(
                 'a model gives an answer for every token (its pool is "none"), and here an image '
                 "has one"
             )
+    order = _order(first.labels, second.labels)
     layers: dict[str, Layer] = {}
     images = 0
     same_top = 0
@@ -58,13 +61,6 @@ def compare(
         first_states = states_of(first, chunk)
         second_states = states_of(second, chunk)
 
-        # The largest difference in every layer so far
-        for name, state in first_states.items():
-            other = second_states.get(name)
-            if other is not None and other.shape == state.shape:
-                layer = _difference(name, state, other)
-                layers[name] = _maximum(layer, layers.get(name, layer))
-
         # The classes
         images += len(chunk)
         if first.labels and second.labels:
@@ -72,9 +68,27 @@ def compare(
             second_classes = _likeliest(second, second_states["logits"])
             pairs = zip(first_classes, second_classes, strict=True)
             same_top += sum(class_ == other for class_, other in pairs)
+        if order:
+            second_states["logits"] = second_states["logits"][:, order]
+
+        # The largest difference in every layer so far
+        for name, state in first_states.items():
+            other = second_states.get(name)
+            if other is not None and other.shape == state.shape:
+                layer = _difference(name, state, other)
+                layers[name] = _maximum(layer, layers.get(name, layer))
     if not images:
         raise ValueError("there is no image to compare the models on")
     return Comparison(images, tuple(layers.values()), same_top)
+
+
+def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None:
+    """Where each of these labels is among the others; None unless the names are the same and each
+    is there once."""
+    if set(labels) != set(others) or not len(set(labels)) == len(labels) == len(others):
+        return None
+    positions = {label: i for i, label in enumerate(others)}
+    return [positions[label] for label in labels]
 
 
 def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
