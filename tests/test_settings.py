@@ -537,12 +537,12 @@ def counted(monkeypatch):
     vit = sys.modules[VisionTransformer.__module__]
     run_data = sys.modules["vitkit.train.data"]
 
-    stream, decode, checkpoint = loader._prepared, run_data.decoded, vit.checkpoint
+    stream, decode, checkpoint = loader.in_order, run_data.decoded, vit.checkpoint
     compiled = torch.nn.Module.compile
 
-    def streaming(build, steps, workers, pin):
+    def streaming(task, items, workers, *rest, **settings):
         COUNTED.append(f"workers {workers}")
-        return stream(build, steps, workers, pin)
+        return stream(task, items, workers, *rest, **settings)
 
     def decoding(source, limit, *rest):
         COUNTED.append(f"decoded {limit}")
@@ -556,7 +556,7 @@ def counted(monkeypatch):
         COUNTED.append("compiled")
         return compiled(module, *arguments, **settings)
 
-    monkeypatch.setattr(loader, "_prepared", streaming)
+    monkeypatch.setattr(loader, "in_order", streaming)
     monkeypatch.setattr(run_data, "decoded", decoding)
     monkeypatch.setattr(vit, "checkpoint", checkpointing)
     monkeypatch.setattr(torch.nn.Module, "compile", compiling)
