@@ -11,7 +11,7 @@ from torch import nn
 from vitkit.data import Batch, Preprocessing, Source
 from vitkit.data.stores import Arrays
 from vitkit.evaluate import Accuracy, Part, Subject, align
-from vitkit.evaluate.labels import imagenet_wordnet
+from vitkit.evaluate.labels import imagenet_wordnet, note
 from vitkit.weights import Classifier
 from vitkit.weights.labels import imagenet_labels
 
@@ -98,12 +98,29 @@ def test_nothing_to_count_is_a_sentence():
 
 def test_classes_meet_by_name():
     assert align(["bee", "ant"], ["ant", "wasp", "bee"]).tolist() == [2, 0]
-    assert align(["0", "1"], ["tench", "goldfish", "shark"]).tolist() == [0, 1]
     with pytest.raises(
         ValueError,
         match=r"1 of 2 classes that the model does not know \(fly\); the model knows ant, bee",
     ):
         align(["ant", "fly"], ["ant", "bee"])
+
+
+def test_numbers_that_are_names_meet_by_name():
+    folders = sorted(str(i) for i in range(12))  # 0, 1, 10, 11, 2, ...
+    integers = [str(i) for i in range(12)]
+    assert align(folders, folders).tolist() == list(range(12))
+    assert [folders[i] for i in align(integers, folders)] == integers
+    assert [folders[i] for i in align(integers[:10], folders)] == integers[:10]
+    assert note(integers, folders) == ""
+    with pytest.raises(ValueError, match=r"1 of 3 classes that the model does not know \(1\)"):
+        align(["0", "1", "2"], ["0", "2", "4"])
+
+
+def test_numbers_without_names_are_positions_and_it_is_said():
+    model = ["tench", "goldfish", "shark"]
+    assert align(["0", "1"], model).tolist() == [0, 1]
+    assert "only the numbers 0 to 1; they are taken for" in note(["0", "1"], model)
+    assert note(["tench"], model) == ""
 
 
 def test_imagenet_folders_meet_by_their_wordnet_numbers():

@@ -53,6 +53,7 @@ def evaluate(command: Evaluate) -> int:
     from rich.progress import track
 
     from vitkit.data import default_workers, eval_batches
+    from vitkit.evaluate.labels import note
     from vitkit.system.machine import autocast, pick_device
     from vitkit.weights import load
 
@@ -63,6 +64,8 @@ def evaluate(command: Evaluate) -> int:
     if command.on_bad_image == "skip":
         source = _without_broken(source)
     evaluators = _evaluators(command, source)
+    if sentence := note(source.labels, classifier.labels):
+        print(sentence, file=sys.stderr)
 
     # One pass over the images for each evaluator
     workers = command.workers

@@ -13,11 +13,10 @@ from torch import Tensor
 def align(data: Sequence[str], model: Sequence[str]) -> Tensor:
     """The number that each of the data's classes has in the model: int64 (classes of the data,).
 
-    Raises ValueError, naming them, for classes that the model does not have.
+    Classes meet by name. Only numbers of which none is a name of the model's are positions
+    (`by_position`). Raises ValueError, naming them, for classes that the model does not have.
     """
-    # Classes "0", "1", ... are the model's own numbers
-    are_numbers = list(data) == [str(i) for i in range(len(data))]
-    if are_numbers and len(data) <= len(model):
+    if by_position(data, model):
         return torch.arange(len(data))
 
     # ImageNet's folders have WordNet's names ("n01440764"), and published models plain ones
@@ -25,7 +24,6 @@ def align(data: Sequence[str], model: Sequence[str]) -> Tensor:
     if is_imagenet and all(re.fullmatch(r"n\d{8}", name) for name in data):
         model = imagenet_wordnet()
 
-    # By name
     number = {name: i for i, name in enumerate(model)}
     unknown = [name for name in data if name not in number]
     if unknown:
@@ -34,6 +32,28 @@ def align(data: Sequence[str], model: Sequence[str]) -> Tensor:
             f"({_first(unknown)}); the model knows {_first(model)}"
         )
     return torch.tensor([number[name] for name in data])
+
+
+def by_position(data: Sequence[str], model: Sequence[str]) -> bool:
+    """Whether the data's classes are the model's first ones: the data has no names but "0", "1",
+    ..., as a table of integers has, and no class of the model is called so.
+
+    A model that was trained on folders "0" to "11" has them in the order of text (0, 1, 10, 11, 2,
+    ...), so there a name is no position.
+    """
+    are_numbers = list(data) == [str(i) for i in range(len(data))]
+    return are_numbers and len(data) <= len(model) and not set(data) & set(model)
+
+
+def note(data: Sequence[str], model: Sequence[str]) -> str:
+    """A sentence for the user if the classes meet by their numbers, which may be wrong; else
+    empty."""
+    if not data or not by_position(data, model):
+        return ""
+    return (
+        f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are taken "
+        f"for the model's classes in its own order ({_first(model)})"
+    )
 
 
 def _first(names: Sequence[str]) -> str:

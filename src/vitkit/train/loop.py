@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from vitkit.data import Batch, train_batches
+from vitkit.evaluate.labels import note
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
@@ -24,7 +25,7 @@ from vitkit.train.data import RunData, open_data
 from vitkit.train.evaluation import evaluate
 from vitkit.train.finish import finish, is_finished
 from vitkit.train.log import Log
-from vitkit.train.recipe import Facts, Recipe, resolve
+from vitkit.train.recipe import Facts, Recipe, output_names, resolve
 from vitkit.train.recover import skip
 from vitkit.train.run import Run, locked, record_run
 from vitkit.train.state import State
@@ -205,6 +206,10 @@ def _opening(recipe: Recipe, data: RunData, state: State) -> list[str]:
         sentences.append("nothing is held out to evaluate on")
     elif not recipe.evals:
         sentences.append("nothing measures this run: its images have no classes to judge by")
+    labels = output_names(recipe, data.facts)
+    for name, source in data.others.items():
+        if sentence := note(source.labels, labels):
+            sentences.append(f"{name}: {sentence}")
     if slow(state.device, recipe.precision):
         sentences.append(
             "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"
