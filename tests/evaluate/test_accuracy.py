@@ -81,6 +81,17 @@ def test_padding_may_be_anything():
     assert "top5" not in metrics
 
 
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_model_whose_outputs_are_not_finite_has_no_accuracy(lost):
+    table = torch.zeros(23, 10)
+    table[7, 2] = lost
+    metrics = measured(table, batches(23, 7, 10))
+    for name in ("top1", "top5"):
+        assert math.isnan(metrics[name].value)
+        assert metrics[name].interval is None
+        assert metrics[name].text() == "nan %"
+
+
 def test_classes_of_the_data_in_another_order_meet_those_of_the_model():
     table = torch.randn(23, 3, generator=torch.Generator().manual_seed(1))
     names = ("class 2", "class 0", "class 1")

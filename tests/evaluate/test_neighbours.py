@@ -1,5 +1,7 @@
 """Leave-one-out neighbours, against one image at a time."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,15 @@ def test_in_a_bfloat16_run_too():
         with torch.autocast("cpu", torch.bfloat16, enabled=on):
             results.append(measured(batches(x, torch.arange(32) // 4, 8)))
     assert results[0] == results[1] and results[0]["neighbours/seen"].value == 32
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_features_that_are_not_finite_have_no_neighbours(lost):
+    x = torch.ones(32, 12)
+    x[5, 3] = lost
+    metrics = measured(batches(x, torch.arange(32) // 4, 8))
+    assert math.isnan(metrics["neighbours/top1"].value)
+    assert metrics["neighbours/top1"].interval is None
 
 
 def test_alone_there_is_no_neighbour():

@@ -3,6 +3,7 @@
 Legend: B batch, K classes.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, summed
 from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.labels import align
-from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric, wilson
+from vitkit.evaluate.metric import COUNT, NATS, Metric, share_right
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Accuracy:
         The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
         the logits choose one class. Raises ValueError for a model without a head, for one whose
         outputs are not classes, for classes that it does not know, and if there is no image.
+
+        If any logit is not finite, top1 and top5 are NaN. Which of several classes with the same
+        logit is the likeliest is not defined.
         """
         classifier = subject.classifier
         if not classifier.labels:
@@ -53,13 +57,16 @@ class Accuracy:
             likeliest = logits.topk(min(5, logits.shape[-1])).indices
             right = likeliest == targets[:, None]  # (B, 5)
             loss = F.cross_entropy(logits, targets, reduction="none")
-            return right[:, 0], right.any(1), loss
+            finite = logits.isfinite().all(-1)
+            return right[:, 0], right.any(1), loss, finite
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
         sums, seen = summed(rows)
-        top1, top5, loss = (value.item() for value in sums)
-        yield Metric("top1", top1 / seen, SHARE, wilson(top1, seen))
+        top1, top5, loss, finite = (value.item() for value in sums)
+        if finite < seen:  # the order of such logits means nothing
+            top1 = top5 = math.nan
+        yield share_right("top1", top1, seen)
         if len(classifier.labels) > 5:
-            yield Metric("top5", top5 / seen, SHARE, wilson(top5, seen))
+            yield share_right("top5", top5, seen)
         yield Metric("loss", loss / seen, NATS)
         yield Metric("seen", seen, COUNT)

@@ -139,7 +139,16 @@ def number_of(value: float | None, note: str) -> float:
     return value
 
 
-def wilson(right: int, seen: int) -> tuple[float, float]:
+def share_right(name: str, right: float, seen: int) -> Metric:
+    """The share of `seen` answers that were right, with its interval; NaN, without one, if `right`
+    is NaN."""
+    interval = None
+    if not math.isnan(right):
+        interval = wilson(right, seen)
+    return Metric(name, right / seen, SHARE, interval)
+
+
+def wilson(right: float, seen: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share, when `right` of `seen` independent answers were right.
 
     Unlike the usual interval it is good near 0 and 1 too, and for a few dozen images.

@@ -3,6 +3,7 @@
 Legend: B batch, N images, D width, K classes.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, concatenated
 from vitkit.evaluate.evaluator import Part, Subject
-from vitkit.evaluate.metric import COUNT, SHARE, Metric, wilson
+from vitkit.evaluate.metric import COUNT, Metric, share_right
 
 ROWS = 1024  # images that are compared with all others at a time
 
@@ -38,8 +39,8 @@ class Neighbours:
         """Yields neighbours/top1, how often the vote is right, and neighbours/seen, the number of
         images.
 
-        Of classes with equal votes the one with the smallest number wins. Raises ValueError if
-        there are fewer than two images.
+        Of classes with equal votes the one with the smallest number wins. If any feature is not
+        finite, neighbours/top1 is NaN. Raises ValueError if there are fewer than two images.
         """
         classifier = subject.classifier
 
@@ -57,7 +58,9 @@ class Neighbours:
         with torch.autocast(x.device.type, enabled=False):
             for start in range(0, len(x), ROWS):
                 right += int(count_right(x, y, start, self.k))
-        yield Metric("neighbours/top1", right / len(x), SHARE, wilson(right, len(x)))
+        if not x.isfinite().all():  # such features are near to nothing
+            right = math.nan
+        yield share_right("neighbours/top1", right, len(x))
         yield Metric("neighbours/seen", len(x), COUNT)
 
 
