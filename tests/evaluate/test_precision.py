@@ -81,9 +81,10 @@ def test_classes_meet_by_name(several):
     assert one["map"] == two["map"]
 
 
-def test_a_model_that_is_lost_has_no_precision(several):
+@pytest.mark.parametrize("lost", [math.nan, math.inf, -math.inf])
+def test_a_model_that_is_lost_has_no_precision(several, lost):
     scores, targets, _ = several
-    scores[7, 2] = math.nan
+    scores[7, 2] = lost
     metrics = measured(MeanAveragePrecision(), scores, targets, "classes", NAMES)
     assert math.isnan(metrics["map"].value)
 

@@ -56,11 +56,11 @@ class MeanAveragePrecision:
 
 def mean_average_precision(scores: Tensor, targets: Tensor) -> float:
     """Scores, and targets that are ones or zeros, (N, K) each -> the mean over the classes that an
-    image has; NaN if there are none, or a score is NaN."""
+    image has; NaN if there are none, or a score is not finite."""
     from sklearn.metrics import average_precision_score
 
     present = targets.any(0)  # (K,)
-    if not present.any() or scores.isnan().any():
+    if not present.any() or not scores.isfinite().all():
         return math.nan
     precision = average_precision_score(targets[:, present], scores[:, present], average="macro")
     return float(precision)
