@@ -4,11 +4,11 @@ twice."""
 import json
 import math
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from vitkit.evaluate import Metric
+from vitkit.evaluate import Eval, Metric
 from vitkit.evaluate.metric import NATS, SHARE
 from vitkit.objectives import MaskedPatches
 from vitkit.studies import transfer
@@ -108,6 +108,30 @@ def test_the_best_rate_by_the_metrics_own_direction():
     assert best(measured(0.1, 0.2, 0.2, unit=SHARE) | {0.1: None}) == 0.01  # which failed
     with pytest.raises(ValueError, match="measures nothing on held-out images"):
         best({0.1: None})
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An evaluator whose metric is NaN, as the precision is if no image has a class."""
+
+    def judges(self, target_kind):
+        return True
+
+    def measure(self, subject, part):
+        yield Metric("map", math.nan, SHARE)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_final_metric_that_is_nan_is_null_in_transfer_json(recipe, tmp_path, seeds):
+    recipe = replace(recipe, length=Span(2), evals=(Eval(Lost()),))
+    transfer(recipe, tmp_path, seeds=seeds, device="cpu")
+    text = (tmp_path / "transfer.json").read_text()
+    written = json.loads(text)
+    assert "NaN" not in text
+    assert written["mean"] is None and written["std"] is None
+    assert written["runs"]["0"] == {
+        "metric": "test/map", "value": None, "unit": "share", "note": "nan"
+    }  # fmt: skip
 
 
 def test_rates_that_learn_nothing_are_not_said_to_diverge(recipe, tmp_path):

@@ -4,6 +4,7 @@ images, then train on all but the test part and test, with several seeds.
 The runs are a grid, so a protocol that was interrupted goes on where it was.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.evaluate import Metric
+from vitkit.evaluate.metric import plain_number
 from vitkit.studies.grid import Cell, run_grid
 from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
@@ -29,8 +31,11 @@ class Transfer(NamedTuple):
     """What the final run of each seed reached; None if it measures nothing."""
 
     def mean(self) -> tuple[float, float]:
-        """The mean over the seeds, and the sample standard deviation (0 for one seed)."""
+        """The mean over the seeds, and the sample standard deviation (0 for one seed); NaN both if
+        a value is not finite."""
         values = [metric.value for metric in self.runs.values()]
+        if not all(map(math.isfinite, values)):
+            return math.nan, math.nan
         if len(values) == 1:
             return values[0], 0.0
         return statistics.fmean(values), statistics.stdev(values)
@@ -107,8 +112,10 @@ def select(
 
 
 def best(selection: dict[float, Metric | None]) -> float:
-    """The learning rate whose metric is best; of equal ones the lowest. Raises ValueError if
-    nothing was measured, or nothing that is better or worse."""
+    """The learning rate whose metric is best; of equal ones, or if all are NaN, the lowest.
+
+    Raises ValueError if nothing was measured, and if of two values none is better.
+    """
     chosen = None
     for rate in sorted(selection):
         metric = selection[rate]
@@ -149,7 +156,9 @@ def _to_json(outcome: Transfer) -> dict:
     for seed, metric in outcome.runs.items():
         values["runs"][seed] = _named(metric)
     if None not in outcome.runs.values():
-        values["mean"], values["std"] = outcome.mean()
+        mean, std = outcome.mean()
+        values["mean"], _ = plain_number(mean)  # null if it is NaN
+        values["std"], _ = plain_number(std)
     return values
 
 
