@@ -2,6 +2,7 @@
 decoded."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from sklearn.datasets import load_digits
 
 from vitkit.data import BadImage
 from vitkit.data.engine.resident import Pixels
+from vitkit.evaluate import Accuracy, Eval
 from vitkit.system.span import Span
 from vitkit.train import train
 from vitkit.train.data import open_data
@@ -72,6 +74,34 @@ def test_unchecked_a_broken_image_stops_the_run_when_its_turn_comes(photos, quie
     assert open_data(unchecked.data, (), tmp_path / "none", lambda _: None).record["skipped"] == {}
     with pytest.raises(BadImage, match="00.png is not an image"):
         train(unchecked, tmp_path / "run", "cpu", quiet)
+
+
+def test_another_setting_of_the_data_is_not_taken_for_other_images(photos, quiet, tmp_path):
+    train(photos, tmp_path, "cpu", quiet)
+    select = replace(photos, data=replace(photos.data, parts="select"))
+    with pytest.raises(ValueError, match=r"another recipe \(data.parts: given -> select\)"):
+        train(select, tmp_path, "cpu", quiet)
+
+
+def test_a_run_that_never_trained_may_have_other_images_and_checks_them(photos, quiet, tmp_path):
+    run_dir = tmp_path / "run"
+    mistyped = replace(photos, init=str(tmp_path / "none"))
+    with pytest.raises((OSError, ValueError), match="none"):
+        train(mistyped, run_dir, "cpu", quiet)
+
+    # Then with images of an evaluator's own, one of them broken
+    sketches = tmp_path / "sketches"
+    shutil.copytree(tmp_path / "photos" / "test", sketches)
+    broken = sorted(sketches.rglob("*.png"))[0]
+    broken.write_bytes(b"no image")
+    evals = (Eval(Accuracy()), Eval(Accuracy(), data=str(sketches)))
+    with pytest.raises(BadImage, match="1 broken image in"):
+        train(replace(photos, evals=evals), run_dir, "cpu", quiet)
+
+    # Then on other parts
+    select = replace(photos, length=Span(2), data=replace(photos.data, parts="select"))
+    train(select, run_dir, "cpu", quiet)
+    assert json.loads((run_dir / "data.json").read_text())["counts"].keys() == {"train", "val"}
 
 
 def test_listed_images_are_left_out_and_a_changed_list_is_another_run(photos, quiet, tmp_path):

@@ -115,6 +115,51 @@ def test_a_damaged_model_is_saved_again_from_the_last_checkpoint(
     load(run_dir, quiet=True)
 
 
+@pytest.fixture
+def bare(finished, tmp_path):
+    """The finished run, whose checkpoints were removed to save space."""
+    run_dir = tmp_path / "bare"
+    shutil.copytree(finished, run_dir)
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "LAST").unlink()
+    return run_dir
+
+
+def test_a_finished_run_without_checkpoints_is_finished(short, bare, capsys):
+    written = (bare / "model" / "model.safetensors").stat().st_mtime_ns
+    train(short, bare, "cpu")
+    assert "this run is finished after 12 steps" in capsys.readouterr().out
+    assert (bare / "model" / "model.safetensors").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("lost", ["", "recipe.json", "finished.json"])
+def test_another_recipe_does_not_overwrite_a_finished_model(lost, short, bare, quiet):
+    if lost:
+        (bare / lost).unlink()
+    model = weights_of(bare)
+    with pytest.raises(ValueError, match=r"another recipe \(seed: 0 -> 1\)"):
+        train(replace(short, seed=1), bare, "cpu", quiet)
+    assert weights_of(bare) == model
+
+
+def test_a_model_of_which_no_file_says_the_recipe_is_not_overwritten(short, bare, quiet):
+    (bare / "recipe.json").unlink()
+    (bare / "finished.json").unlink()
+    with pytest.raises(ValueError, match="nothing says by which recipe"):
+        train(short, bare, "cpu", quiet)
+
+
+def test_a_damaged_model_without_checkpoints_is_trained_again_and_it_is_said(
+    short, bare, finished, capsys
+):
+    (bare / "model" / "model.safetensors").write_bytes(b"")
+    train(short, bare, "cpu")
+    assert "there is no checkpoint, so it is trained again" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert weights_of(bare) == weights_of(finished)
+
+
 def test_a_finished_run_says_so_and_keeps_a_card_of_its_owner(short, finished, tmp_path, capsys):
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)

@@ -20,8 +20,10 @@ from vitkit.evaluate.metric import plain_number
 from vitkit.system.files import whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.train import Recipe, train
+from vitkit.train.earlier import refuse_other_recipe
+from vitkit.train.finish import model_is_intact
 from vitkit.train.log import read_metrics
-from vitkit.train.record import differences, to_json
+from vitkit.train.record import to_json
 
 RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
 METRICS = "metrics.jsonl"  # in a cell's directory: what was measured
@@ -231,14 +233,9 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
     if not (run_dir / RECORD).exists():
         return False
     record = json.loads((run_dir / RECORD).read_text("utf-8"))
-    if record["error"] is not None or not (run_dir / "model" / "config.json").exists():
+    if record["error"] is not None or not model_is_intact(run_dir):
         return False
-    changed = differences(record["recipe"], to_json(cell.recipe))
-    if changed:
-        raise ValueError(
-            f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another "
-            "--workdir, or remove it"
-        )
+    refuse_other_recipe(run_dir, record["recipe"], to_json(cell.recipe))
     return True
 
 

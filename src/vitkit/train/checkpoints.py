@@ -100,19 +100,6 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted(newest_first, key=lambda path: path.name != last)
 
 
-def remembered(run_dir: Path) -> dict:
-    """The facts of the newest checkpoint whose state.json is intact; empty if there is none.
-
-    Its "recipe" and "data" are those of the run, whatever has become of recipe.json and data.json.
-    """
-    for checkpoint in checkpoints(run_dir):
-        try:
-            return read_sealed(checkpoint / "state.json")
-        except (OSError, ValueError):
-            continue
-    return {}
-
-
 def on_schedule(checkpoint: Path) -> bool:
     """Whether the recipe asked for this checkpoint, so that an undisturbed run has it too; else an
     interruption did."""

@@ -1,6 +1,5 @@
 """The images of a run: which of them train, which measure, and which are broken."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,20 +21,12 @@ from vitkit.data import (
 from vitkit.evaluate import Eval
 from vitkit.system.machine import cpus
 from vitkit.system.progress import bar, silent
-from vitkit.system.ranks import from_every_rank, from_rank_0, on_rank_0, world
-from vitkit.train.checkpoints import remembered
+from vitkit.system.ranks import from_every_rank, on_rank_0, world
+from vitkit.train.earlier import earlier_call, refuse_other_recipe
 from vitkit.train.recipe import Data, Facts
+from vitkit.train.record import to_json
 
-RECORDED = {
-    "source",
-    "split_seed",
-    "target",
-    "labels",
-    "counts",
-    "fingerprint",
-    "others",
-    "skipped",
-}
+RECORDED = {"target", "labels", "counts", "fingerprint", "others", "skipped"}
 """What data.json must hold for a run to continue by it."""
 Say = Callable[[str], None]
 """Prints a sentence for the person who watches."""
@@ -59,17 +50,22 @@ class RunData:
 
 
 def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> RunData:
-    """Open and check the images of a run. A run that continues, one with a recipe.json, is not
-    checked again.
+    """Open and check the images of a run. A run that has trained before is not checked again.
 
     Unless `check` is off, every image is decoded once. A broken one raises BadImage, or with
     `on_bad_image` "skip" is left out, counted and listed in data.json. Raises ValueError for images
-    that cannot be found, and for a run whose images have changed since it began.
+    that cannot be found, for a directory where something was trained with other settings of the
+    data, and for a run whose images have changed since it began.
     """
     if not data.source:
         raise ValueError(
             "no images: say which with --data.source FOLDER, a manifest, a parquet file, or digits"
         )
+
+    # The settings, before the images: a change of a setting is not to look like one of the images
+    earlier = earlier_call(run_dir)
+    if earlier.trained and earlier.recipe:
+        refuse_other_recipe(run_dir, earlier.recipe["data"], to_json(data), "data.")
 
     # Open: the run's own parts, and what its evaluators bring along
     splits = _open(data, say)
@@ -77,13 +73,11 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     others = _open_others(evals)
     record = _describe(data, splits, own, others)
 
-    # Check: by data.json if the run continues, else by decoding
+    # Check: by data.json if the run has trained before, else by decoding
     parts = own | others
-    earlier = from_rank_0(lambda: _earlier_record(run_dir))
-    asked = (data.source, data.split_seed)
-    if earlier and (earlier["source"], earlier["split_seed"]) == asked:
-        _refuse_changes(earlier, record)
-        record["skipped"] = earlier["skipped"]
+    if earlier.trained and earlier.data.keys() >= RECORDED:
+        _refuse_changes(earlier.data, record)
+        record["skipped"] = earlier.data["skipped"]
     else:
         for note in splits.notes:
             say(note)
@@ -203,24 +197,6 @@ def _describe(
         "notes": list(splits.notes),
         "made": splits.made_test,
     }
-
-
-def _earlier_record(run_dir: Path) -> dict:
-    """What data.json was given if the run has begun before; else nothing. Checkpoints repeat it."""
-    facts = remembered(run_dir)
-    if facts:
-        return facts["data"]
-    if not (run_dir / "recipe.json").exists():
-        return {}
-    try:
-        record = json.loads((run_dir / "data.json").read_bytes())
-    except (
-        OSError,
-        ValueError,
-    ):  # damaged before the first checkpoint: the images are checked again
-        return {}
-    complete = isinstance(record, dict) and record.keys() >= RECORDED
-    return record if complete else {}
 
 
 def _refuse_changes(earlier: dict, record: dict) -> None:

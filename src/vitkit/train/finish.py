@@ -9,7 +9,9 @@ from vitkit.models import create
 from vitkit.objectives.objective import Objective
 from vitkit.system.files import write_whole
 from vitkit.system.ranks import from_rank_0, full_tensor
-from vitkit.train.checkpoints import checksum
+from vitkit.train.checkpoints import checkpoints, checksum
+from vitkit.train.data import Say
+from vitkit.train.earlier import FINISHED, MODEL
 from vitkit.train.log import last_metrics
 from vitkit.train.recipe import Facts, Recipe, output_names
 from vitkit.train.record import to_json
@@ -18,19 +20,23 @@ from vitkit.train.state import State
 from vitkit.train.tune import apply_tuning, merged
 from vitkit.weights import Classifier, load, save
 
-MODEL = "model"  # the folder, in the run's directory
-FINISHED = "finished.json"  # the checksums of that folder's files
 UNCHECKED = "README.md"  # the card, which its owner may rewrite
 
 
-def is_finished(recipe: Recipe, run_dir: Path, state: State) -> bool:
-    """Whether all steps are done, and the model is saved and as it was saved."""
-    if state.step < recipe.length.n:
-        return False
-    return from_rank_0(lambda: _model_is_intact(run_dir))
+def is_finished(run_dir: Path, say: Say) -> bool:
+    """Whether the directory has a finished model as it was saved, with or without checkpoints. If
+    it has one that is not as it was saved, says what is done about it."""
+    if from_rank_0(lambda: model_is_intact(run_dir)):
+        return True
+    if from_rank_0(lambda: (run_dir / FINISHED).exists()):
+        remedy = "it is saved again from the newest checkpoint"
+        if not from_rank_0(lambda: checkpoints(run_dir)):
+            remedy = "there is no checkpoint, so it is trained again from the start"
+        say(f"the finished model in {run_dir / MODEL} is damaged or removed; {remedy}")
+    return False
 
 
-def _model_is_intact(run_dir: Path) -> bool:
+def model_is_intact(run_dir: Path) -> bool:
     """Whether the files of the finished model have the checksums that finished.json has of them."""
     try:
         expected = read_sealed(run_dir / FINISHED)["sha256"]
@@ -45,12 +51,12 @@ def _checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classifier:
-    """Save the trained model, averaged if there is an average, in `model/`; returns it as it opens
-    from there.
+    """Save the trained model, averaged if there is an average, in `model/`; returns it, loaded from
+    there.
 
     Raises FloatingPointError if its weights are not finite.
     """
-    # Whole weights on every rank; all of them must ask
+    # Whole weights. Every rank calls full_tensor: the ranks exchange their shards in it
     weights = {}
     with state.averaged() as learner, learner.deployed():
         for name, tensor in learner.model.state_dict().items():
@@ -62,18 +68,23 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classif
             f"so there is no model to save; lower --optim.lr (it is {recipe.optim.lr:g})"
         )
 
-    # Rank 0 saves
     labels = output_names(recipe, facts)
     origin = _origin(recipe, run_dir, state)
-    from_rank_0(lambda: _save(recipe, weights, labels, origin, run_dir))
+    from_rank_0(lambda: _save(recipe, weights, labels, origin, run_dir, state.record))
     return load(run_dir, quiet=True)
 
 
 def _save(
-    recipe: Recipe, weights: dict[str, Tensor], labels: tuple[str, ...], origin: dict, run_dir: Path
+    recipe: Recipe,
+    weights: dict[str, Tensor],
+    labels: tuple[str, ...],
+    origin: dict,
+    run_dir: Path,
+    record: dict,
 ) -> None:
-    """Write the model of these weights, with its adapters (LoRA) merged into it; then the checksums
-    of its files."""
+    """Write the model of these weights, with its adapters (LoRA) merged into it; then finished.json:
+    the checksums of its files, and the `record` of the run, which outlives its checkpoints."""
+    # The adapters are merged in a new model, so that the state stays as it is
     model = create(recipe.model, seed=0)
     apply_tuning(model, recipe.tune)  # makes the adapters, whose weights are among these
     model.load_state_dict(weights)
@@ -82,7 +93,8 @@ def _save(
     path = run_dir / MODEL
     save(Classifier(model, recipe.data.preprocessing, labels, activation, origin), path)
     names = sorted(file.name for file in path.iterdir() if file.name != UNCHECKED)
-    write_whole(run_dir / FINISHED, sealed({"sha256": _checksums(path, names)}).encode())
+    finished = {"sha256": _checksums(path, names), **record}
+    write_whole(run_dir / FINISHED, sealed(finished).encode())
 
 
 def _origin(recipe: Recipe, run_dir: Path, state: State) -> dict:

@@ -64,11 +64,13 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
     _check_batch(recipe)
     record_run(run_dir, recipe, data)
 
+    if is_finished(run_dir, say):
+        steps = f"{recipe.length.n:,} steps"
+        say(f"this run is finished after {steps}; another --workdir starts a new one")
+        return load(run_dir, quiet=True)
+
     # Where the run begins: at its own checkpoint, with given weights, or from scratch
     state = begin(recipe, run_dir, data, device, say)
-    if is_finished(recipe, run_dir, state):
-        say(f"this run is finished after {state.step:,} steps; another --workdir starts a new one")
-        return load(run_dir, quiet=True)
 
     # What is about to run, for the person who watches
     log = Log(run_dir, state.step, recipe.length.n, recipe.tensorboard, console)

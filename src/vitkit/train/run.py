@@ -4,7 +4,6 @@ The directory holds recipe.json (what runs), data.json (on which images), metric
 checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from pathlib import Path
 from vitkit.data import default_workers
 from vitkit.system.files import on_this_machine, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.train.checkpoints import checkpoints, remembered, step_of
 from vitkit.train.data import RunData
+from vitkit.train.earlier import FINISHED, Earlier, earlier_call, refuse_other_recipe
 from vitkit.train.log import Log
 from vitkit.train.recipe import Recipe
 from vitkit.train.record import differences, to_json
@@ -54,37 +53,27 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData) -> None:
     """Write recipe.json and data.json. Raises ValueError, with the differences, for a directory
     where another recipe was trained."""
     settings = to_json(recipe)
-    from_rank_0(lambda: _record(run_dir, settings, data.record))
-
-
-def _record(run_dir: Path, settings: dict, data_record: dict) -> None:
-    # The recipe that ran: its checkpoints repeat it, so a damaged recipe.json is no loss
-    path = run_dir / "recipe.json"
-    ran = remembered(run_dir).get("recipe") or _earlier_recipe(path)
-    changed = differences(ran, settings) if ran else []
-    was_trained = any(step_of(checkpoint) > 0 for checkpoint in checkpoints(run_dir))
-    if changed and was_trained:
+    earlier = earlier_call(run_dir)
+    if earlier.trained and not earlier.recipe:
         raise ValueError(
-            f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose "
-            "another --workdir, or remove it"
+            f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
+            "--workdir, or remove it"
         )
-    # Nothing was trained: the earlier settings were refused, or the run was stopped at once
-    if changed:
+    if earlier.trained:
+        refuse_other_recipe(run_dir, earlier.recipe, settings)
+
+    from_rank_0(lambda: _record(run_dir, settings, data.record, earlier))
+
+
+def _record(run_dir: Path, settings: dict, data_record: dict, earlier: Earlier) -> None:
+    # Another recipe has trained nothing here: what it left is worth nothing
+    if differences(earlier.recipe, settings):
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+        (run_dir / FINISHED).unlink(missing_ok=True)
 
     # recipe.json comes last: a directory that has it has a data.json of the same run
     write_json(run_dir / "data.json", data_record)
-    write_json(path, settings)
-
-
-def _earlier_recipe(path: Path) -> dict:
-    """What recipe.json holds; nothing if it is not there, or damaged before the first
-    checkpoint."""
-    try:
-        recipe = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return recipe if isinstance(recipe, dict) else {}
+    write_json(run_dir / "recipe.json", settings)
 
 
 @contextmanager
