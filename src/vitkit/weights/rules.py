@@ -76,7 +76,8 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
         raise ValueError(f"its tensors do not fit the model: {'; '.join(faults)}")
     state = {}
     for rule in rules:
-        tensor = rule.transform.read(*_parts(tensors, rule))
+        theirs = _read_tensors([tensors[name] for name in rule.theirs])
+        tensor = rule.transform.read(*theirs)
         state[rule.ours] = tensor.to(expected[rule.ours].dtype).contiguous()
     return state
 
@@ -99,9 +100,9 @@ def _faults(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor])
     missing = [name for rule in rules for name in rule.theirs if name not in tensors]
     faults = []
     if surplus:
-        faults.append(f"no rule reads {gist(surplus)}")
+        faults.append(f"unknown tensors: {gist(surplus)}")
     if missing:
-        faults.append(f"there is no {gist(missing)}")
+        faults.append(f"missing: {gist(missing)}")
     for rule in rules:
         if all(name in tensors for name in rule.theirs):
             faults += _misfits(tensors, rule, expected)
@@ -120,7 +121,6 @@ def _misfits(tensors: Tensors, rule: Rule, expected: Mapping[str, Tensor]) -> li
     if others and expected[rule.ours].is_floating_point():
         return [f"{names} holds {others[0]}, not floating-point numbers"]
 
-    # The shape
     shape = expected[rule.ours].shape
     if _shape_after(rule, parts) == shape:
         return []
@@ -138,24 +138,33 @@ def _shape_after(rule: Rule, parts: list[Lazy]) -> torch.Size | None:
         return None
 
 
-def _parts(tensors: Tensors, rule: Rule) -> list[Tensor]:
+def _read_tensors(parts: list[Lazy]) -> list[Tensor]:
     """The tensors that a rule reads.
 
-    Several will be joined into one, so they are read into the same memory, one after the other: to
-    join them then needs no copy (`transforms.join`).
+    One is mapped from the file. Several (q, k and v) will be joined, and mapping and then copying
+    them would keep both copies in memory. Instead, where the file allows it:
+
+    1. one buffer is made for all of them;
+    2. each is read into its place there (`Lazy.read_into`);
+    3. `transforms.join` sees that they lie one after the other, and copies nothing.
     """
-    parts = [tensors[name] for name in rule.theirs]
-    dtypes = {part.dtype for part in parts}
-    if len(parts) == 1 or len(dtypes) > 1 or any(part.into is None for part in parts):
-        return [part.read() for part in parts]
+    same_dtype = len({part.dtype for part in parts}) == 1
+    can_read_into = all(part.read_into is not None for part in parts)
+    if len(parts) > 1 and same_dtype and can_read_into:
+        return _read_into_one_buffer(parts)
+    return [part.read() for part in parts]
+
+
+def _read_into_one_buffer(parts: list[Lazy]) -> list[Tensor]:
+    """Tensors of one dtype, one after the other in the same memory."""
     sizes = [prod(part.shape) for part in parts]
-    whole = torch.empty(sum(sizes), dtype=getattr(torch, dtypes.pop()))
-    filled = []
-    for part, numbers in zip(parts, whole.split(sizes), strict=True):
+    buffer = torch.empty(sum(sizes), dtype=getattr(torch, parts[0].dtype))
+    tensors = []
+    for part, numbers in zip(parts, buffer.split(sizes), strict=True):
         tensor = numbers.view(part.shape)
-        part.into(tensor)
-        filled.append(tensor)
-    return filled
+        part.read_into(tensor)
+        tensors.append(tensor)
+    return tensors
 
 
 def gist(names: Iterable[str]) -> str:

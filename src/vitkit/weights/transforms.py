@@ -23,7 +23,7 @@ class Transform(NamedTuple):
 
 def join(parts: Sequence[Tensor]) -> Tensor:
     """torch.cat along the first axis, without a copy if the parts lie in memory one after the
-    other.
+    other (`rules._read_tensors` reads them so).
 
     Not torch.cat itself: for tensors on meta it imports a compiler, which takes a second.
     """

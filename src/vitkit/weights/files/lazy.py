@@ -29,9 +29,10 @@ class Lazy(NamedTuple):
     dtype: str
     read: Callable[[], Tensor]
     """The tensor, mapped from the file where that is possible."""
-    into: Callable[[Tensor], None] | None = None
-    """Reads it into a given tensor of this shape and dtype, for files whose `read` maps. Mapped
-    pages that are only copied from would stay in memory; None if `read` copies anyway."""
+    read_into: Callable[[Tensor], None] | None = None
+    """Reads the numbers into a given contiguous tensor of this shape and dtype (safetensors). None
+    for files that have no such way: archives, which `read` unpacks, and PyTorch's, which torch
+    itself has mapped. `rules._read_tensors` says what it is for."""
 
 
 Tensors = dict[str, Lazy]

@@ -4,7 +4,6 @@ import argparse
 import pickle
 import re
 import warnings
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -83,4 +82,5 @@ def _holds_tensors(value: object) -> bool:
 
 def _lazy(tensor: Tensor) -> Lazy:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Lazy(tuple(tensor.shape), dtype, partial(torch.Tensor.detach, tensor))
+    # detach: a checkpoint may hold a Parameter, or a tensor that wants a gradient
+    return Lazy(tuple(tensor.shape), dtype, read=tensor.detach)

@@ -17,33 +17,27 @@ DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float6
 
 
 def read_safetensors(file: Path) -> tuple[Tensors, dict]:
-    """The tensors, no second copy of them, and the description of the model in the header ({}
+    """The tensors, mapped and not copied, and the description of the model in the header ({}
     without one).
 
     Raises SafetensorError for a damaged file, ValueError for a description that is none.
     """
-    # It checks the header, and stays open for as long as a tensor may be read
-    opened = safe_open(file, "pt")
-
-    # The offsets of the tensors, which the library does not tell: 8 bytes with the length of the
-    # header, the header, and then the numbers
-    with file.open("rb") as start:
-        length = int.from_bytes(start.read(8), "little")
-        header = json.loads(start.read(length))
+    # The library checks the header; `handle` stays open for as long as a tensor may be read
+    handle = safe_open(file, "pt")
+    offsets = _offsets(file)
     tensors = {}
-    for name in opened.keys():  # noqa: SIM118 it is no dict
-        part = opened.get_slice(name)
+    for name in handle.keys():  # noqa: SIM118 it is not a dict
+        part = handle.get_slice(name)
         dtype = part.get_dtype()
-        begin = 8 + length + header[name]["data_offsets"][0]
         tensors[name] = Lazy(
             shape=tuple(part.get_shape()),
             dtype=DTYPES.get(dtype, dtype),
-            read=partial(opened.get_tensor, name),
-            into=partial(_read_into, file, begin),
+            read=partial(handle.get_tensor, name),
+            read_into=partial(_read_into, file, offsets[name]),
         )
 
     # vitkit's description
-    description = (opened.metadata() or {}).get(KEY)
+    description = (handle.metadata() or {}).get(KEY)
     if not description:
         return tensors, {}
     try:
@@ -52,6 +46,19 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
         raise ValueError(
             f"{file} cannot be loaded: its header's {KEY} is no JSON object: {error}"
         ) from error
+
+
+def _offsets(file: Path) -> dict[str, int]:
+    """Where the numbers of each tensor begin, in bytes from the start of a file.
+
+    The library does not tell, and `_read_into` needs it. A file is 8 bytes with the length of the
+    header, the header, and the numbers, in which the header's offsets count from 0.
+    """
+    with file.open("rb") as start:
+        length = int.from_bytes(start.read(8), "little")
+        header = json.loads(start.read(length))
+    header.pop("__metadata__", None)
+    return {name: 8 + length + entry["data_offsets"][0] for name, entry in header.items()}
 
 
 def _read_into(file: Path, begin: int, tensor: Tensor) -> None:

@@ -120,7 +120,7 @@ def image_part(tensors: Tensors, prefix: str) -> tuple[Tensors, list[str]]:
             others.append(name)
     unknown = [name for name in others if not _is_beside(name)]
     if unknown:
-        raise ValueError(f"no rule reads {gist(sorted(unknown))}")
+        raise ValueError(f"unknown tensors: {gist(sorted(unknown))}")
     if not others:
         return image, []
     folders = sorted({"/".join(name.split("/")[:2]) for name in others})
