@@ -5,18 +5,20 @@ A format says how it spells their names (`Names`); the walk is the same for all.
 
 from typing import NamedTuple
 
+import torch
+
 from vitkit.models import Backbone
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.rules import Rule, layer, rule
-from vitkit.weights.transforms import CONVOLUTION, SAME, Transform
+from vitkit.weights.transforms import CONVOLUTION, Transform
 
 
 class Names(NamedTuple):
     """How a format spells the parts of a ResNet.
 
-    In the names {b} stands for the stage, {u} for the unit in it, and the convolution of a unit is
-    {n} (1, 2, 3) or {x} (a, b, c).
+    In the names {stage} and {unit} are numbers, and the convolution of a unit is {n} (1, 2, 3) or
+    {letter} (a, b, c).
     """
 
     root: str
@@ -41,7 +43,7 @@ class Names(NamedTuple):
     def unit_prefix(self, stage: int, unit: int) -> str:
         """What every name of a unit begins with; stage and unit count from 0."""
         first = self.first_number
-        return self.prefix + self.unit.format(b=stage + first, u=unit + first)
+        return self.prefix + self.unit.format(stage=stage + first, unit=unit + first)
 
 
 def backbone_rules(config: Backbone, ours: str, names: Names) -> list[Rule]:
@@ -81,9 +83,9 @@ def _unit_rules(
     """The table of a residual unit: three convolutions with a norm each, and a projected shortcut
     in the first unit of a stage."""
     table = []
-    for n, x in enumerate("abc", 1):
-        conv = theirs + names.conv.format(n=n, x=x)
-        norm = theirs + names.norm.format(n=n, x=x)
+    for n, letter in enumerate("abc", 1):
+        conv = theirs + names.conv.format(n=n, letter=letter)
+        norm = theirs + names.norm.format(n=n, letter=letter)
         table.append(rule(f"{ours}.conv{n}.weight", conv, transform=names.kernel_transform))
         table += layer(f"{ours}.norm{n}", norm, ends=names.norm_ends)
     if shortcut:
@@ -102,15 +104,12 @@ def backbone_of(tensors: Tensors, names: Names, order: str, dialect: dict) -> tu
 
     `dialect` is what no shape tells: how the format's code pads, pools and standardises.
     """
-    # Root: (out, in, height, width) in PyTorch, (height, width, in, out) in flax
-    kernel = shape_of(tensors, names.prefix + names.root, 4)
-    if names.kernel_transform is SAME:
-        outputs, inputs = kernel[0], kernel[1]
-    else:
-        outputs, inputs = kernel[3], kernel[2]
+    # Root, as PyTorch has it: (out, in, height, width)
+    kernel = torch.empty(shape_of(tensors, names.prefix + names.root, 4), device="meta")
+    outputs, inputs = names.kernel_transform.read(kernel).shape[:2]
 
     # Units of each stage: as long as the next one has a first convolution
-    first_conv = names.conv.format(n=1, x="a")
+    first_conv = names.conv.format(n=1, letter="a")
     units = []
     while names.unit_prefix(len(units), 0) + first_conv in tensors:
         count = 1

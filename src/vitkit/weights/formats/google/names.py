@@ -24,15 +24,15 @@ BESIDE = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")
 GROUP_NORM = re.compile(
     r"(.*/)?(gn(\d|_root|_proj)|norm-pre-head|group_norm)/(scale|bias|gamma|beta)"
 )
-# flax numbers a block's unnamed layers: linen for each kind, its predecessor over all kinds. New ->
-# old.
+# flax numbers a block's unnamed layers: linen for each kind, its predecessor flax.nn over all kinds.
+# vit_jax was first written in flax.nn, and its models_vit.py keeps those names. Old -> new.
 PRE_LINEN = {
-    "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
-    "LayerNorm_1": "LayerNorm_2",
-    "MlpBlock_0": "MlpBlock_3",
+    "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
+    "LayerNorm_2": "LayerNorm_1",
+    "MlpBlock_3": "MlpBlock_0",
 }
 MAP_HEAD = ("probe", "LayerNorm_0/", "MlpBlock_0/", "MultiHeadDotProductAttention_0/")
-MOST_BLOCKS = 1000  # that are believed of a file
+MOST_BLOCKS = 1000  # a file that claims more along an axis is refused; no published ViT has 100
 
 
 class Layout(NamedTuple):
@@ -46,11 +46,11 @@ class Layout(NamedTuple):
     """A block's layers are numbered over all kinds: MlpBlock_3, not MlpBlock_0."""
     scan: bool = False
     """All blocks are in one array, along its first axis (big_vision's scan=True)."""
-    wide: bool = True
+    norms_4d: bool = True
     """GroupNorms of a hybrid are stored as (1, 1, 1, C), not as (C,)."""
 
     def __str__(self) -> str:
-        flags = {"pre-linen": self.pre_linen, "scan": self.scan, "wide": self.wide}
+        flags = {"pre-linen": self.pre_linen, "scan": self.scan, "wide": self.norms_4d}
         words = [word for word, is_set in flags.items() if is_set]
         return " ".join([self.prefix or "-", self.table, *words])
 
@@ -65,7 +65,7 @@ class Layout(NamedTuple):
             table,
             pre_linen="pre-linen" in words,
             scan="scan" in words,
-            wide="wide" in words,
+            norms_4d="wide" in words,
         )
 
 
@@ -82,7 +82,7 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
     tensors, notes = image_part(tensors, prefix)
 
     # The newest shapes
-    tensors, wide = flat_norms(tensors)
+    tensors, norms_4d = flat_norms(tensors)
     scan = any(name.startswith("Transformer/encoderblock/") for name in tensors)
     if scan:
         tensors = _unstacked(tensors)
@@ -96,15 +96,15 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
     table = next((name for name in TABLES if name in tensors), TABLES[0])
     if table in tensors:
         tensors[TABLES[0]] = tensors.pop(table)
-    return tensors, notes, Layout(prefix, table, pre_linen, scan, wide)
+    return tensors, notes, Layout(prefix, table, pre_linen, scan, norms_4d)
 
 
 def spelled(tensors: dict[str, Tensor], layout: Layout, depth: int) -> dict[str, Tensor]:
     """The way back from `tidy_names`: tensors of a model of `depth` blocks, in a layout."""
     if layout.scan:
         tensors = _stacked(tensors, depth)
-    if layout.wide:
-        tensors = wide_norms(tensors)
+    if layout.norms_4d:
+        tensors = norms_to_4d(tensors)
     return {layout.prefix + _spelled(name, layout): tensor for name, tensor in tensors.items()}
 
 
@@ -142,13 +142,13 @@ def flat_norms(tensors: Tensors) -> tuple[Tensors, bool]:
     return tensors | flat, bool(flat)
 
 
-def wide_norms(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def norms_to_4d(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The way back: tensors in which all GroupNorms are (1, 1, 1, C)."""
-    wide = {}
+    changed = {}
     for name, tensor in tensors.items():
         if GROUP_NORM.fullmatch(name):
-            wide[name] = tensor[None, None, None]
-    return tensors | wide
+            changed[name] = tensor[None, None, None]
+    return tensors | changed
 
 
 def _below_map_head(name: str) -> str:
@@ -161,7 +161,7 @@ def _below_map_head(name: str) -> str:
 def _newer(name: str) -> str:
     """The name of a block's layer as linen numbers it."""
     if name.startswith("Transformer/encoderblock"):
-        for new, old in PRE_LINEN.items():
+        for old, new in PRE_LINEN.items():
             name = name.replace(f"/{old}/", f"/{new}/")
     return name
 
@@ -171,7 +171,7 @@ def _spelled(name: str, layout: Layout) -> str:
     if name == TABLES[0]:
         return layout.table
     if layout.pre_linen and name.startswith("Transformer/encoderblock"):
-        for new, old in PRE_LINEN.items():
+        for old, new in PRE_LINEN.items():
             name = name.replace(f"/{new}/", f"/{old}/")
     return name
 

@@ -5,7 +5,6 @@ models/bit_paper.py (ResNet v2). Each has names of its own, and with the names g
 it pads and standardises.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +18,8 @@ from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Lazy, Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.google.arithmetic import as_google_computes
-from vitkit.weights.formats.google.names import flat_norms, image_part, wide_norms
-from vitkit.weights.formats.google.vit import ROOT, V1
+from vitkit.weights.formats.google.names import flat_norms, image_part, norms_to_4d
+from vitkit.weights.formats.google.vit import ROOT, VIT_JAX_NAMES
 from vitkit.weights.formats.limits import another_dialect, beyond_bit
 from vitkit.weights.formats.resnets import Names, assumed_size, backbone_of, backbone_rules
 from vitkit.weights.formats.shapes import length_of
@@ -28,17 +27,19 @@ from vitkit.weights.labels import usual_labels
 from vitkit.weights.rules import Rule, layer
 from vitkit.weights.transforms import DENSE
 
-V2 = V1._replace(root=f"root_block/{ROOT}", unit="block{b}/unit{u:02d}/", last_norm="norm-pre-head")
-BIT = Names(
+BIT_PAPER_NAMES = VIT_JAX_NAMES._replace(
+    root=f"root_block/{ROOT}", unit="block{stage}/unit{unit:02d}/", last_norm="norm-pre-head"
+)
+BIG_TRANSFER_NAMES = Names(
     root="root_block/standardized_conv2d/kernel",
-    unit="block{b}/unit{u:02d}/",
-    conv="{x}/standardized_conv2d/kernel",
-    norm="{x}/group_norm",
+    unit="block{stage}/unit{unit:02d}/",
+    conv="{letter}/standardized_conv2d/kernel",
+    norm="{letter}/group_norm",
     shortcut="a/proj/standardized_conv2d/kernel",
     norm_ends=("/gamma", "/beta"),
     last_norm="group_norm",
 )
-POINT = "head/conv2d/kernel"  # BiT's head is a 1 x 1 convolution
+HEAD_KERNEL = "head/conv2d/kernel"  # BiT's head is a 1 x 1 convolution
 
 
 class Code(NamedTuple):
@@ -53,37 +54,45 @@ class Code(NamedTuple):
     """What the names of its head begin with."""
     prefix: str
     """What its files put before every name."""
-    wide: bool
+    norms_4d: bool
     """Whether its files store GroupNorms as (1, 1, 1, C)."""
 
 
-PUBLISHED = Code(BIT, "pre", DIALECTS["bit"], "head/conv2d", "resnet/", wide=False)
-BIT_PAPER = Code(V2, "pre", DIALECTS["big_vision"], "head", "params/", wide=True)
-BIT_V1 = Code(V1, "post", DIALECTS["google"], "head", "params/", wide=False)
+BIG_TRANSFER = Code(
+    BIG_TRANSFER_NAMES, "pre", DIALECTS["bit"], "head/conv2d", "resnet/", norms_4d=False
+)
+BIG_VISION_BIT_PAPER = Code(
+    BIT_PAPER_NAMES, "pre", DIALECTS["big_vision"], "head", "params/", norms_4d=True
+)
+BIG_VISION_BIT = Code(VIT_JAX_NAMES, "post", DIALECTS["google"], "head", "params/", norms_4d=False)
+CODES = (BIG_TRANSFER, BIG_VISION_BIT_PAPER, BIG_VISION_BIT)
 
 
 def recognises(tensors: Tensors) -> bool:
     """Whether these are a ResNet's names in this format. Hybrids have them too, so google/vit.py is
     asked first."""
-    return any(name.endswith((ROOT, BIT.root)) for name in tensors)
+    return any(name.endswith((ROOT, BIG_TRANSFER_NAMES.root)) for name in tensors)
 
 
 def tidy(tensors: Tensors) -> Tidied:
     """The model's tensors without a prefix, with norms as vectors and the head as a matrix."""
-    # The prefix is what comes before the first convolution's name
-    root = next(name for name in tensors if name.endswith((ROOT, BIT.root)))
-    prefix = re.sub(rf"({BIT.root}|(root_block/)?{ROOT})$", "", root)
+    # The prefix is what comes before the root convolution's name. One of the names ends in another:
+    # the longest that fits
+    roots = sorted((code.names.root for code in CODES), key=len, reverse=True)
+    name = next(name for name in tensors if name.endswith(tuple(roots)))
+    root = next(root for root in roots if name.endswith(root))
+    prefix = name.removesuffix(root)
     tensors, notes = image_part(tensors, prefix)
 
     # Vectors and a matrix
-    tensors, wide = flat_norms(tensors)
-    if POINT in tensors and tensors[POINT].shape[:2] == (1, 1):
-        kernel = tensors[POINT]
-        tensors[POINT] = Lazy(kernel.shape[2:], kernel.dtype, lambda: kernel.read()[0, 0])
+    tensors, norms_4d = flat_norms(tensors)
+    if HEAD_KERNEL in tensors and tensors[HEAD_KERNEL].shape[:2] == (1, 1):
+        kernel = tensors[HEAD_KERNEL]
+        tensors[HEAD_KERNEL] = Lazy(kernel.shape[2:], kernel.dtype, lambda: kernel.read()[0, 0])
 
     # "resnet/ wide": the prefix, or "-" without one, and whether norms were (1, 1, 1, C)
     layout = prefix or "-"
-    if wide:
+    if norms_4d:
         layout += " wide"
     return Tidied(tensors, tuple(notes), layout)
 
@@ -92,7 +101,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What names and shapes say. The preprocessing is that of BiT's own evaluation: square images,
     and values from -1 to 1."""
     tensors = tidied.tensors
-    code = next(code for code in (PUBLISHED, BIT_PAPER, BIT_V1) if code.names.root in tensors)
+    code = next(code for code in CODES if code.names.root in tensors)
     backbone, channels = backbone_of(tensors, code.names, code.order, code.dialect)
     classes = length_of(tensors, f"{code.head}/bias")
     image, image_note = assumed_size(hints.image)
@@ -108,10 +117,11 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
 def nearest(config: Backbone) -> Code:
     """The code base that computes most like a model."""
     if config.order == "post":
-        return BIT_V1
+        return BIG_VISION_BIT
+    # The two ResNets v2 have the same arithmetic but for the border of the max-pooling
     if config.pool == "even":
-        return BIT_PAPER
-    return PUBLISHED
+        return BIG_VISION_BIT_PAPER
+    return BIG_TRANSFER
 
 
 def rules(config: ResNetConfig) -> list[Rule]:
@@ -127,25 +137,26 @@ def spell(tensors: dict[str, Tensor], config: ResNetConfig, layout: str) -> dict
     """Tensors in a layout (see `tidy`); without one, as the nearest code base has them."""
     code = nearest(config.backbone)
     prefix = code.prefix
-    wide = code.wide
+    norms_4d = code.norms_4d
     if layout:
         prefix = layout.removesuffix(" wide").removeprefix("-")
-        wide = layout.endswith(" wide")
-    if wide:
-        tensors = wide_norms(tensors)
+        norms_4d = layout.endswith(" wide")
+    if norms_4d:
+        tensors = norms_to_4d(tensors)
     spelled = {prefix + name: tensor for name, tensor in tensors.items()}
-    if POINT in tensors:  # a 1 x 1 convolution again
-        spelled[prefix + POINT] = tensors[POINT][None, None]
+    if HEAD_KERNEL in tensors:  # a 1 x 1 convolution again
+        spelled[prefix + HEAD_KERNEL] = tensors[HEAD_KERNEL][None, None]
     return spelled
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """What Google's code cannot express of a model."""
+    """All three have GroupNorm and standardised kernels; a ResNet with BatchNorm, for example, is
+    refused."""
     return beyond_bit(config.backbone, "post", "pre")
 
 
 def differs(config: ResNetConfig) -> list[str]:
-    """What Google's code would compute a little differently."""
+    """Its paddings, epsilons and divisors are those of the nearest code base (see DIALECTS)."""
     return another_dialect(config.backbone, nearest(config.backbone).dialect)
 
 

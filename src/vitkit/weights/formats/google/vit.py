@@ -40,10 +40,10 @@ from vitkit.weights.transforms import CONVOLUTION, DENSE, flax_out, flax_qkv, fl
 
 ROOT = "conv_root/kernel"
 # The ResNet below a hybrid: vit_jax/models_resnet.py
-V1 = Names(
+VIT_JAX_NAMES = Names(
     root=ROOT,
     root_norm="gn_root",
-    unit="block{b}/unit{u}/",
+    unit="block{stage}/unit{unit}/",
     conv="conv{n}/kernel",
     norm="gn{n}",
     shortcut="conv_proj/kernel",
@@ -55,7 +55,7 @@ ATTENTION = "MultiHeadDotProductAttention_0"
 
 
 def recognises(tensors: Tensors) -> bool:
-    """Whether these are a Vision Transformer's names in this format."""
+    """By the convolution that makes patches, which both code bases call "embedding"."""
     return any(name.endswith("embedding/kernel") for name in tensors)
 
 
@@ -75,7 +75,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     stem = None
     stride = patch
     if ROOT in tensors:
-        stem, channels = backbone_of(tensors, V1, "post", DIALECTS["google"])
+        stem, channels = backbone_of(tensors, VIT_JAX_NAMES, "post", DIALECTS["google"])
         stride = patch * stem.stride
     grid, positions, positions_note = _positions(tidied, stride, hints.image)
 
@@ -146,7 +146,7 @@ def rules(config: ViTConfig) -> list[Rule]:
     """The table of rules, in big_vision's spelling."""
     table = []
     if config.stem:
-        table += backbone_rules(config.stem, "stem.", V1)
+        table += backbone_rules(config.stem, "stem.", VIT_JAX_NAMES)
     table += layer("stem.project", "embedding", CONVOLUTION, ("/kernel", "/bias"))
     if config.prefix:
         table.append(rule("cls", "cls"))
@@ -211,7 +211,9 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What Google's code cannot express of a model."""
+    """Its ViT (models_vit.py in vit_jax, models/vit.py in big_vision) has one class token at most,
+    and reads it if there is one: registers are refused, for example."""
+    # Without pooling ("none") the head answers for every token, the class token too
     unread_token = config.prefix and config.pool not in ("token", "none")
     return beyond_vit(config, ("learned", "sincos"), stems=True) + reasons(
         {
@@ -224,7 +226,7 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """What Google's code would compute a little differently."""
+    """flax.linen.gelu has the tanh form, flax.linen.LayerNorm eps 1e-6, and the ResNet its dialect."""
     dialect = another_dialect(config.stem, DIALECTS["google"])
     return another_gelu(config, "tanh") + another_eps(config) + dialect
 
