@@ -95,7 +95,7 @@ def test_a_run_that_never_trained_may_have_other_images_and_checks_them(photos, 
     broken = sorted(sketches.rglob("*.png"))[0]
     broken.write_bytes(b"no image")
     evals = (Eval(Accuracy()), Eval(Accuracy(), data=str(sketches)))
-    with pytest.raises(BadImage, match="1 broken image in"):
+    with pytest.raises(BadImage, match=f"1 broken image in '{sketches}'"):
         train(replace(photos, evals=evals), run_dir, "cpu", quiet)
 
     # Then on other parts

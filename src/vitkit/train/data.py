@@ -83,7 +83,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
             say(note)
         record["skipped"] = {}
         if data.check:
-            record["skipped"] = _check(parts, data, say)
+            paths = {each.images: each.data for each in evals if each.data}
+            record["skipped"] = _check(parts, paths, data, say)
 
     # Leave out the broken ones
     for name, bad in record["skipped"].items():
@@ -219,8 +220,11 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
             )
 
 
-def _check(parts: dict[str, Source], data: Data, say: Say) -> dict[str, list[tuple[int, str]]]:
+def _check(
+    parts: dict[str, Source], paths: dict[str, str], data: Data, say: Say
+) -> dict[str, list[tuple[int, str]]]:
     """The broken images of every part: (index, what is wrong) each. Every rank decodes its share.
+    Parts that are no part of `data.source` have their own `paths`.
 
     Raises BadImage if there are some and they may not be left out.
     """
@@ -249,21 +253,23 @@ def _check(parts: dict[str, Source], data: Data, say: Say) -> dict[str, list[tup
     for broken in skipped.values():
         texts += [text for _, text in broken]
     if texts and data.on_bad_image == "fail":
-        raise BadImage(_complaint(texts, data.source))
+        places = dict.fromkeys(paths.get(name, data.source) for name in skipped)
+        raise BadImage(_complaint(texts, list(places)))
     for text in texts:
         say(f"left out: {text}")
     return skipped
 
 
-def _complaint(texts: list[str], source: str) -> str:
+def _complaint(texts: list[str], places: list[str]) -> str:
     """A message about broken images that may not be left out, which names the first ten."""
     plural = "s" if len(texts) > 1 else ""
     lines = texts[:10]
     if len(texts) > 10:
         lines.append(f"and {len(texts) - 10} more")
     listed = "\n  ".join(lines)
+    where = " and ".join(map(repr, places))
     return (
-        f"{len(texts)} broken image{plural} in {source!r}; mend or remove them, or leave them out "
+        f"{len(texts)} broken image{plural} in {where}; mend or remove them, or leave them out "
         f"with --data.on-bad-image skip:\n  {listed}"
     )
 
