@@ -165,6 +165,17 @@ def test_a_second_call_on_a_finished_run_does_nothing(tiny, quiet, tmp_path):
     assert same(first.model.state_dict(), second.model.state_dict())
 
 
+def test_a_run_whose_last_step_is_not_finite_is_finished(tiny, quiet, tmp_path, capsys):
+    tiny = replace(tiny, length=Span(8), save_every=Span(4), objective=Eventful())
+    with events(poison=[7]):
+        train(tiny, tmp_path, "cpu", quiet)
+    assert checkpoint_steps(tmp_path) == [8, 4]
+    before = (tmp_path / "metrics.jsonl").read_text()
+    train(tiny, tmp_path, "cpu")
+    assert "this run is finished after 8 steps" in capsys.readouterr().out
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
 def test_another_recipe_in_the_same_directory_is_refused(tiny, quiet, tmp_path):
     train(tiny, tmp_path, "cpu", quiet)
     with pytest.raises(ValueError, match=r"another recipe \(optim.lr: 0.002 -> 0.5\)"):

@@ -131,9 +131,10 @@ def _steps(run: Run) -> None:
             if due(state.step, recipe.log_every, total):
                 log.training(state.step, recipe.batch, loss.item(), norm.item(), rate)
 
-            # Save, unless the step was skipped: its weights may be the cause, and are not to go
-            # back to
-            if due(state.step, recipe.save_every.n, total) and state.bad_in_row == 0:
+            # Save, unless the step was skipped: its weights may be the cause, so a rollback must
+            # not return to them. After the last step there is none
+            is_good = state.bad_in_row == 0 or state.step == total
+            if due(state.step, recipe.save_every.n, total) and is_good:
                 with log.meter.pausing():
                     state.save(run.run_dir, recipe.keep)
 
