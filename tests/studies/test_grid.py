@@ -84,6 +84,24 @@ def test_a_grid_in_which_nothing_works_raises(cells, tmp_path):
         run_grid(cells[3:], tmp_path, "cpu")
 
 
+def test_a_shard_that_fails_is_in_the_table_too(cells, tmp_path):
+    run_grid(cells[::3], tmp_path, "cpu", shard=(0, 2))
+    with pytest.raises(ValueError, match="keep is 0"):
+        run_grid(cells[::3], tmp_path, "cpu", shard=(1, 2))
+    assert {line["cell"] for line in table(tmp_path)} == {"seed-0", "wrong"}
+
+
+def test_a_shard_without_cells_writes_an_empty_table(cells, tmp_path):
+    assert run_grid(cells[:1], tmp_path / "new", "cpu", shard=(1, 2)) == []
+    assert table(tmp_path / "new") == []
+
+
+@pytest.mark.parametrize("name", ["a/", "../a", "a//b", ""])
+def test_a_name_that_is_no_folder_within_the_grids_is_refused(name, cells, tmp_path):
+    with pytest.raises(ValueError, match="call it as a folder within the grid's"):
+        run_grid([replace(cells[0], name=name)], tmp_path)
+
+
 def test_what_is_no_grid_is_refused(cells, tmp_path):
     with pytest.raises(ValueError, match="two cells of a grid have one name"):
         run_grid([cells[0], cells[0]], tmp_path)

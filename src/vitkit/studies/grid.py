@@ -17,7 +17,7 @@ from rich.console import Console
 
 from vitkit.evaluate import Metric
 from vitkit.evaluate.metric import plain_number
-from vitkit.system.files import whole, write_json
+from vitkit.system.files import on_this_machine, whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.train import Recipe, train
 from vitkit.train.earlier import refuse_other_recipe
@@ -88,9 +88,10 @@ def run_grid(
     own = cells[index::count]
     with process_group(device):
         errors = _run_unfinished(own, grid_dir, device)
-        if errors and len(errors) == len(own):
-            raise errors[0]
-        return from_rank_0(lambda: _tabulate(cells, grid_dir))
+        rows = from_rank_0(lambda: _tabulate(cells, grid_dir))
+    if errors and len(errors) == len(own):
+        raise errors[0]
+    return rows
 
 
 def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
@@ -107,6 +108,11 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
             f"two cells of a grid have one name, so they would share a directory: {names}"
         )
     for cell in cells:
+        if Path(cell.name).as_posix() != cell.name or ".." in Path(cell.name).parts:
+            raise ValueError(
+                f"a cell is called {cell.name!r}; call it as a folder within the grid's, such as "
+                '"lr-0.01/seed-1"'
+            )
         clashes = sorted(cell.settings.keys() & set(COLUMNS))
         if clashes:
             raise ValueError(
@@ -140,6 +146,7 @@ def _run_unfinished(cells: Sequence[Cell], grid_dir: Path, device: str) -> list[
 def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
     """Write the table of all cells that have ended in the directory; returns the rows of those
     given here, in their order."""
+    on_this_machine(grid_dir).mkdir(parents=True, exist_ok=True)  # a shard may have no cells
     rows = read_rows(grid_dir)
     write_table(rows, grid_dir / RESULTS)
     order = {cell.name: number for number, cell in enumerate(cells)}
