@@ -13,7 +13,7 @@ import pytest
 from vitkit.studies import Cell, read_rows, run_grid
 from vitkit.studies.grid import COLUMNS
 from vitkit.system.span import Span
-from vitkit.train import Optim
+from vitkit.train import Optim, train
 from vitkit.train.log import last_metrics
 
 
@@ -100,6 +100,14 @@ def test_a_shard_without_cells_writes_an_empty_table(cells, tmp_path):
 def test_a_name_that_is_no_folder_within_the_grids_is_refused(name, cells, tmp_path):
     with pytest.raises(ValueError, match="call it as a folder within the grid's"):
         run_grid([replace(cells[0], name=name)], tmp_path)
+
+
+def test_a_run_of_another_recipe_gets_no_record_of_this_grid(quick, quiet, tmp_path):
+    train(quick, tmp_path / "mine", "cpu", quiet)
+    other = Cell("mine", replace(quick, seed=5))
+    with pytest.raises(ValueError, match="mine holds a run of another recipe"):
+        run_grid([other], tmp_path, "cpu")
+    assert not (tmp_path / "mine" / "cell.json").exists()
 
 
 def test_what_is_no_grid_is_refused(cells, tmp_path):

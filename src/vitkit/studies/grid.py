@@ -20,7 +20,7 @@ from vitkit.evaluate.metric import plain_number
 from vitkit.system.files import on_this_machine, whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.train import Recipe, train
-from vitkit.train.earlier import refuse_other_recipe
+from vitkit.train.earlier import Occupied, refuse_other_recipe
 from vitkit.train.finish import model_is_intact
 from vitkit.train.log import read_metrics
 from vitkit.train.record import to_json
@@ -248,10 +248,12 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
 
 def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
     """Run or continue a cell, and write down how it ended; returns its error, None if it did not
-    fail."""
+    fail. Raises Occupied."""
     error = None
     try:
         train(cell.recipe, run_dir, device)
+    except Occupied:  # by another run, which gets no record of this one
+        raise
     except (FloatingPointError, ValueError) as failure:  # every rank raises these
         error = failure
     except torch.OutOfMemoryError as failure:
@@ -263,7 +265,7 @@ def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
     record = {"settings": cell.settings, "error": None, "recipe": to_json(cell.recipe)}
     if error is not None:
         record["error"] = str(error)
-        # What an error came from holds on to the model, whose memory the next cell needs
+        # The frames of a traceback hold the model, whose memory the next cell needs
         error.__traceback__ = None
         error.__context__ = None
         error.__cause__ = None

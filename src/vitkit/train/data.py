@@ -22,7 +22,7 @@ from vitkit.evaluate import Eval
 from vitkit.system.machine import cpus
 from vitkit.system.progress import bar, silent
 from vitkit.system.ranks import from_every_rank, on_rank_0, world
-from vitkit.train.earlier import earlier_call, refuse_other_recipe
+from vitkit.train.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.train.recipe import Data, Facts
 from vitkit.train.record import to_json
 
@@ -201,11 +201,11 @@ def _describe(
 
 
 def _refuse_changes(earlier: dict, record: dict) -> None:
-    """Raises ValueError if the images are not those that the run began with."""
+    """Raises Occupied if the images are not those that the run began with."""
     # The run's own
     for fact in ("target", "labels", "counts", "fingerprint"):
         if earlier[fact] != record[fact]:
-            raise ValueError(
+            raise Occupied(
                 f"{record['source']!r} has changed since this run began ({earlier['counts']} "
                 f"images then, {record['counts']} now); choose another --workdir for a new run, or "
                 "bring the images back as they were"
@@ -214,7 +214,7 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
     # Those of its evaluators, which may come and go
     for name in earlier["others"].keys() & record["others"].keys():
         if earlier["others"][name] != record["others"][name]:
-            raise ValueError(
+            raise Occupied(
                 f"the images of {name}, which this run is measured on, have changed since it "
                 "began; choose another --workdir for a new run, or bring them back as they were"
             )

@@ -14,6 +14,10 @@ MODEL = "model"  # the folder of the finished model, in the run's directory
 FINISHED = "finished.json"  # the checksums of that folder's files, the recipe and its images
 
 
+class Occupied(ValueError):
+    """The directory belongs to another run, which must not be touched."""
+
+
 class Earlier(NamedTuple):
     """What an earlier call left; nothing, if there was none."""
 
@@ -58,11 +62,11 @@ def _read(path: Path) -> dict:
 
 
 def refuse_other_recipe(run_dir: Path, ran: dict, asked: dict, prefix: str = "") -> None:
-    """Raises ValueError, with the differences, if the recipe that ran in a directory is not the one
+    """Raises Occupied, with the differences, if the recipe that ran in a directory is not the one
     that is asked for. With a prefix, "data.", they are that part of a recipe."""
     changed = differences(ran, asked, prefix)
     if changed:
-        raise ValueError(
+        raise Occupied(
             f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another "
             "--workdir, or remove it"
         )

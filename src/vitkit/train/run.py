@@ -15,7 +15,7 @@ from vitkit.data import default_workers
 from vitkit.system.files import on_this_machine, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0
 from vitkit.train.data import RunData
-from vitkit.train.earlier import FINISHED, Earlier, earlier_call, refuse_other_recipe
+from vitkit.train.earlier import FINISHED, Earlier, Occupied, earlier_call, refuse_other_recipe
 from vitkit.train.log import Log
 from vitkit.train.recipe import Recipe
 from vitkit.train.record import differences, to_json
@@ -50,12 +50,12 @@ class Run:
 
 
 def record_run(run_dir: Path, recipe: Recipe, data: RunData) -> None:
-    """Write recipe.json and data.json. Raises ValueError, with the differences, for a directory
+    """Write recipe.json and data.json. Raises Occupied, with the differences, for a directory
     where another recipe was trained."""
     settings = to_json(recipe)
     earlier = earlier_call(run_dir)
     if earlier.trained and not earlier.recipe:
-        raise ValueError(
+        raise Occupied(
             f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
             "--workdir, or remove it"
         )
@@ -78,7 +78,7 @@ def _record(run_dir: Path, settings: dict, data_record: dict, earlier: Earlier) 
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Make the directory, and keep every other process from training into it. Raises ValueError if
+    """Make the directory, and keep every other process from training into it. Raises Occupied if
     another one is training there."""
     # By fcntl.lockf: the system drops the lock when the process ends, however it ends; data workers,
     # which are forked, do not hold it; and it works on shared file systems
@@ -91,7 +91,7 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 
 def _lock(run_dir: Path) -> int:
-    """The open file, locked. Raises ValueError if another process holds the lock."""
+    """The open file, locked. Raises Occupied if another process holds the lock."""
     import fcntl  # which Windows does not have
 
     on_this_machine(run_dir).mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def _lock(run_dir: Path) -> int:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
-        raise ValueError(
+        raise Occupied(
             f"another process is training into {run_dir}; wait for it, or choose another --workdir"
         ) from error
     return handle
