@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
+from vitkit.evaluate import Accuracy, Eval
 from vitkit.models import create
 from vitkit.objectives import SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
@@ -165,6 +166,23 @@ def test_a_second_call_on_a_finished_run_does_nothing(tiny, quiet, tmp_path):
     assert same(first.model.state_dict(), second.model.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": -1}, "seed is -1; it must be from 0 to"),
+        ({"seed": 2**45}, "seed is 35184372088832; it must be from 0 to"),
+        ({"batch": 49, "objective": Supervised(mixup=0.2)}, "a batch of 49 .* has odd ones"),
+        ({"micro_batch": 7, "objective": Supervised(cutmix=1.0)}, "micro-batches of 7 has odd"),
+        ({"save_every": Span(-5)}, "save_every is -5 steps; a duration is 0 or more"),
+        ({"optim": Optim(warmup=Span(-5))}, "optim.warmup is -5 steps"),
+        ({"evals": (Eval(Accuracy(), Span(-1, "epochs")),)}, "evals.0.every is -1 epochs"),
+    ],
+)
+def test_settings_that_cannot_run_are_refused_before_the_images_are_read(tiny, changes, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(replace(tiny, **changes), FACTS)
+
+
 def test_a_run_whose_last_step_is_not_finite_is_finished(tiny, quiet, tmp_path, capsys):
     tiny = replace(tiny, length=Span(8), save_every=Span(4), objective=Eventful())
     with events(poison=[7]):
@@ -185,13 +203,12 @@ def test_another_recipe_in_the_same_directory_is_refused(tiny, quiet, tmp_path):
 
 
 def test_settings_that_were_refused_do_not_occupy_a_directory(tiny, quiet, tmp_path):
-    """Neither those that are refused before the first step nor in it. The next run there is as in a
-    new directory."""
+    """The next run there is as in a new directory."""
     odd = replace(tiny, batch=48, micro_batch=15, objective=Supervised(mixup=0.2))
     refused = [
         (replace(tiny, tune=Tune(blocks=9)), "the model has 2 blocks"),
         (replace(tiny, init=str(tmp_path / "none")), "none"),
-        (odd, "make the batch, the micro-batch"),
+        (odd, "make the batch and the micro-batch even"),
     ]
     for recipe, message in refused:
         with pytest.raises((ValueError, OSError), match=message):

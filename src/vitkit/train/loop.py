@@ -25,7 +25,7 @@ from vitkit.train.data import RunData, open_data
 from vitkit.train.evaluation import evaluate
 from vitkit.train.finish import finish, is_finished
 from vitkit.train.log import Log
-from vitkit.train.recipe import Facts, Recipe, output_names, resolve
+from vitkit.train.recipe import Facts, Recipe, check_numbers, output_names, resolve
 from vitkit.train.recover import skip
 from vitkit.train.run import Run, locked, record_run
 from vitkit.train.state import State
@@ -53,12 +53,14 @@ def train(
 
 
 def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console) -> Classifier:
-    """What each rank does of a run."""
+    """A run, as every rank trains it."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    # The images, and the recipe with all that follows from them: what is saved is what runs
+    # Open the images, and fill in what the recipe leaves open. The recipe that is saved is the one
+    # that runs
+    check_numbers(recipe)  # before the images, which may take long to check
     data = open_data(recipe.data, recipe.evals, run_dir, say)
     recipe = resolve(recipe, data.facts)
     _check_batch(recipe)

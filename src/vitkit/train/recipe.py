@@ -4,6 +4,7 @@ A recipe leaves some settings open (the number of classes, spans in epochs). `re
 from the data and returns another Recipe: that one runs, and is saved.
 """
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple
 
@@ -16,6 +17,9 @@ from vitkit.system.machine import Precision
 from vitkit.system.span import Span
 from vitkit.train.optim import Optim
 from vitkit.train.tune import Tune
+
+# Seeds of dropout are `seed` times a million and more, and PyTorch's have 64 bits (train/step.py)
+MAX_SEED = 10**12
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
 
     Raises ValueError for what cannot run. A resolved recipe resolves to itself.
     """
-    _check_numbers(recipe)
+    check_numbers(recipe)
     _check_images(recipe, facts)
 
     # Spans become steps
@@ -222,8 +226,8 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
         )
 
 
-def _check_numbers(recipe: Recipe) -> None:
-    """Raises ValueError for a number outside of its range."""
+def check_numbers(recipe: Recipe) -> None:
+    """Raises ValueError for a number outside of its range, whatever the data."""
     if recipe.batch < 1 or recipe.micro_batch < 0:
         raise ValueError(
             f"batch is {recipe.batch} and micro_batch {recipe.micro_batch}; a batch has at least "
@@ -238,19 +242,54 @@ def _check_numbers(recipe: Recipe) -> None:
             f"hold_out is {recipe.data.hold_out}; it is a share of the training images between 0 "
             "and 1"
         )
+    if not 0 <= recipe.seed < MAX_SEED:
+        raise ValueError(f"seed is {recipe.seed}; it must be from 0 to {MAX_SEED - 1:,}")
+    _check_pairs(recipe)
+    _check_spans(recipe)
     for name in ("keep", "log_every"):
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} is {getattr(recipe, name)}; it must be at least 1")
 
 
-def _in_steps(node, batch: int, examples: int):
-    """The same recipe, or part of one, with its own spans in steps; its parts stay as they are."""
+def _check_pairs(recipe: Recipe) -> None:
+    """Raises ValueError if images are mixed in pairs, and a micro-batch has an odd number."""
+    objective = recipe.objective
+    if not isinstance(objective, Supervised) or not (objective.mixup or objective.cutmix):
+        return
+    micro_batch = recipe.micro_batch or recipe.batch
+    if recipe.batch % 2 or (micro_batch < recipe.batch and micro_batch % 2):
+        raise ValueError(
+            f"mixup and cutmix mix images in pairs, and a batch of {recipe.batch} in micro-batches "
+            f"of {micro_batch} has odd ones; make the batch and the micro-batch even (--batch, "
+            "--micro-batch)"
+        )
+
+
+def _check_spans(recipe: Recipe) -> None:
+    """Raises ValueError for a duration below 0."""
+    spans = _spans(recipe) | _spans(recipe.optim, "optim.")
+    spans |= _spans(recipe.objective, "objective.")
+    for number, scheduled in enumerate(recipe.evals):
+        spans |= _spans(scheduled, f"evals.{number}.")
+    for name, span in spans.items():
+        if not 0 <= span.n < math.inf:
+            raise ValueError(f"{name} is {span.n:g} {span.unit}; a duration is 0 or more")
+
+
+def _spans(node, prefix: str = "") -> dict[str, Span]:
+    """The spans among the settings of a recipe, or of a part of one, by name."""
     spans = {}
     for setting in fields(node):
         value = getattr(node, setting.name)
         if isinstance(value, Span):
-            spans[setting.name] = Span(value.steps(batch, examples))
-    return replace(node, **spans)
+            spans[prefix + setting.name] = value
+    return spans
+
+
+def _in_steps(node, batch: int, examples: int):
+    """The same recipe, or part of one, with its own spans in steps; its parts stay as they are."""
+    steps = {name: Span(span.steps(batch, examples)) for name, span in _spans(node).items()}
+    return replace(node, **steps)
 
 
 def _resolve_evals(recipe: Recipe, facts: Facts) -> tuple[Eval, ...]:
