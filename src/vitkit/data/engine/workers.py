@@ -11,10 +11,9 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -137,10 +136,6 @@ def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool) -> Ite
             worker.terminate()
         raise
 
-    # PyTorch's signal handler raises RuntimeError for a dead worker too, maybe a moment later,
-    # wherever the main process is then: let it come here.
-    with suppress(RuntimeError):
-        time.sleep(0.1)
     # Let go of the loader, so that it ends its workers. The exception above held on to it, and so
     # do cycles.
     del results
@@ -188,7 +183,27 @@ def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterat
             prefetch_factor=AHEAD,
             multiprocessing_context=START,
         )
-        return iter(loader)
+        with _same_handler_of_dead_children():
+            return iter(loader)
+
+
+@contextmanager
+def _same_handler_of_dead_children() -> Iterator[None]:
+    """Undo what PyTorch does to SIGCHLD in this block.
+
+    Its handler raises RuntimeError for a dead worker wherever the main process is then: in the
+    middle of a backward pass, of writing a checkpoint, or in a destructor, which only prints it.
+    Without it the loader notices a dead worker itself, when it has waited for five seconds.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not hasattr(signal, "SIGCHLD"):
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def _unchanged(result):
