@@ -2,12 +2,13 @@
 #   make demo   train, evaluate, save, load again and use a small Vision Transformer (one to three minutes after set-up)
 #   make test   lint and the test suite (about five minutes on two cores)
 #   make test-slow   the tests that start many processes or take minutes each
+#   make fuzz   thousands of damaged files, ten minutes; prints a table of what came out
 # An active virtual environment is used as it is; otherwise one is made in .venv.
 VENV   ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow
+.PHONY: demo test test-slow fuzz
 demo: $(VENV)/.vitkit-run
 	rm -rf runs/demo
 	$(BIN)/vitkit train digits --workdir runs/demo
@@ -22,6 +23,9 @@ test: $(VENV)/.vitkit-dev
 
 test-slow: $(VENV)/.vitkit-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+fuzz: $(VENV)/.vitkit-dev
+	cd tests && $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(CURDIR)/.venv)/bin/python -m fuzzing --seconds 600
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -92,3 +92,19 @@ def test_sigterm_saves_and_has_its_own_exit_status(tmp_path):
     assert "interrupted at step" in output
     assert "the same command continues" in output
     assert list((tmp_path / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are listed in /proc")
+def test_a_killed_worker_is_one_sentence(tmp_path):
+    """Also while the main process is in the middle of a step, where PyTorch would raise."""
+    settings = ["--length", "100000", "--data.keep-decoded", "0"]
+    process = start(tmp_path, 2, *settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while logged_bytes(tmp_path) < 1000:
+        time.sleep(0.02)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(workers[0]), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    (sentence,) = errors.splitlines()
+    assert "a process that prepares images was killed" in sentence
+    assert "fewer --data.workers than 2" in sentence
