@@ -1,4 +1,4 @@
-"""Predictions: the model's own preprocessing, in order, broken images said."""
+"""Predictions: the model's own preprocessing, the order of the images, and broken images."""
 
 import io
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from vitkit.data import Preprocessing, open_image
-from vitkit.deploy import pictures, predict
+from vitkit.deploy import eager, pictures, predict
 from vitkit.models import create, vit
 from vitkit.weights import Classifier
 
@@ -91,6 +91,12 @@ def test_a_broken_image_does_not_stop_the_others(classifier, files, tmp_path):
     assert [error is None for error in errors] == [True, False, True, True, True, False]
     assert "1.png" in errors[1]
     assert "gone.png" in errors[5]
+
+
+def test_the_given_model_stays_on_its_device(classifier, monkeypatch):
+    monkeypatch.setattr("vitkit.deploy.runtimes.pick_device", torch.device)
+    assert eager(classifier, "meta").device == torch.device("meta")
+    assert classifier.device == torch.device("cpu")
 
 
 def test_no_class_at_all_is_refused(classifier, files):

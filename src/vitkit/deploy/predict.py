@@ -31,8 +31,8 @@ class Item(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a model says of an image: the likeliest classes, best first; or `error`, if the image is
-    broken.
+    """A model's answer to an image: the likeliest classes, best first; or an `error`, if the image
+    is broken.
 
     If the model's activation is "none", `probabilities` are its outputs themselves.
     """
@@ -45,9 +45,10 @@ class Prediction(NamedTuple):
 
 
 def pictures(sources: Iterable[str]) -> Iterator[Item]:
-    """The images that are meant: files, all images below a folder, or the test part of a data set.
+    """The images that names stand for: a file, all images below a folder, or the test part of a data
+    set.
 
-    Raises ValueError for a name where there is nothing, or no image.
+    Raises ValueError if there is nothing of a name, or no image.
     """
     for name in sources:
         files = _files(Path(name))
@@ -61,7 +62,8 @@ def pictures(sources: Iterable[str]) -> Iterator[Item]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The image files that a path means; none if it is a table of images, or not there."""
+    """The image files of a path: itself, or those of a folder. None if it is a table of images, or
+    does not exist."""
     if path.is_dir():
         names, _ = find_images(path)
         return [path / name for name in names]
@@ -86,9 +88,9 @@ def predict(
     """Classify images: yields a Prediction for each, in order. A broken image yields its `error`.
 
     Items are file names, or what `pictures` yields; a batch of them is read at a time. Every image
-    goes through the classifier's own preprocessing. PyTorch runs a Classifier on `device`; a
-    Runtime has a device of its own. Raises ValueError for a model without a head, and for one that
-    answers for every token.
+    goes through the classifier's own preprocessing. PyTorch runs a copy of a Classifier on `device`,
+    and the given one stays where it is; another Runtime has a device of its own. Raises ValueError
+    for a model without a head, and for one that answers for every token.
     """
     if top < 1 or batch < 1:
         raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
@@ -121,31 +123,36 @@ def _item(item: Item | str | Path) -> Item:
 
 
 def _classify(runtime: Runtime, items: Sequence[Item], top: int) -> Iterator[Prediction]:
-    """The predictions of one batch."""
-    # Compute those that are not broken together
-    prepared = [_prepare(item, runtime.preprocessing) for item in items]
-    images = [image for image in prepared if isinstance(image, Tensor)]
-    answers = iter(())
+    """The predictions of one batch, in the items' order."""
+    # Prepare the images; some may be broken
+    images = {}
+    errors = {}
+    for i, item in enumerate(items):
+        try:
+            images[i] = _prepare(item, runtime.preprocessing)
+        except BadImage as error:
+            errors[i] = str(error)
+
+    # Compute the others together
+    answers = {}
     if images:
-        answers = _likeliest(runtime, torch.stack(images), top)
+        batch = torch.stack(list(images.values()))
+        answers = dict(zip(images, _likeliest(runtime, batch, top), strict=True))
 
-    # Yield in the items' order
-    for item, image in zip(items, prepared, strict=True):
-        if isinstance(image, Tensor):
-            labels, probabilities = next(answers)
-            yield Prediction(item.name, labels, probabilities, item.truth)
+    for i, item in enumerate(items):
+        if i in errors:
+            yield Prediction(item.name, truth=item.truth, error=errors[i])
         else:
-            yield Prediction(item.name, truth=item.truth, error=image)
+            labels, probabilities = answers[i]
+            yield Prediction(item.name, labels, probabilities, item.truth)
 
 
-def _prepare(item: Item, preprocessing: Preprocessing) -> Tensor | str:
-    """The image as uint8 (3, h, w), or the sentence that says what is wrong with it."""
+def _prepare(item: Item, preprocessing: Preprocessing) -> Tensor:
+    """The image as uint8 (3, h, w). Raises BadImage, with a sentence, if it cannot be read."""
     try:
         return preprocessing(open_image(item.read(), item.name))
-    except BadImage as error:
-        return str(error)
     except OSError as error:
-        return f"{item.name} cannot be read: {error}"
+        raise BadImage(f"{item.name} cannot be read: {error}") from error
 
 
 def _likeliest(

@@ -1,5 +1,6 @@
-"""Runtimes: what computes the logits of images. The only one so far is PyTorch, operation by
-operation.
+"""Runtimes: what computes the logits of images.
+
+`predict` takes any of them. The only one so far is PyTorch: a Classifier, as `eager` prepares it.
 
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
@@ -15,8 +16,8 @@ from vitkit.weights.classifier import Activation
 
 
 class Runtime(Protocol):
-    """Whatever computes logits for a classifier. A Classifier itself is one: PyTorch computes them,
-    on the device of its model."""
+    """Whatever computes logits for a classifier. A Classifier is one itself: PyTorch computes its
+    logits, on the device of its model."""
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -34,6 +35,7 @@ class Runtime(Protocol):
         """Prepared images, uint8 (B, 3, h, w) on the CPU, -> float32 (B, K)."""
 
 
-def eager(classifier: Classifier, device: str = "auto") -> Runtime:
-    """PyTorch on a device: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
-    return classifier.to(pick_device(device)).for_inference()
+def eager(classifier: Classifier, device: str = "auto") -> Classifier:
+    """The classifier for inference on a device: cpu, cuda, cuda:1 or mps; auto takes the best there
+    is. The given one stays where it is."""
+    return classifier.for_inference().to(pick_device(device))
