@@ -189,10 +189,13 @@ def test_models_lists_every_name(capsys):
         (
             ["evaluate", "nowhere", "digits"],
             1,
-            "there is nothing at nowhere, and it is no name of a model",
+            "there is nothing at nowhere, and it is not the name of a model",
         ),
         (["train", "digits", "--model.pool", "none"], 1, "a label needs one: use another pool"),
         (["models", "B-16"], 1, "no model 'B-16'; did you mean 'B/16'?"),
+        (["models", "B/17x"], 1, "no model 'B/17x'; did you mean 'B/16'?"),
+        (["data"], 2, "data stats DATA"),
+        (["data", "stat"], 2, "no command 'data stat'; did you mean 'data stats'?"),
         (["train", "digits", "--device", "abacus"], 1, "no device 'abacus' on this machine"),
     ],
 )
@@ -213,7 +216,8 @@ def test_help_names_the_program(words, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_command_is_in_the_overview_and_explains_itself(command, capsys):
+def test_every_command_is_in_the_overview_and_explains_itself(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     overview = say(capsys, "--help")[1]
     assert f"  {command.name} {command.words}".rstrip() in overview
     assert len(command.summary.split()) >= 4 and command.summary in overview
@@ -230,6 +234,52 @@ def test_help_of_a_recipe_lists_every_setting_with_its_value(command, capsys):
     assert status == 0
     assert f"usage: vitkit {command} digits" in out
     assert "--model.width" in out and "(default: 64)" in out
+
+
+@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("words", [[], ["train"], *[[c.name, "--help"] for c in COMMANDS]])
+def test_help_fits_into_the_terminal(words, width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = say(capsys, *" ".join(words).split())
+    for line in out.splitlines():
+        assert len(line) <= width or line.startswith("usage:"), line
+
+
+def test_the_line_ends_of_a_docstring_are_not_those_of_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = say(capsys, "finetune", "--help")
+    assert "which one is missing." in out.split("--patience FLOAT")[1].splitlines()[0]
+
+
+def test_help_of_data_lists_its_commands(capsys):
+    status, out, _ = say(capsys, "data", "--help")
+    assert status == 0
+    assert "data stats DATA" in out and "data pack DATA DEST" in out
+    assert "evaluate" not in out
+
+
+def test_help_of_plan_names_its_own_options(capsys):
+    assert "--gpus N" in say(capsys, "plan", "--help")[1]
+
+
+@pytest.mark.parametrize("words", [["--evals=neighbours"], ["--evals", "neighbours"]])
+def test_evaluators_are_named_in_both_ways_of_giving_an_option(words, capsys):
+    _, out, _ = say(capsys, "train", "digits", *words, "--help")
+    assert "--evals.0.evaluator.k" in out  # a setting of neighbours
+    assert "--evals.1" not in out
+
+
+@pytest.mark.parametrize("words", [["--model=BiT-R50x1"], ["--model", "BiT-R50x1"]])
+def test_a_model_is_named_in_both_ways_of_giving_an_option(words, capsys):
+    _, out, _ = say(capsys, "train", "scratch", *words, "--help")
+    assert "--model.backbone" in out
+
+
+def test_help_of_finetune_without_a_model_shows_its_own_options(capsys):
+    status, out, _ = say(capsys, "finetune", "--help")
+    assert status == 0
+    for option in ("--preset {none,", "--select", "--seeds", "--rates", "--workdir"):
+        assert option in out, option
 
 
 def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsys):
@@ -290,7 +340,7 @@ def test_plan_says_whether_a_run_fits(capsys):
 def test_plan_says_what_it_cannot_count(capsys):
     status, _, err = say(capsys, "plan", "scratch")
     assert status == 1
-    assert "how many images? say --examples" in err
+    assert "the number of training images is unknown; give it with --examples" in err
     status, _, err = say(capsys, *ONE_MILLION, "--gpus", 3)
     assert status == 1
     assert "a batch of 256 cannot be shared equally by 3 GPUs" in err

@@ -5,11 +5,13 @@ Nothing heavy is imported before it is needed, so that help is there at once.
 """
 
 import sys
+from collections.abc import Sequence
 
-from vitkit.commands import COMMANDS, Command, WordsMissing
+from vitkit.commands import COMMANDS, DATA, MODEL, Command, WordsMissing
 
 # Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
 STOPPED = 75
+HELP = ("-h", "--help")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,10 +21,17 @@ def main(argv: list[str] | None = None) -> int:
     """
     if argv is None:
         argv = sys.argv[1:]
-    words = list(argv)
+    try:
+        return _main(list(argv))
+    except BrokenPipeError:  # `vitkit models | head`
+        sys.stderr.close()
+        return 1
 
+
+def _main(words: list[str]) -> int:
+    """Run a command; returns its exit status."""
     # What needs no command
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in (*HELP, "help"):
         print(overview())
         return 0
     if words[0] == "--version":
@@ -34,33 +43,33 @@ def main(argv: list[str] | None = None) -> int:
     # Which command
     name, words = _split(words)
     command = {command.name: command for command in COMMANDS}.get(name)
+    group = [command for command in COMMANDS if command.name.startswith(f"{name} ")]
+    if group:  # `vitkit data`, without saying which of the commands for data
+        print(overview(group))
+        return 0 if words else 2
     if command is None:
         print(_unknown(name), file=sys.stderr)
         return 2
     return _run_and_report(command, words)
 
 
-def overview() -> str:
-    """What `vitkit` says without a command: all commands, from the table."""
-    usages = [f"{command.name} {command.words}" for command in COMMANDS]
-    width = max(map(len, usages)) + 3
+def overview(commands: Sequence[Command] = COMMANDS) -> str:
+    """What `vitkit` says without a command: these commands, from the table."""
+    from vitkit.system.terminal import fill, two_columns
+
+    rows = [(f"{command.name} {command.words}".strip(), command.summary) for command in commands]
     lines = ["usage: vitkit COMMAND ...", ""]
-    for usage, command in zip(usages, COMMANDS, strict=True):
-        lines.append(f"  {usage:{width}}{command.summary}")
-    lines += [
-        "",
-        "MODEL is a run, a model directory, a file of weights in any of these formats, "
-        "or the name of a published one.",
-        "",
-        "vitkit COMMAND --help says more. The first thing to try: vitkit train digits",
-    ]
+    lines += two_columns(rows)
+    lines += ["", *two_columns([("MODEL", MODEL), ("DATA", DATA)])]
+    lines += ["", fill("vitkit COMMAND --help says more. Try this first: vitkit train digits")]
     return "\n".join(lines)
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:
     """The command's name, of one word or of two ("data stats"), and the words that follow it."""
     first = words[0]
-    if any(command.name.startswith(f"{first} ") for command in COMMANDS):
+    has_second_word = len(words) > 1 and words[1] not in HELP
+    if has_second_word and any(command.name.startswith(f"{first} ") for command in COMMANDS):
         return " ".join(words[:2]), words[2:]
     return first, words[1:]
 
@@ -85,7 +94,7 @@ def _run_and_report(command: Command, words: list[str]) -> int:
         return _run(command, words)
     except WordsMissing as usage:
         print(usage)
-        asked_for_help = "-h" in words or "--help" in words
+        asked_for_help = any(word in HELP for word in words)
         return 0 if asked_for_help else 2
     except Interrupted:
         return STOPPED
@@ -93,9 +102,8 @@ def _run_and_report(command: Command, words: list[str]) -> int:
         return 1
     except KeyboardInterrupt:  # outside of a training run, where there is nothing to save
         return 130  # 128 + SIGINT, as shells have it
-    except BrokenPipeError:  # `vitkit models | head`
-        sys.stderr.close()
-        return 1
+    except BrokenPipeError:  # no mistake of the user's, though an OSError
+        raise
     except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
         return _complain(str(error))
     except RuntimeError as error:
@@ -116,58 +124,17 @@ def _complain(sentence: str) -> int:
 
 def _run(command: Command, words: list[str]) -> int:
     """Read the settings of a command from its words, and run it."""
-    import tyro
+    from vitkit.commands.parsing import read_settings
 
     # The defaults, which may follow from the first words
-    name = f"vitkit {command.name}"
-    default = tyro.MISSING_NONPROP
+    program = f"vitkit {command.name}"
+    default = None
     read_first_words = command.load_defaults()
     if read_first_words is not None:
         default, count = read_first_words(words)
-        name = " ".join([name, *words[:count]])
+        program = " ".join([program, *words[:count]])
         words = words[count:]
 
     # The other words change settings
-    with _spans():
-        settings = tyro.cli(
-            command.load_settings(),
-            prog=name,
-            args=words,
-            default=default,
-            # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
-            config=(tyro.conf.AvoidSubcommands,),
-        )
-        return command.load_action()(settings)
-
-
-def _spans():
-    """Tells tyro that a Span is one word, as in --length 10epochs, or "none" if it may be
-    absent."""
-    import tyro
-
-    from vitkit.system.span import Span
-
-    registry = tyro.constructors.ConstructorRegistry()
-
-    @registry.primitive_rule
-    def rule(
-        info: tyro.constructors.PrimitiveTypeInfo,
-    ) -> tyro.constructors.PrimitiveConstructorSpec | None:
-        if info.type not in (Span, Span | None):
-            return None
-        optional = info.type is not Span
-
-        def parse(words: list[str]) -> Span | None:
-            if optional and words == ["none"]:
-                return None
-            return Span.parse(words[0])
-
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="DURATION",
-            instance_from_str=parse,
-            is_instance=lambda value: isinstance(value, Span) or (optional and value is None),
-            str_from_instance=lambda span: [str(span).replace(" ", "").lower()],
-        )
-
-    return registry
+    settings = read_settings(command.load_settings(), program, words, default)
+    return command.load_action()(settings)

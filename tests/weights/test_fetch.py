@@ -148,7 +148,7 @@ def test_a_server_that_does_not_answer_is_a_sentence(bucket, monkeypatch):
     "name", ["imagenet21k/../../secret", "augreg/.hidden", "no such thing", "a/b/c"]
 )
 def test_what_is_no_name_is_not_asked_for(name, bucket):
-    with pytest.raises(ValueError, match="it is no name of a model|neither a local path nor"):
+    with pytest.raises(ValueError, match="it is not the name of a model|neither a local path nor"):
         find(name)
     assert not bucket.asked
 
@@ -286,12 +286,29 @@ def test_up_to_the_hub_and_down_again(
     hub.asked.clear()
     same_model(load("you/model", quiet=True), classifier)
     assert not hub.asked
-    with pytest.raises(ValueError, match="you/other is neither a local path nor a model that the"):
+    with pytest.raises(
+        ValueError, match="you/other is not on this machine, and the Hugging Face hub cannot be"
+    ):
         load("you/other")
+
+
+def test_a_push_without_a_network_is_a_sentence(
+    hub, random_classifier, tmp_path, monkeypatch, capsys
+):
+    import huggingface_hub.constants as constants
+    import huggingface_hub.hf_api as hf_api
+
+    save(random_classifier(CONFIG), tmp_path / "model")
+    for owner, name in ((constants, "ENDPOINT"), (hf_api.api, "endpoint")):
+        monkeypatch.setattr(owner, name, "http://127.0.0.1:9")
+    assert main(["push", str(tmp_path / "model"), "you/model"]) == 1
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "the Hugging Face hub cannot be reached" in printed
+    assert "Traceback" not in printed
 
 
 def test_what_is_no_model_is_not_pushed(hub, tmp_path, capsys):
     assert main(["push", str(tmp_path), "you/model"]) == 1
     printed = " ".join(capsys.readouterr().err.split())
-    assert "is no model directory; write one with vitkit convert" in printed
+    assert "is not a model directory; write one with vitkit convert" in printed
     assert hub.created is None

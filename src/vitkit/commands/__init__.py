@@ -2,12 +2,23 @@
 table.
 
 A command is a function whose one argument is its settings, a dataclass. The docstring of the
-dataclass and the strings below its fields are the help text. Nothing else is imported here: the
-file of a command is imported when the command is run, so the overview is there at once.
+dataclass and the strings below its fields are the help text.
+
+Elsewhere in vitkit a table holds functions. Here it holds their names, and the file of a command is
+imported when the command is run: so the overview is there at once, without PyTorch.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
+
+MODEL = (
+    "A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's, torchvision's "
+    "or Google's), or the name of a published model."
+)
+DATA = (
+    "A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://), hf:NAME "
+    "on the Hugging Face hub, file.py:function, or digits."
+)
 
 
 class Command(NamedTuple):
@@ -30,8 +41,9 @@ class Command(NamedTuple):
         return _function(self.action)
 
     def load_settings(self) -> type:
-        """The class of its settings: the type of the action's one argument."""
-        return next(iter(self.load_action().__annotations__.values()))
+        """The class of its settings: the type of the action's argument, which is always called
+        `command`."""
+        return get_type_hints(self.load_action())["command"]
 
     def load_defaults(self) -> Callable[[list[str]], "Defaults"] | None:
         """The function that reads the first words; None if the defaults do not depend on them."""
@@ -66,38 +78,38 @@ COMMANDS = (
             "train a model, or continue the run that is there",
             "train.train", defaults="train.defaults"),
     Command("finetune", "MODEL DATA",
-            "published weights on images of one's own, as the paper does",
+            "fine-tune published weights on your own images",
             "finetune.finetune", defaults="finetune.defaults"),
     Command("plan", "RECIPE --gpus N",
-            "memory, time and energy that a recipe needs; nothing is run",
+            "count the memory, time and energy that a recipe needs; nothing is run",
             "plan.plan", defaults="plan.defaults"),
     Command("evaluate", "MODEL DATA",
-            "accuracy of a model on images with labels",
+            "measure the accuracy of a model on images with labels",
             "evaluate.evaluate"),
     Command("predict", "MODEL IMAGE...",
-            "the likeliest classes of images",
+            "print the likeliest classes of images",
             "use.predict"),
     Command("show", "MODEL",
-            "what a model is and where it came from",
+            "print what a model is and where it came from",
             "weights.show"),
     Command("compare", "ONE TWO IMAGE...",
-            "whether two models compute the same, layer by layer",
+            "check whether two models compute the same, layer by layer",
             "weights.compare"),
     Command("convert", "MODEL DEST --to FORMAT",
-            "write it for Transformers, timm, torchvision or Google's code, with the proof",
+            "write a model for Transformers, timm, torchvision or Google's code, and check it",
             "weights.convert"),
     Command("push", "DIRECTORY NAME",
-            "upload it to the Hugging Face hub",
+            "upload a model to the Hugging Face hub",
             "weights.push"),
     Command("data stats", "DATA",
-            "sizes, classes, duplicates and broken images of a data set",
+            "print sizes, classes, duplicates and broken images of a data set",
             "data_stats.stats"),
     Command("data pack", "DATA DEST",
-            "write it as shards, to be read from anywhere",
+            "write a data set as shards, which can be read from anywhere",
             "data_pack.pack"),
-    Command("models", "",
-            "every named model, with what it costs",
+    Command("models", "[NAME...]",
+            "list every named model, with what it costs",
             "models.models"),
 )  # fmt: skip
 
-__all__ = ["COMMANDS", "Command", "Defaults", "WordsMissing"]
+__all__ = ["COMMANDS", "DATA", "MODEL", "Command", "Defaults", "WordsMissing"]

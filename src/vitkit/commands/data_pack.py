@@ -7,6 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from vitkit.commands.arguments import Data, DataColumns
 from vitkit.curate import Packed, Packing
 from vitkit.data import Columns
 
@@ -15,15 +16,13 @@ LISTED = 10  # images left out that are printed
 
 @dataclass
 class Pack:
-    """Write a data set as shards. After an interruption the same command continues where it was."""
+    """Write a data set as shards. After an interruption, run the same command to continue."""
 
-    source: Annotated[Positional[str], arg(metavar="DATA")]
-    """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
+    source: Data
     dest: Annotated[Positional[Path], arg(metavar="DEST")]
-    """Directory for the shards; classes.txt and left-out.txt lie beside them."""
+    """Directory for the shards, classes.txt and left-out.txt."""
     packing: Annotated[Packing, arg(name="")] = field(default_factory=Packing)
-    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
-    """Which columns of a table hold the image and its label; found by their names unless told."""
+    columns: DataColumns = field(default_factory=Columns)
     workers: int = -1
     """Processes, each writing a shard; -1 follows the CPU quota."""
 
@@ -45,7 +44,7 @@ def pack(command: Pack) -> int:
     try:
         packed = pack(parts, command.dest, command.packing, workers, "packing")
     except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
+        print("stopped; run the same command to continue", file=sys.stderr)
         raise
 
     # Say what was written

@@ -4,11 +4,10 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from tyro.conf import Positional, arg
 
+from vitkit.commands.arguments import Data, DataColumns
 from vitkit.commands.data_pack import training_command
 from vitkit.commands.stats_tables import print_tables, same_or_like
 from vitkit.curate import Pair, Survey
@@ -22,24 +21,23 @@ second."""
 
 @dataclass
 class Stats:
-    """Sizes, classes, duplicates and broken images of a data set. Every image is read once."""
+    """Print sizes, classes, duplicates and broken images of a data set. Every image is read
+    once."""
 
-    source: Annotated[Positional[str], arg(metavar="DATA")]
-    """Folder, manifest, parquet files, shards, an address, hf:NAME, or digits."""
+    source: Data
     test: str = ""
-    """Another data set, whose test part the training images are compared with as well."""
+    """Another data set; the training images are compared with its test part as well."""
     exclude: Path | None = None
     """Write a list of the training images that have a near-duplicate in a test or validation part
-    into this file; see --data.exclude of train."""
+    into this file, for --data.exclude of `vitkit train`."""
     sheet: Path | None = None
     """Draw pairs of near-duplicates into this PNG file."""
-    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
-    """Which columns of a table hold the image and its label; found by their names unless told."""
+    columns: DataColumns = field(default_factory=Columns)
     workers: int = -1
     """Processes that decode images; -1 follows the CPU quota."""
     split_seed: int = 0
-    """Seed of the test part that is made if the data set has none; give train the same, as
-    --data.split-seed."""
+    """Seed of the test part that is made if the data set has none; give `vitkit train` the same
+    number as --data.split-seed."""
     json: bool = False
     """Print everything as one line of JSON."""
 

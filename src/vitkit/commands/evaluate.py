@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import Positional, arg
 
+from vitkit.commands.arguments import Data, DataColumns, Device, Model
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
 from vitkit.weights import Classifier
@@ -18,32 +18,26 @@ from vitkit.weights import Classifier
 
 @dataclass
 class Evaluate:
-    """How good a model is on images: its accuracy, if each image has a label. Every image counts
-    exactly once."""
+    """Measure how good a model is on images: its accuracy, if each image has a label. Every image
+    counts exactly once."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published
-    model."""
-    data: Annotated[Positional[str], arg(metavar="DATA")]
-    """Folder, manifest, parquet file, or digits."""
+    model: Model
+    data: Data
     evals: tuple[EvaluatorName, ...] = ()
-    """What measures; unless told what suits the images' targets. Neighbours need a model's features
-    alone, no head."""
+    """Evaluators to run. Default: those that fit the labels. `neighbours` works without a head."""
     split: Literal["train", "val", "test"] | None = None
-    """Which part of the data; unless told its test part, else its val part, else what the run set
-    aside, else all."""
-    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
-    """Which columns of a table hold the image and its label; found by their names unless told."""
+    """Part of the data to evaluate. Default: the test part, else the val part, else the images that
+    were held out when the model was trained, else all images."""
+    columns: DataColumns = field(default_factory=Columns)
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """What a broken image does: stop, or be left out and said."""
+    """What to do with a broken image: stop, or skip it and print its name."""
     batch: int = 64
-    """Images a forward pass."""
+    """Images per forward pass."""
     workers: int = -1
     """Processes that decode images; -1 follows the CPU quota."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the matrix products."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    device: Device = "auto"
     json: bool = False
     """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""
 

@@ -1,4 +1,4 @@
-"""`vitkit finetune`: published weights on images of one's own."""
+"""`vitkit finetune`: published weights, trained further on your own images."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,13 +6,15 @@ from typing import Annotated, Literal
 
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from vitkit.commands import Defaults
+from vitkit.commands.arguments import Data, DataColumns, Device, Model
+from vitkit.commands.parsing import read_some
 from vitkit.commands.recipe import with_evals
 from vitkit.data import Columns
 from vitkit.evaluate import EvaluatorName
-from vitkit.recipes.finetune import SWEEP, TABLE_4
+from vitkit.recipes.finetune import PRESETS, SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.studies import Transfer, transfer
 from vitkit.system.ranks import on_rank_0, process_group
@@ -21,73 +23,73 @@ from vitkit.train import Recipe
 
 
 @dataclass
-class Start:
-    """What the defaults of a fine-tuning run follow from."""
+class Options:
+    """The options of `vitkit finetune` itself."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """Weights to begin with: a run, a model directory, a file in any format, or the name of a
-    published model."""
-    data: Annotated[Positional[str], arg(metavar="DATA")]
-    """Images with labels: a folder, manifest, parquet file or data set."""
-    preset: Literal["", "imagenet", "cifar100", "cifar10", "pets", "flowers", "vtab", "bit"] = ""
-    """A row of the paper's Table 4, or BiT's rule. None is for images of one's own: fewer and
-    smaller steps."""
+    model: Model
+    data: Data
+    preset: Literal[PRESETS] = "none"
+    """A row of the paper's Table 4, or BiT's rule. none is for your own images: a smaller batch and
+    fewer steps."""
     image: int = 0
     """Side of the images in pixels; positions are resampled to it. 0 is the preset's, or the
     model's own."""
-
-
-@dataclass
-class Known(Start):
-    """Fine-tune published weights on images of one's own, as the paper does. `vitkit finetune MODEL
-    DATA --help` lists every setting of the run, with the value that follows from these."""
-
-    columns: Annotated[Columns, arg(name="data.columns")] = field(default_factory=Columns)
-    """Which columns of a table hold the image and its label; found by their names unless told."""
-
-
-@dataclass
-class Finetune(Start):
-    """Fine-tune published weights on images of one's own, as the paper does. The same command
-    continues what was interrupted."""
-
     select: bool = False
     """Choose the learning rate first, on held-out training images, then train on everything but the
     test part."""
     rates: tuple[float, ...] = ()
-    """Learning rates to choose from; unless told the preset's, or 0.001, 0.003, 0.01 and 0.03."""
+    """Learning rates to choose from. Default: the preset's, or 0.001, 0.003, 0.01 and 0.03."""
     seeds: int = 1
-    """Final runs, one a seed; their mean and standard deviation is said."""
+    """Number of final runs, one per seed; their mean and standard deviation are printed."""
     evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
-    """What measures the runs, instead of accuracy; each then has settings, such as --evals.0.every
-    and --evals.0.data."""
+    """Evaluators that measure the runs, instead of accuracy. Each then has settings, such as
+    --evals.0.every and --evals.0.data."""
     workdir: Path | None = None
-    """Directory of the run; runs/NAME unless told."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    """Directory of the run. Default: runs/NAME."""
+    device: Device = "auto"
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
     which one is missing."""
+
+
+@dataclass
+class FirstPass(Options):
+    """Fine-tune published weights on your own images, as the paper does. The same command continues
+    a run that was interrupted. `vitkit finetune MODEL DATA --help` lists every setting of the run,
+    with the values that follow from MODEL, DATA and --preset."""
+
+    columns: DataColumns = field(default_factory=Columns)
+
+
+@dataclass
+class Finetune(Options):
+    """Fine-tune published weights on your own images, as the paper does. The same command continues
+    a run that was interrupted."""
+
     recipe: Annotated[Recipe, arg(name="")] = field(kw_only=True)
 
 
 def defaults(words: list[str]) -> Defaults:
     """Every setting of a run, from the model, the data and the preset.
 
-    With MODEL and DATA as the first words, --help lists all settings of the run; without them,
-    those that the others follow from.
-    """
-    import tyro
+    The words are read twice:
 
-    named = len(words) > 1 and not any(word.startswith("-") for word in words[:2])
-    known_words = words
-    if named:  # --help is for the second reading, of all settings
-        known_words = [word for word in words if word not in ("-h", "--help")]
-    known, _ = tyro.cli(Known, prog="vitkit finetune", args=known_words, return_unknown_args=True)
-    recipe = paper(known.model, known.data, known.preset, known.image, known.columns)
+    1. Here, for what decides the recipe: MODEL, DATA, --preset, --image and --data.columns.
+    2. By the command line, for all settings, which begin as the recipe has them.
+
+    If the words do not begin with MODEL and DATA, --help is answered in the first pass.
+    """
+    model_and_data_come_first = len(words) > 1 and not any(
+        word.startswith("-") for word in words[:2]
+    )
+    first_words = words
+    if model_and_data_come_first:  # --help is for the second pass, which knows all settings
+        first_words = [word for word in words if word not in ("-h", "--help")]
+    first = read_some(FirstPass, "vitkit finetune", first_words)
+    recipe = paper(first.model, first.data, first.preset, first.image, first.columns)
     recipe = with_evals(recipe, words)
-    settings = Finetune(known.model, known.data, known.preset, known.image, recipe=recipe)
-    if named:
+    settings = Finetune(first.model, first.data, first.preset, first.image, recipe=recipe)
+    if model_and_data_come_first:
         return Defaults(settings, words=2)
     return Defaults(settings, words=0)
 

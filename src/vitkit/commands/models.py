@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Models:
-    """Every named model with its parameters, its tokens and multiply-accumulates at each size, and
-    what a training costs."""
+    """List every named model with its parameters, its tokens and multiply-accumulates at each size,
+    and what a training costs."""
 
     image: tuple[int, ...] = (224, 384)
-    """Sides of square images in pixels; for a patch that does not divide one, the multiple just
-    below it."""
+    """Sides of square images in pixels. A side that the patch does not divide is rounded down."""
     classes: int = 1000
     """Classes of the head."""
     epochs: float = 7
@@ -26,8 +25,8 @@ class Models:
     most of Table 6."""
     examples: float = 303e6
     """Images of an epoch."""
-    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")] = field(default=())
-    """Only these; any size with any patch, such as B/20 or R101+B/32."""
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME...")] = field(default=())
+    """Models to list, any size with any patch, such as B/20 or R101+B/32. Default: all."""
 
 
 def models(command: Models) -> int:

@@ -15,12 +15,12 @@ from vitkit.train.plan import GIB, Machine, Memory, Spent
 
 @dataclass
 class Plan:
-    """What a recipe needs on so many GPUs: memory of each, exaFLOPs, time and energy; counted,
-    nothing is run."""
+    """Count what a recipe needs on a number of GPUs: memory of each, exaFLOPs, time and energy.
+    Nothing is run."""
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
-    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
+    """Name of a model to plan for instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
     models` lists them."""
     machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
     examples: int = 0
@@ -31,7 +31,9 @@ class Plan:
 
 def defaults(words: list[str]) -> Defaults:
     """Every setting of a run, from the recipe that the first word names."""
-    return Defaults(Plan(first_recipe("plan", words)), words=1)
+    return Defaults(
+        Plan(first_recipe("plan", words, "--gpus N --memory GIB --examples N")), words=1
+    )
 
 
 def plan(command: Plan) -> int:
@@ -71,7 +73,10 @@ def _facts(command: Plan) -> Facts:
         return Facts(command.examples, tuple(map(str, range(command.classes))))
     data = command.recipe.data
     if not data.source:
-        raise ValueError("how many images? say --examples 1281167, or which with --data.source")
+        raise ValueError(
+            "the number of training images is unknown; give it with --examples, such as "
+            "--examples 1281167, or give the images with --data.source"
+        )
     splits = open_splits(data.source, data.columns, data.split_seed)
     training = divide(splits, data)["train"]
     return Facts(len(training), tuple(splits.labels))

@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import arg
 
 from vitkit.commands import Defaults
+from vitkit.commands.arguments import Device
 from vitkit.commands.recipe import first_recipe
 from vitkit.evaluate import EvaluatorName
 from vitkit.system.ranks import on_rank_0, process_group
@@ -21,15 +22,14 @@ class Train:
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
-    """Another model than the recipe's, by its name, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
+    """Name of a model to train instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
     models` lists them."""
     evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
-    """What measures the run, instead of what the recipe says; each then has settings, such as
+    """Evaluators that measure the run, instead of the recipe's. Each then has settings, such as
     --evals.0.every and --evals.0.data."""
     workdir: Path | None = None
-    """Directory of the run; runs/NAME unless told. Run the same command again to continue it."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    """Directory of the run. Default: runs/NAME. Run the same command again to continue a run."""
+    device: Device = "auto"
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
     which one is missing."""

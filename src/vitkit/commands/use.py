@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional, arg
 
+from vitkit.commands.arguments import Device, Images, Model
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -21,23 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Predict:
-    """The likeliest classes of images, with their probabilities."""
+    """Print the likeliest classes of images, with their probabilities."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published
-    model."""
-    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE")]
-    """Image files, folders of images, data sets (their test part), or digits."""
+    model: Model
+    images: Images
     top: int = 5
     """Classes to name for each image."""
     limit: int = 0
-    """At most so many images, spread evenly; 0 is all."""
+    """Largest number of images, chosen evenly from all; 0 is all."""
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 or mps; auto takes the best there is."""
+    device: Device = "auto"
     json: bool = False
-    """Print one line of JSON an image."""
+    """Print one line of JSON per image."""
 
 
 def predict(command: Predict) -> int:

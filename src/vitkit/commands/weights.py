@@ -12,6 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from vitkit.commands import MODEL
+from vitkit.commands.arguments import Images, Model
 from vitkit.commands.use import spread
 
 if TYPE_CHECKING:  # --help imports no model
@@ -21,16 +23,23 @@ if TYPE_CHECKING:  # --help imports no model
     from vitkit.weights import Classifier
 
 
+NOT_COMPARED = {
+    "native": "only vitkit reads this format",
+    "google": "Google's code computes what vitkit computes",
+    "huggingface": "Transformers is not installed; pip install transformers",
+    "timm": "timm is not installed; pip install timm",
+    "torchvision": "torchvision is not installed; pip install torchvision",
+}
+"""Why there may be no other library's logits to compare a converted model with, by format."""
+
+
 @dataclass
 class Show:
-    """What a model is: architecture, cost, preprocessing, classes, where it came from."""
+    """Print what a model is: architecture, cost, preprocessing, classes, where it came from."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published
-    model."""
+    model: Model
     image: tuple[int, int] | None = None
-    """Height and width that the position table is for, if the file does not say and it is no
-    square."""
+    """Height and width that the position table is for, if the file does not say and they differ."""
     heads: int | None = None
     """Attention heads, if the file does not say."""
     json: bool = False
@@ -39,42 +48,36 @@ class Show:
 
 @dataclass
 class Compare:
-    """Do two models compute the same? The largest difference in every layer, and how often they
-    agree."""
+    """Check whether two models compute the same. Prints the largest difference in every layer, and
+    how often the models agree. The exit status is 1 if their logits differ."""
 
-    one: Annotated[Positional[str], arg(metavar="ONE")]
-    """A model, in any format."""
+    one: Annotated[Positional[str], arg(metavar="ONE", help=MODEL)]
     two: Annotated[Positional[str], arg(metavar="TWO")]
-    """Another."""
-    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE")]
-    """Image files, folders of images, data sets (their test part), or digits."""
+    """The model to compare it with, given in the same ways."""
+    images: Images
     limit: int = 64
-    """At most so many images, spread evenly; 0 is all."""
+    """Largest number of images, chosen evenly from all; 0 is all."""
     tolerance: float = 1e-4
-    """Largest difference of the logits that counts as the same; a larger one makes the exit status
-    1."""
+    """Largest difference of the logits that counts as the same."""
     json: bool = False
     """Print one JSON object."""
 
 
 @dataclass
 class Convert:
-    """Write a model in another library's format, and prove that it is the same model there."""
+    """Write a model in another library's format, and check that it is the same model there."""
 
-    source: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A run, a model directory, a file of weights in any format, or the name of a published
-    model."""
+    source: Model
     dest: Annotated[Positional[Path], arg(metavar="DEST")]
     """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors,
     .pth)."""
     to: Annotated[str, arg(metavar="FORMAT")]
     """The format: huggingface, timm, google, torchvision or native."""
     approximate: bool = False
-    """Write it also if the other library computes a little differently, such as another form of the
-    GELU."""
+    """Write the model even if the other library computes a little differently, such as with another
+    form of the GELU."""
     image: tuple[int, int] | None = None
-    """Height and width that the position table is for, if the file does not say and it is no
-    square."""
+    """Height and width that the position table is for, if the file does not say and they differ."""
     heads: int | None = None
     """Attention heads, if the file does not say."""
 
@@ -86,9 +89,9 @@ class Push:
     folder: Annotated[Positional[Path], arg(metavar="DIRECTORY")]
     """A run, or a model directory."""
     name: Annotated[Positional[str], arg(metavar="NAME")]
-    """The repository, such as you/your-model; it is made if it is not there."""
+    """The repository, such as you/your-model; it is created if it does not exist."""
     private: bool = False
-    """Make it a private one."""
+    """Create a private repository."""
 
 
 def show(command: Show) -> int:
@@ -196,7 +199,7 @@ def compare(command: Compare) -> int:
     items = track(items, "comparing", console=Console(stderr=True), transient=True)
     comparison = inspection.compare(first, second, _decoded(items))
 
-    # The logits decide; heads of another number of classes have none to compare
+    # The logits decide; there are none to compare if the numbers of classes differ
     logits = [layer for layer in comparison.layers if layer.name == "logits"]
     same = bool(logits) and logits[0].largest <= command.tolerance
     status = 0 if same else 1
@@ -215,13 +218,16 @@ def compare(command: Compare) -> int:
         print(f"their preprocessing differs: {first.preprocessing}; {second.preprocessing}")
     if first.activation != second.activation:
         print(f"their activation differs: {first.activation}; {second.activation}")
-    print(f"the same likeliest class for {comparison.same_top} of {comparison.images} images")
+    with_heads = first.labels and second.labels
+    if with_heads:
+        print(f"the same likeliest class for {comparison.same_top} of {comparison.images} images")
+    outputs = "logits" if with_heads else "features"  # what a model without a head returns
     if not logits:
-        print("their heads have not the same number of classes, so their logits cannot be compared")
+        print("the models return a different number of values, so these cannot be compared")
     elif same:
-        print(f"the logits are the same to {command.tolerance:g}")
+        print(f"the {outputs} are the same to {command.tolerance:g}")
     else:
-        print(f"the logits are not the same to {command.tolerance:g}")
+        print(f"the {outputs} are not the same to {command.tolerance:g}")
     return status
 
 
@@ -265,16 +271,16 @@ def convert(command: Convert) -> int:
     for difference in proof.differences:
         print(f"computed differently there: {difference}")
     if proof.largest is None:
-        print(f"logits were not compared: no other library here opens {command.to}")
+        print(f"logits were not compared: {NOT_COMPARED[command.to]}")
     else:
         print(
-            f"{proof.library}: logits differ by {proof.largest:.1e} at most "
+            f"logits differ by {proof.largest:.1e} at most from those of {proof.library} "
             f"(the largest logit is {proof.scale:.3g})"
         )
     if proof.pixels is not None:
         print(
-            f"its own preprocessing of a test image differs by {proof.pixels:.2g} of 255 levels "
-            "at most"
+            f"a test image after the preprocessing of {proof.library} differs by "
+            f"{proof.pixels:.2g} of 255 levels at most"
         )
     print(f"next: vitkit compare {command.source} {proof.path} IMAGE...")
     return 0
@@ -290,7 +296,7 @@ def push(command: Push) -> int:
         folder = folder / "model"
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"{command.folder} is no model directory; "
+            f"{command.folder} is not a model directory; "
             "write one with vitkit convert MODEL DIR --to huggingface"
         )
     load(folder)  # raises for what cannot be opened, before anything is sent

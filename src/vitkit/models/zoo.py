@@ -156,7 +156,9 @@ def three_stages(units: tuple[int, ...]) -> tuple[int, ...]:
 
 def no_such_model(name: str) -> str:
     """The message for a name that does not exist, with the nearest one that does."""
-    patch = name.partition("/")[2] or 16
+    patch = name.partition("/")[2]
+    if not patch.isdigit():
+        patch = "16"
     candidates = [*NAMES, *(f"{size}/{patch}" for size in SIZES)]
     near = get_close_matches(name, candidates, 1, 0.3)
     question = ""

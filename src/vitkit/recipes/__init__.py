@@ -19,6 +19,7 @@ from vitkit.recipes.small import (
     tiny_imagenet,
 )
 from vitkit.system.scripts import function_in
+from vitkit.system.terminal import fill, terminal_width, two_columns
 from vitkit.train import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -40,7 +41,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 TABLES = {
     "paper.": "Table 3, and Appendix B.1.2",
-    "sibling.": "the group's own values, where they differ",
+    "sibling.": "rows of Table 3 with the values that the authors published in code",
     "augreg.": "AugReg's 28 settings",
 }
 """Titles of those recipes that are rows of a table, by what their names begin with."""
@@ -50,17 +51,23 @@ CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_de
 
 
 def listing() -> str:
-    """Every name, for people: each with its docstring's first line, those of a table together."""
-    lines = []
+    """Every name, for people: each with what its docstring's first line says, those of a table
+    together."""
+    rows = []
     for name, make in RECIPES.items():
         if not name.startswith(tuple(TABLES)):
             first_line = (make.__doc__ or "").splitlines()[0]
-            lines.append(f"  {name:24}{first_line}")
+            _, _, sentence = first_line.partition("`: ")  # after `vitkit train NAME`
+            rows.append((name, sentence or first_line))
+    lines = two_columns(rows)
+    width = min(terminal_width(), 100)
+    indent = " " * 6
     for prefix, title in TABLES.items():
         names = [name.removeprefix(prefix) for name in RECIPES if name.startswith(prefix)]
-        indent = " " * 6
-        lines.append(f"  {prefix}NAME: {title}")
-        lines += wrap(" ".join(names), 100, initial_indent=indent, subsequent_indent=indent)
+        title = f"{prefix}NAME: {title}"
+        lines += wrap(title, width, initial_indent="  ", subsequent_indent=indent)
+        lines += wrap(" ".join(names), width, initial_indent=indent, subsequent_indent=indent)
+    lines += ["", fill("All but digits read the images that --data.source gives.")]
     return "\n".join(lines)
 
 

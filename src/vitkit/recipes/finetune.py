@@ -56,11 +56,11 @@ TABLE_4 = {
     "flowers": Task(500, 100, 0.003),
     "vtab": Task(2_500, 500, 0.01, (0.01,), hold_out=0.2),
 }
-PRESETS = (*TABLE_4, "bit")
+PRESETS = ("none", *TABLE_4, "bit")
 
 
 def finetune(
-    model: str, data: str, preset: str = "", image: int = 0, columns: Columns | None = None
+    model: str, data: str, preset: str = "none", image: int = 0, columns: Columns | None = None
 ) -> Recipe:
     """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
 
@@ -71,14 +71,15 @@ def finetune(
       (position embeddings are resampled, patches keep their size), training on all but the test
       part;
     - "bit": BiT-HyperRule, which the paper tries for ResNets too;
-    - none: ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
+    - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
       image size.
 
     `image` is another side in pixels. Raises ValueError for an unknown preset, and for a model or
     data that cannot be opened.
     """
-    if preset and preset not in PRESETS:
+    if preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    protocol = preset != "none"
     classifier = load(model, quiet=True)
     columns = columns or Columns()
 
@@ -90,13 +91,13 @@ def finetune(
 
     # What the images go through
     preprocessing = preprocessing_for(classifier.preprocessing, size)
-    if preset:
+    if protocol:
         preprocessing = replace(preprocessing, rule="square", resize=0)
     augmentation = Augmentation()
     if task.bit:
         augmentation = Augmentation(crop="resize_crop", resize=_square_before_crop(side))
     return Recipe(
-        name=f"finetune-{preset or 'own'}",
+        name=f"finetune-{preset}" if protocol else "finetune-own",
         init=model,
         model=adopted.model.config,
         data=Data(
@@ -104,7 +105,7 @@ def finetune(
             columns=columns,
             preprocessing=preprocessing,
             augmentation=augmentation,
-            parts="final" if preset else "given",
+            parts="final" if protocol else "given",
             hold_out=task.hold_out,
         ),
         optim=Optim(

@@ -41,7 +41,7 @@ def fetch(source: Path | str) -> Path:
     if isinstance(source, str) and HUB.fullmatch(repository) and ".." not in repository:
         return from_hub(repository)
     raise ValueError(
-        f"there is nothing at {name}, and it is no name of a model; give a run, a model directory, "
+        f"there is nothing at {name}, and it is not the name of a model; give a run, a model directory, "
         "a file of weights, a hub repository such as google/vit-base-patch16-224, or one of "
         "Google's such as imagenet21k/ViT-B_16"
     )
@@ -97,7 +97,12 @@ def from_hub(name: str) -> Path:
         if any(folder.glob("model*.safetensors")):
             return folder
         return snapshot(PICKLES)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except LocalEntryNotFoundError as error:
+        raise ValueError(
+            f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
+            f"{_first_line(error.__cause__ or error)}"
+        ) from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ValueError(
             f"{name} is neither a local path nor a model that the hub gives: {_first_line(error)}"
         ) from error
@@ -132,6 +137,8 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         raise ValueError(
             f"the hub did not take {name}: {_first_line(error)}; to log in: hf auth login"
         ) from error
+    except HfHubHTTPError.__bases__ as error:  # whatever the hub's HTTP client raises
+        raise ValueError(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
     return str(address)
 
 

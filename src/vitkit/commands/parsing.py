@@ -1,0 +1,134 @@
+"""How tyro reads a command's settings from the words that are typed.
+
+tyro makes options and help from any dataclass. Two rules tell it what it does not know: how a Span
+is written, and that a docstring's line ends are those of the source, not those of the help.
+"""
+
+import dataclasses
+from functools import partial
+from textwrap import indent
+from typing import Annotated, Any, get_type_hints
+
+import docstring_parser
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+from vitkit.system.span import Span
+from vitkit.system.terminal import fill, paragraphs
+
+
+def read_settings(settings: type, program: str, words: list[str], default: Any = None) -> Any:
+    """The settings of a command, from its words. Prints help and leaves for --help."""
+    return _read(settings, program, words, default, all_words=True)
+
+
+def read_some(settings: type, program: str, words: list[str]) -> Any:
+    """The settings of this class, from words that may have other options too; those are left
+    unread."""
+    known, _ = _read(settings, program, words, None, all_words=False)
+    return known
+
+
+def _read(settings: type, program: str, words: list[str], default: Any, all_words: bool) -> Any:
+    """What tyro makes of the words: settings; or, unless all words must be known, the settings and
+    the unknown words."""
+    if default is None:
+        default = tyro.MISSING_NONPROP
+    registry = ConstructorRegistry()
+    registry.primitive_rule(_span)
+    registry.struct_rule(_dataclass)
+    with registry:
+        return tyro.cli(
+            settings,
+            prog=program,
+            description=_description(settings.__doc__),
+            args=words,
+            default=default,
+            # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
+            config=(tyro.conf.AvoidSubcommands,),
+            return_unknown_args=not all_words,
+        )
+
+
+def _description(docstring: str) -> str:
+    """A command's docstring, wrapped to the terminal. tyro joins lines, unless they are indented."""
+    return indent(fill(paragraphs(docstring), margin=2), "  ")
+
+
+def _span(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """A Span is one word, as in --length 10epochs, or "none" if it may be absent."""
+    if info.type not in (Span, Span | None):
+        return None
+    optional = info.type is not Span
+
+    def parse(words: list[str]) -> Span | None:
+        if optional and words == ["none"]:
+            return None
+        return Span.parse(words[0])
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="DURATION",
+        instance_from_str=parse,
+        is_instance=lambda value: isinstance(value, Span) or (optional and value is None),
+        str_from_instance=lambda span: [str(span).replace(" ", "").lower()],
+    )
+
+
+def _dataclass(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """A dataclass with its fields' docstrings as help, each paragraph on one line."""
+    if not dataclasses.is_dataclass(info.type):
+        return None
+    types = get_type_hints(info.type, include_extras=True)
+    docstrings = _docstrings(info.type)
+    specs = []
+    for field in dataclasses.fields(info.type):
+        help_text = docstrings.get(field.name)
+        if help_text is None and dataclasses.is_dataclass(types[field.name]):
+            help_text = paragraphs(types[field.name].__doc__)
+        default_text = tyro.conf.arg(help_behavior_hint=partial(_default_text, help_text))
+        specs.append(
+            StructFieldSpec(
+                name=field.name,
+                type=Annotated[types[field.name], default_text],
+                default=_default(field, info.default),
+                helptext=help_text,
+            )
+        )
+    return StructConstructorSpec(instantiate=info.type, fields=tuple(specs))
+
+
+def _docstrings(settings: type) -> dict[str, str]:
+    """The docstrings of a dataclass's fields, by name; those of its bases too."""
+    texts = {}
+    for base in reversed(settings.__mro__):
+        if dataclasses.is_dataclass(base):
+            for field in docstring_parser.parse_from_object(base).params:
+                texts[field.arg_name] = paragraphs(field.description)
+    return texts
+
+
+def _default(field: dataclasses.Field, owner: Any) -> Any:
+    """The default of a field: the value in `owner`, a default of the whole dataclass if there is
+    one, or the field's own."""
+    if dataclasses.is_dataclass(owner):
+        return getattr(owner, field.name)
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return tyro.MISSING_NONPROP
+
+
+def _default_text(help_text: str | None, default: str) -> str:
+    """What help says of a default; nothing of an empty one, or if the text says it already."""
+    if default in ("", "''") or "Default:" in (help_text or ""):
+        return ""
+    return f"(default: {default})"
