@@ -11,7 +11,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
 from pictures import encoded, photograph
 
 from vitkit import cli
@@ -123,7 +122,8 @@ def folder(tmp_path, monkeypatch):
     classifier = Classifier(create(config, seed=0), Preprocessing(size=(32, 32)), ("0", "1"))
     for name in MODELS:
         save(classifier, tmp_path / name)
-    Path("holiday.jpg").write_bytes(encoded(photograph(40, 30)))
+    for name in ("holiday.jpg", "digit.png"):
+        Path(name).write_bytes(encoded(photograph(40, 30)))
     Path("mine.py").write_text(
         "def flowers():\n    return [('holiday.jpg', i % 2) for i in range(12)]"
     )
@@ -190,7 +190,7 @@ def test_the_readme_s_python_runs(folder, capsys):
     assert len(blocks) == 1
     Path("runs").mkdir()
     Path("runs/digits").symlink_to(folder / "MODEL")
-    names = {"images": torch.randn(1, 3, 256, 192)}
+    names = {}
     exec(blocks[0], names)
     assert capsys.readouterr().out.split()[0] in ("0", "1")
-    assert names["record"].attention[3].shape == (1, 12, 193, 193)
+    assert names["record"].attention[3].shape == (2, 12, 193, 193)
