@@ -94,13 +94,18 @@ def is_grid(patches: int, patch: int, hint: tuple[int, int] | None) -> bool:
     return True
 
 
-def prefix_rows(rows: int, prefix: int, patch: int, hint: tuple[int, int] | None) -> int:
-    """How many rows of a position table belong to the tokens before the patches: `prefix`, or 0.
+def prefix_rows(
+    rows: int, candidates: tuple[int, ...], patch: int, hint: tuple[int, int] | None
+) -> int:
+    """How many rows of a position table belong to the tokens before the patches. Published are:
 
-    Both kinds of tables exist: DeiT III and big_vision give the class token no position. It is the
-    kind that leaves the rows of a whole grid. If neither or both do, it is the older one, `prefix`.
+    - one for each: the paper's code, timm, DeiT, MAE and DINO;
+    - none: DeiT III (timm's no_embed_class), and big_vision;
+    - one for the class token, none for registers: DINOv2.
+
+    It is the first of the candidates that leaves the rows of a whole grid; if none does, the first.
     """
-    for count in (prefix, 0):
+    for count in candidates:
         if is_grid(rows - count, patch, hint):
             return count
-    return prefix
+    return candidates[0]

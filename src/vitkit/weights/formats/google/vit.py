@@ -135,7 +135,7 @@ def _positions(
     prefix = int("cls" in tensors)
     with_position = prefix
     if Layout.parse(tidied.layout).table != ORIGINAL.table:
-        with_position = prefix_rows(rows, prefix, stride, image)
+        with_position = prefix_rows(rows, (prefix, 0), stride, image)
     grid = grid_of(rows - with_position, stride, image)
     if with_position == prefix:
         return grid, {"positions": "learned"}, []

@@ -17,7 +17,6 @@ from vitkit.weights.formats.shapes import (
     count_blocks,
     grid_of,
     heads_of,
-    is_grid,
     length_of,
     prefix_rows,
     shape_of,
@@ -113,11 +112,12 @@ def _tokens(tensors: Tensors, stride: int, image: tuple[int, int] | None) -> Tok
         registers = shape_of(tensors, "registers", 3)[1]
     prefix = class_token + registers
 
-    # Which of them have a position: all, none (DeiT III), or the class token alone (DINOv2)
+    # Which of them have a position: all, none, or the class token alone
+    candidates = (prefix, 0)
+    if registers and class_token:
+        candidates = (prefix, 0, 1)
     rows = shape_of(tensors, "pos_embed", 3)[1]
-    with_position = prefix_rows(rows, prefix, stride, image)
-    if registers and class_token and not is_grid(rows - with_position, stride, image):
-        with_position = 1
+    with_position = prefix_rows(rows, candidates, stride, image)
 
     grid = grid_of(rows - with_position, stride, image)
     if with_position == prefix:
