@@ -166,7 +166,7 @@ def test_no_file_runs_code(tmp_path):
     sentences = {
         "m.pth": "it holds the Python object posix.system, and vitkit runs no code from files",
         "old.pth": "cannot be loaded",
-        "m.npz": "is no weights|no numbers",
+        "m.npz": "is not a weight|are not numbers",
     }
     for name, sentence in sentences.items():
         with pytest.raises(ValueError, match=sentence):
@@ -207,7 +207,7 @@ def npz_with(shape: str, data: bytes) -> bytes:
     ("content", "sentence"),
     [
         (npz_with("(1000000, 1000000, 1000000, 1000000)", b"1234"), "says that its shape is"),
-        (npz_with("(-1, -1)", b"1234"), "is no weights"),
+        (npz_with("(-1, -1)", b"1234"), "is not a weight"),
         (npz_with("(1.5,)", b"1234"), "cannot be loaded"),
         (npz_with("(True,)", b"1234"), "cannot be loaded"),
         (

@@ -89,7 +89,7 @@ def test_a_bit_that_timm_has_no_name_for_is_read_and_not_written(tmp_path):
     ("name", "sentence"),
     [
         ("resnetv2_50", "it is a ResNetV2 with BatchNorm"),
-        ("vit_small_resnet26d_224", "it has a stem that is no BiT ResNet: patch_embed.backbone"),
+        ("vit_small_resnet26d_224", "it has a stem that is not a BiT ResNet: patch_embed.backbone"),
     ],
 )
 def test_timms_other_resnets_are_refused(name, sentence, tmp_path):

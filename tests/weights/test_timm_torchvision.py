@@ -66,7 +66,7 @@ def test_a_distilled_deit_is_read(tmp_path):
 def test_a_timm_repository_is_read_as_its_config_says(tmp_path):
     import timm
 
-    arguments = {"img_size": [32, 64], "depth": 2, "act_layer": "gelu_tanh"}
+    arguments = {"img_size": [32, 64], "depth": 2, "act_layer": "gelu_tanh", "init_values": 1e-4}
     theirs = randomised(timm.create_model("vit_tiny_patch16_224", num_classes=5, **arguments))
     save_file(theirs.state_dict(), tmp_path / "model.safetensors")
     config = {
@@ -87,6 +87,7 @@ def test_a_timm_repository_is_read_as_its_config_says(tmp_path):
     classifier = load(tmp_path, quiet=True)
     assert classifier.labels == tuple("abcde")
     assert classifier.model.config.gelu == "tanh"
+    assert classifier.model.config.layer_scale == 1e-4
     assert classifier.preprocessing == Preprocessing(
         size=(32, 64), rule="square", resize=71, interpolation="bilinear", mean=(0.1, 0.2, 0.3)
     )

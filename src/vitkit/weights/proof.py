@@ -145,7 +145,7 @@ def _pixels(classifier: Classifier, path: Path, format: Format) -> float | None:
     picture = open_image(np.asarray(image), "probe")
     ours = preprocessing.normalise(classifier.batch([picture]).cpu())
 
-    if theirs.shape != ours.shape:
+    if theirs.shape != ours.shape:  # no pixel can be compared: the largest difference there is
         return 255.0
     largest = (theirs - ours).abs().amax((0, 2, 3))  # of each channel, normalised
     levels = largest * torch.tensor(preprocessing.std) * 255

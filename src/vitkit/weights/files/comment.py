@@ -25,7 +25,7 @@ def read_comment(file: Path) -> dict:
         return parse_object(comment)[KEY]
     except DAMAGE as error:
         raise ValueError(
-            f"{file} cannot be loaded: its comment is no JSON object: {error}"
+            f"{file} cannot be loaded: its comment is not a JSON object: {error}"
         ) from error
 
 

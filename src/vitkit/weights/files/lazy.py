@@ -47,7 +47,7 @@ def read_json(file: Path) -> dict:
     try:
         return parse_object(file.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{file} is no JSON object: {error}") from error
+        raise ValueError(f"{file} is not a JSON object: {error}") from error
 
 
 def parse_object(text: bytes | str) -> dict:

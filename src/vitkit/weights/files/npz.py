@@ -82,7 +82,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
     bfloat16 = dtype.kind == "V" and dtype.itemsize == 2 and not dtype.fields
     numbers = dtype.kind in "fiub"  # floating point, signed, unsigned, Boolean
     if not numbers and not bfloat16:
-        raise ValueError(f"{entry.filename} holds {dtype}, no numbers")
+        raise ValueError(f"{entry.filename} holds {dtype}, which are not numbers")
     if math.prod(shape) * dtype.itemsize != entry.file_size - start:
         raise ValueError(
             f"{entry.filename} says that its shape is {shape}, but holds {entry.file_size} bytes"
@@ -98,7 +98,7 @@ def _header(opened) -> tuple[tuple[int, ...], np.dtype, bool]:
         raise ValueError(f"version {version} of the .npy format is unknown")
     shape, fortran, dtype = readers[version](opened)
     if dtype.hasobject or not all(isinstance(side, int) and side >= 0 for side in shape):
-        raise ValueError(f"an array of {dtype} and shape {shape} is no weights")
+        raise ValueError(f"an array of {dtype} and shape {shape} is not a weight")
     return shape, dtype, fortran
 
 

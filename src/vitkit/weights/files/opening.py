@@ -45,9 +45,10 @@ class Opened:
 def open_weights(path: Path) -> Opened:
     """Open a model directory, a run or a file of weights. Raises ValueError for what is none, in
     one sentence."""
+    # FOLDER_FILES are weights whatever their ending: that of model.safetensors.index.json is .json
     ending = path.suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
-        raise ValueError(f"{path} is no file of weights; {NO_WEIGHTS[ending]}")
+        raise ValueError(f"{path} is not a file of weights; {NO_WEIGHTS[ending]}")
 
     # A file; what lies beside it belongs to it if it has the name that a model directory gives it
     if path.is_file():

@@ -30,7 +30,7 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
         checkpoint = checkpoint[wrapper]
 
     if not _holds_tensors(checkpoint):
-        raise ValueError(f"{file} cannot be loaded: it holds no state dict of tensors")
+        raise ValueError(f"{file} cannot be loaded: it does not hold a state dict of tensors")
     tensors = {}
     for name, value in checkpoint.items():
         if isinstance(value, Tensor):

@@ -44,7 +44,7 @@ def read_safetensors(file: Path) -> tuple[Tensors, dict]:
         return tensors, parse_object(description)
     except ValueError as error:
         raise ValueError(
-            f"{file} cannot be loaded: its header's {KEY} is no JSON object: {error}"
+            f"{file} cannot be loaded: its header's {KEY} is not a JSON object: {error}"
         ) from error
 
 

@@ -16,7 +16,11 @@ def beyond_vit(
     config: ViTConfig, positions: tuple[str, ...] = ("learned",), stems: bool = False
 ) -> list[str]:
     """What of a model is not in other libraries' plain Vision Transformer, or, with `stems`, in
-    their hybrid."""
+    their hybrid.
+
+    Pooling is each format's own matter, and with it a norm after the pooling: a format that knows
+    the class token alone refuses both.
+    """
     beyond = reasons(
         {
             "a ResNet stem": config.stem is not None and not stems,

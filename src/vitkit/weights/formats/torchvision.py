@@ -36,7 +36,7 @@ OLD = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
 
 
 def recognises(tensors: Tensors) -> bool:
-    """Whether these are a Vision Transformer's names in this format."""
+    """By the convolution that makes patches."""
     return any(name.endswith(PATCHES) for name in tensors)
 
 
@@ -110,7 +110,7 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The table of rules."""
+    """The names of torchvision's VisionTransformer."""
     positions = position_table(config.prefix_rows, config.prefix, prod(config.grid))
     table = [
         *layer("stem.project", "conv_proj"),
@@ -140,7 +140,7 @@ def _block_rules() -> list[Rule]:
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What torchvision's code cannot express of a model."""
+    """VisionTransformer reads the class token of square colour images, and nothing else."""
     height, width = config.image
     return beyond_vit(config) + reasons(
         {
@@ -155,7 +155,7 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """What torchvision would compute a little differently."""
+    """MLPBlock has nn.GELU, which is the erf form, and every LayerNorm eps 1e-6."""
     return another_gelu(config, "erf") + another_eps(config)
 
 
@@ -172,7 +172,7 @@ def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
         num_heads=config.heads,
         hidden_dim=config.width,
         mlp_dim=config.mlp,
-        num_classes=config.classes or 1,
+        num_classes=config.classes or 1,  # of a head that is replaced below if there is none
         representation_size=config.representation or None,
     )
     if not config.classes:  # torchvision always makes a head

@@ -14,6 +14,8 @@ from torch import Tensor
 from vitkit.weights.files import Lazy, Tensors
 from vitkit.weights.rules import gist
 
+# The position table: in big_vision, in its code before 2022, and in vit_jax, the paper's
+# (fix_old_checkpoints in big_vision's models/vit.py)
 TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
 # Of the image model: in a whole training state, beside a text tower (LiT, SigLIP), and by itself.
 PREFIXES = ("opt/target/", "params/img/", "params/")
@@ -24,8 +26,9 @@ BESIDE = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")
 GROUP_NORM = re.compile(
     r"(.*/)?(gn(\d|_root|_proj)|norm-pre-head|group_norm)/(scale|bias|gamma|beta)"
 )
-# flax numbers a block's unnamed layers: linen for each kind, its predecessor flax.nn over all kinds.
-# vit_jax was first written in flax.nn, and its models_vit.py keeps those names. Old -> new.
+# flax numbers a block's unnamed layers: linen for each kind, its predecessor over all kinds. The
+# paper's files have the older numbers; vit_jax/checkpoint.py changes them too (convert_pre_linen).
+# Old -> new.
 PRE_LINEN = {
     "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
     "LayerNorm_2": "LayerNorm_1",
@@ -47,7 +50,8 @@ class Layout(NamedTuple):
     scan: bool = False
     """All blocks are in one array, along its first axis (big_vision's scan=True)."""
     norms_4d: bool = True
-    """GroupNorms of a hybrid are stored as (1, 1, 1, C), not as (C,)."""
+    """GroupNorms of a hybrid are stored as (1, 1, 1, C), as flax did before 0.3.6, not as (C,). Both
+    codes read either (_fix_groupnorm in vit_jax/checkpoint.py), so the older is what is written."""
 
     def __str__(self) -> str:
         flags = {"pre-linen": self.pre_linen, "scan": self.scan, "wide": self.norms_4d}
@@ -88,7 +92,8 @@ def tidy_names(tensors: Tensors) -> tuple[Tensors, list[str], Layout]:
         tensors = _unstacked(tensors)
 
     # The newest names
-    if "probe" in tensors:  # an early MAP head had no folder of its own
+    # While ViT-G was made, the MAP head had no folder of its own (big_vision's fix_old_checkpoints)
+    if "probe" in tensors:
         tensors = {_below_map_head(name): lazy for name, lazy in tensors.items()}
     pre_linen = any(name.endswith("/MlpBlock_3/Dense_0/kernel") for name in tensors)
     if pre_linen:

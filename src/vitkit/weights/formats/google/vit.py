@@ -104,7 +104,10 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     )
     labels, labels_note = usual_labels(config.classes)
     notes = (*positions_note, *labels_note)
-    return Description(config, Preprocessing(size=config.image), labels, notes)
+    # As Transformers prepares images for these weights. Google's own evaluation resized without
+    # antialiasing (tf.image.resize in vit_jax/input_pipeline.py)
+    preprocessing = Preprocessing(size=config.image)
+    return Description(config, preprocessing, labels, notes)
 
 
 def _pool(tensors: Tensors) -> str:
@@ -130,7 +133,9 @@ def _positions(
         note = "positions: none in the file, so big_vision's fixed sines and cosines"
         return grid, {"positions": "sincos"}, [note]
 
-    # In the paper's code the class token has a position; in big_vision's it may have none
+    # The paper's code puts the class token in front and then adds the table, so it has a row; that is
+    # known by the table's name. big_vision adds the table first (models/vit.py), but has files from
+    # before that too, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
     prefix = int("cls" in tensors)
     with_position = prefix

@@ -141,7 +141,7 @@ def contradictions(described: Description, opened: Opened) -> list[str]:
 
     Transformers keeps fields that it does not know. So whoever edits or fine-tunes a model that
     vitkit wrote saves vitkit's description with it, out of date. Fields that are absent contradict
-    nothing.
+    nothing. Any other value does, names of classes too: whoever wrote it did so after vitkit.
     """
     ours = config_json(described.config, described.labels, described.activation)
     ours.pop("label2id", None)  # id2label the other way round

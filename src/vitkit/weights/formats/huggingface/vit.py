@@ -49,7 +49,7 @@ NOT_READ = re.compile(r"(decoder\..*|.*mask_token)")  # ViT-MAE's decoder, maske
 
 
 def recognises(tensors: Tensors) -> bool:
-    """Whether these are a Vision Transformer's names in this format."""
+    """By the convolution that makes patches (ViTPatchEmbeddings)."""
     return any(name.endswith(PATCHES) for name in tensors)
 
 

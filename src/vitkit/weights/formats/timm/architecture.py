@@ -47,7 +47,9 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     }
     if config.gelu == "tanh":
         arguments["act_layer"] = "gelu_tanh"
-    if config.pool == "distilled":  # VisionTransformerDistilled has none of the other arguments
+    # VisionTransformerDistilled has none of the arguments below. Of its name only the class counts:
+    # the size is in the arguments above
+    if config.pool == "distilled":
         return "deit_base_distilled_patch16_224", arguments
     arguments["class_token"] = config.has_class_token
     arguments["global_pool"] = POOLS[config.pool]

@@ -62,7 +62,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         eps=1e-6,
         resample="timm",
         representation=length_of(tensors, "pre_logits.fc.bias"),
-        layer_scale=_layer_scale(tensors),
+        layer_scale=_layer_scale(tensors, arguments),
     )
     preprocessing, preprocessing_note = _preprocessing(opened, config)
     labels, labels_note = labels_of(opened.config, config.classes)
@@ -146,11 +146,12 @@ def _gelu(arguments: dict) -> str:
     return ACTS[act]
 
 
-def _layer_scale(tensors: Tensors) -> float | None:
-    """Where training would begin with LayerScale's factors; they themselves are in the file."""
-    if "blocks.0.ls1.gamma" in tensors:
-        return 1e-5
-    return None
+def _layer_scale(tensors: Tensors, arguments: dict) -> float | None:
+    """Where training from scratch would begin with LayerScale's factors: timm's init_values, and
+    DINOv2's 1e-5 if config.json has none. The factors themselves are in the file."""
+    if "blocks.0.ls1.gamma" not in tensors:
+        return None
+    return arguments.get("init_values") or 1e-5
 
 
 def _preprocessing(opened: Opened, config: ViTConfig) -> tuple[Preprocessing, list[str]]:

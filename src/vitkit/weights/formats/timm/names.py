@@ -27,7 +27,7 @@ OTHER_MODELS = {
     r"blocks\.\d+\.mlp\.(w12|w3)\.": "a SwiGLU MLP (DINOv2's giant)",
     r"blocks\.\d+\.attn\.(q_norm|k_norm)\.": "normalised queries and keys",
     r"norm_pre\.": "a norm before the blocks (CLIP)",
-    r"patch_embed\.backbone\.(?!(stem\.)?(conv|norm)\.|stages\.)": "a stem that is no BiT ResNet",
+    r"patch_embed\.backbone\.(?!(stem\.)?(conv|norm)\.|stages\.)": "a stem that is not a BiT ResNet",
 }
 REGISTERS = ("dist_token", "reg_token", "register_tokens")  # DeiT's, timm's, DINOv2's
 RESNET = Names(

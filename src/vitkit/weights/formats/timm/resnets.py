@@ -66,12 +66,13 @@ def _preprocessing(json: dict, image: tuple[int, int]) -> tuple[Preprocessing, l
     """The preprocessing in timm's config.json; without one, that of BiT in timm, with a note."""
     if written := written_preprocessing(json, image):
         return written
-    usual = Preprocessing(size=image, rule="shorter", resize=round(max(image) / 0.875))
+    resize = round(max(image) / 0.875)  # crop_pct of _cfg in timm/models/resnetv2.py
+    usual = Preprocessing(size=image, rule="shorter", resize=resize)
     return usual, ["preprocessing: not in the file, so timm's for BiT: mean and deviation 0.5"]
 
 
 def rules(config: ResNetConfig) -> list[Rule]:
-    """The table of rules."""
+    """The names of timm's ResNetV2."""
     table = backbone_rules(config.backbone, "", NAMES)
     if config.classes:
         table += layer("head", "head.fc", POINT)
@@ -79,7 +80,7 @@ def rules(config: ResNetConfig) -> list[Rule]:
 
 
 def cannot(config: ResNetConfig) -> list[str]:
-    """What timm cannot express of a model."""
+    """timm.create_model takes no other units or width than a name has: ResNet v2 in six sizes."""
     beyond = beyond_bit(config.backbone, "pre")
     sizes = [(UNITS[layers], width) for layers, width in KNOWN]
     if (config.backbone.units, config.backbone.width) not in sizes:
@@ -88,7 +89,7 @@ def cannot(config: ResNetConfig) -> list[str]:
 
 
 def differs(config: ResNetConfig) -> list[str]:
-    """What timm would compute a little differently."""
+    """Its paddings, epsilons and divisors (StdConv2d in timm/layers/std_conv.py)."""
     return another_dialect(config.backbone, DIALECTS["timm_bit"])
 
 

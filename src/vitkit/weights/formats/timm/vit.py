@@ -21,7 +21,8 @@ from vitkit.weights.transforms import QUERY_AND_REST, position_table
 
 
 def rules(config: ViTConfig) -> list[Rule]:
-    """The table of rules."""
+    """The names of VisionTransformer; a distilled model's are those of VisionTransformerDistilled
+    (timm/models/deit.py)."""
     # Patches
     table = []
     if config.stem:
@@ -31,8 +32,10 @@ def rules(config: ViTConfig) -> list[Rule]:
         table += backbone_rules(config.stem, "stem.", names)
     table += layer("stem.project", "patch_embed.proj")
 
-    # Tokens and positions. Before the patches come a class token and registers (config.prefix of
-    # them); timm has a position for each, or for none (no_embed_class), but DeiT's always for each.
+    # Tokens and positions. Before the patches come a class token and registers, config.prefix of
+    # them. timm's table has a row for each, or for none (no_embed_class, as DeiT III);
+    # VisionTransformerDistilled always for each. A model in which only some have a position (DINOv2)
+    # gets rows of zeros for the others.
     if config.has_class_token:
         table.append(rule("cls", "cls_token"))
     if config.registers:
@@ -98,7 +101,7 @@ def _pool_rules() -> list[Rule]:
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What timm cannot express of a model."""
+    """VisionTransformer has no layer between pooling and head, for example."""
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
     unread_token = config.registers == 1 and config.pool == "token" and config.prefix_rows == 0
@@ -118,7 +121,7 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """What timm would compute a little differently."""
+    """Its LayerNorms have eps 1e-6 (VisionTransformer.__init__), and its hybrids' ResNet a dialect."""
     return another_eps(config) + another_dialect(config.stem, DIALECTS["timm"])
 
 
