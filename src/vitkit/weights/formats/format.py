@@ -36,7 +36,8 @@ class Elsewhere(NamedTuple):
     """A written model as another library computes it."""
 
     library: str
-    """Its name and version."""
+    """What computes it, for people: "timm 1.0.31". Google's code is JAX's, so there it is vitkit with
+    Google's arithmetic, and this says so."""
     model: nn.Module
     """(B, C, H, W) normalised -> what vitkit's model returns."""
 

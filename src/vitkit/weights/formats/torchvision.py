@@ -30,9 +30,9 @@ from vitkit.weights.transforms import position_table
 
 PATCHES = "conv_proj.weight"
 BLOCK = "encoder.layers.encoder_layer_{i}"
-# Version 1 of torchvision's MLPBlock named its layers, version 2 is a Sequential. Old -> new, as in
-# MLPBlock._load_from_state_dict.
-OLD = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
+# Version 1 of torchvision's MLPBlock named its layers, version 2 is a Sequential (as in
+# MLPBlock._load_from_state_dict). A pattern of the name in a file -> the name that the rules use.
+RENAMED = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
 
 
 def recognises(tensors: Tensors) -> bool:
@@ -46,7 +46,7 @@ def tidy(tensors: Tensors) -> Tidied:
     tidied = {}
     for name, lazy in tensors.items():
         name = name.removeprefix(prefix)
-        for old, new in OLD.items():
+        for old, new in RENAMED.items():
             name = re.sub(old, new, name)
         tidied[name] = lazy
     return Tidied(tidied)

@@ -1,7 +1,7 @@
 """What Google's code would compute with weights that were trained with another arithmetic.
 
-Google's code is written in JAX and its arithmetic is fixed, so vitkit plays it: the same weights in
-a model with Google's GELU, eps and ResNet.
+Google's code is written in JAX, which vitkit does not need, and its arithmetic is fixed. So vitkit
+itself computes as it does: the same weights in a model with Google's GELU, eps and ResNet.
 """
 
 import torch

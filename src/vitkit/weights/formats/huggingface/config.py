@@ -25,12 +25,12 @@ PROBLEMS = {
     "sigmoid": "multi_label_classification",
     "none": "regression",
 }
-HEADS = ("classifier", "cls_classifier", "distillation_classifier")
+CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")
 
 
-def heads_in(tensors: Tensors) -> list[str]:
-    """The names of the heads that there are: none, one, or a distilled model's two."""
-    return [name for name in HEADS if f"{name}.weight" in tensors]
+def classifiers_in(tensors: Tensors) -> list[str]:
+    """The names of the layers that give logits: none, one, or a distilled model's two."""
+    return [name for name in CLASSIFIERS if f"{name}.weight" in tensors]
 
 
 def config_of(json: dict, tensors: Tensors) -> ViTConfig:
@@ -46,12 +46,12 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
         raise ValueError("its q, k and v have no biases (qkv_bias false), which vitkit's have")
 
     # What the tensors say
-    heads = heads_in(tensors)
+    classifiers = classifiers_in(tensors)
     classes = 0
-    if heads:
-        classes = shape_of(tensors, f"{heads[0]}.weight", 2)[0]
+    if classifiers:
+        classes = shape_of(tensors, f"{classifiers[0]}.weight", 2)[0]
     pool = "token"
-    if len(heads) == 2:
+    if len(classifiers) == 2:
         pool = "distilled"
     distillation_tokens = int("embeddings.distillation_token" in tensors)
 

@@ -18,13 +18,13 @@ from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.config import (
-    HEADS,
+    CLASSIFIERS,
     activation_of,
     architecture,
+    classifiers_in,
     config_json,
     config_of,
     contradictions,
-    heads_in,
     labels_of,
 )
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
@@ -34,9 +34,9 @@ from vitkit.weights.transforms import THREE, position_table
 
 TYPES = ("vit", "deit", "vit_mae", "vit_msn")
 PATCHES = "embeddings.patch_embeddings.projection.weight"
-# Transformers 5 has new names in memory, and still writes the old ones: a pattern of the new -> the
-# old.
-NEWER = {
+# Transformers 5 has new names in memory, and still writes the old ones. A pattern of the name in a
+# file -> the name that the rules use.
+RENAMED = {
     r"^layers\.(\d+)\.": r"encoder.layer.\1.",
     r"\.attention\.q_proj\.": ".attention.attention.query.",
     r"\.attention\.k_proj\.": ".attention.attention.key.",
@@ -71,7 +71,7 @@ def tidy(tensors: Tensors) -> Tidied:
     if not_read:
         kind = "tensors of masked image modelling"
         notes.append(f"left out: {len(not_read)} {kind}, such as {not_read[0]}")
-    if "pooler.dense.weight" in tidied and heads_in(tidied):
+    if "pooler.dense.weight" in tidied and classifiers_in(tidied):
         tidied = {name: lazy for name, lazy in tidied.items() if not name.startswith("pooler.")}
         notes.append("left out: the pooler, which the classifier does not read")
     return Tidied(tidied, tuple(notes))
@@ -79,7 +79,7 @@ def tidy(tensors: Tensors) -> Tidied:
 
 def _older(name: str) -> str:
     """A name of Transformers 5 as in Transformers 4; a name of 4 as it is."""
-    for newer, older in NEWER.items():
+    for newer, older in RENAMED.items():
         name = re.sub(newer, older, name)
     return name
 
@@ -164,7 +164,7 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
     prefix = "deit." if config.registers else "vit."
     spelled = {}
     for name, tensor in tensors.items():
-        if not name.startswith(HEADS):
+        if not name.startswith(CLASSIFIERS):
             name = prefix + name
         spelled[name] = tensor
     return spelled
