@@ -78,9 +78,11 @@ def test_duplicates_are_listed_and_left_out_of_training(doubles, tmp_path, capsy
     files = ["--exclude", str(drop), "--sheet", str(sheet)]
     assert main(["data", "stats", str(doubles), *files, "--workers", "0"]) == 0
     out = capsys.readouterr().out
-    assert "train and test: files in both: 1; others of train that look like one of test: 2" in out
+    assert (
+        "train and test: files in both: 1; near-duplicates in train of an image in test: 2" in out
+    )
     assert "broken, in train: " in out
-    assert "warning: of another class than what they are like: 2; a label is wrong" in out
+    assert "warning: pairs with different classes: 2; a label is wrong" in out
     assert min(open_image(sheet.read_bytes(), "sheet").size) > 100
     train = open_parts(str(doubles)).sources["train"]
     names = {train.name(i) for i in range(len(train))}

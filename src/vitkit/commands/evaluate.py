@@ -43,7 +43,7 @@ class Evaluate:
 
 
 def evaluate(command: Evaluate) -> int:
-    """`vitkit evaluate`."""
+    """Print what the evaluators measure, as a table or as JSON."""
     from rich.progress import track
 
     from vitkit.data import default_workers, eval_batches
@@ -93,7 +93,7 @@ def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
 
     origin = classifier.origin
     columns = command.columns
-    if columns.target == "auto" and classifier.activation == "none" and classifier.labels:
+    if columns.target == "auto" and _predicts_numbers(classifier):
         columns = _columns_of_numbers(command)
     if _is_own_data(command.data, origin.get("data", "")):
         splits = open_splits(command.data, columns, origin.get("split_seed", 0))
@@ -101,10 +101,16 @@ def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
         part = getattr(splits, name)
         if splits.made_test and part:
             return part, (
-                f"{len(part):,} images of {command.data}, the {name} part of its own training"
+                f"{len(part):,} images of {command.data}, the {name} part that was held out when "
+                "the model was trained"
             )
     source = open_source(command.data, columns, command.split)
     return source, f"{len(source):,} images of {command.data}"
+
+
+def _predicts_numbers(classifier: Classifier) -> bool:
+    """Whether the outputs of a model's head are numbers, not logits of classes: a regression."""
+    return bool(classifier.labels) and classifier.activation == "none"
 
 
 def _columns_of_numbers(command: Evaluate) -> Columns:
@@ -144,7 +150,7 @@ def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
     if not command.evals:
         if not USUAL[source.target_kind]:
             raise ValueError(
-                f"{command.data} has no labels, so there is nothing to judge a model by"
+                f"{command.data} has no labels, so the model's answers cannot be checked"
             )
         return USUAL[source.target_kind]
     for name in command.evals:

@@ -95,7 +95,7 @@ def defaults(words: list[str]) -> Defaults:
 
 
 def finetune(command: Finetune) -> int:
-    """`vitkit finetune`."""
+    """Fine-tune, print what each learning rate and seed reached, and write the report."""
     from vitkit.train.report import report
 
     run_dir = command.workdir or Path("runs") / command.recipe.name

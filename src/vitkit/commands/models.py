@@ -30,7 +30,7 @@ class Models:
 
 
 def models(command: Models) -> int:
-    """`vitkit models`."""
+    """Print a table with a row for each model."""
     from vitkit.models import NAMES
 
     if not command.image or min(command.image) < 1:

@@ -37,7 +37,7 @@ def defaults(words: list[str]) -> Defaults:
 
 
 def plan(command: Plan) -> int:
-    """`vitkit plan`."""
+    """Print what a run needs. Raises ValueError if the GPUs cannot share a batch equally."""
     from vitkit.train import resolve
     from vitkit.train.memory import count
     from vitkit.train.plan import advice, memory, spent

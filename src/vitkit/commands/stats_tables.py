@@ -50,11 +50,11 @@ def _column(part: dict, description: dict) -> dict[str, str]:
         counts = part["classes"] or [0]  # another data set's part may have no classes
         occurring = sum(count > 0 for count in counts)
         column["classes that occur"] = f"{occurring:,} of {len(part['classes']):,}"
-        column["images a class: least, most"] = f"{min(counts):,}, {max(counts):,}"
+        column["images per class: least, most"] = f"{min(counts):,}, {max(counts):,}"
     if target == "number":
         column["number: least, median, most"] = ", ".join(f"{x:g}" for x in part["numbers"])
     column["broken"] = f"{len(part['broken']):,}"
-    column["more copies of the same file"] = f"{copies:,}"
+    column["extra copies of the same file"] = f"{copies:,}"
     if target not in ("none", "number"):
         column["same file, other class"] = f"{part['same file, other class']:,}"
     return column
@@ -88,7 +88,7 @@ def _print_pairs(pair: dict) -> None:
     alike = len(pair["pairs"]) - same
     print(
         f"{first} and {second}: files in both: {same:,}; "
-        f"others of {first} that look like one of {second}: {alike:,}"
+        f"near-duplicates in {first} of an image in {second}: {alike:,}"
     )
     for name, other, bits, count in pair["pairs"][:LISTED]:
         sentence = f"{name} is {same_or_like(bits)} {other}"
@@ -97,8 +97,8 @@ def _print_pairs(pair: dict) -> None:
         print(f"  {sentence}")
     if pair["other class"]:
         print(
-            f"warning: of another class than what they are like: {pair['other class']:,}; "
-            "a label is wrong, or these are no duplicates: look at them with --sheet FILE"
+            f"warning: pairs with different classes: {pair['other class']:,}; a label is wrong, or "
+            "they are not duplicates: look at them with --sheet FILE"
         )
 
 

@@ -41,7 +41,7 @@ def defaults(words: list[str]) -> Defaults:
 
 
 def train(command: Train) -> int:
-    """`vitkit train`."""
+    """Train, write the report, and print what to do next."""
     from vitkit.train.report import report
 
     run_dir = command.workdir or Path("runs") / command.recipe.name

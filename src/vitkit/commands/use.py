@@ -79,7 +79,7 @@ def predict(command: Predict) -> int:
         terminal = sys.stderr if command.json else sys.stdout
         print(f"wrote {command.sheet}", file=terminal)
         next_command = f"open {command.sheet}"
-    if not command.json:
+    if good and not command.json:
         print(f"next: {next_command}")
     return int(len(good) < len(predictions))
 
@@ -96,7 +96,7 @@ def _print(
 
 
 def _as_json(prediction: "Prediction") -> str:
-    """One line of JSON."""
+    """What --json prints of an image: the prediction's fields, or its name and error."""
     if prediction.error is not None:
         return json.dumps({"name": prediction.name, "error": prediction.error})
     return json.dumps(prediction._asdict())

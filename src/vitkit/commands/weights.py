@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # --help imports no model
     from vitkit.data.images import Picture
     from vitkit.deploy.predict import Item
     from vitkit.inspection import Comparison
+    from vitkit.models import ModelConfig
     from vitkit.weights import Classifier
 
 
@@ -95,7 +96,7 @@ class Push:
 
 
 def show(command: Show) -> int:
-    """`vitkit show`."""
+    """Print a model's description, as a table or as JSON."""
     from vitkit.models import config_to_dict, cost, parameters
     from vitkit.weights import load
 
@@ -138,12 +139,12 @@ def _description(classifier: "Classifier") -> Table:
     table.add_row("parameters", f"{parameters(config):,}")
     table.add_row("tokens", f"{costs.tokens:,}")
     table.add_row("GMACs", f"{costs.macs / 1e9:.2f}")
-    for name, value in _settings(config_to_dict(config)):
+    for name, value in _settings(config_to_dict(_resolved(config))):
         table.add_row(f"  {name}", escape(value))
 
     # What belongs to it
     table.add_row("preprocessing", str(classifier.preprocessing))
-    table.add_row("classes", escape(_classes(classifier.labels)))
+    table.add_row("labels", escape(_classes(classifier.labels)))
     if classifier.labels:
         table.add_row("activation", classifier.activation)
     for name, value in classifier.origin.items():
@@ -151,6 +152,21 @@ def _description(classifier: "Classifier") -> Table:
             value = ", ".join(f"{key} {_number(number)}" for key, number in value.items())
         table.add_row(f"origin: {escape(name)}", escape(str(value)))
     return table
+
+
+def _resolved(config: "ModelConfig") -> "ModelConfig":
+    """The same configuration with the values that settings of None stand for, as far as a Vision
+    Transformer has such settings."""
+    from vitkit.models import ViTConfig
+
+    if not isinstance(config, ViTConfig):
+        return config
+    return replace(
+        config,
+        class_token=config.has_class_token,
+        inject=config.resolved_inject,
+        prefix_positions=config.prefix_rows,
+    )
 
 
 def _settings(config: dict) -> Iterator[tuple[str, str]]:
@@ -193,9 +209,14 @@ def compare(command: Compare) -> int:
         raise ValueError(f"--tolerance is {command.tolerance}; it is a number from 0 on")
 
     # Compute with both
+    if not command.images:
+        raise ValueError(
+            "there is no image to compare the models on; vitkit compare ONE TWO IMAGE... takes "
+            "files, folders and data sets"
+        )
+    items = spread(list(deploy.pictures(command.images)), command.limit)
     first = load(command.one)
     second = load(command.two)
-    items = spread(list(deploy.pictures(command.images)), command.limit)
     items = track(items, "comparing", console=Console(stderr=True), transient=True)
     comparison = inspection.compare(first, second, _decoded(items))
 
@@ -248,7 +269,7 @@ def _decoded(items: "Iterable[Item]") -> "Iterator[Picture]":
 
 
 def _comparison_as_json(comparison: "Comparison", same: bool) -> str:
-    """One line of JSON."""
+    """What --json prints: {"images", "same_top1", "same", "layers": {name: ...}}."""
     layers = {}
     for layer in comparison.layers:
         layers[layer.name] = {"largest": layer.largest, "scale": layer.scale}
@@ -262,7 +283,7 @@ def _comparison_as_json(comparison: "Comparison", same: bool) -> str:
 
 
 def convert(command: Convert) -> int:
-    """`vitkit convert`."""
+    """Write a model in another format, and print how far its logits differ there."""
     from vitkit import weights
 
     classifier = weights.load(command.source, image=command.image, heads=command.heads)
@@ -287,7 +308,7 @@ def convert(command: Convert) -> int:
 
 
 def push(command: Push) -> int:
-    """`vitkit push`."""
+    """Upload a model directory, or the one in a run. Raises ValueError for another folder."""
     from vitkit.weights import load
     from vitkit.weights.fetch import push
 
