@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from vitkit.data import Batch, Preprocessing
 from vitkit.evaluate import Accuracy, Eval
 from vitkit.models import create
-from vitkit.objectives import SelfDistillation, Supervised
+from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.system.span import Span
 from vitkit.train import Interrupted, Optim, last_metrics, primary_metric, train
@@ -539,6 +539,9 @@ class TestResolve:
             resolve(replace(tiny, data=larger), FACTS)
         with pytest.raises(ValueError, match="the model has 7 classes, the data 10"):
             resolve(replace(tiny, model=replace(tiny.model, classes=7)), FACTS)
+        masked = replace(tiny, objective=MaskedPatches(), model=replace(tiny.model, classes=10))
+        with pytest.raises(ValueError, match="10 classes, but the objective learns without"):
+            resolve(masked, FACTS)
         with pytest.raises(ValueError, match="a warm-up of 30 steps leaves nothing"):
             resolve(replace(tiny, optim=replace(tiny.optim, warmup=Span(30))), FACTS)
 

@@ -17,7 +17,9 @@ from torch import Tensor
 from vitkit.data import uniforms
 
 LUMA = (0.299, 0.587, 0.114)  # shares of red, green and blue in grey (ITU-R 601)
-TAPS = 13  # pixels of the blur's kernel: three standard deviations to either side
+# Pixels of the blur's kernel: three of the largest standard deviations to either side, for images of
+# 224 pixels. For larger images the deviation grows and the kernel does not, so it is cut off
+TAPS = 13
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def view(images: Tensor, keys: Tensor, number: int, how: View) -> Tensor:
     x = torch.where(_rows(grey < 0.2), luma(x).expand_as(x), x)
 
     # The number that decides about the blur is uniform below its probability, and decides how
-    # strong it is too: from 0.1 to 2 pixels, for images of 224 pixels, in every view
+    # strong it is too: from 0.1 to 2 pixels for images 224 pixels wide, in every view
     sigma = (0.1 + 1.9 * blur / max(how.blur, 1e-6)) * images.shape[-1] / 224
     x = torch.where(_rows(blur < how.blur), blurred(x, sigma), x)
     return torch.where(_rows(solarise < how.solarise) & (x >= 0.5), 1 - x, x)

@@ -211,7 +211,7 @@ def _refuse_changes(earlier: dict, record: dict) -> None:
                 "bring the images back as they were"
             )
 
-    # Those of its evaluators, which may come and go
+    # Those of its evaluators
     for name in earlier["others"].keys() & record["others"].keys():
         if earlier["others"][name] != record["others"][name]:
             raise Occupied(

@@ -46,8 +46,8 @@ class Optim:
     warmup: Span = Span(0, "steps")
     """Linear increase of the learning rate from 0."""
     schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
-    """What follows the warm-up. staircase divides by ten after 30, 60 and 90 % of the run, as BiT's
-    fine-tuning does."""
+    """What follows the warm-up. staircase divides by ten after 30, 60 and 90 % of the whole run,
+    warm-up included, as BiT's fine-tuning does."""
     end_lr: float | None = None
     """Learning rate at the end of linear and cosine; None is the official code's: 1e-5 for linear,
     0 for cosine."""
@@ -90,7 +90,7 @@ class Optim:
             end = 1e-5 if self.schedule == "linear" else 0.0
         end = min(end, self.lr)
 
-        # The schedule, over what follows the warm-up: progress goes from 0 to 1
+        # The schedule: progress goes from 0 to 1 over what follows the warm-up
         warmup = self.warmup.n
         progress = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
         if self.schedule == "linear":

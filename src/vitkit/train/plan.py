@@ -107,7 +107,7 @@ class Spent(NamedTuple):
     exaflops: float
     """Operations of the model, counted as in Table 6."""
     hours: float
-    """Time on all GPUs together."""
+    """Wall-clock time, with all GPUs at work."""
     images_per_second: float
     """Speed of all GPUs together."""
     kwh: float

@@ -128,7 +128,8 @@ class Recipe:
     save_every: Span = Span(1, "epochs")
     """Time between checkpoints."""
     keep: int = 2
-    """Checkpoints that stay on the disk: two, so that there is one before a damaged one."""
+    """Checkpoints of `save_every` that stay on the disk: two, so that there is one before a damaged
+    one. An interruption's is kept beside them until the next is written."""
     log_every: int = 50
     """Steps between lines of the log."""
     tensorboard: bool = False
@@ -184,6 +185,11 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
     """How many outputs the model's head has. Raises ValueError if the model has other ones, or an
     answer for each patch."""
     outputs = recipe.objective.head(facts.target_kind, len(facts.labels))
+    if recipe.model.classes and not outputs:
+        raise ValueError(
+            f"the model has {recipe.model.classes} classes, but the objective learns without "
+            "classes; leave model.classes at 0"
+        )
     if recipe.model.classes not in (0, outputs):
         raise ValueError(
             f"the model has {recipe.model.classes} classes, the data {outputs}; leave "

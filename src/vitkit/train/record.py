@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vitkit.system.span import Span
 
-# Settings that may change when a run continues: they do not change its weights
+# Settings that may change when a run continues: they change neither its weights nor what it measures
 FREE_ON_RESUME = (
     "data.workers",
     "data.keep_decoded",

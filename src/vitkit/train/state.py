@@ -38,7 +38,7 @@ class Writing(NamedTuple):
     facts: dict
     """What its state.json says."""
     keep: int
-    """How many checkpoints stay on the disk."""
+    """How many of the recipe's checkpoints stay on the disk."""
     damaged: set[str]
     """Names of checkpoints that are not counted among those."""
 
@@ -187,8 +187,11 @@ class State:
             writing.result()
 
     def load(self, checkpoint: Path) -> None:
-        """Read a checkpoint into this state. Raises ValueError, and changes nothing, if it is
-        damaged or of another model."""
+        """Read a checkpoint into this state.
+
+        Raises ValueError if it is damaged, which `damaged` then says, or of another model; nothing
+        else has changed then.
+        """
         self.wait()
         facts = self._verified(checkpoint)
 
