@@ -221,6 +221,7 @@ CHANGES = {
         "every": Change(Span(1)),
         "data": Change("photos"),
         "columns": Change(Columns(target="none"), {"data": "photos"}),
+        "name": Change("mine"),
     },
     Data: {
         "source": Change("photos"),

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from vitkit.cli import main
 from vitkit.evaluate import Accuracy, Eval, Metric, Neighbours
-from vitkit.evaluate.metric import NATS
+from vitkit.evaluate.metric import NATS, SHARE
 from vitkit.objectives import SelfDistillation
 from vitkit.system.span import Span
 from vitkit.train import Interrupted, last_metrics, primary_metric, train
@@ -54,6 +54,9 @@ def test_each_has_its_own_span_and_images(tiny, quiet, tmp_path, sketches):
     assert [each["every"] for each in ran["evals"]] == ["10 steps", "15 steps", "10 steps"]
     data = json.loads((tmp_path / "run" / "data.json").read_text())
     assert data["others"]["sketches"][0] == 30 and "sketches" not in data["counts"]
+
+
+TOP1 = Metric("top1", 0.5, SHARE)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,38 @@ def test_unless_told_they_are_the_objectives(tiny):
 def test_two_of_one_name_are_refused(tiny, evals, message):
     with pytest.raises(ValueError, match=message):
         resolve(replace(tiny, evals=evals), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("data", "images"),
+    [
+        ("sketches/", "sketches"),
+        ("imagenet.v2", "imagenet.v2"),
+        ("tables/more.csv", "more"),
+        ("photos/test", "photos-test"),
+        ("photos/test.parquet", "photos-test"),
+    ],
+)
+def test_metrics_on_other_images_begin_with_the_name_of_their_folder(data, images):
+    each = Eval(Accuracy(), data=data)
+    assert each.images == images
+    assert each.title == f"Accuracy on {images}"
+    assert each.named(TOP1, images).name == f"{images}/top1"
+
+
+@pytest.mark.parametrize("data", [".", "test.csv", "/"])
+def test_images_whose_path_gives_no_name_need_one(data):
+    with pytest.raises(ValueError, match="give this Eval a name of its own"):
+        Eval(Accuracy(), data=data)
+    assert Eval(Accuracy(), data=data, name="here").named(TOP1, "here").name == "here/top1"
+
+
+def test_two_of_one_kind_are_told_apart_by_name(tiny):
+    evals = (Eval(Neighbours(5), name="five"), Eval(Neighbours(20)))
+    titles = [each.title for each in resolve(replace(tiny, evals=evals), FACTS).evals]
+    assert titles == ["Neighbours (five)", "Neighbours"]
+    names = [each.named(TOP1, "test").name for each in evals]
+    assert names == ["five/test/top1", "test/top1"]
 
 
 def test_images_that_cannot_be_judged_by_are_refused(tiny, quiet, tmp_path, sketches):

@@ -18,6 +18,10 @@ from vitkit.system.span import Span
 from vitkit.weights import Classifier
 
 
+OWN_PARTS = ("train", "val", "test")  # metrics on what a run holds out begin with these
+FILES = (".csv", ".jsonl", ".parquet", ".tar")  # whose suffix is no part of a name
+
+
 class Subject(NamedTuple):
     """The model that is measured, and what comes with it."""
 
@@ -65,21 +69,46 @@ class Eval:
     columns: Columns = field(default_factory=Columns)
     """Which columns of the table of `data` hold the image and its label; by default found by their
     names."""
+    name: str = ""
+    """What distinguishes it from another Eval; its metrics begin with it. By default the last part
+    of the path of `data`."""
+
+    def __post_init__(self):
+        if self.data and (not self.images or self.images in OWN_PARTS):
+            raise ValueError(
+                f"metrics on {self.data!r} would be called {self.images + '/top1'!r}; give this "
+                "Eval a name of its own (--evals.0.name)"
+            )
 
     @property
     def images(self) -> str:
-        """What the names of metrics on `data` begin with: the last part of its path; empty if there
-        is no `data`."""
+        """What the names of metrics on `data` begin with: `name`, or the last part of the path;
+        empty if there is no `data`."""
         path = Path(self.data)
-        if path.stem in ("train", "val", "test"):  # a run's own parts have these names
-            return f"{path.parent.name}-{path.stem}"
-        return path.stem
+        last = path.name
+        if path.suffix in FILES:
+            last = path.stem
+        if self.name and self.data:
+            return self.name
+        if last in OWN_PARTS and path.parent.name:
+            return f"{path.parent.name}-{last}"
+        return last
 
     @property
     def title(self) -> str:
-        """Its name for people, which no other Eval of the recipe has: "Accuracy", or "Accuracy on
-        photos"."""
-        name = type(self.evaluator).__name__
+        """Its name for people, which no other Eval of the recipe has: "Accuracy", "Accuracy on
+        photos", or "Neighbours (five)"."""
+        kind = type(self.evaluator).__name__
         if self.data:
-            return f"{name} on {self.images}"
-        return name
+            return f"{kind} on {self.images}"
+        if self.name:
+            return f"{kind} ({self.name})"
+        return kind
+
+    def named(self, metric: Metric, part: str) -> Metric:
+        """A metric under its name in a run: "test/top1" of the run's own part, "photos/top1" on
+        `data`, or "five/test/top1" if this Eval has the name five."""
+        metric = metric.within(part)
+        if self.name and not self.data:
+            metric = metric.within(self.name)
+        return metric

@@ -163,8 +163,8 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
         path = paths.setdefault(each.images, each.data)
         if path != each.data:
             raise ValueError(
-                f"metrics on {path} and on {each.data} would both be called {each.images}; rename "
-                "one of them"
+                f"metrics on {path} and on {each.data} would both be called {each.images}; give "
+                "one of them a name (--evals.0.name)"
             )
         if each.images not in sources:
             sources[each.images] = open_source(each.data, each.columns)

@@ -51,7 +51,7 @@ def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:
     for name, source in _parts(run, each).items():
         batches = run.stop.watch(run.log.evaluating(name, _batches(run, source)))
         of_part = _measure_part(run, each, Part(source, batches))
-        named = [metric.within(name) for metric in of_part]  # "test/top1"
+        named = [each.named(metric, name) for metric in of_part]  # "test/top1"
         if named:
             first = named[0].name
         metrics += named

@@ -311,7 +311,7 @@ def _resolve_evals(recipe: Recipe, facts: Facts) -> tuple[Eval, ...]:
         if titles.count(each.title) > 1:
             raise ValueError(
                 f"two of the recipe's evals are called {each.title}, and so would be their "
-                "metrics; leave one, or give them data of different names"
+                "metrics; leave one, or give one a name (--evals.0.name)"
             )
         if not each.data and not each.evaluator.judges(facts.target_kind):
             raise ValueError(
