@@ -159,6 +159,15 @@ def test_metrics_on_other_images_begin_with_the_name_of_their_folder(data, image
     assert each.named(TOP1, images).name == f"{images}/top1"
 
 
+def test_an_objective_without_pictures_decodes_no_images_for_them(
+    tiny, quiet, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("vitkit.train.evaluation.SHOWN", 0)  # no batch can be made of no images
+    short = replace(tiny, length=Span(6), evaluate_every=Span(6))
+    train(short, tmp_path, "cpu", quiet)
+    assert not (tmp_path / "pictures.safetensors").exists()
+
+
 @pytest.mark.parametrize("data", [".", "test.csv", "/"])
 def test_images_whose_path_gives_no_name_need_one(data):
     with pytest.raises(ValueError, match="give this Eval a name of its own"):

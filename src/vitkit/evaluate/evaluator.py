@@ -17,7 +17,6 @@ from vitkit.evaluate.metric import Metric
 from vitkit.system.span import Span
 from vitkit.weights import Classifier
 
-
 OWN_PARTS = ("train", "val", "test")  # metrics on what a run holds out begin with these
 FILES = (".csv", ".jsonl", ".parquet", ".tar")  # whose suffix is no part of a name
 

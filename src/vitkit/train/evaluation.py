@@ -5,6 +5,7 @@ import torch
 from vitkit.data import Source, eval_batches, subset
 from vitkit.data.loader import EvalBatches
 from vitkit.evaluate import Eval, Metric, Part, Subject
+from vitkit.objectives.objective import Learner
 from vitkit.system.machine import autocast
 from vitkit.system.ranks import on_rank_0, world
 from vitkit.system.span import due
@@ -17,9 +18,10 @@ SHOWN = 8  # images that an objective's pictures are made of
 
 
 def evaluate(run: Run) -> None:
-    """Measure by every evaluator that is due at this step, and write down what it says.
+    """Measure by every evaluator that is due at this step, and write its metrics down.
 
-    An evaluator that has measured at this step, before the run was interrupted, is not asked again.
+    An evaluator that has measured at this step, before the run was interrupted, does not do it
+    again.
     If there is an average of the weights, it is what is measured.
     """
     recipe, log = run.recipe, run.log
@@ -31,8 +33,9 @@ def evaluate(run: Run) -> None:
         for each in recipe.evals:
             if not due(step, each.every.n, total) or (step, each.title) in log.evaluated:
                 continue
-            metrics, first = _measure(run, each)
-            primary = first if each is recipe.evals[0] else ""
+            metrics, primary = _measure(run, each)
+            if each is not recipe.evals[0]:
+                primary = ""
             log.evaluation(step, each.title, metrics, primary)
             measured += metrics
         if measured:
@@ -40,22 +43,22 @@ def evaluate(run: Run) -> None:
 
         # What the objective can show of its work
         if due(step, recipe.evaluate_every.n, total):
-            draw(run)
+            write_pictures(run)
 
 
 def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:
-    """What an evaluator says of every part that it measures on, and the name of its first metric on
-    the last of them: the test part, if there is one."""
+    """The metrics of an evaluator on every part that it measures on, and the name of its primary
+    one: the first on the last of those parts, which is the test part, if there is one."""
     metrics = []
-    first = ""
+    primary = ""
     for name, source in _parts(run, each).items():
         batches = run.stop.watch(run.log.evaluating(name, _batches(run, source)))
-        of_part = _measure_part(run, each, Part(source, batches))
-        named = [each.named(metric, name) for metric in of_part]  # "test/top1"
+        part_metrics = _measure_part(run, each, Part(source, batches))
+        named = [each.named(metric, name) for metric in part_metrics]  # "test/top1"
         if named:
-            first = named[0].name
+            primary = named[0].name
         metrics += named
-    return metrics, first
+    return metrics, primary
 
 
 def _parts(run: Run, each: Eval) -> dict[str, Source]:
@@ -77,7 +80,7 @@ def _batches(run: Run, source: Source) -> EvalBatches:
 
 
 def _measure_part(run: Run, each: Eval, part: Part) -> list[Metric]:
-    """What an evaluator says of one part, of the model as it would be saved now."""
+    """The metrics of an evaluator on one part, of the model as it would be saved now."""
     recipe = run.recipe
     labels = output_names(recipe, run.data.facts)
     activation = recipe.objective.activation()
@@ -87,9 +90,12 @@ def _measure_part(run: Run, each: Eval, part: Part) -> list[Metric]:
 
 
 @torch.no_grad()
-def draw(run: Run) -> None:
+def write_pictures(run: Run) -> None:
     """Write an objective's pictures of a few held-out images to pictures.safetensors, for the
     report."""
+    # Most learners have none: nothing is decoded for those
+    if run.state.learner.pictures.__func__ is Learner.pictures:
+        return
     recipe, device = run.recipe, run.state.device
 
     # A few images, evenly spread over the first part
@@ -98,7 +104,7 @@ def draw(run: Run) -> None:
     some = subset(part, [i * len(part) // count for i in range(count)])
     batch = next(iter(eval_batches(some, recipe.data.preprocessing, count, 0)))
 
-    # Their pictures, by what they show. An image's index is its key, so that they stay comparable
+    # Their pictures, by title. An image's index is its key, so that they stay comparable
     with run.state.deployed() as learner, autocast(device, recipe.precision):
         images = recipe.data.preprocessing.normalise(batch.images.to(device))  # (SHOWN, C, H, W)
         pictures = learner.eval().pictures(images, batch.indices.to(device))
