@@ -1,6 +1,9 @@
 """Nearest neighbours: how good features are before any head is trained on them.
 
-Legend: B batch, N images, D width, K classes.
+The neighbours of an image are the other images of the part that is measured (leave one out). DINO's
+figure, whose neighbours are training images, is another number.
+
+Legend: B batch (in `count_right`: images compared at a time), N images, D width, K classes.
 """
 
 import math
@@ -49,30 +52,31 @@ class Neighbours:
             return F.normalize(features, dim=-1), batch.targets
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
-        x, y = (values.to(classifier.device) for values in concatenated(rows))  # (N, D), (N,)
-        if len(y) < 2:
+        features, classes = (values.to(classifier.device) for values in concatenated(rows))
+        if len(classes) < 2:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
 
         # Without autocast: cosines near 1 need more digits than bfloat16 has
         right = 0
-        with torch.autocast(x.device.type, enabled=False):
-            for start in range(0, len(x), ROWS):
-                right += int(count_right(x, y, start, self.k))
-        if not x.isfinite().all():  # such features are near to nothing
+        with torch.autocast(features.device.type, enabled=False):
+            for start in range(0, len(features), ROWS):
+                right += int(count_right(features, classes, start, self.k))
+        if not features.isfinite().all():  # such features are near to nothing
             right = math.nan
-        yield share_right("neighbours/top1", right, len(x))
-        yield Metric("neighbours/seen", len(x), COUNT)
+        yield share_right("neighbours/top1", right, len(features))
+        yield Metric("neighbours/seen", len(features), COUNT)
 
 
-def count_right(x: Tensor, y: Tensor, start: int, k: int) -> Tensor:
-    """(N, D) normalised features, (N,) classes -> for how many of the ROWS images from `start` on
-    the vote is right, ()."""
+def count_right(features: Tensor, classes: Tensor, start: int, k: int) -> Tensor:
+    """(N, D) normalised, (N,) -> for how many of the ROWS images from `start` on the vote is right,
+    ()."""
     # The k nearest of all images, but not the image itself: cosines are at least -1
-    similarity = x[start : start + ROWS] @ x.mT  # (B, N)
+    rows = slice(start, start + ROWS)
+    similarity = features[rows] @ features.mT  # (B, N)
     similarity[:, start:].fill_diagonal_(-2)
-    nearest, which = similarity.topk(min(k, len(x) - 1))  # (B, k) each
+    nearest, neighbours = similarity.topk(min(k, len(features) - 1))  # (B, k) each
 
     # Each votes for its class, with a weight from 0 to 2
-    votes = torch.zeros(len(nearest), int(y.max()) + 1, device=x.device)  # (B, K)
-    votes.scatter_add_(1, y[which], nearest + 1)
-    return (votes.argmax(-1) == y[start : start + ROWS]).sum()
+    votes = torch.zeros(len(nearest), int(classes.max()) + 1, device=features.device)  # (B, K)
+    votes.scatter_add_(1, classes[neighbours], nearest + 1)
+    return (votes.argmax(-1) == classes[rows]).sum()

@@ -30,11 +30,11 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     Raises ValueError for weights of another architecture, for a model that the objective cannot
     train, and if every checkpoint is damaged.
     """
-    continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
+    resumes = from_rank_0(lambda: bool(checkpoints(run_dir)))
 
     # The model, with its own initial weights or those that `init` names
     model = create(recipe.model, device, recipe.seed)
-    if recipe.init and not continues:
+    if recipe.init and not resumes:
         take_weights(model, recipe.init, output_names(recipe, data.facts), say)
     apply_tuning(model, recipe.tune, recipe.seed)
 
@@ -57,7 +57,7 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     # All of it as a checkpoint has it, if the run continues
     record = {"recipe": to_json(recipe), "data": data.record}
     state = State(learner, optimizer, average, record)
-    if continues:
+    if resumes:
         restore(run_dir, state, say)
     return state
 
@@ -81,7 +81,6 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
     if changed:
         raise ValueError(f"{source} holds another model than the recipe's ({'; '.join(changed)})")
 
-    # All of them but the head's
     weights = model.state_dict()
     for name, tensor in fitted.model.state_dict().items():
         if not name.startswith("head."):

@@ -55,8 +55,8 @@ def step_of(checkpoint: Path) -> int:
 
 
 def prune(run_dir: Path, keep: int, damaged: set[str]) -> None:
-    """Remove old checkpoints: all but the newest, and the last `keep` of the recipe's schedule that
-    are not `damaged`.
+    """Remove old checkpoints: all but the one that LAST names, and the last `keep` of the recipe's
+    schedule that are not `damaged`. Damage that another process met is not known here.
 
     A checkpoint of an interruption is not counted and is soon removed, so that a run that was
     interrupted keeps the same ones as an undisturbed run, and goes back to the same ones.

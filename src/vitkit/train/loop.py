@@ -1,6 +1,6 @@
 """The training loop: one for every objective.
 
-`train` prepares a run and `_steps` is its loop. What an act does is in the file of its name:
+`train` prepares a run and `_steps` is its loop. What a section does is in the file of its name:
 data.py, recipe.py (resolve), begin.py, step.py (gradient and update), recover.py, evaluation.py,
 state.py (checkpoints) and finish.py.
 """
@@ -76,7 +76,7 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
 
     # What is about to run, for the person who watches
     log = Log(run_dir, state.step, recipe.length.n, recipe.tensorboard, console)
-    for sentence in _opening(recipe, data, state):
+    for sentence in _summary(recipe, data, state):
         log.say(sentence)
 
     # The steps, until the last one or until the run is asked to stop
@@ -115,7 +115,7 @@ def _steps(run: Run) -> None:
                 batch = next(batches)
             run.stop.raise_if_asked()
 
-            # Its gradient
+            # Its rates and its gradient. What follows sees the step as finished, so one more
             rate = set_rates(recipe, state)
             state.learner.before(state.step, total)
             loss, norm = gradient(recipe, state, batch)
@@ -168,7 +168,7 @@ def _check_batch(recipe: Recipe) -> None:
         next_multiple = -(-recipe.batch // world_size) * world_size
         raise ValueError(
             f"a batch of {recipe.batch} cannot be shared equally by {world_size} processes; choose "
-            f"--batch {next_multiple}, or another number of them"
+            f"--batch {next_multiple}, or another number of processes"
         )
 
 
@@ -182,7 +182,7 @@ def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> 
     log.say(f"interrupted at step {state.step:,}, saved at {saved:,}; the same command continues")
 
 
-def _opening(recipe: Recipe, data: RunData, state: State) -> list[str]:
+def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
     """Sentences that say what is about to run, in the numbers that people get wrong (effective
     batch, rate, length), and what will be missing."""
     # The model, and where it is

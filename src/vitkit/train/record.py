@@ -22,9 +22,10 @@ FREE_ON_RESUME = (
 def to_json(node: Any, declared: Any = None) -> Any:
     """A recipe, or a part of it (`node`), as plain values; spans as text.
 
-    `declared` is the type that the field of the node is annotated with. A dataclass of another type
-    says its "class", because two objectives with the same settings are two recipes. Without
-    `declared` no class is said.
+    `declared` is the type that the node's field is annotated with. Where the node is of another
+    class, its values begin with that "class": of `objective: Objective = Supervised()` they are
+    {"class": "Supervised", "loss": "softmax", ...}. So two objectives with the same settings are
+    two recipes.
     """
     # Values that are no dataclass
     if isinstance(node, Span):

@@ -85,7 +85,8 @@ class State:
 
     def update_average(self, factor: float) -> None:
         """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor)."""
-        # The factor grows to its value over the first steps, so that initial weights do not linger
+        # The factor grows to its value over the first steps, so that initial weights do not linger:
+        # as in TensorFlow's ExponentialMovingAverage with num_updates
         factor = min(factor, (1 + self.step) / (10 + self.step))
         weights = trained(self.learner)
         averages = list(self.average.values())
@@ -103,9 +104,12 @@ class State:
 
     @contextmanager
     def deployed(self) -> Iterator[Learner]:
-        """The learner with the model as it would be saved now: averaged, and as its objective
-        deploys it. Every rank has whole modules, so that each can be called. Afterwards all is as
-        it was."""
+        """The learner with the model as it would be saved now. Afterwards it is as it was.
+
+        In this order: the averaged weights are swapped in; then the objective changes them to what
+        it deploys (Learner.deployed); then every rank gathers whole modules, so that each can be
+        called.
+        """
         with self.averaged() as learner, learner.deployed(), gathered(learner):
             yield learner
 
@@ -193,9 +197,10 @@ class State:
         else has changed then.
         """
         self.wait()
-        facts = self._verified(checkpoint)
+        counters = self._verified(checkpoint)
 
-        # Its weights and its average must be those of this learner
+        # Its weights and its average must be those of this learner. dcp's reader for files of
+        # safetensors takes one file, or one of each rank
         reader = dcp.HuggingFaceStorageReader(str(checkpoint))
         stored = reader.read_metadata().state_dict_metadata
         of_optimizer = sorted(name for name in stored if name.startswith("optimizer."))
@@ -220,7 +225,7 @@ class State:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as `no_dist` says
             dcp.load(tensors, storage_reader=reader, no_dist=alone)
         for name in COUNTERS:
-            setattr(self, name, facts[name])
+            setattr(self, name, counters[name])
         self.saved_step = self.step
 
     def _verified(self, checkpoint: Path) -> dict:

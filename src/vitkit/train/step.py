@@ -15,9 +15,10 @@ from vitkit.train.optim import Optim
 from vitkit.train.recipe import Recipe
 from vitkit.train.state import State
 
-# What lies between the seeds of two rows of a batch: large, so that a row's seed is not another
-# step's
-FAR = 0x9E3779B1
+# Dropout's seed is seed * SEED_STRIDE + step + row * ROW_STRIDE. The strides are large, so that a
+# row's seed is not another step's; a run of more than SEED_STRIDE steps meets seeds of the next one
+SEED_STRIDE = 1_000_003
+ROW_STRIDE = 0x9E3779B1
 
 
 def set_rates(recipe: Recipe, state: State) -> float:
@@ -44,21 +45,22 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
     learner = state.learner.train()
     device = state.device
     rank, world_size = world()
-    count = len(batch.images)  # b
-    whole = count * world_size  # B
-    row = count * rank  # where this rank's share of the batch begins
+    share_size = len(batch.images)  # b
+    batch_size = share_size * world_size  # B
+    first_row = share_size * rank  # of this rank's share, then of its next micro-batch
 
     # This rank's share, on its device, in micro-batches
-    keys = keys_of(recipe.seed, state.step, whole)[row : row + count]
-    share = [x.to(device, non_blocking=True) for x in (batch.images, batch.targets, keys)]
+    batch_keys = keys_of(recipe.seed, state.step, batch_size)
+    share_keys = batch_keys[first_row : first_row + share_size]
+    share = [x.to(device, non_blocking=True) for x in (batch.images, batch.targets, share_keys)]
     micro_batches = zip(*(x.split(recipe.micro_batch) for x in share), strict=True)
 
     # Their gradients add up on the parameters
     loss = torch.zeros((), device=device)
     for images, targets, keys in micro_batches:  # (m, C, H, W) uint8, (m,) or (m, K), (m,)
-        torch.manual_seed(recipe.seed * 1_000_003 + state.step + row * FAR)
-        row += len(images)
-        weight = len(images) / whole
+        torch.manual_seed(recipe.seed * SEED_STRIDE + state.step + first_row * ROW_STRIDE)
+        first_row += len(images)
+        weight = len(images) / batch_size
         with autocast(device, recipe.precision):
             images = recipe.data.preprocessing.normalise(images)
             weighted = learner(images, targets, keys) * weight
@@ -74,8 +76,8 @@ def clip_gradient(learner: nn.Module, optim: Optim) -> Tensor:
     """Clip the gradient as `optim` says; returns the norm that it had before, () float32."""
     gradients = [local_tensor(p.grad) for p in learner.parameters() if p.grad is not None]
 
-    # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, and
-    # by something else on every number of ranks
+    # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by a
+    # different amount for each number of ranks
     dtype = torch.float64
     if gradients[0].device.type == "mps":  # which has no float64
         dtype = torch.float32
