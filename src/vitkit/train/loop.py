@@ -94,7 +94,6 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
             log.close()
             watchdog.pause()
 
-    # The finished model
     return finish(recipe, run_dir, state, data.facts)
 
 
@@ -128,7 +127,6 @@ def _steps(run: Run) -> None:
                 skip(run, batch, loss, norm)
             state.optimizer.zero_grad()
 
-            # Log
             log.at(state.step)
             if due(state.step, recipe.log_every, total):
                 log.training(state.step, recipe.batch, loss.item(), norm.item(), rate)
@@ -140,7 +138,6 @@ def _steps(run: Run) -> None:
                 with log.meter.pausing():
                     state.save(run.run_dir, recipe.keep)
 
-            # Evaluate
             evaluate(run)
 
 

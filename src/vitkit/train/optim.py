@@ -103,7 +103,6 @@ class Optim:
         else:
             lr = self.lr
 
-        # The warm-up
         if warmup:
             lr *= min(1.0, step / warmup)
         return lr
@@ -152,7 +151,6 @@ def parameter_groups(learner: nn.Module, optim: Optim) -> list[dict]:
         if not parameter.requires_grad:
             continue
 
-        # Whether it decays
         decays = True
         if optim.decay_on == "kernels":
             decays = id(parameter) in kernels

@@ -149,7 +149,6 @@ def advice(recipe: Recipe, machine: Machine, counted: Count) -> str:
                 return images
         return 0
 
-    # It fits
     images = min(recipe.micro_batch, recipe.batch // machine.gpus)
     largest = largest_micro_batch(recipe)
     if fits(recipe, machine.gpus):

@@ -51,7 +51,6 @@ def go_back(run: Run) -> None:
             f"once already; {advice}"
         )
 
-    # The state of then
     step_now = state.step
     skipped = state.skipped
     checkpoint = _load_good(run)
@@ -64,7 +63,7 @@ def go_back(run: Run) -> None:
         "with new batches"
     )
 
-    # The counters of now
+    # The batches go on from here, so the counters do not go back
     state.step = step_now
     state.skipped = skipped
     state.bad_in_row = 0
