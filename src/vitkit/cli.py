@@ -117,8 +117,10 @@ def _complain(sentence: str) -> int:
     """Print one sentence in red; returns the exit status of a failure."""
     from rich.console import Console
 
+    from vitkit.system.text import printable
+
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"vitkit: {sentence}", style="red")
+    console.print(f"vitkit: {printable(sentence)}", style="red")
     return 1
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from vitkit.system.text import printable
+
 SECONDS = 20  # that an attempt may take; the files are small
 MEMORY = 2 << 30  # bytes beyond what the process begins with
 LONGEST = 3000  # characters of a sentence
@@ -43,7 +45,7 @@ def attempt(action: Callable[[], None]) -> Outcome:
         status = os.waitpid(process, 0)[1]
         said.seek(0)
         printed.seek(0)
-        text = said.read().decode("utf-8", "replace")
+        text = printable(said.read().decode("utf-8", "replace"))  # as the command line does
         noise = printed.read().decode("utf-8", "replace")
     return _judged(status, text, noise)
 

@@ -6,6 +6,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from vitkit.data import (
     open_image,
     open_source,
 )
+from vitkit.deploy.predict import Item, predict
 from vitkit.models import ViTConfig, create, vit
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe, train
@@ -89,9 +91,11 @@ def _load(folder: Path) -> None:
     classifier = load(path, heads=2, quiet=True)
     size = classifier.model.config.image
     assert max(size) <= 4096, size
-    with torch.inference_mode():
-        logits = classifier.for_inference().logits(torch.zeros(1, 3, *size, dtype=torch.uint8))
-    assert logits.isfinite().all()
+    item = Item("photograph", lambda: PIXELS)
+    (prediction,) = predict(classifier, [item], device="cpu")
+    if prediction.error:
+        raise ValueError(prediction.error)
+    assert isfinite(sum(prediction.probabilities))
 
 
 def _native(folder: Path) -> None:

@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 from vitkit.commands.arguments import Data, DataColumns
 from vitkit.curate import Packed, Packing
 from vitkit.data import Columns
+from vitkit.system.text import printable
 
 LISTED = 10  # images left out that are printed
 
@@ -37,7 +38,7 @@ def pack(command: Pack) -> int:
     # Write the shards
     parts, notes = open_parts(command.source, command.columns)
     for note in notes:
-        print(note)
+        print(printable(note))
     workers = command.workers
     if workers < 0:
         workers = cpus()
@@ -62,7 +63,7 @@ def _print_packed(packed: Packed, images: int, dest: Path) -> None:
         sentence += f"; {packed.shrunk:,} made smaller"
     print(sentence)
     for line in packed.left_out[:LISTED]:
-        print(f"left out: {line}")
+        print(f"left out: {printable(line)}")
     if packed.left_out:
         list_file = dest / "left-out.txt"
         print(f"{len(packed.left_out):,} images were left out; all are listed in {list_file}")

@@ -12,6 +12,7 @@ from vitkit.commands.data_pack import training_command
 from vitkit.commands.stats_tables import print_tables, same_or_like
 from vitkit.curate import Pair, Survey
 from vitkit.data import Columns, Source, Splits
+from vitkit.system.text import printable
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]
@@ -72,7 +73,7 @@ def stats(command: Stats) -> int:
         print(json.dumps(description))
     else:
         for note in splits.notes:
-            print(note)
+            print(printable(note))
         same_classes = [name for name, part in parts.items() if part.labels == splits.labels]
         print_tables(description, same_classes)
 

@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from vitkit.system.text import LONGEST_NAME, printable
+
 SHOWN = 20  # classes whose counts are printed; of more classes, the largest and the smallest
 LISTED = 10  # broken images and duplicates that are printed
 
@@ -19,7 +21,7 @@ def print_tables(description: dict, same_classes: list[str]) -> None:
     _print_classes(description, same_classes)
     for name, part in description["parts"].items():
         for sentence in part["broken"][:LISTED]:
-            print(f"broken, in {name}: {sentence}")
+            print(printable(f"broken, in {name}: {sentence}"))
     for pair in description["pairs"]:
         _print_pairs(pair)
 
@@ -75,7 +77,7 @@ def _print_classes(description: dict, same_classes: list[str]) -> None:
         is_small = rank >= len(by_size) - SHOWN // 2
         if is_large or is_small:
             numbers = [f"{counts[k]:,}" for counts in counts_of.values()]
-            table.add_row(Text(labels[k]), *numbers)
+            table.add_row(Text(printable(labels[k], LONGEST_NAME)), *numbers)
         elif rank == SHOWN // 2:
             table.add_row("...")
     Console().print(table)
@@ -94,7 +96,7 @@ def _print_pairs(pair: dict) -> None:
         sentence = f"{name} is {same_or_like(bits)} {other}"
         if count > 1:
             sentence += f" and {count - 1:,} more"
-        print(f"  {sentence}")
+        print(f"  {printable(sentence)}")
     if pair["other class"]:
         print(
             f"warning: pairs with different classes: {pair['other class']:,}; a label is wrong, or "

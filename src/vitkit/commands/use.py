@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.commands.arguments import Device, Images, Model
+from vitkit.system.text import LONGEST_NAME, printable
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _print(
         Console().print(_table(good, activation))
     for prediction in predictions:
         if prediction.error is not None:
-            print(f"not classified: {prediction.error}", file=sys.stderr)
+            print(f"not classified: {printable(prediction.error)}", file=sys.stderr)
 
 
 def _as_json(prediction: "Prediction") -> str:
@@ -119,7 +120,9 @@ def _table(predictions: "Sequence[Prediction]", activation: "Activation") -> Tab
         for label, value in zip(prediction.labels[1:], prediction.probabilities[1:], strict=True):
             if activation == "none" or value >= 0.001:
                 others.append(f"{label} {_number(value, activation)}")
-        table.add_row(escape(name), number, escape(prediction.name), escape(", ".join(others)))
+        texts = (name, prediction.name, ", ".join(others))
+        name, image, others = (escape(printable(text)) for text in texts)
+        table.add_row(name, number, image, others)
     return table
 
 
@@ -144,7 +147,8 @@ def _draw(
     for item, prediction in zip(items, predictions, strict=True):
         if prediction.error is not None:
             continue
-        caption = f"{prediction.labels[0]} {_number(prediction.probabilities[0], activation)}"
+        name = printable(prediction.labels[0], LONGEST_NAME)
+        caption = f"{name} {_number(prediction.probabilities[0], activation)}"
         right = None  # nobody knows
         if prediction.truth is not None and activation != "none":
             # One class, whose name may have commas, or the names of several

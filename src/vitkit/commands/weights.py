@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 from vitkit.commands import MODEL
 from vitkit.commands.arguments import Images, Model
 from vitkit.commands.use import spread
+from vitkit.system.text import printable
 
 if TYPE_CHECKING:  # --help imports no model
     from vitkit.data.images import Picture
@@ -144,13 +145,13 @@ def _description(classifier: "Classifier") -> Table:
 
     # What belongs to it
     table.add_row("preprocessing", str(classifier.preprocessing))
-    table.add_row("labels", escape(_classes(classifier.labels)))
+    table.add_row("labels", escape(printable(_classes(classifier.labels))))
     if classifier.labels:
         table.add_row("activation", classifier.activation)
     for name, value in classifier.origin.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {_number(number)}" for key, number in value.items())
-        table.add_row(f"origin: {escape(name)}", escape(str(value)))
+        table.add_row(escape(printable(f"origin: {name}")), escape(printable(str(value))))
     return table
 
 
@@ -261,9 +262,9 @@ def _decoded(items: "Iterable[Item]") -> "Iterator[Picture]":
         try:
             pixels = open_image(item.read(), item.name).pixels()
         except BadImage as error:
-            print(f"left out: {error}", file=sys.stderr)
+            print(f"left out: {printable(str(error))}", file=sys.stderr)
         except OSError as error:
-            print(f"left out: {item.name} cannot be read: {error}", file=sys.stderr)
+            print(printable(f"left out: {item.name} cannot be read: {error}"), file=sys.stderr)
         else:
             yield open_image(pixels, item.name)
 

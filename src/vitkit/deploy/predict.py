@@ -6,6 +6,7 @@ Legend: B images of a batch, K classes, h w pixels of what the model gets.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,6 +141,10 @@ def _classify(runtime: Runtime, items: Sequence[Item], top: int) -> Iterator[Pre
         answers = dict(zip(images, _likeliest(runtime, batch, top), strict=True))
 
     for i, item in enumerate(items):
+        if i not in errors and not isfinite(sum(answers[i][1])):
+            errors[i] = (
+                f"{item.name}: the model's outputs are not finite; its weights may be damaged"
+            )
         if i in errors:
             yield Prediction(item.name, truth=item.truth, error=errors[i])
         else:

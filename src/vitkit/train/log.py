@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from vitkit.evaluate import Metric
 from vitkit.evaluate.metric import number_of, plain_number
 from vitkit.system.ranks import on_rank_0
+from vitkit.system.text import printable
 
 
 class Log:
@@ -63,7 +64,7 @@ class Log:
 
     def say(self, text: str) -> None:
         """Print a sentence for the person who watches, above the bar."""
-        self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.bar.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: str, step: int, **values: float | int | str | list) -> None:
         """Write `values` as a line of this event and step."""

@@ -18,6 +18,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.span import due
+from vitkit.system.text import printable
 from vitkit.system.watchdog import watchdog
 from vitkit.train.begin import begin
 from vitkit.train.checkpoints import checkpoints
@@ -56,7 +57,7 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
     """A run, as every rank trains it."""
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     # Open the images, and fill in what the recipe leaves open. The recipe that is saved is the one
     # that runs

@@ -3,6 +3,7 @@
 import json
 
 from vitkit.models import called, cost, parameters
+from vitkit.system.text import printable
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats import formats_for
 from vitkit.weights.formats.format import Format
@@ -41,7 +42,7 @@ def model_card(classifier: Classifier, format: Format) -> str:
     if isinstance(metrics, dict) and metrics:
         lines += ["## Metrics", "", *_list(metrics), ""]
     lines += _how_to_open(classifier, format)
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _header(classifier: Classifier, format: Format, license: str) -> list[str]:

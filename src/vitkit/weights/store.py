@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, parameters
+from vitkit.system.text import printable
 from vitkit.weights.classifier import Classifier, check_labels
 from vitkit.weights.description import Description, Hints, from_json
 from vitkit.weights.fetch import fetch
@@ -60,9 +61,9 @@ def load(
         classifier = replace(classifier, preprocessing=preprocessing)
 
     if not quiet:
-        print(f"{source}: {account[0]}", file=sys.stderr)
+        print(printable(f"{source}: {account[0]}"), file=sys.stderr)
         for line in account[1:]:
-            print(f"  {line}", file=sys.stderr)
+            print(f"  {printable(line)}", file=sys.stderr)
     return classifier
 
 
