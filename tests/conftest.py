@@ -49,13 +49,13 @@ def folder(tmp_path):
     return make
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared."""
-    threads = torch.get_num_threads()
+    """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared.
+
+    For the whole session, so that fixtures of modules compute the same bits as their tests.
+    """
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

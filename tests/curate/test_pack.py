@@ -261,5 +261,5 @@ def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_
         began = time.monotonic()
         os.killpg(job.pid, signal.SIGINT)
         _, err = job.communicate(timeout=60)
-        assert "stopped; the same command goes on" in err and job.returncode == 130
+        assert "stopped; run the same command to continue" in err and job.returncode == 130
         assert time.monotonic() - began < 5  # each worker would be waited for as long

@@ -78,7 +78,7 @@ def test_stats_and_packing_of_every_kind_of_target(folder, tmp_path, capsys, lab
     assert len(train["classes"]) == {"classes": 2}.get(target, 0)
     code, out, _ = stats(str(where), *asked, capsys=capsys)
     assert code == 0 and ("number: least" in out) == (target == "number")
-    assert ("images a class" in out) == (target == "classes")
+    assert ("images per class" in out) == (target == "classes")
     for kind in ("tar", "parquet"):
         words = ["--format", kind, "--workers", "0", *asked]
         assert main(["data", "pack", str(where), str(tmp_path / kind), *words]) == 0

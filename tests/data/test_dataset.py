@@ -3,6 +3,7 @@ predicts."""
 
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -301,7 +302,8 @@ def test_a_run_on_it_that_was_killed_goes_on_as_if_it_had_not_been(mine, vitkit)
     vitkit("train", f"{mine}:recipe", "--workdir", "whole")
     words = ("train", f"{mine}:recipe", "--workdir", "killed")
     command = [sys.executable, "-m", "vitkit", *words, "--device", "cpu"]
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process, or bits differ
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=one_thread)
     while not list(Path("killed").glob("checkpoints/*4")) and killed.poll() is None:
         time.sleep(0.01)
     killed.kill()

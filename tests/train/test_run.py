@@ -503,7 +503,12 @@ def test_keys_are_a_function_of_seed_step_and_place():
 class TestOptions:
     @pytest.mark.parametrize(
         "changes",
-        [{"precision": "bfloat16"}, {"recompute": True}, {"compile": True}, {"tensorboard": True}],
+        [
+            {"precision": "bfloat16"},
+            {"recompute": True},
+            {"tensorboard": True},
+            pytest.param({"compile": True}, marks=pytest.mark.slow),
+        ],
         ids=lambda c: next(iter(c)),
     )
     def test_each_trains(self, tiny, quiet, tmp_path, changes):

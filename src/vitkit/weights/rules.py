@@ -16,6 +16,8 @@ from torch import Tensor
 from vitkit.weights.files import FLOATS, Lazy, Tensors
 from vitkit.weights.transforms import SAME, Transform
 
+LISTED = 10  # faults that an error names
+
 
 class Rule(NamedTuple):
     """One tensor of vitkit's, and those of a format that it is made of."""
@@ -68,12 +70,16 @@ def read(tensors: Tensors, rules: list[Rule], expected: Mapping[str, Tensor]) ->
     """A format's tensors as vitkit's, for a model whose state dict (on meta) is `expected`.
 
     They get the dtypes of `expected`. Shapes are compared before anything is read. Raises
-    ValueError, which names everything that does not fit.
+    ValueError, which names what does not fit: every tensor without a rule, and the first of those
+    with another shape.
     """
     unfilled = expected.keys() - {rule.ours for rule in rules}
     assert not unfilled, f"no rule fills {unfilled}"
     if faults := _faults(tensors, rules, expected):
-        raise ValueError(f"its tensors do not fit the model: {'; '.join(faults)}")
+        listed = faults[:LISTED]
+        if len(faults) > LISTED:
+            listed.append(f"and {len(faults) - LISTED} more")
+        raise ValueError(f"its tensors do not fit the model: {'; '.join(listed)}")
     state = {}
     for rule in rules:
         theirs = _read_tensors([tensors[name] for name in rule.theirs])
