@@ -4,6 +4,7 @@ status.
 Nothing heavy is imported before it is needed, so that help is there at once.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -19,13 +20,18 @@ def main(argv: list[str] | None = None) -> int:
 
     An error that a user can cause is one sentence and status 1, or 2 for a wrong command line.
     """
-    if argv is None:
+    own_process = argv is None
+    if own_process:
         argv = sys.argv[1:]
     try:
-        return _main(list(argv))
+        status = _main(list(argv))
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1
+    if own_process and status == STOPPED:
+        # A second SIGTERM, as SLURM sends it, must not end the process with another status
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return status
 
 
 def _main(words: list[str]) -> int:

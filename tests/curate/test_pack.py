@@ -205,7 +205,9 @@ def test_two_may_not_pack_into_the_same_directory(photos, tmp_path, monkeypatch)
     assert pack(parts, tmp_path / "out", Packing(), 0).written == 20
 
 
-@pytest.mark.parametrize("kill", [os.killpg, os.kill])  # with its worker, or without
+@pytest.mark.parametrize(
+    "kill", [os.killpg, pytest.param(os.kill, marks=pytest.mark.slow)]
+)  # with its worker, or without
 def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     files = {f"{kind}/{i}.png": 60 for kind in ("ant", "bee") for i in range(150)}
     where = str(folder(files))

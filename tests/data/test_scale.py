@@ -528,7 +528,7 @@ class Synthetic:
         return (rows // 1000, self.chunks_in_window) if self.chunks_in_window else None
 
 
-@pytest.mark.parametrize("chunks_in_window", [0, 16])
+@pytest.mark.parametrize("chunks_in_window", [0, pytest.param(16, marks=pytest.mark.slow)])
 def test_ten_million_examples_start_in_seconds_in_bounded_memory(chunks_in_window):
     count = 10_000_000
     began = time.perf_counter()

@@ -239,6 +239,7 @@ def sleep(seconds, pausing):
         time.sleep(seconds)
 
 
+@pytest.mark.slow
 def test_a_rank_that_pauses_is_not_taken_for_one_that_hangs():
     assert together(2, sleep, 1.5, True) == [0, 0]
     assert together(2, sleep, 30, False) == [1, 1]  # ended by the watchdog, long before

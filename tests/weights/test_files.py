@@ -71,7 +71,7 @@ def load_or_refuse(path: Path) -> None:
 
 
 many = settings(
-    max_examples=300,
+    max_examples=100,
     deadline=3000,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

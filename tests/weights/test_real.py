@@ -55,6 +55,7 @@ def imagenet_accuracy(model, shared, capsys) -> float:
     return json.loads(capsys.readouterr().out)["top1"]["value"]
 
 
+@pytest.mark.slow
 def test_imagenet_accuracy_as_recorded(shared, capsys):
     assert imagenet_accuracy(shared(WEIGHTS), shared, capsys) == 0.724
 

@@ -1,8 +1,10 @@
 """Stopping a run between two steps, so that it can be continued, when a scheduler or a person asks
 for it."""
 
+import os
 import signal
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -11,6 +13,9 @@ from vitkit.system.ranks import any_rank, world
 from vitkit.system.watchdog import watchdog
 
 T = TypeVar("T")
+Handler = Callable | int | None
+"""What `signal.signal` takes and returns."""
+REPEATED = 5.0  # seconds after a run has stopped in which SIGTERM may come once more
 
 
 class Stop:
@@ -56,4 +61,22 @@ def stoppable() -> Iterator[Stop]:
         yield stop
     finally:
         for number, handler in handlers_before.items():
+            if stop.asked and number == signal.SIGTERM:
+                handler = _after(REPEATED, handler)
             signal.signal(number, handler)
+
+
+def _after(seconds: float, handler: Handler) -> Handler:
+    """A handler that does nothing for so many seconds, and then is the given one.
+
+    A small run has saved itself and is about to return its status when SLURM's second SIGTERM
+    comes, which would end it with another status.
+    """
+    until = time.monotonic() + seconds
+
+    def wait(number, frame):
+        if time.monotonic() > until:
+            signal.signal(number, handler or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    return wait
