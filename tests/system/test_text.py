@@ -2,12 +2,22 @@
 
 import pytest
 
-from vitkit.system.text import printable
+from vitkit.system.text import printable, printable_name
+
+ORDINARY = [
+    "a cat",
+    "größer als π",
+    "two\nlines",
+    "猫\u3000犬",
+    "Café\xa0c",
+    "👩\u200d🚀",
+    "می\u200cخواهم",
+    "https://x.org/?a=b&c",
+    'a "quoted" word',
+]
 
 
-@pytest.mark.parametrize(
-    "text", ["a cat", "größer als π", "猫", "two\nlines", "https://x.org/?a=b&c", 'a "quoted" word']
-)
+@pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_text_is_as_it_was(text):
     assert printable(text) == text
 
@@ -31,3 +41,8 @@ def test_a_long_text_keeps_both_ends():
     assert shown.startswith("begin") and shown.endswith("end")
     assert "100,008 characters" in shown
     assert len(shown) < 150
+
+
+def test_a_name_has_one_line():
+    assert printable_name("evil\nline") == r"evil\nline"
+    assert len(printable_name("x" * 100_000)) < 300

@@ -113,6 +113,7 @@ def test_a_damaged_model_is_saved_again_from_the_last_checkpoint(
     train(short, run_dir, "cpu", quiet)
     assert path.read_bytes() == data
     load(run_dir, quiet=True)
+    assert (run_dir / "model.earlier").is_dir()  # nothing is thrown away
 
 
 @pytest.fixture

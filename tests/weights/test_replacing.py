@@ -79,11 +79,18 @@ def test_a_card_of_vitkit_is_written_anew(classifier, clone):
     [
         (lambda path: (path / "photo.jpg").write_bytes(b"x"), "holds other files .photo.jpg. and"),
         (
+            lambda path: (path / "config.json").write_text('{"my": 1}'),
+            "config.json is not of a model",
+        ),
+        (lambda path: (path / "model.safetensors").write_bytes(b"BERT"), "is not of a model"),
+        (lambda path: (path / "model.safetensors").mkdir(), "model.safetensors is a directory"),
+        (lambda path: (path / "README.md").mkdir(), "README.md is a directory"),
+        (
             lambda path: [
                 (path / "package.json").write_text("{}"),
                 (path / "config.json").write_text('{"port": 80}'),
             ],
-            "config.json is not a model's",
+            "config.json is not of a model",
         ),
     ],
 )
@@ -116,7 +123,7 @@ def test_a_file_is_not_replaced_by_a_directory(classifier, tmp_path):
 def test_a_file_that_holds_no_weights_is_not_replaced(classifier, tmp_path):
     path = tmp_path / "photos.npz"
     path.write_bytes(b"my photographs")
-    with pytest.raises(ValueError, match="exists and holds no weights"):
+    with pytest.raises(ValueError, match="holds no weights of a model"):
         convert(classifier, path, "google")
     assert path.read_bytes() == b"my photographs"
 
@@ -177,3 +184,38 @@ def test_a_directory_with_only_a_card_of_its_owner_takes_a_model(classifier, tmp
     assert json.loads((path / "config.json").read_text())
     with torch.inference_mode():
         load(path, quiet=True).model(torch.zeros(1, 3, 16, 16))
+
+
+def test_a_card_with_notes_of_its_owner_stays(classifier, tmp_path):
+    path = save(classifier, tmp_path / "model")
+    card = (path / "README.md").read_text() + "\nMy notes.\n"
+    (path / "README.md").write_text(card)
+    save(classifier, path)
+    assert (path / "README.md").read_text() == card
+
+
+def test_a_link_is_written_through_and_stays(classifier, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for _ in range(2):
+        save(classifier, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path / "real") == OURS
+    assert names(tmp_path) == {"link", "real"}
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="is a link to nothing"):
+        save(classifier, tmp_path / "dangling")
+
+
+def test_the_working_directory_is_a_directory_too(classifier, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(classifier, ".")
+    assert names(tmp_path) == OURS
+
+
+def test_a_directory_keeps_its_permissions(classifier, tmp_path):
+    path = tmp_path / "private"
+    path.mkdir(mode=0o700)
+    for _ in range(2):
+        save(classifier, path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vitkit.system.text import LONGEST_NAME, printable
+from vitkit.system.text import printable, printable_name
 
 SHOWN = 20  # classes whose counts are printed; of more classes, the largest and the smallest
 LISTED = 10  # broken images and duplicates that are printed
@@ -77,7 +77,7 @@ def _print_classes(description: dict, same_classes: list[str]) -> None:
         is_small = rank >= len(by_size) - SHOWN // 2
         if is_large or is_small:
             numbers = [f"{counts[k]:,}" for counts in counts_of.values()]
-            table.add_row(Text(printable(labels[k], LONGEST_NAME)), *numbers)
+            table.add_row(Text(printable_name(labels[k])), *numbers)
         elif rank == SHOWN // 2:
             table.add_row("...")
     Console().print(table)

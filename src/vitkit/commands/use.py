@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.commands.arguments import Device, Images, Model
-from vitkit.system.text import LONGEST_NAME, printable
+from vitkit.system.text import printable, printable_name
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _table(predictions: "Sequence[Prediction]", activation: "Activation") -> Tab
             if activation == "none" or value >= 0.001:
                 others.append(f"{label} {_number(value, activation)}")
         texts = (name, prediction.name, ", ".join(others))
-        name, image, others = (escape(printable(text)) for text in texts)
+        name, image, others = (escape(printable(text).replace("\n", " ")) for text in texts)
         table.add_row(name, number, image, others)
     return table
 
@@ -147,7 +147,7 @@ def _draw(
     for item, prediction in zip(items, predictions, strict=True):
         if prediction.error is not None:
             continue
-        name = printable(prediction.labels[0], LONGEST_NAME)
+        name = printable_name(prediction.labels[0])
         caption = f"{name} {_number(prediction.probabilities[0], activation)}"
         right = None  # nobody knows
         if prediction.truth is not None and activation != "none":

@@ -145,7 +145,7 @@ def _description(classifier: "Classifier") -> Table:
 
     # What belongs to it
     table.add_row("preprocessing", str(classifier.preprocessing))
-    table.add_row("labels", escape(printable(_classes(classifier.labels))))
+    table.add_row("labels", escape(printable(_classes(classifier.labels)).replace("\n", " ")))
     if classifier.labels:
         table.add_row("activation", classifier.activation)
     for name, value in classifier.origin.items():

@@ -60,46 +60,32 @@ def write_json(path: Path, value: dict) -> None:
 
 
 @contextmanager
-def whole_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory to write files to, which go to `path` when the block ends. Those of the
-    same names there are replaced, each whole; all others stay.
+def whole_files(path: Path) -> Iterator[Path]:
+    """A temporary directory to write files to, which go to the directory `path` when the block ends.
+    Those of the same names there are replaced, each whole; all else stays, and so does the
+    directory itself: it may be a link, a mounted disk, or have permissions of its own.
 
-    Where nothing else is in `path`, all files are replaced at once. If the block fails, what was
-    written is deleted, and `path` stays as it was. Raises OSError.
+    If the block fails, what was written is deleted, and `path` stays as it was. Raises OSError.
     """
-    new = path.with_name(f"{path.name}.{token_hex(4)}.new")
-    new.mkdir(parents=True)
+    is_new = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    for unfinished in path.glob(".????????.new"):  # of a process that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)
+    new = path / f".{token_hex(4)}.new"  # on the same disk, so that files can be renamed
+    new.mkdir()
     try:
         yield new
         for file in new.iterdir():
             sync(file)
-        sync(new)
-        _move(new, path)
-        sync(path.parent)
-    finally:
+        for file in sorted(new.iterdir(), reverse=True):  # config.json after model.safetensors
+            file.replace(path / file.name)
+        sync(path)
+    except BaseException:
         shutil.rmtree(new, ignore_errors=True)
-
-
-def _move(new: Path, path: Path) -> None:
-    """Move the files of one directory into another, which may not exist yet."""
-    names = {file.name for file in new.iterdir()}
-    if not path.exists():
-        new.rename(path)
-        return
-
-    # Nothing else is there: the whole directory at once. It cannot be renamed onto another that has
-    # files in it, so that one steps aside
-    if {file.name for file in path.iterdir()} <= names:
-        old = path.with_name(f"{path.name}.{token_hex(4)}.old")
-        path.rename(old)
-        new.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-        return
-
-    # Among other files: one by one
-    for name in sorted(names):
-        (new / name).replace(path / name)
-    sync(path)
+        if is_new:
+            path.rmdir()
+        raise
+    new.rmdir()
 
 
 def sync(path: Path) -> None:

@@ -1,7 +1,11 @@
 """Text from files of strangers, as a terminal may show it."""
 
+import unicodedata
+
 LONGEST = 2000  # characters of a sentence
 LONGEST_NAME = 200  # characters of the name of a class or a file
+CONTROL = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: control, surrogates, separators of lines
+DIRECTION = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
@@ -17,8 +21,15 @@ def printable(text: str, longest: int = LONGEST) -> str:
     return "".join(map(_shown, text))
 
 
+def printable_name(name: str) -> str:
+    """A name of a class or a file, which has one line."""
+    return printable(name, LONGEST_NAME).replace("\n", "\\n")
+
+
 def _shown(character: str) -> str:
     """The character itself, or its escape."""
-    if character.isprintable() or character == "\n":
+    if character == "\n":
+        return character
+    if unicodedata.category(character) not in CONTROL and character not in DIRECTION:
         return character
     return character.encode("unicode_escape").decode("ascii")

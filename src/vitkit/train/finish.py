@@ -32,7 +32,10 @@ def is_finished(run_dir: Path, say: Say) -> bool:
         remedy = "it is saved again from the newest checkpoint"
         if not from_rank_0(lambda: checkpoints(run_dir)):
             remedy = "there is no checkpoint, so it is trained again from the start"
-        say(f"the finished model in {run_dir / MODEL} is damaged or removed; {remedy}")
+        say(
+            f"the finished model in {run_dir / MODEL} is damaged or removed; {remedy}. What is left of it is kept as "
+            f"{MODEL}.earlier"
+        )
     return False
 
 
@@ -91,10 +94,24 @@ def _save(
     model = merged(model)
     activation = recipe.objective.activation()
     path = run_dir / MODEL
+    _set_aside(path)
     save(Classifier(model, recipe.data.preprocessing, labels, activation, origin), path)
     names = sorted(file.name for file in path.iterdir() if file.name != UNCHECKED)
     finished = {"sha256": _checksums(path, names), **record}
     write_whole(run_dir / FINISHED, sealed(finished).encode())
+
+
+def _set_aside(path: Path) -> None:
+    """Keep a model that is there already as model.earlier, model.earlier-2, ...: it is damaged, or
+    its owner changed it."""
+    if not path.exists():
+        return
+    earlier = path.with_name(f"{path.name}.earlier")
+    number = 1
+    while earlier.exists():
+        number += 1
+        earlier = path.with_name(f"{path.name}.earlier-{number}")
+    path.rename(earlier)
 
 
 def _origin(recipe: Recipe, run_dir: Path, state: State) -> dict:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitkit.system.files import whole_directory, write_json
+from vitkit.system.files import whole_files, write_json
 from vitkit.weights.card import model_card
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import to_json
@@ -13,7 +13,7 @@ from vitkit.weights.files.lazy import KEY
 from vitkit.weights.files.opening import ENDINGS
 from vitkit.weights.formats.format import Format
 from vitkit.weights.own import check_own_weights
-from vitkit.weights.replacing import CARD, check_file, check_replaceable, is_somebodys
+from vitkit.weights.replacing import CARD, check_file, check_replaceable, is_somebodys, signed
 from vitkit.weights.rules import write
 
 
@@ -60,14 +60,14 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
     """The format's JSON files, model.safetensors and a model card."""
     descriptions = format.directory(classifier)
     check_replaceable(path, descriptions)
-    with whole_directory(path) as new:
+    with whole_files(path) as new:
         for name, values in descriptions.items():
             if name == "config.json":
                 values = {**values, KEY: to_json(classifier)}
             write_json(new / name, values)
         write_safetensors(new / "model.safetensors", tensors_in(format, classifier))
         if not is_somebodys(path / CARD):
-            (new / CARD).write_text(model_card(classifier, format), "utf-8")
+            (new / CARD).write_text(signed(model_card(classifier, format)), "utf-8")
 
 
 def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:
