@@ -33,8 +33,8 @@ def is_finished(run_dir: Path, say: Say) -> bool:
         if not from_rank_0(lambda: checkpoints(run_dir)):
             remedy = "there is no checkpoint, so it is trained again from the start"
         say(
-            f"the finished model in {run_dir / MODEL} is damaged or removed; {remedy}. What is left of it is kept as "
-            f"{MODEL}.earlier"
+            f"the finished model in {run_dir / MODEL} is damaged or removed; {remedy}. What is left "
+            f"of it is kept as {MODEL}.earlier"
         )
     return False
 
