@@ -1,6 +1,6 @@
 # Both commands do all the set-up that is missing and reuse what is there:
 #   make demo   train, evaluate, save, load again and use a small Vision Transformer (one to three minutes after set-up)
-#   make test   lint and the test suite (about five minutes on two cores)
+#   make test   lint and the test suite (five to six minutes on two cores)
 #   make test-slow   the tests that start many processes or take minutes each
 #   make fuzz   thousands of damaged files, ten minutes; prints a table of what came out
 # An active virtual environment is used as it is; otherwise one is made in .venv.
@@ -25,7 +25,7 @@ test-slow: $(VENV)/.vitkit-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 fuzz: $(VENV)/.vitkit-dev
-	cd tests && $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(CURDIR)/.venv)/bin/python -m fuzzing --seconds 600
+	cd tests && $(abspath $(BIN))/python -m fuzzing --seconds 600
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

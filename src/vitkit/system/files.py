@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -83,7 +83,8 @@ def whole_files(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         if is_new:
-            path.rmdir()
+            with suppress(OSError):  # it has some of the files already
+                path.rmdir()
         raise
     new.rmdir()
 

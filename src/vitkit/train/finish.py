@@ -19,8 +19,7 @@ from vitkit.train.sealed import read_sealed, sealed
 from vitkit.train.state import State
 from vitkit.train.tune import apply_tuning, merged
 from vitkit.weights import Classifier, load, save
-
-UNCHECKED = "README.md"  # the card, which its owner may rewrite
+from vitkit.weights.replacing import CARD
 
 
 def is_finished(run_dir: Path, say: Say) -> bool:
@@ -96,7 +95,8 @@ def _save(
     path = run_dir / MODEL
     _set_aside(path)
     save(Classifier(model, recipe.data.preprocessing, labels, activation, origin), path)
-    names = sorted(file.name for file in path.iterdir() if file.name != UNCHECKED)
+    # The card is its owner's to rewrite, so it is not among them
+    names = sorted(file.name for file in path.iterdir() if file.name != CARD)
     finished = {"sha256": _checksums(path, names), **record}
     write_whole(run_dir / FINISHED, sealed(finished).encode())
 
