@@ -13,7 +13,7 @@ import argparse
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
@@ -41,7 +41,8 @@ from vitkit.weights.formats import format_of
 from vitkit.weights.formats.timm import resnets, vit
 from vitkit.weights.rules import write as in_their_names
 
-PACKAGES = ("vitkit", "torch", "timm", "transformers", "torchvision")
+PEERS = ("timm", "transformers", "torchvision")
+PACKAGES = ("vitkit", "torch", *PEERS)
 TURN = 0.03  # seconds that a turn takes at least: all repeat short work, equally often
 LEAST_ROUNDS = 5
 DRAWS = 2000  # of rounds, for an interval
@@ -66,19 +67,21 @@ def config(name: str) -> ViTConfig | ResNetConfig:
     return replace(model, classes=classes, gelu="erf", stochastic_depth=0.0, stem=stem)
 
 
-def stacks(c: ModelConfig) -> dict[str, nn.Module]:
-    """The model in every library that has it, with the same random weights."""
+def stacks(c: ModelConfig, libraries: Sequence[str] = PEERS) -> dict[str, nn.Module]:
+    """The model in vitkit and in those of the libraries that have it, with the same random
+    weights."""
     ours = create(c, seed=0)
     with torch.no_grad():
         for parameter in ours.parameters():  # zeros and ones would hide a mistake
             parameter += 0.02 * torch.randn_like(parameter)
 
-    peers = {"timm": timm_resnet}
+    builders = {"timm": timm_resnet}
     if isinstance(c, ViTConfig) and c.stem is None:
-        peers = {"timm": timm, "transformers": transformers, "torchvision": torchvision}
+        builders = {"timm": timm, "transformers": transformers, "torchvision": torchvision}
     models: dict[str, nn.Module] = {"vitkit": ours}
-    for name, build in peers.items():
-        models[name] = build(c, ours)
+    for name, build in builders.items():
+        if name in libraries:
+            models[name] = build(c, ours)
     return models
 
 
@@ -321,6 +324,7 @@ def arguments(doc: str, precisions: list[str]) -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", default=precisions, choices=precisions)
     parser.add_argument("--modes", nargs="+", default=modes, choices=modes)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS)
     add_row_arguments(parser)
     return parser.parse_args()
 
@@ -339,7 +343,7 @@ def compare(doc: str, work: Work, train: bool, precisions: list[str]) -> None:
     for name in options.models:
         # Build and compare on the CPU: a GPU's convolutions round to TF32.
         c = config(name)
-        models = stacks(c)
+        models = stacks(c, options.peers)
         same_work(models, torch.randn(2, 3, *c.image))
         models = {library: model.to(options.device) for library, model in models.items()}
 

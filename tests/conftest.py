@@ -1,6 +1,7 @@
 """What every test may use."""
 
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 import torch
@@ -49,6 +50,14 @@ def folder(tmp_path):
     return make
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """What is kept in the cache is this test's own, and not the developer's."""
+    monkeypatch.setenv(
+        "VITKIT_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{token_hex(4)}")
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared.
@@ -56,6 +65,14 @@ def one_thread():
     For the whole session, so that fixtures of modules compute the same bits as their tests.
     """
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_may_be_forked():
+    """The first backward pass decides whether autograd starts threads for a GPU, after which forked
+    processes cannot train. Made here, it comes before fake tensors, which pretend that there is one.
+    """
+    torch.ones(1, requires_grad=True).sum().backward()
 
 
 @pytest.fixture(scope="session")

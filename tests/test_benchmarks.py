@@ -1,7 +1,9 @@
 """The benchmarks run, and what they compare does the same work."""
 
 import json
+import os
 import runpy
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -158,3 +160,51 @@ def test_the_variants_of_the_loader_differ_in_what_they_say(loader, tmp_path):
     images = next(loader.vitkit(files)(0)).images
     assert torch.equal(next(loader.vitkit(files, turbojpeg=False)(0)).images, images)
     assert not torch.equal(next(loader.vitkit(files, torchvisions_crops=True)(0)).images, images)
+
+
+@pytest.mark.slow
+def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
+    """All pieces but `correctness`, which is tests/test_device.py, and what other tests run here."""
+    for part, count in (("train", 24), ("test", 8)):
+        for i in range(count):
+            path = tmp_path / "images" / part / "ab"[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(photograph(32, 32, i), "PNG"))
+    images = str(tmp_path / "images")
+    pieces = ["large", "sharding", "cifar10", "tiny_imagenet"]
+    command = ["bash", str(BENCHMARKS / "gpu.sh"), "--device", "cpu"]
+    command += ["--results", str(tmp_path / "results"), *pieces]
+    environment = os.environ | {"CIFAR10": images, "TINY_IMAGENET": images}
+    for _ in range(2):  # the second time, all are done
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("done already") == len(pieces)
+    assert (tmp_path / "results" / "cifar10.jsonl").exists()
+
+
+def test_all_l2_of_the_few_shot_fit_are_compared_with_scikit_learn_s():
+    from argparse import Namespace
+
+    import fewshot
+
+    options = Namespace(examples=60, width=20, classes=7, values=4)
+    assert fewshot.difference(options) < 1e-9
+    assert fewshot.measure("vitkit", options).keys() == {"seconds", "peak_mib"}
+
+
+def test_features_are_timed_beside_the_forward_pass(tmp_path, run):
+    from vitkit.data import Preprocessing
+    from vitkit.models import create, vit
+    from vitkit.weights import Classifier, save
+
+    config = vit("mu/4", image=(8, 8), depth=1, classes=10)
+    labels = tuple(map(str, range(10)))
+    save(Classifier(create(config, seed=0), Preprocessing((8, 8)), labels), tmp_path / "model")
+    result = run("features", f"--model {tmp_path / 'model'} --data digits --rounds 1")
+    assert set(result["rounds"]) == {"forward", "features"} and result["images"] == 359
+
+    # All methods, on data with a train and a test part
+    result = run("frozen", f"--model {tmp_path / 'model'} --data digits")
+    metrics = result["results"]["digits"]
+    assert {"5-shot/top1", "neighbours/top1", "probe/top1"} < set(metrics)
+    assert metrics["probe/left_out"]["value"] > 0.5

@@ -2,14 +2,17 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import vitkit
+from vitkit import cli
 from vitkit.cli import main
 from vitkit.commands import COMMANDS
 
@@ -50,7 +53,7 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     assert "8 of 40 images, 20% of every class, were set aside" in out
     assert "32 training images, 8 test, 2 classes, 32 x 32" in out
     assert f"next: vitkit evaluate {run}" in out
-    assert (run / "report.html").read_text().count("data:image/png;base64,") == 1
+    assert (run / "report.html").read_text().count("<img class=drawing") == 3
 
     # Evaluate, on the images that were held out
     status, out, _ = say(capsys, "evaluate", run, photographs, "--json", "--device", "cpu")
@@ -64,6 +67,16 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     folder = f"{photographs.parent}/./{photographs.name}/"
     _, out, _ = say(capsys, "evaluate", run, folder, "--json", "--device", "cpu")
     assert json.loads(out) == metrics
+
+    # The same images elsewhere, and other ones under the same name
+    copy = tmp_path / "copy" / photographs.name
+    shutil.copytree(photographs, copy)
+    _, out, _ = say(capsys, "evaluate", run, copy, "--json", "--device", "cpu")
+    assert json.loads(out) == metrics
+    (copy / "red" / "0.jpg").unlink()
+    _, out, _ = say(capsys, "evaluate", run, copy, "--device", "cpu")
+    assert "39 images of" in out
+    assert "has changed since, so it may know some of them" in " ".join(out.split())
 
     # Predict
     red = photographs / "red" / "0.jpg"
@@ -100,7 +113,7 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     assert "test/baseline" in out
     page = (masked / "report.html").read_text()
     assert "What it sees, and makes of it" in page
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("<img class=photographs") == 1
 
     # It has no head
     status, _, err = say(capsys, "predict", masked, photographs)
@@ -248,7 +261,8 @@ def test_help_fits_into_the_terminal(words, width, capsys, monkeypatch):
 def test_the_line_ends_of_a_docstring_are_not_those_of_help(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = say(capsys, "finetune", "--help")
-    assert "which one is missing." in out.split("--patience FLOAT")[1].splitlines()[0]
+    after = out.split("--patience FLOAT")[1].splitlines()[:2]  # beside the name, or below it
+    assert any("which one is missing." in line for line in after)
 
 
 def test_help_of_data_lists_its_commands(capsys):
@@ -280,6 +294,30 @@ def test_help_of_finetune_without_a_model_shows_its_own_options(capsys):
     assert status == 0
     for option in ("--preset {none,", "--select", "--seeds", "--rates", "--workdir"):
         assert option in out, option
+
+
+def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch):
+    """Python would print that it was ignored, and go on."""
+
+    class Closing:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", cli._interrupt_again)
+    closing = Closing()
+    with pytest.raises(KeyboardInterrupt):
+        del closing
+        time.sleep(1)
+
+
+def test_help_of_finetune_is_there_for_a_model_that_is_not(capsys):
+    status, out, _ = say(capsys, "finetune", "NOSUCH", "digits", "--help")
+    assert status == 0
+    assert out.startswith(
+        "Without the settings of a run, which follow from MODEL and DATA, because"
+    )
+    assert "--preset" in out
+    assert say(capsys, "finetune", "NOSUCH", "digits")[0] == 1
 
 
 def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsys):

@@ -2,18 +2,22 @@
 is there."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from test_cli import say
 
 from vitkit import load
+from vitkit.commands import COMMANDS
 from vitkit.data import Preprocessing
 from vitkit.data.images import Encoded
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
+from vitkit.weights.formats import format_of
+from vitkit.weights.writing import tensors_in
 
 TI16 = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 
@@ -123,6 +127,47 @@ def test_finetune_from_a_folder(model, photographs, tmp_path, capsys):
     assert load(run, quiet=True).labels == ("blue", "red")
     status, out, _ = say(capsys, "predict", run, photographs / "blue" / "3.jpg", "--json")
     assert status == 0 and json.loads(out)["labels"][0] in ("blue", "red")
+
+
+def test_every_command_that_takes_a_model_takes_what_is_said_of_it():
+    for command in COMMANDS:
+        settings = {field.name for field in fields(command.load_settings())}
+        takes_a_model = "MODEL" in command.words or "ONE" in command.words
+        assert ("hints" in settings) == takes_a_model, command.name
+
+
+def test_what_is_said_of_a_bare_file_reaches_every_command(photographs, tmp_path, capsys):
+    """Heads of an odd width, a table that is no square, names, and the statistics."""
+    network = create(vit("mu/8", width=48, heads=6, image=(32, 16), classes=2), seed=0)
+    torch.nn.init.normal_(network.head.weight)
+    classifier = Classifier(network, Preprocessing(size=(32, 16)), ("a", "b"))
+    file = tmp_path / "bare.safetensors"
+    save_file(tensors_in(format_of("timm", network.config), classifier), file)
+    names = tmp_path / "names.txt"
+    names.write_text("blue\nred\n")
+
+    said = ("--heads", 6, "--image", 32, 16, "--statistics", "imagenet", "--resize", 40)
+    image = photographs / "red" / "2.jpg"
+    status, out, err = say(capsys, "predict", *said, "--labels", names, file, image)
+    assert status == 0 and "next: vitkit predict" in out, err
+    assert say(capsys, "evaluate", file, photographs, *said, "--labels", names)[0] == 0
+    assert say(capsys, "compare", file, file, image, *said)[0] == 0
+    assert say(capsys, "convert", file, tmp_path / "m", "--to", "timm", *said)[0] == 0
+    status, out, _ = say(capsys, "show", file, *said, "--json")
+    description = json.loads(out)
+    assert (description["model"]["heads"], description["model"]["image"]) == (6, [32, 16])
+    assert description["preprocessing"]["resize"] == 40
+
+    # Fine-tuning: the run's own recipe has it, and the weights are read so
+    words = ("finetune", file, photographs, "--workdir", tmp_path / "run", *said)
+    options = "--length 2steps --optim.warmup 0 --data.workers 0 --device cpu"
+    status, _, err = say(capsys, *words, *options.split())
+    assert status == 0, err
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert recipe["model"]["heads"] == 6 and recipe["data"]["preprocessing"]["resize"] == 40
+    assert recipe["data"]["preprocessing"]["mean"] == [0.485, 0.456, 0.406]
+    status, _, err = say(capsys, *words, "--labels", names)
+    assert status == 1 and "leave it out" in err
 
 
 def test_finetune_help_is_about_this_model_and_this_data(model, capsys):

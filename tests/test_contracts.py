@@ -36,8 +36,9 @@ RANKS = {
     "train": 6,
     "recipes": 7, "deploy": 7,
     "studies": 8,
-    "commands": 9,
-    "cli": 10, "__main__": 11, "__init__": 12,
+    "suites": 9,
+    "commands": 10,
+    "cli": 11, "__main__": 12, "__init__": 13,
 }  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 PUBLIC_ROOMS = [room for room in RANKS if room not in ("system", "cli", "__main__", "__init__")]
@@ -130,7 +131,7 @@ def imported_by(*argv: str) -> set[str]:
 PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow"}
 COMPILERS = {"torch._dynamo", "torch._inductor", "torch.distributed.checkpoint"}
 PEERS = {"timm", "transformers", "datasets", "huggingface_hub", "fsspec"}
-TRAINING = {"vitkit.train", "vitkit.objectives", "vitkit.recipes", "vitkit.studies"}
+TRAINING = {f"vitkit.{room}" for room in ("train", "objectives", "recipes", "studies", "suites")}
 HEAVY = PICTURES_AND_TABLES | COMPILERS | PEERS | TRAINING
 
 

@@ -28,7 +28,7 @@ FAMILY = {
 
 
 QUICK = "--length 2 --batch 8 --optim.warmup 0 --precision float32 --device cpu".split()
-SLOW = ("R50x1", "Local-R50", "Augmented-R50")
+SLOW = ("R50x1", "BN-R50", "Axial-S/8", "Local-R50", "Augmented-R50", "S/8")
 
 
 @pytest.fixture

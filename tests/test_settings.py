@@ -30,9 +30,10 @@ from vitkit.data import (
     open_image,
     open_parts,
     open_source,
+    subset,
     train_batches,
 )
-from vitkit.evaluate import Accuracy, Eval, Neighbours, Subject
+from vitkit.evaluate import Accuracy, Eval, Fewshot, Neighbours, Subject
 from vitkit.evaluate.evaluator import Part
 from vitkit.models import (
     Backbone,
@@ -79,7 +80,10 @@ CHANGES = {
         "attention_dropout": Change(0.5),
         "stochastic_depth": Change(0.5),
         "gelu": Change("erf"),
+        "swiglu": Change(True),
         "eps": Change(0.1),
+        "branch_norm": Change("after"),
+        "embedding_norm": Change(True),
         "layer_scale": Change(0.1),
         "positions": Change("sincos"),
         "inject": Change("every"),
@@ -202,6 +206,7 @@ CHANGES = {
     },
     Accuracy: {},
     Neighbours: {"k": Change(1)},
+    Fewshot: {"shots": Change((1,)), "seeds": Change(2), "form": Change("ranked")},
     Packing: {
         "format": Change("parquet"),
         "shard": Change(7),
@@ -442,14 +447,12 @@ def observe_objective(objective, folder) -> str:
     return numbers(*observed)
 
 
-def observe_neighbours(evaluator, folder) -> str:
-    from vitkit.data import eval_batches
-
-    source = open_source("digits")
+def observe_evaluator(evaluator, folder) -> str:
+    digits = open_source("digits")
+    train, test = subset(digits, range(0, 359, 2)), subset(digits, range(1, 359, 2))
     model = livened(create(vit("mu/4", image=(8, 8), classes=10), seed=0))
-    classifier = Classifier(model, Preprocessing((8, 8)), source.labels)
-    batches = eval_batches(source, classifier.preprocessing, 64, 0)
-    metrics = evaluator.measure(Subject(classifier), Part(source, batches))
+    subject = Subject(Classifier(model, Preprocessing((8, 8)), digits.labels))
+    metrics = evaluator.measure(subject, Part(test, None, train))
     return str([metric.text() for metric in metrics])
 
 
@@ -604,6 +607,7 @@ BASES = {
     ),
     Accuracy: Accuracy,
     Neighbours: Neighbours,
+    Fewshot: lambda: Fewshot(shots=(2,), seeds=1),
     Packing: Packing,
     Machine: Machine,
     Eval: lambda: Eval(Accuracy()),
@@ -624,7 +628,8 @@ OBSERVE = {
     MaskedPatches: observe_objective,
     MaskedAutoencoder: observe_objective,
     SelfDistillation: observe_objective,
-    Neighbours: observe_neighbours,
+    Neighbours: observe_evaluator,
+    Fewshot: observe_evaluator,
     Packing: observe_packing,
     Machine: observe_machine,
     Eval: observe_eval,

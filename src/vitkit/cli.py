@@ -4,15 +4,20 @@ status.
 Nothing heavy is imported before it is needed, so that help is there at once.
 """
 
+import os
 import signal
 import sys
+import threading
+from _thread import interrupt_main
 from collections.abc import Sequence
 
 from vitkit.commands import COMMANDS, DATA, MODEL, Command, WordsMissing
+from vitkit.system.limits import VARIABLE, max_pixels
 
 # Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
 STOPPED = 75
 HELP = ("-h", "--help")
+MAX_PIXELS = "--max-pixels"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,19 +28,41 @@ def main(argv: list[str] | None = None) -> int:
     own_process = argv is None
     if own_process:
         argv = sys.argv[1:]
+        sys.unraisablehook = _interrupt_again
     try:
         status = _main(list(argv))
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1
+    if own_process:
+        # A second Ctrl-C would print a traceback of Python's own clearing up
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     if own_process and status == STOPPED:
         # A second SIGTERM, as SLURM sends it, must not end the process with another status
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return status
 
 
+def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """What Python does with an exception in a destructor. It would print that a Ctrl-C was ignored
+    there, and ignore it: raise it once more, a moment later, where the program can stop."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        again = threading.Timer(0.05, interrupt_main)  # not at once: this hook could not raise it
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
 def _main(words: list[str]) -> int:
     """Run a command; returns its exit status."""
+    words = _take_max_pixels(words)
+    try:
+        max_pixels()
+    except ValueError as error:
+        _complain(str(error))
+        return 2
+
     # What needs no command
     if not words or words[0] in (*HELP, "help"):
         print(overview())
@@ -59,6 +86,20 @@ def _main(words: list[str]) -> int:
     return _run_and_report(command, words)
 
 
+def _take_max_pixels(words: list[str]) -> list[str]:
+    """The other words. --max-pixels goes with every command: it is kept in the environment, where
+    worker processes find it too."""
+    others = []
+    waiting = iter(words)
+    for word in waiting:
+        name, has_value, value = word.partition("=")
+        if name != MAX_PIXELS:
+            others.append(word)
+            continue
+        os.environ[VARIABLE] = value if has_value else next(waiting, "nothing")
+    return others
+
+
 def overview(commands: Sequence[Command] = COMMANDS) -> str:
     """What `vitkit` says without a command: these commands, from the table."""
     from vitkit.system.terminal import fill, two_columns
@@ -66,7 +107,9 @@ def overview(commands: Sequence[Command] = COMMANDS) -> str:
     rows = [(f"{command.name} {command.words}".strip(), command.summary) for command in commands]
     lines = ["usage: vitkit COMMAND ...", ""]
     lines += two_columns(rows)
-    lines += ["", *two_columns([("MODEL", MODEL), ("DATA", DATA)])]
+    limit = "the largest image to decode, with any command; 178,956,970 pixels by default"
+    rows = [("MODEL", MODEL), ("DATA", DATA), (f"{MAX_PIXELS} N", limit)]
+    lines += ["", *two_columns(rows)]
     lines += ["", fill("vitkit COMMAND --help says more. Try this first: vitkit train digits")]
     return "\n".join(lines)
 

@@ -224,7 +224,7 @@ def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     kill(job.pid, signal.SIGKILL)
     job.wait()
     assert 0 < len(list(out.glob("*.tar"))) <= 30
-    (out / "images-00029-of-00030.tar.0a1b.new").write_bytes(b"half of it")
+    (out / "images-00029-of-00030.tar.0a1b0a1b.new").write_bytes(b"half of it")
     finished = [file for file in out.glob("*.tar") if (out / f".packed/{file.stem}.json").exists()]
     times = [file.stat().st_mtime_ns for file in finished]
     assert main(words) == 0

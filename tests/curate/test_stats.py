@@ -39,8 +39,25 @@ def test_stats_says_at_once_what_it_cannot_do(folder, tmp_path, capsys):
         code, _, err = stats(root, *words, capsys=capsys)
         assert code == 1 and "has no training images to compare, only test; leave out --ex" in err
     assert stats(root, capsys=capsys)[0] == 0
-    code, _, err = stats("digits", "--exclude", str(tmp_path / "no" / "x.txt"), capsys=capsys)
-    assert code == 1 and "there is no folder" in err
+    (tmp_path / "file").write_text("mine")
+    for name in ("file/x.txt", "file"):
+        code, _, err = stats("digits", "--exclude", str(tmp_path / name), capsys=capsys)
+        assert code == 1 and str(tmp_path / "file") in err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_list_is_replaced_unless_somebody_edited_it(folder, tmp_path, capsys):
+    root = str(folder({f"{part}/a/{i}.png": 20 for part in ("train", "test") for i in range(2)}))
+    listed = tmp_path / "new" / "list.txt"
+    for _ in range(2):
+        assert stats(root, "--exclude", str(listed), capsys=capsys)[0] == 0
+    without(open_splits(root).train, listed)
+    listed.write_text(listed.read_text() + "# looked at\n")
+    edited = listed.read_text()
+    code, _, err = stats(root, "--exclude", str(listed), capsys=capsys)
+    assert code == 1 and "is not as vitkit wrote it, so it is not replaced" in err
+    assert listed.read_text() == edited
+    without(open_splits(root).train, listed)  # an edited list counts
 
 
 def test_stats_shows_names_as_they_are_and_json_alone(folder, tmp_path, capsys):

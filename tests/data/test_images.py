@@ -171,7 +171,7 @@ def test_what_is_no_image_is_refused_in_one_line():
 
 
 def test_too_many_pixels_are_refused_before_they_are_allocated(monkeypatch):
-    monkeypatch.setattr(images, "MAX_PIXELS", 999)
+    monkeypatch.setenv("VITKIT_MAX_PIXELS", "999")
     with pytest.raises(
         BadImage, match=r"big\.png claims to be 40 x 25 pixels; from 1 to 999 pixels"
     ):

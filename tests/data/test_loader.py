@@ -35,6 +35,7 @@ from vitkit.data import (
 from vitkit.data.engine import workers
 from vitkit.data.order import Stream
 from vitkit.data.stores import Arrays
+from vitkit.system.errors import WorkerDied
 
 TO = Preprocessing(size=(16, 16))
 PLAIN = Augmentation(crop="none", flip=False)
@@ -199,6 +200,19 @@ def test_a_killed_worker_is_one_sentence(photographs):
     ):
         for _ in range(1000):
             next(batches)
+
+
+def test_a_killed_worker_is_no_error_of_a_connection(photographs, monkeypatch):
+    """One that dies while its images are fetched resets the socket that they came through."""
+
+    def started(*_):
+        raise ConnectionResetError(104, "Connection reset by peer")
+        yield
+
+    monkeypatch.setattr(workers, "_started", started)
+    with pytest.raises(WorkerDied) as caught:
+        next(train_batches(photographs, Augmentation(), TO, 5, 0, 0, 1))
+    assert "reset" not in str(caught.value)
 
 
 def test_workers_end_with_a_main_process_that_is_killed():

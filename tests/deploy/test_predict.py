@@ -117,3 +117,16 @@ def test_pictures_are_files_folders_and_data_sets(files, tmp_path):
 def test_a_folder_without_images_is_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="holds no images"):
         list(pictures([str(tmp_path)]))
+
+
+def test_true_classes_are_called_as_the_model_calls_them():
+    """The digits have numbers for names, which meet a model's classes by position, as in
+    evaluation."""
+    words = "zero one two three four five six seven eight nine".split()
+    by_number = {item.name: item.truth for item in pictures(["digits"])}
+    by_word = {item.name: item.truth for item in pictures(["digits"], words)}
+    assert by_word == {name: words[int(truth)] for name, truth in by_number.items()}
+
+    # Classes that the model does not have keep their names
+    unknown = {item.name: item.truth for item in pictures(["digits"], ("cat", "dog"))}
+    assert unknown == by_number

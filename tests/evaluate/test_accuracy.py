@@ -10,10 +10,8 @@ from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
 from vitkit.data.stores import Arrays
-from vitkit.evaluate import Accuracy, Part, Subject, align
-from vitkit.evaluate.labels import imagenet_wordnet, note
+from vitkit.evaluate import Accuracy, Part, Subject
 from vitkit.weights import Classifier
-from vitkit.weights.labels import imagenet_labels
 
 
 class Fixed(nn.Module):
@@ -44,9 +42,11 @@ def batches(count, size, classes):
 def measured(table, batches, names=None):
     """Metrics by name, of a model with these logits for its images; `names` are the data's
     classes."""
+    batches = list(batches)
     known = tuple(f"class {i}" for i in range(table.shape[1]))
-    none = np.zeros(0, np.int64)
-    source = Source(Arrays("x", np.zeros((0, 1, 1), np.uint8)), none, none, names or known)
+    targets = np.concatenate([np.zeros(0, np.int64), *(b.targets[b.real] for b in batches)])
+    store = Arrays("x", np.zeros((len(targets), 1, 1), np.uint8))
+    source = Source(store, np.arange(len(targets)), targets, names or known)
     classifier = Classifier(Fixed(table), Preprocessing(size=(1, 1)), known)
     return {
         metric.name: metric
@@ -105,44 +105,3 @@ def test_nothing_to_count_is_a_sentence():
         measured(torch.zeros(9, 3), [])
     with pytest.raises(ValueError, match="no classification head"):
         measured(torch.zeros(9, 0), [])
-
-
-def test_classes_meet_by_name():
-    assert align(["bee", "ant"], ["ant", "wasp", "bee"]).tolist() == [2, 0]
-    with pytest.raises(
-        ValueError,
-        match=r"1 of 2 classes that the model does not know \(fly\); the model knows ant, bee",
-    ):
-        align(["ant", "fly"], ["ant", "bee"])
-
-
-def test_numbers_that_are_names_meet_by_name():
-    folders = sorted(str(i) for i in range(12))  # 0, 1, 10, 11, 2, ...
-    integers = [str(i) for i in range(12)]
-    assert align(folders, folders).tolist() == list(range(12))
-    assert [folders[i] for i in align(integers, folders)] == integers
-    assert [folders[i] for i in align(integers[:10], folders)] == integers[:10]
-    assert note(integers, folders) == ""
-    with pytest.raises(ValueError, match=r"1 of 3 classes that the model does not know \(1\)"):
-        align(["0", "1", "2"], ["0", "2", "4"])
-
-
-def test_numbers_without_names_are_positions_and_it_is_said():
-    model = ["tench", "goldfish", "shark"]
-    assert align(["0", "1"], model).tolist() == [0, 1]
-    assert "only the numbers 0 to 1; they are taken for" in note(["0", "1"], model)
-    assert note(["tench"], model) == ""
-
-
-def test_imagenet_folders_meet_by_their_wordnet_numbers():
-    imagenet = imagenet_labels()
-    folders = [
-        "n02102040",
-        "n03000684",
-        "n01440764",
-    ]  # three of Imagenette's: English springer, chain saw, tench
-    numbers = align(folders, imagenet).tolist()
-    assert [imagenet[i] for i in numbers] == ["English springer", "chain saw", "tench"]
-    assert align(imagenet_wordnet(), imagenet).tolist() == list(range(1000))
-    with pytest.raises(ValueError, match="n00000001"):
-        align(["n00000001"], imagenet)

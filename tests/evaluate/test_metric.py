@@ -11,7 +11,7 @@ from vitkit.evaluate.metric import CORRELATION, COUNT, NATS, SHARE, UNITS, Metri
 
 def test_the_unit_prints():
     assert Metric("a", 0.724, SHARE).text() == "72.40 %"
-    assert Metric("a", 0.724, SHARE, (0.6755, 0.768)).text() == "72.40 % (67.55 % to 76.80 %)"
+    assert Metric("a", 0.724, SHARE, (0.6755, 0.768)).text() == "72.40 % (67.55 to 76.80 %)"
     assert Metric("a", 0.93214, NATS).text() == "0.9321"
     assert Metric("a", 1234, COUNT).text() == "1,234"
     assert Metric("a", 1234567.0, UNITS["number"]).text() == "1.235e+06"

@@ -38,12 +38,15 @@ def batches(images, labels, size):
         yield Batch(images[rows], labels[rows], real, torch.tensor(rows))
 
 
-def measured(batches, k=20):
-    """Metrics by name."""
-    none = np.zeros(0, np.int64)
-    source = Source(Arrays("x", np.zeros((0, 1, 1), np.uint8)), none, none, ())
-    subject = Subject(Classifier(Flat(), Plain(size=(2, 2)), ()))
-    return {m.name: m for m in Neighbours(k).measure(subject, Part(source, batches))}
+def measured(images, labels, size, k=20):
+    """Metrics by name, of images in batches of `size`. The model is in training, so that nothing is
+    kept of it."""
+    rows = np.arange(len(labels))
+    names = tuple(map(str, range(int(labels.max()) + 1)))
+    source = Source(Arrays("x", np.zeros((len(rows), 1, 1), np.uint8)), rows, labels.numpy(), names)
+    subject = Subject(Classifier(Flat(), Plain(size=(2, 2)), ()), learner=nn.Identity())
+    part = Part(source, batches(images, labels, size))
+    return {m.name: m for m in Neighbours(k).measure(subject, part)}
 
 
 @pytest.mark.parametrize(("count", "k"), [(7, 20), (60, 20), (60, 3)])
@@ -54,7 +57,7 @@ def test_by_hand(count, k, monkeypatch):
     labels = torch.randint(0, 3, (count,), generator=generator)
     images = torch.randint(0, 200, (count, 3, 2, 2), generator=generator, dtype=torch.uint8)
     images[:, 0] += (labels * 20).byte()[:, None, None]
-    metrics = measured(batches(images / 255, labels, 16), k)
+    metrics = measured(images / 255, labels, 16, k)
     x = nn.functional.normalize((images / 255).flatten(1), dim=-1)
     similarity = x @ x.T
     right = 0
@@ -77,7 +80,7 @@ def test_in_a_bfloat16_run_too():
     results = []
     for on in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=on):
-            results.append(measured(batches(x, torch.arange(32) // 4, 8)))
+            results.append(measured(x, torch.arange(32) // 4, 8))
     assert results[0] == results[1] and results[0]["neighbours/seen"].value == 32
 
 
@@ -85,13 +88,13 @@ def test_in_a_bfloat16_run_too():
 def test_features_that_are_not_finite_have_no_neighbours(lost):
     x = torch.ones(32, 12)
     x[5, 3] = lost
-    metrics = measured(batches(x, torch.arange(32) // 4, 8))
+    metrics = measured(x, torch.arange(32) // 4, 8)
     assert math.isnan(metrics["neighbours/top1"].value)
     assert metrics["neighbours/top1"].interval is None
 
 
 def test_alone_there_is_no_neighbour():
     with pytest.raises(ValueError, match="fewer than two"):
-        measured(batches(torch.zeros(1, 3, 2, 2), torch.zeros(1), 4))
+        measured(torch.zeros(1, 3, 2, 2), torch.zeros(1, dtype=torch.int64), 4)
     with pytest.raises(ValueError, match="k is 0"):
         Neighbours(0)

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fuzzing.attempt import Outcome, attempt
-from fuzzing.mutations import damaged_bytes, damaged_json
+from fuzzing.mutations import damage
 from fuzzing.subjects import SUBJECTS, Subject
 
 
@@ -80,13 +80,9 @@ def attempts(
             random = Random(f"{subject.name} {seed} {number}")
             _copy(whole, damaged)
             file = random.choice(subject.files(damaged))
-            data = file.read_bytes()
-            if file.suffix == ".json" and random.random() < 0.7:
-                file.write_bytes(damaged_json(data, random))
-            else:
-                file.write_bytes(damaged_bytes(data, random))
+            damage(file, random)
             outcome = attempt(lambda: subject.use(damaged))
-            if keep and not outcome.right:
+            if keep and not outcome.right and file.is_file():
                 keep.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, keep / f"{subject.name} {number} {file.name}".replace(" ", "-"))
             yield number, outcome, str(file.relative_to(damaged))

@@ -1,11 +1,19 @@
 """Ways in which a file can be wrong: by accident, or on purpose."""
 
+import contextlib
 import copy
+import io
 import json
+import os
+import socket
 import struct
+import warnings
+import zipfile
+from pathlib import Path
 from random import Random
 
 HEADER = 1024  # bytes at the beginning where damage is likelier: there a file says what it is
+FOOTER = 4096  # and at the end, where archives and parquet files do
 NUMBERS = (0, 1, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 WORDS = (b"-1", b"1e999", b"NaN", b"null", b"[]", b"{}", b"99999999999", b'"', b"\\u0000")
 WORDS += (b"\x00", b"\xff\xfe", b"\x1b[31m", b"../../etc/passwd", b"/dev/zero")
@@ -17,10 +25,12 @@ VALUES += ([0], [10**9], [1, 2, 3], {"a": 1}, {"0": "a", "1": "a"})
 def damaged_bytes(data: bytes, random: Random) -> bytes:
     """The same bytes, with one to four accidents."""
     for _ in range(random.randint(1, 4)):
-        span = len(data)
-        if random.random() < 0.5:
-            span = min(span, HEADER)
-        at = random.randrange(span + 1)
+        where = random.choice(("beginning", "end", "anywhere"))
+        at = random.randrange(len(data) + 1)
+        if where == "beginning":
+            at = random.randrange(min(len(data), HEADER) + 1)
+        elif where == "end":
+            at = len(data) - random.randrange(min(len(data), FOOTER) + 1)
         data = random.choice(_ACCIDENTS)(data, at, random)
     return data
 
@@ -48,6 +58,12 @@ def _repeat(data: bytes, at: int, random: Random) -> bytes:
     return data[: at + length] + data[at:]
 
 
+def _multiply(data: bytes, at: int, random: Random) -> bytes:
+    """A few bytes a thousand times, as in files that are made to take long."""
+    length = random.choice((1, 10, 100))
+    return data[:at] + data[at : at + length] * 1000 + data[at:]
+
+
 def _zeros(data: bytes, at: int, random: Random) -> bytes:
     length = min(random.choice((4, 512, 4096)), len(data) - at)
     return data[:at] + bytes(length) + data[at + length :]
@@ -66,6 +82,60 @@ def _word(data: bytes, at: int, random: Random) -> bytes:
 
 
 _ACCIDENTS = (_flip_a_bit, _cut_off, _leave_out, _insert, _repeat, _zeros, _number, _word)
+_ACCIDENTS += (_multiply,)
+
+
+def damaged_archive(data: bytes, random: Random) -> bytes:
+    """The same ZIP archive, with a record that is compressed, gone, renamed, twice there, or
+    damaged under a checksum that is right."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(file, "w") as target:
+        target.comment = archive.comment
+        records = archive.infolist()
+        chosen = random.choice(records)
+        accident = random.choice(("compress", "remove", "rename", "twice", "damage"))
+        for record in records:
+            content = archive.read(record)
+            name = record.filename
+            compression = zipfile.ZIP_STORED
+            if record is chosen and accident == "compress":
+                compression = zipfile.ZIP_DEFLATED
+            elif record is chosen and accident == "remove":
+                continue
+            elif record is chosen and accident == "rename":
+                name = random.choice(records).filename + random.choice(("", "x"))
+            elif record is chosen and accident == "damage":
+                content = damaged_bytes(content, random)
+            with warnings.catch_warnings(action="ignore"):  # of names that are there twice
+                target.writestr(zipfile.ZipInfo(name), content, compression)
+                if record is chosen and accident == "twice":
+                    target.writestr(zipfile.ZipInfo(name), content)
+    return file.getvalue()
+
+
+def damage(file: Path, random: Random) -> None:
+    """Do to a file what accidents and attackers do."""
+    if random.random() < 0.02:
+        file.unlink()
+        random.choice((os.mkfifo, Path.mkdir, _link_to_a_device, _bind_a_socket))(file)
+        return
+    data = file.read_bytes()
+    if file.suffix == ".json" and random.random() < 0.7:
+        data = damaged_json(data, random)
+    elif data.startswith(b"PK") and random.random() < 0.5:
+        data = damaged_archive(data, random)
+    else:
+        data = damaged_bytes(data, random)
+    file.write_bytes(data)
+
+
+def _link_to_a_device(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def _bind_a_socket(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(file.parent):
+        server.bind(file.name)  # a whole path may be too long
 
 
 def damaged_json(data: bytes, random: Random) -> bytes:

@@ -6,6 +6,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
@@ -25,12 +26,13 @@ from vitkit.data import (
     open_image,
     open_source,
 )
+from vitkit.data.stores import read_file
 from vitkit.deploy.predict import Item, predict
-from vitkit.models import ViTConfig, create, vit
+from vitkit.models import Backbone, ResNetConfig, ViTConfig, create, vit
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe, train
 from vitkit.weights import Classifier, convert, load, save
-from vitkit.weights.files.opening import open_weights
+from vitkit.weights.files import load_state_dict, open_weights
 from vitkit.weights.formats.google import vit as google
 from vitkit.weights.writing import tensors_in
 
@@ -85,10 +87,29 @@ def _plain_npz(folder: Path) -> None:
     np.savez(folder / "model", **{name: tensor.numpy() for name, tensor in tensors.items()})
 
 
-def _load(folder: Path) -> None:
+def _pickled(folder: Path) -> None:
+    """A Hugging Face directory of the kind that came before safetensors."""
+    _saved(folder)
+    weights = folder / "model" / "model.safetensors"
+    torch.save(load_state_dict(weights), folder / "model" / "pytorch_model.bin")
+    weights.unlink()
+    config = folder / "model" / "config.json"
+    values = json.loads(config.read_text("utf-8"))
+    values.pop("vitkit")
+    config.write_text(json.dumps(values), "utf-8")
+
+
+def _resnet(folder: Path) -> None:
+    """A BiT under native names."""
+    config = ResNetConfig(Backbone(units=(1,), width=0.5), image=(32, 32), classes=3)
+    preprocessing = Preprocessing(size=(32, 32))
+    save(Classifier(create(config), preprocessing, ("a", "b", "c")), folder / "model")
+
+
+def _load(folder: Path, heads: int | None = 2) -> None:
     """A model that opens answers with numbers."""
     path = next(path for path in folder.iterdir() if path.name.startswith("model"))
-    classifier = load(path, heads=2, quiet=True)
+    classifier = load(path, heads=heads, quiet=True)
     size = classifier.model.config.image
     assert max(size) <= 4096, size
     item = Item("photograph", lambda: PIXELS)
@@ -136,7 +157,7 @@ def _decode(folder: Path) -> None:
     sentences = []
     for path in sorted(folder.iterdir()):
         try:
-            picture = open_image(path.read_bytes(), path.name)
+            picture = open_image(read_file(str(path)), path.name)
             height, width = picture.size
             pixels = picture.pixels()
             assert pixels.shape == (height, width, 3), pixels.shape
@@ -183,6 +204,19 @@ def _parquet(folder: Path) -> None:
     images = [{"bytes": data, "path": f"{i}.jpg"} for i, (_, data) in enumerate(_rows())]
     table = pa.table({"image": images, "label": [label for label, _ in _rows()]})
     pq.write_table(table, folder / "data.parquet", row_group_size=3)
+
+
+def _zstd_parquet(folder: Path) -> None:
+    """Compressed, with checksums and several classes an image, in the newer pages."""
+    images = [data for _, data in _rows()]
+    table = pa.table({"image": images, "label": [[i % 3, 3] for i in range(len(images))]})
+    pq.write_table(
+        table,
+        folder / "data.parquet",
+        compression="zstd",
+        data_page_version="2.0",
+        write_page_checksum=True,
+    )
 
 
 def _tar(folder: Path) -> None:
@@ -255,6 +289,13 @@ def _continue(folder: Path) -> None:
 SUBJECTS = (
     Subject("model directory", _saved, _load, ("model/*.json", "model/*.safetensors")),
     Subject("native model", _native, _load, ("model/*.json", "model/*.safetensors")),
+    Subject("pickled directory", _pickled, _load, ("model/*.json", "model/*.bin")),
+    Subject(
+        "native ResNet",
+        _resnet,
+        partial(_load, heads=None),
+        ("model/*.json", "model/*.safetensors"),
+    ),
     Subject("google npz", _converted("google", "model.npz"), _load),
     Subject("plain npz", _plain_npz, _load),
     Subject("timm file", _converted("timm", "model.safetensors"), _load),
@@ -264,6 +305,7 @@ SUBJECTS = (
     Subject("csv manifest", _manifest("list.csv"), _read("list.csv"), ("list.csv",)),
     Subject("json manifest", _manifest("list.jsonl"), _read("list.jsonl"), ("list.jsonl",)),
     Subject("parquet", _parquet, _read("data.parquet")),
+    Subject("zstd parquet", _zstd_parquet, _read("data.parquet")),
     Subject("tar shard", _tar, _read("data.tar")),
     Subject("paused run", _paused_run, _continue, ("run/*", "run/checkpoints/*/*")),
     Subject("finished run", _finished_run, _continue, ("run/*", "run/*/*", "run/*/*/*")),

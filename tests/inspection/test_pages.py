@@ -59,7 +59,7 @@ def test_a_report_shows_what_an_objective_predicts(tmp_path):
     save_file(tensors, tmp_path / "pictures.safetensors", {"order": "image,predicted"})
     page = report(tmp_path).read_text()
     assert "What it sees, and makes of it" in page and "30.00 %" in page
-    _, shown = re.findall(r"data:image/png;base64,([^\"]+)", page)
+    (shown,) = re.findall(r"class=photographs.*?base64,([^\"]+)", page)
     with Image.open(io.BytesIO(base64.b64decode(shown))) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     images, predictions = (
@@ -104,7 +104,7 @@ def test_report(tmp_path):
     page = report(tmp_path).read_text()
     for text in (
         "87.50 %",
-        "85.00 % to 90.00 %",
+        "85.00 to 90.00 %",
         "77 images",
         "1,200",
         "5,000 images",

@@ -27,6 +27,15 @@ from vitkit.train import Optim
 from vitkit.train.optim import parameter_groups
 
 every_model = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
+# Of other tools, which take a second or more: one model of each kind at once, the others as slow tests
+FIRST = ("ViT", "hybrid", "BiT", "MAP", "axial ViT", "local ResNet", "rotary", "relative")
+a_model_of_each_kind = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=() if name in FIRST else pytest.mark.slow)
+        for name, config in FAMILY.items()
+    ],
+)
 ANY_SIZE = {
     name: config
     for name, config in FAMILY.items()
@@ -214,7 +223,7 @@ class TestForInference:
 
 
 class TestOtherTools:
-    @every_model
+    @a_model_of_each_kind
     def test_it_compiles_as_one_graph(self, config, request):
         # The limit of recompilations counts those of all models, which share their functions.
         request.addfinalizer(torch.compiler.reset)
@@ -223,7 +232,7 @@ class TestOtherTools:
         compiled = torch.compile(model, fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
-    @every_model
+    @a_model_of_each_kind
     def test_it_exports_for_any_batch(self, config):
         model = for_inference(random_model(config))
         any_batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
@@ -233,7 +242,7 @@ class TestOtherTools:
                 x = batch_for(config, count)
                 torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
 
-    @every_model
+    @a_model_of_each_kind
     def test_its_dense_layers_may_be_quantised(self, config):
         """Dynamic int8: whatever takes a dense layer's place is called as one."""
         model = random_model(config)

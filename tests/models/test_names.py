@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from vitkit.models import NAMES, Backbone, ResNetConfig, ViTConfig, called, named, vit
-from vitkit.models.backbone import check_choices
+from vitkit.models.backbone import check_types
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,8 @@ def test_names_that_do_not_exist_come_with_the_nearest_that_does():
         (lambda: named("B/16", positions="sincos", prefix_positions=1), "sincos positions have no table with rows"),
         (lambda: named("B/16", prefix_positions=2), "prefix_positions is 2; it is at least 0, and at most 1"),
         (lambda: named("B/16", prefix_positions=-1), "prefix_positions is -1; it is at least 0"),
+        (lambda: named("B/16", pool="token-gap", norm="pooled"), 'pool is "token-gap" with norm "pooled"'),
+        (lambda: named("B/16", pool="token-gap", class_token=False), "but class_token is False"),
     ],
 )  # fmt: skip
 def test_what_is_impossible_is_refused_with_a_sentence(make, sentence):
@@ -99,10 +101,10 @@ def test_choices_are_checked_where_annotations_are_strings():
     class Choosing:
         colour: "Literal['red', 'blue'] | None" = None
 
-    check_choices(Choosing())
-    check_choices(Choosing("blue"))
+    check_types(Choosing())
+    check_types(Choosing("blue"))
     with pytest.raises(ValueError, match="colour is 'green'; it is one of red, blue"):
-        check_choices(Choosing("green"))
+        check_types(Choosing("green"))
 
 
 def test_a_position_grid_is_for_rotary_positions():

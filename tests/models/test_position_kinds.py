@@ -93,6 +93,12 @@ class TestLearned:
         return model
 
 
+def test_maes_sines_and_cosines_are_mocos_with_x_first():
+    moco = sincos((3, 4), 16, "sincos-moco")[0]
+    mae = sincos((3, 4), 16, "sincos-mae")[0]
+    assert torch.equal(mae, torch.cat([moco[:, 8:], moco[:, :8]], 1))
+
+
 @pytest.mark.parametrize("side", [1, 4])
 def test_mocos_sines_and_cosines_are_its_formula(side):
     """MoCo v3's grids are square, and its first axis is the one that varies slowly."""

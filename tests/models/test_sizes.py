@@ -152,6 +152,8 @@ POSITIONS = ["learned2d", "relative", "rotary", "none"]
         named("Augmented-R50", image=(64, 80)),
         named("LeNet-5"),
         *(vit("Ti/16", pool="gap", positions=kind, image=64) for kind in POSITIONS),
+        vit("Ti/16", pool="token-gap", swiglu=True, image=64),
+        vit("Ti/16", pool="gap", embedding_norm=True, branch_norm="after", image=64),
     ],
 )
 def test_macs_of_every_family_are_those_that_torch_counts(config):

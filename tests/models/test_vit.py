@@ -29,7 +29,7 @@ def equations_1_to_4(model, images):
     images = images.double()
 
     def dense(x, name):
-        return x @ weights[f"{name}.weight"].flatten(1).T + weights[f"{name}.bias"]
+        return x @ weights[f"{name}.weight"].flatten(1).T + weights.get(f"{name}.bias", 0)
 
     def norm(x, name):
         mean = x.mean(-1, keepdim=True)
@@ -40,6 +40,8 @@ def equations_1_to_4(model, images):
     def gelu(x):
         if config.gelu == "erf":
             return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+        if config.gelu == "quick":
+            return x / (1 + torch.exp(-1.702 * x))
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
     def attention(x, name):
@@ -62,18 +64,34 @@ def equations_1_to_4(model, images):
     if config.has_class_token:
         z = torch.cat([weights["cls"].expand(len(images), -1, -1), z], 1)
     z = z + weights["positions.table"]
+    if config.embedding_norm:
+        z = norm(z, "embedding_norm")
+
+    def mlp(x, name):
+        hidden = dense(x, f"{name}.expand")
+        if config.swiglu:
+            gate = hidden[..., : config.mlp]
+            hidden = gate / (1 + torch.exp(-gate)) * hidden[..., config.mlp :]
+        else:
+            hidden = gelu(hidden)
+        return dense(hidden, f"{name}.contract")
 
     for i in range(config.depth):
         block = f"blocks.{i}"
-        z = z + attention(norm(z, f"{block}.norm1"), f"{block}.attention")  # Eq. 2
-        hidden = gelu(dense(norm(z, f"{block}.norm2"), f"{block}.mlp.expand"))
-        z = z + dense(hidden, f"{block}.mlp.contract")  # Eq. 3
+        if config.branch_norm == "after":
+            z = z + norm(attention(z, f"{block}.attention"), f"{block}.norm1")
+            z = z + norm(mlp(z, f"{block}.mlp"), f"{block}.norm2")
+        else:
+            z = z + attention(norm(z, f"{block}.norm1"), f"{block}.attention")  # Eq. 2
+            z = z + mlp(norm(z, f"{block}.norm2"), f"{block}.mlp")  # Eq. 3
 
     # Eq. 4
     z = norm(z, "norm")
     y = z[:, 0]
     if config.pool == "gap":
         y = z[:, config.prefix :].mean(1)
+    if config.pool == "token-gap":
+        y = torch.cat([z[:, 0], z[:, 1:].mean(1)], -1)
     if config.representation:
         y = torch.tanh(dense(y, "representation"))
     return dense(y, "head")
@@ -87,6 +105,9 @@ def equations_1_to_4(model, images):
         {"representation": 12},
         {"pool": "gap"},
         {"pool": "gap", "class_token": True},
+        {"pool": "token-gap", "swiglu": True},
+        {"gelu": "quick", "embedding_norm": True},
+        {"branch_norm": "after"},
         {"patch": 4, "depth": 1, "heads": 1},
     ],
 )
@@ -122,22 +143,29 @@ def test_features_are_the_class_token_of_encode_with_less_work(training, represe
     torch.testing.assert_close(gradients(model.features), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_map_pooling_is_attention_of_the_probe_to_every_token():
-    model = small(pool="map")
+@pytest.mark.parametrize("prefix", [0, 3])
+def test_map_pooling_is_attention_of_the_probe_to_every_patch(prefix):
+    model = small(pool="map", registers=prefix)
     pool = model.pool
     x = random_images(2, 3, 32, 24)
-    tokens = model.encode(x)
+    patches = model.encode(x)[:, prefix:]
     probe = pool.probe.expand(2, -1, -1)
 
     def heads(t):
         return t.unflatten(-1, (2, -1)).transpose(1, 2)
 
     q, _, _ = pool.attention.qkv(probe).chunk(3, -1)
-    _, k, v = pool.attention.qkv(tokens).chunk(3, -1)
+    _, k, v = pool.attention.qkv(patches).chunk(3, -1)
     weights = (heads(q) @ heads(k).mT / 4).softmax(-1)  # heads are 16 wide
     mixed = pool.attention.out((weights @ heads(v)).transpose(1, 2).flatten(2))
     expected = mixed + pool.mlp(pool.norm(mixed))
     torch.testing.assert_close(model.features(x), expected[:, 0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [{"classes": 0}, {"norm": "pooled"}])
+def test_a_distilled_model_without_its_classifiers_is_refused(wrong):
+    with pytest.raises(ValueError, match="a classifier for each of two tokens"):
+        vit("mu/8", image=(32, 32), pool="distilled", registers=1, **wrong)
 
 
 def test_without_a_pooling_every_token_has_an_answer():

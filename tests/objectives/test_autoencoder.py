@@ -14,6 +14,7 @@ from vitkit.objectives import MaskedAutoencoder
 from vitkit.objectives.patches import patchify, unpatchify
 from vitkit.train import train
 from vitkit.train.log import read_metrics
+from vitkit.weights import load
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)
 PREPARE = Preprocessing(size=(32, 24))
@@ -75,7 +76,7 @@ def test_loss_one_image_at_a_time(changes, normalised):
         states = [learner.mask[0, 0]] * 12
         for i, state in zip(visible, x[len(prefix) :], strict=True):
             states[i] = state
-        positions = sincos((4, 3), 16, "sincos-moco")[0]
+        positions = sincos((4, 3), 16, "sincos-mae")[0]
         y = torch.cat([x[: len(prefix)], torch.stack(states) + positions])[None]
         for block in learner.decoder.blocks:
             y = block(y)
@@ -155,5 +156,7 @@ def test_a_run_learns_and_a_label_can_follow(tiny, quiet, tmp_path):
         "seen",
         "predicted",
     }
+    kept = load(tmp_path / "first", quiet=True).pretraining
+    assert {"mask", "enter.weight", "decoder.norm.bias", "predict.weight"} <= kept.keys()
     second = train(replace(tiny, init=str(tmp_path / "first")), tmp_path / "second", "cpu", quiet)
-    assert second.model.config.classes == 10
+    assert second.model.config.classes == 10 and not second.pretraining

@@ -6,6 +6,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.recipes.finetune import PRESETS, TABLE_4, finetune
 from vitkit.weights import Classifier, save
+from vitkit.weights.description import Hints
 
 PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
     "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
@@ -49,9 +50,17 @@ def test_photographs_of_ones_own_keep_the_models_preprocessing(weights):
     assert recipe.data.parts == "given"
     own = Preprocessing(size=(32, 32), rule="shorter", resize=40, mean=(0.4, 0.5, 0.6))
     assert recipe.data.preprocessing == own
-    larger = finetune(weights, "digits", image=64)
+    larger = finetune(weights, "digits", hints=Hints(image=64))
     assert larger.model.image == (64, 64)
     assert (larger.data.preprocessing.size, larger.data.preprocessing.resize) == ((64, 64), 80)
+
+
+def test_a_distilled_model_stays_one(tmp_path):
+    """It has no place for no classes, so the recipe has the data's."""
+    model = create(vit("mu/8", image=(32, 32), classes=3, pool="distilled", registers=1))
+    path = save(Classifier(model, Preprocessing(size=(32, 32)), ("a", "b", "c")), tmp_path / "deit")
+    config = finetune(str(path), "digits").model
+    assert (config.pool, config.classes) == ("distilled", 10)
 
 
 def test_bits_rule(weights):
@@ -60,7 +69,9 @@ def test_bits_rule(weights):
     assert (recipe.optim.lr, recipe.batch) == (0.003, 512)
     assert (recipe.optim.schedule, recipe.objective.mixup) == ("staircase", 0.0)
     assert (recipe.data.preprocessing.size, recipe.data.augmentation.resize) == ((128, 128), 160)
-    assert finetune(weights, "digits", "bit", image=384).data.augmentation.resize == 448
+    assert (
+        finetune(weights, "digits", "bit", hints=Hints(image=384)).data.augmentation.resize == 448
+    )
 
 
 def test_bits_rule_by_size(weights, shared):

@@ -1,8 +1,10 @@
 """What a terminal is shown of other people's text."""
 
+import shlex
+
 import pytest
 
-from vitkit.system.text import printable, printable_name
+from vitkit.system.text import as_word, printable, printable_name
 
 ORDINARY = [
     "a cat",
@@ -46,3 +48,9 @@ def test_a_long_text_keeps_both_ends():
 def test_a_name_has_one_line():
     assert printable_name("evil\nline") == r"evil\nline"
     assert len(printable_name("x" * 100_000)) < 300
+
+
+def test_a_path_in_a_command_can_be_pasted():
+    assert as_word("runs/digits") == "runs/digits"
+    assert as_word("my photos") == "'my photos'"
+    assert shlex.split(as_word("it's $HOME")) == ["it's $HOME"]

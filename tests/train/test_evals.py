@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from vitkit.cli import main
-from vitkit.evaluate import Accuracy, Eval, Metric, Neighbours
+from vitkit.evaluate import Accuracy, Eval, Fewshot, Metric, Neighbours
 from vitkit.evaluate.metric import NATS, SHARE
 from vitkit.objectives import SelfDistillation
 from vitkit.system.span import Span
@@ -54,6 +54,27 @@ def test_each_has_its_own_span_and_images(tiny, quiet, tmp_path, sketches):
     assert [each["every"] for each in ran["evals"]] == ["10 steps", "15 steps", "10 steps"]
     data = json.loads((tmp_path / "run" / "data.json").read_text())
     assert data["others"]["sketches"][0] == 30 and "sketches" not in data["counts"]
+
+
+def test_one_that_learns_has_training_images_of_its_own(tiny, quiet, tmp_path, folder):
+    """The run's own, or those of the data that it measures on."""
+    shapes = folder(
+        {f"{part}/{k}/{i}.png": 8 for part in ("train", "test") for k in "ab" for i in "12"}
+    )
+    evals = (Eval(Fewshot((2,), seeds=2)), Eval(Fewshot((1,)), data=str(shapes)))
+    recipe = replace(tiny, evals=evals, length=Span(6))
+    train(recipe, tmp_path / "run", "cpu", quiet)
+    metrics = last_metrics(tmp_path / "run")
+    assert metrics["test/fewshot/seen"].value == 359 and metrics["photos/fewshot/seen"].value == 4
+    assert 0.1 < metrics["test/2-shot/top1"].value < 0.9
+    assert {"test/2-shot/deviation", "photos/1-shot/top1"} < set(metrics)
+    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert data["others"]["photos/train"][0] == 4  # they were checked too
+
+    alone = folder({"train/a/1.png": 8, "train/b/1.png": 8}, "alone")
+    with pytest.raises(ValueError, match="learns from training images and measures on others"):
+        evals = (Eval(Fewshot(), data=str(alone)),)
+        train(replace(recipe, evals=evals), tmp_path / "other", "cpu", quiet)
 
 
 TOP1 = Metric("top1", 0.5, SHARE)

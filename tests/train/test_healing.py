@@ -7,9 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from vitkit.evaluate import Accuracy, Eval
 from vitkit.system.span import Span
 from vitkit.train import Optim, train
+from vitkit.train.log import read_metrics
+from vitkit.train.sealed import read_sealed, sealed
 from vitkit.weights import load
 
 STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run
@@ -39,6 +43,12 @@ def paused(finished, tmp_path):
     shutil.rmtree(run_dir / "checkpoints" / "step-00000012")
     (run_dir / "LAST").write_text("step-00000006")
     return run_dir
+
+
+def weights_of_tensors(run_dir):
+    """Without the description, which repeats metrics and the run's name."""
+    tensors = load_file(run_dir / "model" / "model.safetensors")
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
 def weights_of(run_dir):
@@ -116,6 +126,77 @@ def test_a_damaged_model_is_saved_again_from_the_last_checkpoint(
     assert (run_dir / "model.earlier").is_dir()  # nothing is thrown away
 
 
+def test_a_run_that_was_killed_before_it_said_that_it_is_finished_keeps_its_model(
+    short, finished, tmp_path, capsys
+):
+    """Between model/ and finished.json. What a kill while model/ was written has left goes."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "finished.json").unlink()
+    (run_dir / "model.new").mkdir()
+    (run_dir / "model" / "README.md").write_text("my own words")
+    train(short, run_dir, "cpu")
+    assert not list(run_dir.glob("model?*"))
+    assert (run_dir / "model" / "README.md").read_text() == "my own words"
+    assert "kept as" not in capsys.readouterr().out
+
+
+def test_a_model_that_is_replaced_is_kept_and_it_is_said(short, finished, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "model" / "model.safetensors").write_bytes(b"")
+    (run_dir / "finished.json").unlink()
+    train(short, run_dir, "cpu")
+    assert f"kept as {run_dir / 'model.earlier'}" in capsys.readouterr().out
+    assert weights_of(run_dir) == weights_of(finished)
+
+
+def test_a_description_that_its_owner_edited_is_no_damage(short, finished, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    config = run_dir / "model" / "config.json"
+    config.write_text(config.read_text().replace('"0": "0"', '"0": "zero"'))
+    assert train(short, run_dir, "cpu").labels[0] == "zero"
+    out = capsys.readouterr().out
+    assert f"{run_dir / 'model'}: config.json was edited since the run saved it" in out
+    assert "this run is finished" in out
+    assert not (run_dir / "model.earlier").exists()
+
+
+def test_settings_that_no_weight_depends_on_may_change_when_a_run_continues(
+    short, paused, finished, capsys
+):
+    """Another evaluator, on images of its own too, another time, another name."""
+    evals = (Eval(Accuracy(), every=Span(5)), Eval(Accuracy(), data="digits"))
+    changed = replace(short, name="renamed", evals=evals, evaluate_every=Span(4))
+    train(changed, paused, "cpu")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "changed since this run began, and no weight depends on it: " in out
+    assert "evals.0.every: 10 steps -> 5 steps; evals.1; " in out
+    assert "name: unnamed -> renamed" in out
+    assert weights_of_tensors(paused) == weights_of_tensors(finished)
+    steps = {line["step"] for line in read_metrics(paused / "metrics.jsonl") if "metrics" in line}
+    assert {8, 10} <= steps
+    assert "digits/top1" in (paused / "metrics.jsonl").read_text()
+
+    # And back: the images of an evaluator that is gone are forgotten
+    (paused / "finished.json").unlink()
+    train(short, paused, "cpu")
+
+
+SOMEBODYS = ["data.json", "recipe.json", "model", "metrics.jsonl", "checkpoints", "report.html"]
+
+
+@pytest.mark.parametrize("name", SOMEBODYS)
+def test_a_directory_of_somebody_is_not_a_run(name, short, quiet, tmp_path):
+    (tmp_path / name).write_text('{"port": 80}')
+    with pytest.raises(ValueError, match=f"holds {name}, which no run has written there"):
+        train(short, tmp_path, "cpu", quiet)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with pytest.raises(ValueError, match="is a file, and a run is a directory"):
+        train(short, tmp_path / name, "cpu", quiet)
+
+
 @pytest.fixture
 def bare(finished, tmp_path):
     """The finished run, whose checkpoints were removed to save space."""
@@ -190,3 +271,19 @@ def test_a_damaged_checkpoint_is_named(short, paused, capsys):
     train(short, paused, "cpu")
     assert "step-00000006 is damaged" in capsys.readouterr().out
     assert torch.isfinite(next(load(paused, quiet=True).model.parameters())).all()
+
+
+def test_a_setting_that_earlier_code_did_not_have_counts_as_its_default(
+    short, paused, finished, quiet
+):
+    """Of the recipe, of its parts, and of the preprocessing. A run whose value is not the default
+    is another recipe."""
+    for path in paused.glob("checkpoints/*/state.json"):
+        values = read_sealed(path)
+        del values["recipe"]["tune"], values["recipe"]["data"]["parts"]
+        del values["recipe"]["data"]["preprocessing"]["antialias"]
+        path.write_text(sealed(values))
+    with pytest.raises(ValueError, match=r"another recipe \(data.parts: given -> final\)"):
+        train(replace(short, data=replace(short.data, parts="final")), paused, "cpu", quiet)
+    train(short, paused, "cpu", quiet)
+    assert weights_of_tensors(paused) == weights_of_tensors(finished)

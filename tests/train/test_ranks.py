@@ -1,10 +1,8 @@
 """Several processes are one run. Here they are forked and meet by gloo; test_torchrun.py has the
 real torchrun."""
 
-import multiprocessing
 import os
 import signal
-import socket
 import time
 from dataclasses import dataclass, replace
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import INTERRUPTED, together
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -27,40 +26,9 @@ from vitkit.system.ranks import (
 )
 from vitkit.system.span import Span
 from vitkit.system.watchdog import watchdog
-from vitkit.train import Interrupted, Optim, primary_metric, train
+from vitkit.train import Optim, primary_metric, train
 from vitkit.train.checkpoints import checkpoints, step_of
 from vitkit.train.log import read_metrics
-
-INTERRUPTED = 75
-
-
-def together(world_size, act, *args):
-    """Run act(*args) in several forked processes that know of each other, as torchrun's do; returns
-    their exit codes."""
-    import torch.distributed.fsdp
-    import torch.distributed.tensor  # noqa: F401 once here, rather than in every child
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def child(rank):
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        try:
-            act(*args)
-        except Interrupted:
-            os._exit(INTERRUPTED)
-        os._exit(0)
-
-    fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=child, args=(rank,)) for rank in range(world_size)]
-    for process in children:
-        process.start()
-    for process in children:
-        process.join(120)
-        process.kill()
-    return [process.exitcode for process in children]
 
 
 def run(recipe, run_dir):

@@ -4,6 +4,7 @@ what cannot run."""
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from vitkit.train.recipe import Facts, resolve
 from vitkit.train.state import State, trained
 from vitkit.train.step import clip_gradient, gradient, keys_of
 from vitkit.train.tune import Tune
+from vitkit.weights import License
 
 
 def weights(run_dir):
@@ -469,6 +471,8 @@ class TestWeightsToBeginWith:
 
     def test_a_run_begins_where_another_ended_with_a_new_head(self, tiny, quiet, tmp_path):
         first = train(tiny, tmp_path / "first", "cpu", quiet)
+        card = tmp_path / "first" / "model" / "README.md"
+        card.write_text("---\nlicense: cc-by-nc-4.0\n---\n")
         still = replace(
             tiny, init=str(tmp_path / "first"), average=0, length=Span(1), optim=Optim(lr=1e-30)
         )
@@ -478,7 +482,14 @@ class TestWeightsToBeginWith:
             if not name.startswith("head"):
                 assert torch.equal(after[name], tensor), name
         assert second.model.head.weight.abs().max() < 1e-20 < first.model.head.weight.abs().max()
-        assert second.origin["init"] == str(tmp_path / "first")
+        assert second.origin["init"] == "first"  # no path of this machine
+        assert second.license == License("cc-by-nc-4.0")
+
+        # Continued where those weights are no more, it is under their licence all the same
+        shutil.rmtree(tmp_path / "first")
+        shutil.rmtree(tmp_path / "second" / "model")
+        (tmp_path / "second" / "finished.json").unlink()
+        assert train(still, tmp_path / "second", "cpu", quiet).license == second.license
 
     def test_the_average_begins_there_too(self, tiny, quiet, tmp_path):
         first = train(tiny, tmp_path / "first", "cpu", quiet)

@@ -160,7 +160,7 @@ def test_a_described_string_of_labels_is_refused(classifier, tmp_path):
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["vitkit"]["labels"] = "abcd"
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="one string"):
+    with pytest.raises(ValueError, match="labels is 'abcd'; it is a list of names"):
         load(tmp_path / "model", quiet=True)
 
 

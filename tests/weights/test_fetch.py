@@ -271,7 +271,8 @@ def test_up_to_the_hub_and_down_again(
     classifier = random_classifier(CONFIG)
     save(classifier, tmp_path / "run" / "model")
     (tmp_path / "run" / "model" / "notes.txt").write_text("private")
-    assert main(["push", str(tmp_path / "run"), "you/model", "--private"]) == 0
+    words = ["push", str(tmp_path / "run"), "you/model", "--private", "--license", "mit"]
+    assert main(words) == 0
     assert "uploaded" in capsys.readouterr().out
     assert hub.created["name"] == "model"
     assert "private" in str(hub.created)
@@ -292,6 +293,32 @@ def test_up_to_the_hub_and_down_again(
         load("you/other")
 
 
+def test_licence_and_its_text_come_down_and_go_up(hub, random_classifier, tmp_path, capsys):
+    save(random_classifier(CONFIG), tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("---\nlicense: other\n---\nMine.")
+    assert main(["push", str(tmp_path / "model"), "you/model"]) == 1  # without a copy
+    assert "put its text into a file LICENSE" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "model" / "LICENSE").write_text("The terms.")
+    assert main(["push", str(tmp_path / "model"), "you/model"]) == 0
+    assert hub.files["LICENSE"] == b"The terms."
+    license = load("you/model", quiet=True).license
+    assert (license.id, license.text) == ("other", "The terms.")
+
+
+def test_googles_files_have_the_licence_of_their_repository(bucket):
+    assert load("imagenet21k/ViT-B_16", quiet=True).license.id == "apache-2.0"
+
+
+def test_a_push_sends_no_path_of_this_machine(hub, random_classifier, tmp_path, capsys):
+    save(random_classifier(CONFIG), tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["_name_or_path"] = str(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    assert main(["push", str(tmp_path / "model"), "you/model", "--license", "mit"]) == 1
+    assert "is a path of this machine" in " ".join(capsys.readouterr().err.split())
+    assert hub.created is None
+
+
 def test_a_push_without_a_network_is_a_sentence(
     hub, random_classifier, tmp_path, monkeypatch, capsys
 ):
@@ -301,7 +328,7 @@ def test_a_push_without_a_network_is_a_sentence(
     save(random_classifier(CONFIG), tmp_path / "model")
     for owner, name in ((constants, "ENDPOINT"), (hf_api.api, "endpoint")):
         monkeypatch.setattr(owner, name, "http://127.0.0.1:9")
-    assert main(["push", str(tmp_path / "model"), "you/model"]) == 1
+    assert main(["push", str(tmp_path / "model"), "you/model", "--license", "mit"]) == 1
     printed = " ".join(capsys.readouterr().err.split())
     assert "the Hugging Face hub cannot be reached" in printed
     assert "Traceback" not in printed

@@ -42,6 +42,12 @@ CONFIGS = {
     "DINOv2's positions": small(registers=4, prefix_positions=1, layer_scale=1.0),
     "fixed positions": small(positions="sincos", pool="gap"),
     "mean beside a class token": small(pool="gap", class_token=True),
+    "SwiGLU": small(swiglu=True, layer_scale=0.1, gelu="erf"),
+    "norms after the branches": small(branch_norm="after", pool="gap"),
+    "CLIP": small(embedding_norm=True, gelu="quick", eps=1e-5),
+    "CLIP without a head": small(embedding_norm=True, gelu="quick", eps=1e-5, classes=0),
+    "token and mean": small(pool="token-gap"),
+    "rotary positions of DINOv3": small(positions="rotary-dinov3", layer_scale=0.1, registers=4),
     "other eps": small(eps=1e-4),
     "axial": small(mixer="axial", pool="gap"),
     "relative positions": small(positions="relative"),
@@ -117,7 +123,7 @@ def test_a_refusal_says_what_the_format_lacks(random_classifier, tmp_path):
     tanh = random_classifier(PLAIN)
     with pytest.raises(ValueError, match=r"another function \(GELU: the tanh form here"):
         convert(tanh, tmp_path / "m.safetensors", "torchvision")
-    gap = random_classifier(CONFIGS["gap"])
+    gap = random_classifier(CONFIGS["mean beside a class token"])
     with pytest.raises(ValueError, match='huggingface has no place for pooling by "gap"'):
         convert(gap, tmp_path / "m", "huggingface")
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from other_libraries import assert_same_state
 
-from vitkit.models import vit
+from vitkit.models import DIALECTS, Backbone, ResNetConfig, vit
 from vitkit.weights import convert, load
 from vitkit.weights.formats import format_of
 from vitkit.weights.writing import tensors_in
@@ -71,6 +71,47 @@ def test_a_whole_training_state_is_read(random_classifier, tmp_path, capsys):
     assert_same_state(again.model, classifier.model)
 
 
+def test_a_training_state_of_todays_big_vision_is_read(random_classifier, tmp_path, capsys):
+    """params/ beside the optimiser's opt/ and the clock of the training."""
+    classifier = random_classifier(MAP)
+    state = arrays_of(classifier)
+    for name, array in list(state.items()):
+        state[name.replace("params/", "opt/0/0/mu/")] = np.zeros_like(array)
+    state |= {"opt/1/count": np.array(7), "chrono/accum_train_time": np.array(1.5)}
+    np.savez(tmp_path / "checkpoint.npz", **state)
+    again = load(tmp_path / "checkpoint.npz")
+    assert "arrays beside the image model, under chrono/accum_train_time, opt/0" in (
+        capsys.readouterr().err
+    )
+    assert_same_state(again.model, classifier.model)
+
+
+def test_a_bit_with_numbered_layers_is_read(random_classifier, tmp_path):
+    """As TensorFlow numbers layers of one kind."""
+    bit = random_classifier(
+        ResNetConfig(Backbone((1, 2), 0.5, "pre", **DIALECTS["bit"]), 32, classes=7)
+    )
+    arrays = {
+        name: t.numpy()
+        for name, t in tensors_in(format_of("google", bit.model.config), bit).items()
+    }
+    assert "resnet/root_block/standardized_conv2d/kernel" in arrays
+    numbered = {}
+    for number, (name, array) in enumerate(arrays.items()):
+        for kind in ("standardized_conv2d", "group_norm"):
+            name = name.replace(f"/{kind}/", f"/{kind}_{number // 2}/")
+        numbered[name] = array
+    np.savez(tmp_path / "numbered.npz", **numbered)
+    assert_same_state(load(tmp_path / "numbered.npz", image=(32, 32), quiet=True).model, bit.model)
+
+    numbered["resnet/root_block/standardized_conv2d_99/kernel"] = arrays[
+        "resnet/root_block/standardized_conv2d/kernel"
+    ]
+    np.savez(tmp_path / "twice.npz", **numbered)
+    with pytest.raises(ValueError, match="two arrays of the same layer"):
+        load(tmp_path / "twice.npz", image=(32, 32), quiet=True)
+
+
 def test_an_image_tower_beside_a_text_tower_is_read(random_classifier, tmp_path):
     classifier = random_classifier(MAP)
     towers = {"params/txt/head/bias": np.zeros(3), "params/t": np.zeros(1)}
@@ -112,3 +153,13 @@ def test_a_table_that_is_no_square_asks_for_the_size(shared):
         load(file)
     with pytest.raises(ValueError, match="has 15 patches, but 16 x 40 pixels make 2 x 5"):
         load(file, image=(16, 40))
+
+
+def test_what_a_file_of_big_visions_does_not_say_is_told(
+    shared, random_classifier, tmp_path, capsys
+):
+    """The mean of the patches or the first of them, and the size of computed positions."""
+    load(shared("reference/big_vision_gap_sincos.weights.npz"), quiet=False)
+    err = capsys.readouterr().err
+    assert 'does not tell it from pool_type "0"' in err and "--pool corner" in err
+    assert "for 224 x 224 pixels, which nothing in the file says" in err

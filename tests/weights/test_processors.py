@@ -12,7 +12,8 @@ from PIL import Image
 from vitkit.data import open_image
 from vitkit.weights.formats.huggingface.processors import DEFAULTS, preprocessing_of
 
-NAMES = [f"{family}ImageProcessor" for family in DEFAULTS]
+# DINOv3's has no Pillow backend
+NAMES = [f"{family}ImageProcessor" for family in DEFAULTS if family != "DINOv3ViT"]
 
 
 def photograph() -> Image.Image:
@@ -36,6 +37,20 @@ def test_absent_fields_have_the_defaults_of_the_class(name, written, tmp_path):
         margin = (theirs.shape[3] - theirs.shape[2]) // 2
         theirs = theirs[:, :, :, margin : margin + theirs.shape[2]]
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_dinov3s_processor_is_within_a_level(tmp_path):
+    """It resizes in floating point, so values are not rounded to levels of 255."""
+    written = {"image_processor_type": "DINOv3ViTImageProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(written))
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    theirs = processor(photograph(), return_tensors="pt")["pixel_values"]
+    preprocessing, notes = preprocessing_of(written, (224, 224), "dinov3_vit")
+    picture = open_image(np.asarray(photograph()), "photograph")
+    ours = preprocessing.normalise(preprocessing(picture)[None])
+    one_level = 1 / 255 / min(preprocessing.std)
+    torch.testing.assert_close(ours, theirs, atol=one_level, rtol=0)
+    assert notes == []
 
 
 def test_a_file_without_a_class_has_that_of_its_model():

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
+from vitkit.weights.files import load_state_dict
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)
 
@@ -123,7 +125,7 @@ def test_a_file_is_not_replaced_by_a_directory(classifier, tmp_path):
 def test_a_file_that_holds_no_weights_is_not_replaced(classifier, tmp_path):
     path = tmp_path / "photos.npz"
     path.write_bytes(b"my photographs")
-    with pytest.raises(ValueError, match="holds no weights of a model"):
+    with pytest.raises(ValueError, match="holds no model that vitkit wrote"):
         convert(classifier, path, "google")
     assert path.read_bytes() == b"my photographs"
 
@@ -219,3 +221,37 @@ def test_a_directory_keeps_its_permissions(classifier, tmp_path):
     for _ in range(2):
         save(classifier, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_weights_of_another_program_are_not_replaced(classifier, tmp_path):
+    """They may be the only copy of a download, or have the state of an optimiser beside them."""
+    file = tmp_path / "checkpoint.pth"
+    tensors = load_state_dict(convert(classifier, tmp_path / "ours.safetensors", "timm").path)
+    torch.save({"model": tensors, "optimizer": {"step": 99}}, file)
+    clone = tmp_path / "clone"
+    save(classifier, clone)
+    save_file(load_file(clone / "model.safetensors"), clone / "model.safetensors")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"checkpoint.pth exists and holds no model that vitkit"):
+        convert(classifier, file, "timm")
+    with pytest.raises(ValueError, match=r"config.json is not of a model that vitkit wrote"):
+        save(classifier, clone)
+    assert contents(tmp_path) == before
+
+
+def test_a_link_to_a_file_is_written_through_too(classifier, tmp_path):
+    convert(classifier, tmp_path / "real.npz", "google")
+    before = (tmp_path / "real.npz").read_bytes()
+    (tmp_path / "link.npz").symlink_to(tmp_path / "real.npz")
+    convert(replace(classifier, labels=("x", "y", "z")), tmp_path / "link.npz", "google")
+    assert (tmp_path / "link.npz").is_symlink()
+    assert (tmp_path / "real.npz").read_bytes() != before
+    (tmp_path / "dangling.npz").symlink_to(tmp_path / "nowhere.npz")
+    with pytest.raises(ValueError, match="is a link to nothing"):
+        convert(classifier, tmp_path / "dangling.npz", "google")
+
+
+def test_a_place_that_takes_no_files_is_said(classifier, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"deeper cannot be written: .*file takes no new files"):
+        convert(classifier, tmp_path / "file" / "deeper", "native")

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from vitkit.data import Preprocessing
 from vitkit.models import vit
-from vitkit.weights import load
+from vitkit.weights import convert, load
 from vitkit.weights.formats.shapes import IMAGENET
 from vitkit.weights.formats.timm.files import config_json, written_preprocessing
 
@@ -21,6 +21,13 @@ VARIANTS = {
     "gap": {"global_pool": "avg"},
     "gap with the norm before": {"global_pool": "avg", "fc_norm": False, "class_token": False},
     "map": {"global_pool": "map", "class_token": False},
+    "map beside a class token": {"global_pool": "map"},
+    "map beside registers": {
+        "global_pool": "map",
+        "class_token": False,
+        "reg_tokens": 4,
+        "no_embed_class": True,
+    },
     "DeiT III": {"no_embed_class": True, "init_values": 1e-4},
     "registers": {"reg_tokens": 4, "no_embed_class": True, "init_values": 1e-4},
     "registers with positions": {"reg_tokens": 3},
@@ -50,6 +57,59 @@ def test_timm_models_are_read(name, ending, tmp_path):
     config = classifier.model.config
     assert (config.gelu, config.resample) == ("erf", "timm")
     assert config.norm == ("pooled" if name == "gap" else "tokens")
+
+
+@pytest.mark.parametrize("prefix", [{"class_token": True}, {"registers": 4, "prefix_positions": 0}])
+def test_attention_pooling_is_written_as_timm_computes_it(prefix, random_classifier, tmp_path):
+    """It sees the patches alone, not the tokens before them."""
+    config = vit("mu/8", image=(32, 32), classes=3, pool="map", gelu="erf", **prefix)
+    proof = convert(random_classifier(config), tmp_path / "m", "timm")
+    assert proof.library.startswith("timm") and proof.largest < 1e-5 < proof.scale
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"global_pool": "max"}, "global_pool is 'max'"),
+        ({"global_pool": "avgmax"}, "global_pool is 'avgmax'"),
+        ({"model_args": {"global_pool": "prr"}}, "global_pool is 'prr'"),
+        ({"model_args": {"pool_include_prefix": True}}, "pool_include_prefix"),
+    ],
+)
+def test_a_pooling_of_timms_that_vitkit_has_not_is_refused(said, sentence, tmp_path):
+    save_file(timm_model(fc_norm=True).state_dict(), tmp_path / "model.safetensors")
+    config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": {}, **said}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=sentence):
+        load(tmp_path, heads=4, quiet=True)
+
+
+@pytest.mark.parametrize("pooling", ["token", "avg", ""])
+def test_the_pooling_that_config_json_says_is_read(pooling, tmp_path):
+    theirs = timm_model(global_pool=pooling, fc_norm=pooling != "")
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    config = {"architecture": "vit_base_patch16_224", "global_pool": pooling}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert_same_outputs(theirs, load(tmp_path, heads=4, quiet=True).model)
+
+
+def test_two_readings_of_a_position_table_are_told(tmp_path, capsys):
+    """5 x 3 patches and a class token have as many rows as 4 x 4 patches without one."""
+    theirs = timm_model(img_size=(40, 24))
+    save_file(theirs.state_dict(), tmp_path / "m.safetensors")
+    assert load(tmp_path / "m.safetensors", heads=4).model.config.grid == (4, 4)
+    err = capsys.readouterr().err
+    assert "taken for 4 x 4 patches and 0 of 1 tokens before them" in err
+    assert "--image 40 24" in err
+    classifier = load(tmp_path / "m.safetensors", heads=4, image=(40, 24))
+    assert "taken for" not in capsys.readouterr().err
+    assert_same_outputs(theirs, classifier.model, (40, 24))
+
+    # With a row for every token there is one reading
+    save_file(timm_model().state_dict(), tmp_path / "square.safetensors")
+    load(tmp_path / "square.safetensors", heads=4)
+    err = capsys.readouterr().err
+    assert "taken for" not in err and "pooling: the class token; nothing in the file says so" in err
 
 
 def test_a_distilled_deit_is_read(tmp_path):

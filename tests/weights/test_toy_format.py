@@ -2,6 +2,7 @@
 know the rest."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -111,3 +112,23 @@ def test_a_format_needs_no_more_than_names_a_description_and_rules():
     tensors = {"a": Lazy((1,), "float32", lambda: torch.ones(1))}
     assert plain.tidy(tensors) == Tidied(tensors)
     assert plain.cannot(CONFIG) == plain.differs(CONFIG) == []
+
+
+@pytest.mark.parametrize("wrong", [1e-3, float("nan")])
+def test_a_proof_that_fails_keeps_nothing(wrong, toy, random_classifier, tmp_path, monkeypatch):
+    def off(classifier, path):
+        model = copy.deepcopy(classifier.model)
+        with torch.no_grad():
+            model.head.bias += wrong
+        return Elsewhere("toy 1.0", model)
+
+    kind = replace(TOY, open_elsewhere=off)
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS[:-1], kind))
+    classifier = random_classifier(CONFIG)
+    with pytest.raises(ValueError, match="so nothing is written; write it all the same with"):
+        convert(classifier, tmp_path / "new" / "m.npz", "toy")
+    assert not list(tmp_path.iterdir())
+    proof = convert(classifier, tmp_path / "m.npz", "toy", approximate=True)
+    assert (tmp_path / "m.npz").exists() and not proof.largest <= 1e-4
+    if wrong == 1e-3:
+        assert convert(classifier, tmp_path / "m.npz", "toy", tolerance=0.01).path.exists()

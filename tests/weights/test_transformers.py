@@ -103,7 +103,7 @@ def test_a_shard_outside_of_the_folder_is_not_read(tmp_path):
         load(tmp_path)
 
 
-def test_a_vit_mae_is_read_without_its_decoder(tmp_path, capsys):
+def test_a_vit_mae_is_read_with_its_decoder_beside_it(tmp_path, capsys):
     decoder = {
         "decoder_hidden_size": 16,
         "decoder_num_hidden_layers": 1,
@@ -111,9 +111,12 @@ def test_a_vit_mae_is_read_without_its_decoder(tmp_path, capsys):
         "decoder_intermediate_size": 32,
     }
     config = transformers.ViTMAEConfig(**TRANSFORMERS, **decoder)
-    transformers.ViTMAEForPreTraining(config).save_pretrained(tmp_path)
+    theirs = transformers.ViTMAEForPreTraining(config)
+    theirs.decoder.initialize_weights(16)  # its positions
+    theirs.save_pretrained(tmp_path)
     classifier = load(tmp_path)
-    assert "tensors of masked image modelling" in capsys.readouterr().err
+    assert "kept for more pre-training: its decoder, 19 tensors" in capsys.readouterr().err
+    assert classifier.origin["objective"]["heads"] == 2
     assert classifier.model.config.classes == 0
     assert classifier.preprocessing.mean == IMAGENET["mean"]
 

@@ -6,8 +6,12 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, MODEL
 from vitkit.data import Columns
+from vitkit.weights.description import Hints
 
 Model = Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)]
+ModelHints = Annotated[
+    Hints, arg(name="", help="What MODEL's file does not say, or you want to be otherwise.")
+]
 Data = Annotated[Positional[str], arg(metavar="DATA", help=DATA)]
 Images = Annotated[
     Positional[tuple[str, ...]],

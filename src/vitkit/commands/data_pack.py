@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vitkit.commands.arguments import Data, DataColumns
 from vitkit.curate import Packed, Packing
 from vitkit.data import Columns
-from vitkit.system.text import printable
+from vitkit.system.text import as_word, printable
 
 LISTED = 10  # images left out that are printed
 
@@ -72,8 +72,8 @@ def _print_packed(packed: Packed, images: int, dest: Path) -> None:
 def training_command(source: Path | str, target: str) -> str:
     """The command that trains on a data set whose targets are of this kind."""
     if target == "none":
-        return f"vitkit train mae.B16 --data.source {source}"
-    command = f"vitkit train scratch --data.source {source}"
+        return f"vitkit train mae.B16 --data.source {as_word(source)}"
+    command = f"vitkit train scratch --data.source {as_word(source)}"
     if target == "number":
         command += " --data.columns.target number"
     return command

@@ -10,9 +10,11 @@ import numpy as np
 from vitkit.commands.arguments import Data, DataColumns
 from vitkit.commands.data_pack import training_command
 from vitkit.commands.stats_tables import print_tables, same_or_like
+from vitkit.commands.use import check_sheet
 from vitkit.curate import Pair, Survey
 from vitkit.data import Columns, Source, Splits
-from vitkit.system.text import printable
+from vitkit.system.files import check_replaceable
+from vitkit.system.text import as_word, printable
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]
@@ -125,11 +127,10 @@ def _check_request(command: Stats, parts: dict[str, Source]) -> None:
             f"{command.source} has no training images to compare, only {', '.join(own)}; "
             "leave out --exclude and --test"
         )
-    for path in (command.exclude, command.sheet):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(
-                f"{path} could not be written: there is no folder {path.parent}; make it first"
-            )
+    if command.exclude:
+        check_replaceable(command.exclude)
+    if command.sheet:
+        check_sheet(command.sheet)
 
 
 def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
@@ -257,16 +258,16 @@ def _next_command(command: Stats, pairs: Pairs, target: str) -> str:
 
     # The list of duplicates is written
     if command.exclude:
-        words = f"vitkit train RECIPE --data.source {command.source}"
+        words = f"vitkit train RECIPE --data.source {as_word(command.source)}"
         if command.split_seed:
             words += f" --data.{seed}"
-        return f"{words} --data.exclude {command.exclude}"
+        return f"{words} --data.exclude {as_word(command.exclude)}"
 
     # There are duplicates, and no list of them
     if duplicated:
-        words = f"vitkit data stats {command.source}"
+        words = f"vitkit data stats {as_word(command.source)}"
         if command.test:
-            words += f" --test {command.test}"
+            words += f" --test {as_word(command.test)}"
         if command.split_seed:
             words += f" --{seed}"
         return f"{words} --exclude FILE lists them for vitkit train --data.exclude FILE"

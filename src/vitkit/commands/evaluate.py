@@ -5,15 +5,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.console import Console
-from rich.table import Table
+import torch
+from tyro.conf import arg
 
-from vitkit.commands.arguments import Data, DataColumns, Device, Model
+from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
+from vitkit.commands.evaluate_data import images_of, train_part, without_broken
+from vitkit.commands.evaluate_output import as_json, check_files, print_report, print_table, write
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
+from vitkit.system.ranks import on_rank_0, process_group, world
+from vitkit.system.text import as_word
 from vitkit.weights import Classifier
+from vitkit.weights.description import Hints
+
+if TYPE_CHECKING:
+    from vitkit.evaluate import Answers
+    from vitkit.evaluate.report import Report
 
 
 @dataclass
@@ -23,6 +32,19 @@ class Evaluate:
 
     model: Model
     data: Data
+    against: Annotated[str, arg(metavar="MODEL")] = ""
+    """Another model, to measure on the same images: prints the difference, and whether chance would
+    explain it."""
+    report: tuple[Path, ...] = ()
+    """Files to write everything to: .html is one page with figures, classes and the most confident
+    mistakes; .json the numbers; .png a contact sheet of the mistakes, or with --against of the images
+    on which the models disagree."""
+    calibrate: Path | None = None
+    """Fit a temperature on these images, and save the model with probabilities that it makes honest
+    in this directory. Use images that you do not measure on afterwards."""
+    real: Path | None = None
+    """ReaL's real.json: counts an answer as right if it is in an image's list of labels too. DATA is
+    ImageNet's validation part, in any folders, its files called as they were published."""
     evals: tuple[EvaluatorName, ...] = ()
     """Evaluators to run. Default: those that fit the labels. `neighbours` works without a head."""
     split: Literal["train", "val", "test"] | None = None
@@ -40,108 +62,218 @@ class Evaluate:
     device: Device = "auto"
     json: bool = False
     """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""
+    hints: ModelHints = field(default_factory=Hints)
 
 
 def evaluate(command: Evaluate) -> int:
-    """Print what the evaluators measure, as a table or as JSON."""
-    from rich.progress import track
+    """Print what the evaluators measure, as a table or as JSON; under torchrun each process measures
+    its share of the images."""
+    check_files(command.report, command.calibrate)
+    with process_group(command.device) as device:
+        return _evaluate(command, device)
 
-    from vitkit.data import default_workers, eval_batches
-    from vitkit.evaluate.labels import note
-    from vitkit.system.machine import autocast, pick_device
-    from vitkit.weights import load
 
-    # The model, the images and what to measure
-    device = pick_device(command.device)
-    classifier = load(command.model).to(device).for_inference()
-    source, title = _images(command, classifier)
+def _evaluate(command: Evaluate, device: torch.device) -> int:
+    """The command, as every rank runs it."""
+    from vitkit.weights import load_as
+
+    # The model and the images
+    loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
+    source, title = images_of(command, loaded)
     if command.on_bad_image == "skip":
-        source = _without_broken(source)
+        source = without_broken(source)
+
+    # Images with one class each get a whole report, all others their evaluators
+    if source.target_kind == "class" and not command.evals:
+        return _report(command, loaded, source, title, device)
+    if command.against or command.report or command.calibrate or command.real:
+        raise ValueError(
+            "--against, --report, --calibrate and --real are for images with one class each, and without "
+            f"--evals; the targets of {command.data} are of the kind {source.target_kind!r}"
+        )
     evaluators = _evaluators(command, source)
-    if sentence := note(source.labels, classifier.labels):
-        print(sentence, file=sys.stderr)
-
-    # One pass over the images for each evaluator
-    workers = command.workers
-    if workers < 0:
-        workers = default_workers(source)
-    batches = eval_batches(source, classifier.preprocessing, command.batch, workers)
-    metrics = []
-    for evaluator in evaluators:
-        text = f"evaluating {type(evaluator).__name__}"
-        shown = track(batches, text, console=Console(stderr=True), transient=True)
-        with autocast(device, command.precision):
-            metrics += evaluator.measure(Subject(classifier), Part(source, shown))
-
-    # Print the metrics
-    if command.json:
-        values = {metric.name: metric.to_json() for metric in metrics}
-        print(json.dumps(values, allow_nan=False))
-        return 0
-    print(f"{command.model} on {title}")
-    _print(metrics)
-    print(f"next: vitkit predict {command.model} IMAGE...")
+    classifier = loaded.to(device).for_inference()
+    metrics = _measure(command, evaluators, classifier, source)
+    if on_rank_0():
+        _print_metrics(command, metrics, title)
     return 0
 
 
-def _images(command: Evaluate, classifier: Classifier) -> tuple[Source, str]:
-    """The images to evaluate on, and what to call them.
+def _report(
+    command: Evaluate, loaded: Classifier, source: Source, title: str, device: torch.device
+) -> int:
+    """Measure all that the answers to images with one class each tell."""
+    from vitkit.evaluate.calibrate import calibrate, check_can_calibrate
+    from vitkit.evaluate.paired import paired
+    from vitkit.evaluate.real import read_real, real_accuracy
+    from vitkit.evaluate.report import report
+    from vitkit.weights import load, save
+    from vitkit.weights.temperature import with_temperature
 
-    For the data set that a model was trained on, these are the images that its training held out.
-    """
-    from vitkit.data import open_source, open_splits
+    # One pass over the images, and another for the other model
+    lists = None
+    if command.real:
+        lists = read_real(command.real)
+    if command.calibrate:
+        check_can_calibrate(loaded)
+    other = None
+    if command.against:
+        other = load(command.against, quiet=not on_rank_0())
+        _check_can_answer(command.against, other, source)
+    given = _answers(command, loaded, source, device, keep_logits=bool(command.calibrate))
+    if other is not None:
+        other_given = _answers(command, other, source, device)
+    if not on_rank_0():
+        return 0
 
-    origin = classifier.origin
-    columns = command.columns
-    if columns.target == "auto" and _predicts_numbers(classifier):
-        columns = _columns_of_numbers(command)
-    if _is_own_data(command.data, origin.get("data", "")):
-        splits = open_splits(command.data, columns, origin.get("split_seed", 0))
-        name = command.split or "test"
-        part = getattr(splits, name)
-        if splits.made_test and part:
-            return part, (
-                f"{len(part):,} images of {command.data}, the {name} part that was held out when "
-                "the model was trained"
-            )
-    source = open_source(command.data, columns, command.split)
-    return source, f"{len(source):,} images of {command.data}"
+    # What they tell
+    found = report(given, source, command.model, title, _facts(command, loaded, device))
+    if lists is not None:
+        real = real_accuracy(given, source, lists)
+        found = replace(found, metrics=(*found.metrics, *real))
+    if other is not None:
+        others_notes = [note for note in other_given.notes if note not in found.notes]
+        found = replace(
+            found,
+            notes=(*found.notes, *(f"the second model: {note}" for note in others_notes)),
+            other=command.against,
+            paired=paired(given, other_given),
+        )
+    if command.calibrate:
+        found = replace(found, calibration=calibrate(given))
+        calibrated = with_temperature(loaded, found.calibration.temperature)
+        calibrated.origin["temperature_fitted_on"] = title
+        save(calibrated, command.calibrate)
+    _deliver(command, found, source)
+    return 0
 
 
-def _predicts_numbers(classifier: Classifier) -> bool:
-    """Whether the outputs of a model's head are numbers, not logits of classes: a regression."""
-    return bool(classifier.labels) and classifier.activation == "none"
+def _check_can_answer(name: str, other: Classifier, source: Source) -> None:
+    """Raises ValueError, with the other model's name, if its classes are not the images': before
+    the first model's pass over them."""
+    from vitkit.evaluate.answers import check_classes
+    from vitkit.evaluate.labels import align
 
-
-def _columns_of_numbers(command: Evaluate) -> Columns:
-    """The columns for a model whose outputs are numbers: whole ones are numbers too, not classes.
-    Data with names is left as it is, so that the evaluator says what does not fit."""
-    from vitkit.data import open_source
-
-    columns = replace(command.columns, target="number")
     try:
-        open_source(command.data, columns, command.split)
-    except ValueError:
-        return command.columns
-    return columns
+        check_classes(other)
+        align(source.labels, other.labels)
+    except ValueError as error:
+        raise ValueError(f"--against {name}: {error}") from None
 
 
-def _is_own_data(data: str, trained_on: str) -> bool:
-    """Whether a model was trained on these images; a folder may be spelled in several ways."""
-    if not trained_on or data == trained_on:
-        return data == trained_on
-    return Path(data).exists() and Path(data).resolve() == Path(trained_on).resolve()
+def _deliver(command: Evaluate, found: "Report", source: Source) -> None:
+    """Print a report, and write it to the files that were asked for."""
+    if command.json:
+        print(as_json(found))
+    else:
+        print_report(found)
+    written = write(command.report, found, source)
+    if command.calibrate:
+        written.append(command.calibrate)
+    terminal = sys.stderr if command.json else sys.stdout
+    for path in written:
+        print(f"wrote {path}", file=terminal)
+    if not command.json:
+        print(f"next: {_next(command)}")
 
 
-def _without_broken(source: Source) -> Source:
-    """The images that can be decoded; a sentence about each other one is printed."""
-    from vitkit.data import check_images, subset
-    from vitkit.system.machine import cpus
+def _next(command: Evaluate) -> str:
+    """What to run next."""
+    if command.calibrate:
+        return f"vitkit evaluate {as_word(command.calibrate)} DATA, on images that it was not fitted on"
+    if command.report:
+        return f"open {as_word(command.report[0])}"
+    return f"{_command_line(command)} --report report.html"
 
-    broken = dict(check_images(source, cpus()))
-    for sentence in broken.values():
-        print(f"left out: {sentence}", file=sys.stderr)
-    return subset(source, [i for i in range(len(source)) if i not in broken])
+
+def _command_line(command: Evaluate) -> str:
+    """The command that measures these models on these images."""
+    words = ["vitkit", "evaluate", command.model, command.data]
+    if command.split:
+        words += ["--split", command.split]
+    if command.against:
+        words += ["--against", command.against]
+    return " ".join(map(as_word, words))
+
+
+def _answers(
+    command: Evaluate,
+    classifier: Classifier,
+    source: Source,
+    device: torch.device,
+    keep_logits: bool = False,
+) -> "Answers":
+    """What a model answers to the images of all ranks."""
+    from vitkit.evaluate import answers
+    from vitkit.system.machine import autocast
+
+    ready = classifier.to(device).for_inference()
+    batches = _batches(command, ready, source, "evaluating")
+    with autocast(device, command.precision):
+        return answers(ready, Part(source, batches), keep_logits)
+
+
+def _measure(
+    command: Evaluate, evaluators: Sequence[Evaluator], classifier: Classifier, source: Source
+) -> list[Metric]:
+    """One pass over the images for each evaluator."""
+    from vitkit.system.machine import autocast
+
+    metrics = []
+    for evaluator in evaluators:
+        batches = _batches(command, classifier, source, f"evaluating {type(evaluator).__name__}")
+        part = Part(source, batches, train_part(command, evaluator, source))
+        with autocast(classifier.device, command.precision):
+            metrics += evaluator.measure(Subject(classifier), part)
+    return metrics
+
+
+def _batches(command: Evaluate, classifier: Classifier, source: Source, text: str):
+    """This rank's share of the images, under a progress bar. Other processes decode them while the
+    model computes."""
+    from vitkit.data import default_workers, eval_batches
+    from vitkit.system.progress import bar
+
+    rank, world_size = world()
+    workers = command.workers
+    if workers < 0:
+        workers = default_workers(source)
+    rows = max(command.batch // world_size, 1) * world_size
+    pin = classifier.device.type == "cuda"
+    share = (rank, world_size)
+    batches = eval_batches(source, classifier.preprocessing, rows, workers, share, pin=pin)
+    if not on_rank_0():
+        return batches
+    return bar(text)(batches, len(batches))
+
+
+def _facts(command: Evaluate, classifier: Classifier, device: torch.device) -> dict[str, str]:
+    """How it was measured, for whoever reads the report."""
+    import time
+
+    from vitkit import __version__
+
+    where = str(device)
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    return {
+        "command": _command_line(command),
+        "preprocessing": str(classifier.preprocessing),
+        "computed in": f"{command.precision} on {where}",
+        "with": f"vitkit {__version__}, PyTorch {torch.__version__}",
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def _print_metrics(command: Evaluate, metrics: Sequence[Metric], title: str) -> None:
+    """The metrics as a table or as JSON."""
+    if command.json:
+        values = {metric.name: metric.to_json() for metric in metrics}
+        print(json.dumps(values, allow_nan=False))
+        return
+    print(f"{command.model} on {title}")
+    print_table(metrics)
+    print(f"next: vitkit predict {as_word(command.model)} IMAGE...")
 
 
 def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
@@ -160,14 +292,3 @@ def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
                 f"{source.target_kind!r}; leave out --evals to measure what can be"
             )
     return [EVALUATORS[name] for name in command.evals]
-
-
-def _print(metrics: Sequence[Metric]) -> None:
-    """Print a table of metrics, with the intervals of those that have one."""
-    table = Table("metric", "value", "95 % interval")
-    for metric in metrics:
-        interval = ""
-        if metric.interval is not None:
-            interval = " to ".join(map(metric.unit.text, metric.interval))
-        table.add_row(metric.name, metric.unit.text(metric.value), interval)
-    Console().print(table)

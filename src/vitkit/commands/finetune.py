@@ -9,7 +9,7 @@ from rich.table import Table
 from tyro.conf import arg
 
 from vitkit.commands import Defaults
-from vitkit.commands.arguments import Data, DataColumns, Device, Model
+from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
 from vitkit.commands.parsing import read_some
 from vitkit.commands.recipe import with_evals
 from vitkit.data import Columns
@@ -18,8 +18,10 @@ from vitkit.recipes.finetune import PRESETS, SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.studies import Transfer, transfer
 from vitkit.system.ranks import on_rank_0, process_group
+from vitkit.system.text import as_word
 from vitkit.system.watchdog import PATIENCE
 from vitkit.train import Recipe
+from vitkit.weights.description import Hints
 
 
 @dataclass
@@ -31,9 +33,6 @@ class Options:
     preset: Literal[PRESETS] = "none"
     """A row of the paper's Table 4, or BiT's rule. none is for your own images: a smaller batch and
     fewer steps."""
-    image: int = 0
-    """Side of the images in pixels; positions are resampled to it. 0 is the preset's, or the
-    model's own."""
     select: bool = False
     """Choose the learning rate first, on held-out training images, then train on everything but the
     test part."""
@@ -50,6 +49,7 @@ class Options:
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
     which one is missing."""
+    hints: ModelHints = field(default_factory=Hints)
 
 
 @dataclass
@@ -74,7 +74,7 @@ def defaults(words: list[str]) -> Defaults:
 
     The words are read twice:
 
-    1. Here, for what decides the recipe: MODEL, DATA, --preset, --image and --data.columns.
+    1. Here, for what decides the recipe: MODEL, DATA, --preset, --data.columns and what is said of MODEL.
     2. By the command line, for all settings, which begin as the recipe has them.
 
     If the words do not begin with MODEL and DATA, --help is answered in the first pass.
@@ -86,9 +86,16 @@ def defaults(words: list[str]) -> Defaults:
     if model_and_data_come_first:  # --help is for the second pass, which knows all settings
         first_words = [word for word in words if word not in ("-h", "--help")]
     first = read_some(FirstPass, "vitkit finetune", first_words)
-    recipe = paper(first.model, first.data, first.preset, first.image, first.columns)
+    try:
+        recipe = paper(first.model, first.data, first.preset, first.hints, first.columns)
+    except (ValueError, OSError) as error:
+        if first_words == words:  # --help was not among them
+            raise
+        print(f"Without the settings of a run, which follow from MODEL and DATA, because {error}\n")
+        read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
+        raise
     recipe = with_evals(recipe, words)
-    settings = Finetune(first.model, first.data, first.preset, first.image, recipe=recipe)
+    settings = Finetune(first.model, first.data, first.preset, hints=first.hints, recipe=recipe)
     if model_and_data_come_first:
         return Defaults(settings, words=2)
     return Defaults(settings, words=0)
@@ -106,7 +113,9 @@ def finetune(command: Finetune) -> int:
             _print_seeds(outcome)
             page = report(run_dir)
             print(f"wrote {run_dir / 'model'}, {run_dir / 'transfer.json'} and {page}")
-            print(f"next: vitkit predict {run_dir} IMAGE..., or vitkit evaluate {run_dir} DATA")
+            print(
+                f"next: vitkit predict {as_word(run_dir)} IMAGE..., or vitkit evaluate {as_word(run_dir)} DATA"
+            )
     return 0
 
 

@@ -49,12 +49,27 @@ def _read(settings: type, program: str, words: list[str], default: Any, all_word
             settings,
             prog=program,
             description=_description(settings.__doc__),
-            args=words,
+            args=_sizes_last(words),
             default=default,
             # tyro would make a subcommand of a setting that may be absent, such as a hybrid's stem
             config=(tyro.conf.AvoidSubcommands,),
             return_unknown_args=not all_words,
         )
+
+
+def _sizes_last(words: list[str]) -> list[str]:
+    """The words with --image and its numbers at the end. tyro would take an image's name after them
+    for another number."""
+    rest = []
+    sizes = []
+    in_size = False
+    for word in words:
+        in_size = word == "--image" or (in_size and word.isdigit())
+        if in_size:
+            sizes.append(word)
+        else:
+            rest.append(word)
+    return rest + sizes
 
 
 def _description(docstring: str) -> str:

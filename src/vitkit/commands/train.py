@@ -11,6 +11,7 @@ from vitkit.commands.arguments import Device
 from vitkit.commands.recipe import first_recipe
 from vitkit.evaluate import EvaluatorName
 from vitkit.system.ranks import on_rank_0, process_group
+from vitkit.system.text import as_word
 from vitkit.system.watchdog import PATIENCE
 from vitkit.train import Recipe
 from vitkit.train import train as run
@@ -51,7 +52,9 @@ def train(command: Train) -> int:
             page = report(run_dir)
             print(f"wrote {run_dir / 'model'} and {page}")
             if classifier.labels:
-                print(f"next: vitkit evaluate {run_dir} DATA, or vitkit predict {run_dir} IMAGE...")
+                print(
+                    f"next: vitkit evaluate {as_word(run_dir)} DATA, or vitkit predict {as_word(run_dir)} IMAGE..."
+                )
             else:
-                print(f"next: vitkit finetune {run_dir} DATA, which gives it a head")
+                print(f"next: vitkit finetune {as_word(run_dir)} DATA, which gives it a head")
     return 0

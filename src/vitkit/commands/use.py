@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.commands.arguments import Device, Images, Model
-from vitkit.system.text import printable, printable_name
+from vitkit.commands.arguments import Device, Images, Model, ModelHints
+from vitkit.system.files import check_replaceable
+from vitkit.system.text import as_word, printable, printable_name
 from vitkit.weights import Classifier
+from vitkit.weights.description import Hints
 
 if TYPE_CHECKING:
     from vitkit.deploy.predict import Item, Prediction
@@ -35,6 +37,7 @@ class Predict:
     device: Device = "auto"
     json: bool = False
     """Print one line of JSON per image."""
+    hints: ModelHints = field(default_factory=Hints)
 
 
 def predict(command: Predict) -> int:
@@ -43,7 +46,7 @@ def predict(command: Predict) -> int:
     from rich.progress import track
 
     from vitkit import deploy
-    from vitkit.weights import load
+    from vitkit.weights import load_as
 
     if not command.images:
         raise ValueError(
@@ -54,8 +57,8 @@ def predict(command: Predict) -> int:
         check_sheet(command.sheet)
 
     # Classify the images
-    classifier = with_head(load(command.model), command.model)
-    items = spread(list(deploy.pictures(command.images)), command.limit)
+    classifier = with_head(load_as(command.model, command.hints), command.model)
+    items = spread(list(deploy.pictures(command.images, classifier.labels)), command.limit)
     predictions = track(
         deploy.predict(classifier, items, command.top, device=command.device),
         "predicting",
@@ -74,12 +77,12 @@ def predict(command: Predict) -> int:
         _print(predictions, good, classifier.activation)
 
     # Draw them; with --json, standard output is for the JSON alone
-    next_command = f"vitkit predict {command.model} IMAGE... --json, or --sheet FILE.png"
+    next_command = f"vitkit predict {as_word(command.model)} IMAGE... --json, or --sheet FILE.png"
     if command.sheet and good:
         _draw(command.sheet, items, predictions, classifier.activation)
         terminal = sys.stderr if command.json else sys.stdout
         print(f"wrote {command.sheet}", file=terminal)
-        next_command = f"open {command.sheet}"
+        next_command = f"open {as_word(command.sheet)}"
     if good and not command.json:
         print(f"next: {next_command}")
     return int(len(good) < len(predictions))
@@ -162,8 +165,7 @@ def check_sheet(file: Path) -> None:
     """Raises ValueError for a path that a contact sheet cannot be written to."""
     if file.suffix.lower() != ".png":
         raise ValueError(f"--sheet is {file}; give the name of a PNG file, such as {file}.png")
-    if file.is_dir():
-        raise ValueError(f"--sheet is {file}, a directory; give the name of a PNG file in it")
+    check_replaceable(file)
 
 
 def with_head(classifier: Classifier, name: str) -> Classifier:

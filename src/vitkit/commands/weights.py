@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,16 +13,17 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands import MODEL
-from vitkit.commands.arguments import Images, Model
+from vitkit.commands.arguments import Images, Model, ModelHints
 from vitkit.commands.use import spread
-from vitkit.system.text import printable
+from vitkit.system.text import as_word, printable
+from vitkit.weights.description import Hints
 
 if TYPE_CHECKING:  # --help imports no model
     from vitkit.data.images import Picture
     from vitkit.deploy.predict import Item
     from vitkit.inspection import Comparison
     from vitkit.models import ModelConfig
-    from vitkit.weights import Classifier
+    from vitkit.weights import Classifier, License
 
 
 NOT_COMPARED = {
@@ -40,12 +41,9 @@ class Show:
     """Print what a model is: architecture, cost, preprocessing, classes, where it came from."""
 
     model: Model
-    image: tuple[int, int] | None = None
-    """Height and width that the position table is for, if the file does not say and they differ."""
-    heads: int | None = None
-    """Attention heads, if the file does not say."""
     json: bool = False
     """Print one JSON object."""
+    hints: ModelHints = field(default_factory=Hints)
 
 
 @dataclass
@@ -63,6 +61,7 @@ class Compare:
     """Largest difference of the logits that counts as the same."""
     json: bool = False
     """Print one JSON object."""
+    hints: ModelHints = field(default_factory=Hints)
 
 
 @dataclass
@@ -77,11 +76,11 @@ class Convert:
     """The format: huggingface, timm, google, torchvision or native."""
     approximate: bool = False
     """Write the model even if the other library computes a little differently, such as with another
-    form of the GELU."""
-    image: tuple[int, int] | None = None
-    """Height and width that the position table is for, if the file does not say and they differ."""
-    heads: int | None = None
-    """Attention heads, if the file does not say."""
+    form of the GELU, or its logits differ by more than the tolerance."""
+    tolerance: float = 1e-4
+    """Largest difference of the logits there that counts as the same. Beyond it the status is 1,
+    and nothing is written."""
+    hints: ModelHints = field(default_factory=Hints)
 
 
 @dataclass
@@ -94,14 +93,19 @@ class Push:
     """The repository, such as you/your-model; it is created if it does not exist."""
     private: bool = False
     """Create a private repository."""
+    license: str = ""
+    """The licence, as the hub calls it, such as apache-2.0, mit or cc-by-nc-4.0; it is written into
+    the card. Default: that of the weights that the model began with. other is what the file LICENSE
+    in the directory says."""
 
 
 def show(command: Show) -> int:
     """Print a model's description, as a table or as JSON."""
     from vitkit.models import config_to_dict, cost, parameters
-    from vitkit.weights import load
+    from vitkit.weights import load_as
+    from vitkit.weights.licenses import to_json as license_json
 
-    classifier = load(command.model, image=command.image, heads=command.heads, quiet=command.json)
+    classifier = load_as(command.model, command.hints, quiet=command.json)
     config = classifier.model.config
     costs = cost(config)
     if command.json:
@@ -114,14 +118,15 @@ def show(command: Show) -> int:
             "labels": classifier.labels,
             "activation": classifier.activation,
             "origin": classifier.origin,
+            "license": license_json(classifier.license),
         }
         print(json.dumps(description))
         return 0
     Console().print(_description(classifier))
     if classifier.labels:
-        print(f"next: vitkit predict {command.model} IMAGE...")
+        print(f"next: vitkit predict {as_word(command.model)} IMAGE...")
     else:
-        print(f"next: vitkit finetune {command.model} DATA")
+        print(f"next: vitkit finetune {as_word(command.model)} DATA")
     return 0
 
 
@@ -148,6 +153,10 @@ def _description(classifier: "Classifier") -> Table:
     table.add_row("labels", escape(printable(_classes(classifier.labels)).replace("\n", " ")))
     if classifier.labels:
         table.add_row("activation", classifier.activation)
+    license = "not known"
+    if classifier.license:
+        license = f"{classifier.license.called} ({classifier.license.allows()})"
+    table.add_row("licence", escape(printable(license)))
     for name, value in classifier.origin.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {_number(number)}" for key, number in value.items())
@@ -204,10 +213,9 @@ def compare(command: Compare) -> int:
     from rich.progress import track
 
     from vitkit import deploy, inspection
-    from vitkit.weights import load
+    from vitkit.weights import load_as
 
-    if not command.tolerance >= 0:  # NaN too
-        raise ValueError(f"--tolerance is {command.tolerance}; it is a number from 0 on")
+    _check_tolerance(command.tolerance)
 
     # Compute with both
     if not command.images:
@@ -216,8 +224,8 @@ def compare(command: Compare) -> int:
             "files, folders and data sets"
         )
     items = spread(list(deploy.pictures(command.images)), command.limit)
-    first = load(command.one)
-    second = load(command.two)
+    first = load_as(command.one, command.hints)
+    second = load_as(command.two, command.hints)
     items = track(items, "comparing", console=Console(stderr=True), transient=True)
     comparison = inspection.compare(first, second, _decoded(items))
 
@@ -253,6 +261,12 @@ def compare(command: Compare) -> int:
     return status
 
 
+def _check_tolerance(tolerance: float) -> None:
+    """Raises ValueError for a tolerance that is no number from 0 on."""
+    if not tolerance >= 0:  # NaN too
+        raise ValueError(f"--tolerance is {tolerance}; it is a number from 0 on")
+
+
 def _decoded(items: "Iterable[Item]") -> "Iterator[Picture]":
     """The images that can be decoded, decoded once for both models; a sentence about each other one
     is printed."""
@@ -286,10 +300,26 @@ def _comparison_as_json(comparison: "Comparison", same: bool) -> str:
 def convert(command: Convert) -> int:
     """Write a model in another format, and print how far its logits differ there."""
     from vitkit import weights
+    from vitkit.weights.licenses import license_text
+    from vitkit.weights.replacing import is_somebodys
 
-    classifier = weights.load(command.source, image=command.image, heads=command.heads)
-    proof = weights.convert(classifier, command.dest, command.to, command.approximate)
+    _check_tolerance(command.tolerance)
+
+    classifier = weights.load_as(command.source, command.hints)
+    proof = weights.convert(
+        classifier, command.dest, command.to, command.approximate, command.tolerance
+    )
     print(f"wrote {proof.path}; read back, every tensor is the same to the bit")
+    if proof.path.is_dir() and is_somebodys(proof.path / "README.md"):
+        print("kept README.md, which is your own: no model card was written")
+    if classifier.license and classifier.license.text:
+        text = license_text(proof.path)
+        print(f"with it the text of its licence, {classifier.license.called}, in {text}")
+    if classifier.pretraining and not proof.path.is_dir():
+        names = sorted({name.split(".")[0] for name in classifier.pretraining})
+        print(
+            f"left out: what pre-training added ({', '.join(names)}), which a model directory keeps"
+        )
     for difference in proof.differences:
         print(f"computed differently there: {difference}")
     if proof.largest is None:
@@ -301,10 +331,11 @@ def convert(command: Convert) -> int:
         )
     if proof.pixels is not None:
         print(
-            f"a test image after the preprocessing of {proof.library} differs by "
-            f"{proof.pixels:.2g} of 255 levels at most"
+            f"test images after the preprocessing of {proof.library} differ by "
+            f"{proof.pixels:.2g} of 255 levels at most (it rounds and crops in its own way: "
+            "docs/weights.md)"
         )
-    print(f"next: vitkit compare {command.source} {proof.path} IMAGE...")
+    print(f"next: vitkit compare {as_word(command.source)} {as_word(proof.path)} IMAGE...")
     return 0
 
 
@@ -321,8 +352,30 @@ def push(command: Push) -> int:
             f"{command.folder} is not a model directory; "
             "write one with vitkit convert MODEL DIR --to huggingface"
         )
-    load(folder)  # raises for what cannot be opened, before anything is sent
+    classifier = load(folder)  # raises for what cannot be opened, before anything is sent
+    license = _license_to_push(folder, classifier, command.license)
     address = push(folder, command.name, command.private)
-    print(f"uploaded {folder} to {address}")
-    print(f"next: vitkit predict {command.name} IMAGE...")
+    print(f"uploaded {folder} to {address}, under the licence {license.called}")
+    print(f"next: vitkit predict {as_word(command.name)} IMAGE...")
     return 0
+
+
+def _license_to_push(folder: Path, classifier: "Classifier", said: str) -> "License":
+    """The licence under which a model directory may be uploaded; one that was said is written into
+    its card. Raises ValueError if it must not be, and for paths of this machine in what is sent."""
+    from vitkit.weights.fetch import paths_in
+    from vitkit.weights.licenses import check_may_be_shared, chosen, read_license
+    from vitkit.weights.writing import state_license
+
+    license = classifier.license
+    if said:
+        license = chosen(license, said.lower(), read_license(folder))
+    check_may_be_shared(license, "recipe" in classifier.origin)
+    if paths := paths_in(folder):
+        raise ValueError(
+            f"{paths[0]}, which is a path of this machine and would be uploaded; take it out of the "
+            "file"
+        )
+    if said:
+        state_license(folder, classifier, license)
+    return license

@@ -19,7 +19,7 @@ from vitkit.curate.jobs import REPORTS, Jobs, Packed, Packing
 from vitkit.data.engine.workers import in_order
 from vitkit.data.formats.tar import CLASSES
 from vitkit.data.sources import Source, fingerprint
-from vitkit.system.files import on_this_machine, write_whole
+from vitkit.system.files import on_this_machine, remove_unfinished, write_whole
 from vitkit.system.progress import counted
 
 PLAN = "pack.json"  # in the directory: what was asked for
@@ -47,8 +47,8 @@ def pack(
     (dest / REPORTS).mkdir(parents=True, exist_ok=True)
     with _locked(dest):
         _record_plan(parts, dest, packing)
-        for unfinished in dest.rglob("*.new"):  # by a run that was killed
-            unfinished.unlink()
+        for folder in (dest, dest / REPORTS):
+            remove_unfinished(folder)  # by a run that was killed
         if labels:
             write_whole(dest / CLASSES, "".join(f"{label}\n" for label in labels).encode())
         jobs = Jobs.of(parts, dest, packing)
@@ -60,6 +60,8 @@ def _refuse_foreign_directory(dest: Path) -> None:
     """Raises ValueError for a directory that holds something other than packed shards."""
     if on_this_machine(dest).is_file():
         raise ValueError(f"{dest} is a file; choose a directory")
+    if dest.is_symlink() and not dest.exists():
+        raise ValueError(f"{dest} is a link to nothing; make its target, or choose a directory")
     if dest.is_dir() and not (dest / PLAN).exists():
         others = [path for path in dest.iterdir() if path.name != REPORTS]
         if others:
@@ -116,11 +118,22 @@ def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None
     }
     if not (dest / PLAN).exists():
         write_whole(dest / PLAN, json.dumps(plan, indent=1).encode())
-    elif json.loads((dest / PLAN).read_text("utf-8")) != plan:
+    elif _read_plan(dest / PLAN) != plan:
         raise ValueError(
             f"{dest} holds shards of other images or settings; choose another directory, "
             f"or remove it"
         )
+
+
+def _read_plan(file: Path) -> dict:
+    """The plan in a file. Raises ValueError if it is damaged, or somebody's."""
+    try:
+        return json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"{file} is no plan of vitkit data pack, or a damaged one ({error}); choose another "
+            "directory"
+        ) from error
 
 
 def _write_missing(jobs: Jobs, workers: int, title: str) -> None:

@@ -12,6 +12,7 @@ from vitkit.data.opening import Parts, Splits, open_parts, open_source, open_spl
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources import (
     Source,
+    content_digest,
     fingerprint,
     merge_parts,
     split_off,
@@ -41,6 +42,7 @@ __all__ = [
     "apply_geometry",
     "augment",
     "check_images",
+    "content_digest",
     "decoded",
     "default_workers",
     "draw",

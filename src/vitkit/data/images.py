@@ -9,13 +9,15 @@ What a file may hold, and what becomes of it:
   point by the smallest of 1, 255 and 65535 that holds it, and where none does, from its own minimum
   to its maximum;
 - colour profiles are ignored: the published models were trained on pixels as they are stored;
-- truncated and damaged files are refused, and so are those beyond MAX_PIXELS, before anything large
-  is allocated.
+- truncated and damaged files are refused, and so are those beyond the limits below, before anything
+  large is allocated.
+
+Limits: `max_pixels()` pixels; MEMORY bytes of memory for each of these, while an image is decoded; a
+JPEG's scans may go SCANS times over as many.
 
 Boxes are (top, left, height, width) in pixels of the upright image.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,10 +28,13 @@ import numpy as np
 from PIL import Image
 
 from vitkit.data.engine import jpeg, pillow
+from vitkit.system.limits import max_pixels
 
 Box = tuple[int, int, int, int]
 
-MAX_PIXELS = 178_956_970  # above it Pillow, too, refuses an image as a decompression bomb
+MEMORY = pillow.USUAL_MEMORY  # bytes for each of these pixels
+SCANS = 10  # an ordinary progressive JPEG has so many
+RAISE = "if you trust it, raise the limits with --max-pixels N"
 REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
 
 # What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror
@@ -91,9 +96,30 @@ class Encoded:
 
     @cached_property
     def image(self) -> Image.Image:
-        """As Pillow opens it. Raises BadImage."""
+        """As Pillow opens it, within the limits. Raises BadImage."""
         with _as_bad_image(self.name):
-            return pillow.open_lazily(self.data)
+            image = pillow.open_lazily(self.data)
+        limit = max_pixels()
+        pixels = image.width * image.height
+        if not 0 < pixels <= limit:
+            raise BadImage(
+                f"{self.name} claims to be {image.width} x {image.height} pixels; "
+                f"from 1 to {limit:,} pixels are accepted; {RAISE}"
+            )
+        memory = pillow.memory(image)
+        if memory > MEMORY * limit:
+            raise BadImage(
+                f"{self.name} is a {image.format} of {image.width} x {image.height} pixels, which "
+                f"takes about {memory:,} bytes of memory to decode, and "
+                f"{MEMORY * limit:,} are accepted; {RAISE}"
+            )
+        scans = SCANS * limit // pixels
+        if self.data[:2] == jpeg.SOI and jpeg.has_more_scans(self.data, scans):
+            raise BadImage(
+                f"{self.name} is a JPEG of more than {scans:,} scans of {image.width} x "
+                f"{image.height} pixels, which takes very long to decode; {RAISE}"
+            )
+        return image
 
     @property
     def kind(self) -> str:
@@ -170,8 +196,8 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     """A picture from a file's bytes, of which only the header is read, or from an array (uint8,
     grey or RGB).
 
-    `name` is what errors call it. Raises BadImage for what is not an image, too large, or not an 8-bit grey
-    or RGB array.
+    `name` is what errors call it. Raises BadImage for what is not an image, beyond the limits, or
+    not an 8-bit grey or RGB array.
     """
     if isinstance(data, np.ndarray):
         return _open_array(data, name)
@@ -180,16 +206,11 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
 
     # An ordinary JPEG that no Exif turns: Pillow, which takes longer, is not asked.
     header = jpeg.header(data) if jpeg.available() else None
-    if header and not header.app1:
+    if header and not header.app1 and header.width * header.height <= max_pixels():
         return Encoded(data, name, header)
 
     picture = Encoded(data, name)
-    width, height = picture.image.size
-    if not 0 < width * height <= MAX_PIXELS:
-        raise BadImage(
-            f"{name} claims to be {width} x {height} pixels; "
-            f"from 1 to {MAX_PIXELS:,} pixels are accepted"
-        )
+    picture.image  # noqa: B018 raises BadImage for what is none, or is beyond the limits
     return picture
 
 
@@ -255,16 +276,17 @@ def _as_bad_image(name: str) -> Iterator[None]:
     Its warnings are silenced: what they tell does not spoil the pixels.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with pillow.limited_to(max_pixels()):
             yield
+    except BadImage:
+        raise
     except Image.UnidentifiedImageError:
         known = ", ".join(pillow.FORMATS)
         raise BadImage(
             f"{name} is not an image of a format that is read here ({known}), or its header is damaged"
         ) from None
     except Image.DecompressionBombError as error:
-        raise BadImage(f"{name} is refused as a decompression bomb: {error}") from error
+        raise BadImage(f"{name} is refused as a decompression bomb: {error}; {RAISE}") from error
     except Exception as error:
         # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error

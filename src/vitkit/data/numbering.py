@@ -3,6 +3,8 @@
 Legend: N examples, M classes of all examples together.
 """
 
+import unicodedata
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +102,7 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Clas
 
     Raises ValueError for a class that the training part does not have.
     """
+    values, notes = _composed(values)
     train_values = values[table.parts[owners] == "train"]
     if not len(train_values):  # there is no such part
         train_values = values
@@ -115,7 +118,32 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Clas
             f"training part does not have ({known}); rename or remove it"
         )
     number_of = {name: i for i, name in enumerate(names)}
-    return _Classes(names, np.array([number_of[value] for value in values], dtype=np.int64))
+    numbers = np.array([number_of[value] for value in values], dtype=np.int64)
+    return _Classes(names, numbers, notes)
+
+
+def _composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Names of classes in Unicode's composed form, NFC, and a note if that joins some.
+
+    "é" may be one character or two, an "e" and an accent, as macOS writes the names of folders.
+    People see no difference.
+    """
+    distinct = set(names)
+    composed = {name: unicodedata.normalize("NFC", name) for name in distinct}
+    if all(name == form for name, form in composed.items()):
+        return names, ()
+    spellings = Counter(composed.values())
+    joined = sorted(form for form, count in spellings.items() if count > 1)
+    notes = ()
+    if joined:
+        listed = ", ".join(joined[:5])
+        if len(joined) > 5:
+            listed += ", ..."
+        notes = (
+            f"written in several ways that look alike (composed and decomposed Unicode), and one "
+            f"class each: {listed}",
+        )
+    return np.array([composed[name] for name in names], dtype=object), notes
 
 
 def without_secret_parts(table: Table) -> Table:

@@ -17,7 +17,7 @@ import numpy as np
 from vitkit.data.dataset import dataset_table
 from vitkit.data.formats import read_table
 from vitkit.data.numbering import numbered, without_secret_parts
-from vitkit.data.sources import TEST_SHARE, Source, split_off, subset
+from vitkit.data.sources import TEST_SHARE, Source, fingerprint, split_off, subset
 from vitkit.data.tables import Columns, Table
 from vitkit.data.targets import TargetKind
 from vitkit.system.scripts import function_in
@@ -42,6 +42,14 @@ class Splits:
     others are for training."""
     target_kind: TargetKind = "class"
     """What the target of an example is, the same for all parts."""
+
+    @property
+    def made_fingerprint(self) -> str | None:
+        """By what a test part that had to be made is recognised, wherever its data set is; None if
+        none was made."""
+        if self.made_test is None or self.test is None:
+            return None
+        return fingerprint(self.test)
 
 
 class Parts(NamedTuple):

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data.images import MAX_PIXELS, BadImage, Picture
+from vitkit.data.images import BadImage, Picture
+from vitkit.system.limits import MAX_PIXELS
 
 Interpolation = Literal["bilinear", "bicubic"]
 # Of anything that belongs to an image: nearest is for masks, whose values are no levels.
@@ -154,9 +155,11 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls, values: dict) -> "Preprocessing":
-        """Raises ValueError for what to_json would not have written."""
+        """A setting that is absent has its default, for earlier code may not have had it; but not
+        the size, mean and deviation. Raises ValueError for what no to_json has written."""
         names = [field.name for field in fields(cls)]
-        if not isinstance(values, dict) or values.keys() != set(names):
+        known = isinstance(values, dict) and values.keys() <= set(names)
+        if not known or not {"size", "mean", "std"} <= values.keys():
             content = repr(values)
             if isinstance(values, dict):
                 content = ", ".join(map(str, values))

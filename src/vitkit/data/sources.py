@@ -14,6 +14,8 @@ import numpy as np
 
 from vitkit.data.stores import Store
 from vitkit.data.targets import Lists, TargetKind, concatenate
+from vitkit.system.files import mark_of, write_where_said
+from vitkit.system.remote import is_address
 
 TEST_SHARE = 0.2  # of every class, if a data set comes without a test part
 SAMPLE = 20_000  # images, at most, whose names and sizes identify a data set
@@ -154,13 +156,44 @@ def fingerprint(source: Source) -> str:
     return digest.hexdigest()
 
 
+def content_digest(source: Source) -> str:
+    """A digest of the images themselves, in their order, whatever their names and targets.
+
+    Of more than SAMPLE images only a sample is read, and the names and sizes of all count; of
+    images at an address, which would have to be fetched, names and sizes alone. Raises BadImage,
+    OSError.
+    """
+    digest = hashlib.sha256()
+    count = len(source)
+    step = count // SAMPLE + 1
+    is_elsewhere = any(map(is_address, getattr(source.store, "files", ())))
+
+    # Names and sizes, if not every image is read
+    if step > 1 or is_elsewhere:
+        for row in source.rows.tolist():
+            digest.update(source.store.identity(row).encode("utf-8", "surrogateescape") + b"\0")
+    if is_elsewhere:
+        return digest.hexdigest()
+
+    # The images: the bytes of a file, or an array of pixels
+    for i in range(0, count, step):
+        image = source.store.read(int(source.rows[i]))
+        if isinstance(image, np.ndarray):
+            digest.update(str(image.shape).encode())
+            image = image.tobytes()
+        digest.update(hashlib.sha256(image).digest())
+    return digest.hexdigest()
+
+
 def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
     """A file for `without`: the examples to leave out, by index, each with the reason, for a
-    reader."""
+    reader. Raises OSError, and ValueError for a file that vitkit did not write."""
     lines = [_HEADING + fingerprint(source)]
     for i in sorted(why):
         lines.append(f"{source.name(i)}\t{why[i]}")
-    path.write_text("\n".join(lines) + "\n", "utf-8", "surrogateescape")
+    text = "\n".join(lines) + "\n"
+    data = text.encode("utf-8", "surrogateescape")
+    write_where_said(path, f"# {mark_of(data)}\n".encode() + data)
 
 
 def without(source: Source, path: Path | str) -> Source:
@@ -184,7 +217,8 @@ def without(source: Source, path: Path | str) -> Source:
             f"the first is {unknown[0]!r}; it must be written for this very source and split seed, "
             f"by vitkit data stats --exclude FILE"
         )
-    if lines[0].startswith(_HEADING) and lines[0] != _HEADING + fingerprint(source):
+    written_for = [line for line in lines[:2] if line.startswith(_HEADING)]
+    if written_for and written_for[0] != _HEADING + fingerprint(source):
         raise ValueError(
             f"{path} was written for other images of the same names: the data set has changed "
             f"since, or has another split seed; write the list anew, by vitkit data stats "

@@ -17,7 +17,9 @@ from torch import Tensor
 from vitkit.data import BadImage, Preprocessing, Source, open_image, open_source
 from vitkit.data.formats.folder import find_images
 from vitkit.data.formats.manifest import SUFFIXES as TABLES
+from vitkit.data.stores import read_file
 from vitkit.deploy.runtimes import Runtime, eager
+from vitkit.evaluate.labels import align
 from vitkit.weights import Classifier
 from vitkit.weights.classifier import activate
 
@@ -45,21 +47,42 @@ class Prediction(NamedTuple):
     error: str | None = None
 
 
-def pictures(sources: Iterable[str]) -> Iterator[Item]:
+def pictures(sources: Iterable[str], labels: Sequence[str] = ()) -> Iterator[Item]:
     """The images that names stand for: a file, all images below a folder, or the test part of a data
     set.
+
+    Classes of a data set are called as the model's `labels` that they are, if all are among them.
 
     Raises ValueError if there is nothing of a name, or no image.
     """
     for name in sources:
         files = _files(Path(name))
         for file in files:
-            yield Item(str(file), file.read_bytes)
+            yield Item(str(file), partial(read_file, str(file)))
         if not files:
             # A data set; or nothing, and open_source says so
             source = open_source(name)
+            names = _names_of_model(source.labels, labels)
             for i in range(len(source)):
-                yield Item(source.name(i), partial(_image, source, i), source.answer(i))
+                yield Item(source.name(i), partial(_image, source, i), _in_words(source, i, names))
+
+
+def _names_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """What a model calls each of the data's classes, as `vitkit evaluate` takes them: by name, by
+    WordNet's, or by position. Empty if not all are among the model's."""
+    if not data or not labels:
+        return {}
+    try:
+        classes = align(data, labels).classes.tolist()
+    except ValueError:
+        return {}
+    return {name: labels[k] for name, k in zip(data, classes, strict=True)}
+
+
+def _in_words(source: Source, i: int, names: dict[str, str]) -> str | None:
+    """The true class of an example, as the model calls it if it has such a class."""
+    answer = source.answer(i)
+    return names.get(answer, answer)
 
 
 def _files(path: Path) -> list[Path]:
@@ -120,7 +143,7 @@ def _item(item: Item | str | Path) -> Item:
     """The item of a file's name."""
     if isinstance(item, Item):
         return item
-    return Item(str(item), Path(item).read_bytes)
+    return Item(str(item), partial(read_file, str(item)))
 
 
 def _classify(runtime: Runtime, items: Sequence[Item], top: int) -> Iterator[Prediction]:

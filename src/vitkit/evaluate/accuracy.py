@@ -1,19 +1,12 @@
-"""Accuracy: how often the likeliest class is the right one.
-
-Legend: B batch, K classes.
-"""
+"""Accuracy: how often the likeliest class is the right one."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch.nn.functional as F
-from torch import Tensor
-
-from vitkit.data import Batch, TargetKind
-from vitkit.evaluate.collect import collect, summed
+from vitkit.data import TargetKind
+from vitkit.evaluate.answers import Answers, answers
 from vitkit.evaluate.evaluator import Part, Subject
-from vitkit.evaluate.labels import align
 from vitkit.evaluate.metric import COUNT, NATS, Metric, share_right
 
 
@@ -31,42 +24,26 @@ class Accuracy:
         are found among the model's by their names.
 
         The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
-        the logits choose one class. Raises ValueError for a model without a head, for one whose
-        outputs are not classes, for classes that it does not know, and if there is no image.
+        the logits choose one class. Of several classes with the same logit the first comes first.
+        If any logit is not finite, top1 and top5 are NaN.
 
-        If any logit is not finite, top1 and top5 are NaN. Which of several classes with the same
-        logit is the likeliest is not defined.
+        Raises ValueError for a model without a head, for one whose outputs are not classes, for
+        classes that it does not know, and if there is no image.
         """
-        classifier = subject.classifier
-        if not classifier.labels:
-            raise ValueError(
-                "the model has no classification head, so it names no classes; give it one with "
-                "vitkit finetune, or measure what its features are worth with --evals neighbours"
-            )
-        if classifier.activation == "none":
-            raise ValueError(
-                "the model's outputs are numbers, not classes (its activation is none), so it "
-                "has no accuracy on images with classes; measure it on images with numbers, or "
-                "what its features are worth with --evals neighbours"
-            )
-        model_class = align(part.source.labels, classifier.labels).to(classifier.device)
+        given = answers(subject.classifier, part)
+        yield from accuracy(given)
+        yield Metric("loss", float(given.loss.mean()), NATS)
+        yield Metric("seen", len(given), COUNT)
 
-        def read(batch: Batch) -> tuple[Tensor, ...]:
-            targets = model_class[batch.targets]  # (B,)
-            logits = classifier.logits(batch.images)  # (B, K)
-            likeliest = logits.topk(min(5, logits.shape[-1])).indices
-            right = likeliest == targets[:, None]  # (B, 5)
-            loss = F.cross_entropy(logits, targets, reduction="none")
-            finite = logits.isfinite().all(-1)
-            return right[:, 0], right.any(1), loss, finite
 
-        rows = collect(classifier.model, part.batches, read, classifier.device)
-        sums, seen = summed(rows)
-        top1, top5, loss, finite = (value.item() for value in sums)
-        if finite < seen:  # the order of such logits means nothing
-            top1 = top5 = math.nan
-        yield share_right("top1", top1, seen)
-        if len(classifier.labels) > 5:
-            yield share_right("top5", top5, seen)
-        yield Metric("loss", loss / seen, NATS)
-        yield Metric("seen", seen, COUNT)
+def accuracy(given: Answers) -> Iterator[Metric]:
+    """top1, and top5 if there are more than five classes; NaN if any logit is not finite, for the
+    order of such logits means nothing."""
+    tops = [1]
+    if len(given.labels) > 5:
+        tops.append(5)
+    for top in tops:
+        right = float((given.rank < top).sum())
+        if not given.finite.all():
+            right = math.nan
+        yield share_right(f"top{top}", right, len(given))

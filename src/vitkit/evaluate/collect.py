@@ -7,6 +7,7 @@ Legend: B examples of a batch, N of all batches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +36,12 @@ def collect(
     """
     with evaluating(model):
         for batch in batches:
+            is_full = bool(batch.real.all())
             batch = Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
-            yield tuple(rows[batch.real] for rows in read(batch))
+            rows = read(batch)
+            if not is_full:  # choosing rows waits for the device
+                rows = tuple(values[batch.real] for values in rows)
+            yield rows
 
 
 def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
@@ -47,7 +52,7 @@ def summed(parts: Iterable[Rows]) -> tuple[list[Tensor], int]:
     """
     totals: list[Tensor] = []
     seen = torch.zeros((), dtype=torch.int64)
-    for rows in parts:
+    for rows in _one_behind(parts):
         seen += len(rows[0])
         sums = [values.cpu().double().sum(0) for values in rows]  # not every device has float64
         if totals:
@@ -65,7 +70,7 @@ def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
     """
     # This rank's batches, then all ranks: (rows of a, rows of b), ... -> all of a, all of b
     batches = []
-    for rows in parts:
+    for rows in _one_behind(parts):
         batches.append([values.cpu() for values in rows])
     own = [torch.cat(values) for values in zip(*batches, strict=True)]
     everyone = from_every_rank(own)
@@ -73,3 +78,10 @@ def concatenated(parts: Iterable[Rows]) -> list[Tensor]:
     if not joined or not len(joined[0]):
         raise ValueError("there is no image to evaluate on")
     return joined
+
+
+def _one_behind(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """The same parts, each after the next one has begun: while one is brought to the CPU, the device
+    computes the next."""
+    for rows, _ in pairwise(chain(parts, [None])):
+        yield rows

@@ -5,7 +5,7 @@ which images. `vitkit evaluate` runs the same evaluators. A new one is one file:
 with the two methods of `Evaluator`, whose `measure` reads the images with `collect`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -30,6 +30,16 @@ class Subject(NamedTuple):
     """The learner that the model belongs to while it trains; None for a finished model."""
 
 
+def no_batches(source: Source) -> None:
+    """None: whoever needs images of this source prepares them."""
+
+
+def learns(evaluator: "Evaluator") -> bool:
+    """Whether an evaluator fits something to training images, and then measures it: its class says
+    so with `learns = True`."""
+    return getattr(evaluator, "learns", False)
+
+
 class Part(NamedTuple):
     """The images that a model is measured on."""
 
@@ -37,6 +47,11 @@ class Part(NamedTuple):
     """Where they are from: it says their kind of targets, and the names of their classes."""
     batches: Iterable[Batch]
     """Every image once, prepared for the model; of several ranks, each has its share of them."""
+    train: Source | None = None
+    """Training images of the same data set, for an evaluator that learns from them (`learns`);
+    None if there are none."""
+    read: Callable[[Source], Iterable[Batch] | None] = no_batches
+    """Prepares other images as `batches` are: of `train`, or of some of it."""
 
 
 @runtime_checkable
@@ -92,6 +107,11 @@ class Eval:
         if last in OWN_PARTS and path.parent.name:
             return f"{path.parent.name}-{last}"
         return last
+
+    @property
+    def train_images(self) -> str:
+        """What the training images of `data` are called, for an evaluator that learns."""
+        return f"{self.images}/train"
 
     @property
     def title(self) -> str:

@@ -33,9 +33,17 @@ class Unit:
         """A value as people read it, such as "72.40 %"."""
         return f"{value * self.scale:{self.format}}{self.suffix}"
 
+    def range(self, low: float, high: float) -> str:
+        """Two values as people read them, such as "67.55 to 76.80 %"."""
+        return f"{low * self.scale:{self.format}} to {self.text(high)}"
+
 
 SHARE = Unit("share", "%", "higher", ".2f", 100, " %")
 """From 0 to 1: the share of answers that are right, for example."""
+MISFIT = Unit("misfit", "%", "lower", ".2f", 100, " %")
+"""From 0 to 1: how far two shares are apart, such as confidence and accuracy."""
+DEVIATION = Unit("deviation", "%", "neither", ".2f", 100, " %")
+"""The standard deviation of a share, between runs or draws of images."""
 NATS = Unit("nats", "nats", "lower", ".4f")
 """A cross-entropy, in units of the natural logarithm."""
 SQUARED_ERROR = Unit("squared error", "squared error", "lower", ".4f")
@@ -50,7 +58,8 @@ NUMBER = Unit("number", "", "neither", ".4g")
 """Anything else."""
 
 UNITS = {
-    unit.name: unit for unit in (SHARE, NATS, SQUARED_ERROR, ERROR, CORRELATION, COUNT, NUMBER)
+    unit.name: unit
+    for unit in (SHARE, MISFIT, DEVIATION, NATS, SQUARED_ERROR, ERROR, CORRELATION, COUNT, NUMBER)
 }
 
 
@@ -68,12 +77,17 @@ class Metric:
     """Interval of 95 % confidence for other images of the same kind; None if it is not known."""
 
     def text(self) -> str:
-        """The value as people read it, with its interval: "72.40 % (67.55 % to 76.80 %)"."""
+        """The value as people read it, with its interval: "72.40 % (67.55 to 76.80 %)"."""
         text = self.unit.text(self.value)
         if self.interval is None:
             return text
-        low, high = self.interval
-        return f"{text} ({self.unit.text(low)} to {self.unit.text(high)})"
+        return f"{text} ({self.interval_text()})"
+
+    def interval_text(self) -> str:
+        """The interval as people read it, such as "67.55 to 76.80 %"; empty if there is none."""
+        if self.interval is None:
+            return ""
+        return self.unit.range(*self.interval)
 
     def beats(self, other: "Metric") -> bool:
         """Whether the value is better than the other's; NaN is worse than any number.

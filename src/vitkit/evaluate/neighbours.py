@@ -3,7 +3,7 @@
 The neighbours of an image are the other images of the part that is measured (leave one out). DINO's
 figure, whose neighbours are training images, is another number.
 
-Legend: B batch (in `count_right`: images compared at a time), N images, D width, K classes.
+Legend: B images compared at a time, N images, D width, K classes.
 """
 
 import math
@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Batch, TargetKind
-from vitkit.evaluate.collect import collect, concatenated
+from vitkit.data import TargetKind
 from vitkit.evaluate.evaluator import Part, Subject
+from vitkit.evaluate.features import features
 from vitkit.evaluate.metric import COUNT, Metric, share_right
 
 ROWS = 1024  # images that are compared with all others at a time
@@ -46,37 +46,42 @@ class Neighbours:
         finite, neighbours/top1 is NaN. Raises ValueError if there are fewer than two images.
         """
         classifier = subject.classifier
-
-        def read(batch: Batch) -> tuple[Tensor, Tensor]:
-            features = classifier.features(batch.images)  # (B, D)
-            return F.normalize(features, dim=-1), batch.targets
-
-        rows = collect(classifier.model, part.batches, read, classifier.device)
-        features, classes = (values.to(classifier.device) for values in concatenated(rows))
-        if len(classes) < 2:
+        is_finished = subject.learner is None
+        x, y = features(classifier, part.source, part.batches, cached=is_finished)
+        if len(y) < 2:
             raise ValueError("an image needs others to be its neighbours; there are fewer than two")
-
-        # Without autocast: cosines near 1 need more digits than bfloat16 has
-        right = 0
-        with torch.autocast(features.device.type, enabled=False):
-            for start in range(0, len(features), ROWS):
-                right += int(count_right(features, classes, start, self.k))
-        if not features.isfinite().all():  # such features are near to nothing
+        rows = torch.tensor(x, device=classifier.device)  # (N, D)
+        classes = torch.tensor(y, device=classifier.device)
+        right = int((voted(rows, classes, self.k) == classes).sum())
+        if not rows.isfinite().all():  # such features are near to nothing
             right = math.nan
-        yield share_right("neighbours/top1", right, len(features))
-        yield Metric("neighbours/seen", len(features), COUNT)
+        yield share_right("neighbours/top1", right, len(rows))
+        yield Metric("neighbours/seen", len(rows), COUNT)
 
 
-def count_right(features: Tensor, classes: Tensor, start: int, k: int) -> Tensor:
-    """(N, D) normalised, (N,) -> for how many of the ROWS images from `start` on the vote is right,
-    ()."""
-    # The k nearest of all images, but not the image itself: cosines are at least -1
-    rows = slice(start, start + ROWS)
-    similarity = features[rows] @ features.mT  # (B, N)
-    similarity[:, start:].fill_diagonal_(-2)
-    nearest, neighbours = similarity.topk(min(k, len(features) - 1))  # (B, k) each
+def voted(rows: Tensor, classes: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
+    """Features (N, D) and their classes (N,) -> the class that the k nearest of them vote for, for
+    each of `queries`, (M, D): int64 (M,). Without queries, each image asks all others: (N,)."""
+    leave_out = queries is None
+    rows = F.normalize(rows, dim=-1)
+    if leave_out:
+        queries = rows
+    else:
+        queries = F.normalize(queries, dim=-1)
+    count = int(classes.max()) + 1
+    answers = []
+    # Without autocast: cosines near 1 need more digits than bfloat16 has
+    with torch.autocast(rows.device.type, enabled=False):
+        for start in range(0, len(queries), ROWS):
+            similarity = queries[start : start + ROWS] @ rows.mT  # (B, N)
+            most = k
+            if leave_out:  # not the image itself: cosines are at least -1
+                similarity[:, start:].fill_diagonal_(-2)
+                most = min(k, len(rows) - 1)
+            nearest, neighbours = similarity.topk(min(most, len(rows)))  # (B, k) each
 
-    # Each votes for its class, with a weight from 0 to 2
-    votes = torch.zeros(len(nearest), int(classes.max()) + 1, device=features.device)  # (B, K)
-    votes.scatter_add_(1, classes[neighbours], nearest + 1)
-    return (votes.argmax(-1) == classes[rows]).sum()
+            # Each votes for its class, with a weight from 0 to 2
+            votes = torch.zeros(len(nearest), count, device=rows.device)  # (B, K)
+            votes.scatter_add_(1, classes[neighbours], nearest + 1)
+            answers.append(votes.argmax(-1))
+    return torch.cat(answers)

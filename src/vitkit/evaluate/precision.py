@@ -40,10 +40,10 @@ class MeanAveragePrecision:
                 "the model has no classification head, so it names no classes; give it one with "
                 "vitkit finetune"
             )
-        model_class = align(part.source.labels, classifier.labels).to(classifier.device)
+        classes = align(part.source.labels, classifier.labels).classes.to(classifier.device)
 
         def read(batch: Batch) -> tuple[Tensor, ...]:
-            logits = classifier.logits(batch.images)[:, model_class]  # (B, K)
+            logits = classifier.logits(batch.images)[:, classes]  # (B, K)
             losses = F.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none")
             return logits, batch.targets, losses.sum(-1)
 

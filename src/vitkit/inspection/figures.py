@@ -24,6 +24,8 @@ class Curve:
     """Lower ends of the intervals; empty for none."""
     high: Sequence[float] = ()
     """Upper ends of the intervals."""
+    dashed: bool = False
+    """Whether it is a line to compare others with, grey and without points."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Panel:
     """By their names in the legend; a curve named "" is not in it."""
     x: str = "step"
     """What is drawn to the right."""
+    limits: tuple[float, float] | None = None
+    """Where both axes begin and end; None is where the curves do."""
 
 
 def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
@@ -51,6 +55,8 @@ def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
         for name, curve in panel.curves.items():
             _draw_curve(axes, name, curve)
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.axis)
+        if panel.limits:
+            axes.set(xlim=panel.limits, ylim=panel.limits)
         axes.spines[["top", "right"]].set_visible(False)
         if any(panel.curves):  # any name that is not empty
             axes.legend(fontsize=8, framealpha=0.7, edgecolor="none")
@@ -61,6 +67,9 @@ def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
 
 def _draw_curve(axes: "Axes", name: str, curve: Curve) -> None:
     """A line, with dots if there are few points, and a band for its intervals."""
+    if curve.dashed:
+        axes.plot(curve.x, curve.y, "--", label=name or None, color="#8c959f", linewidth=1)
+        return
     style = "-"
     if len(curve.x) <= 30:
         style = "o-"

@@ -12,23 +12,63 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.system.files import write_whole
+from PIL import Image
+
+from vitkit.inspection.figures import SMALL
+from vitkit.inspection.sheet import Tile
+from vitkit.system.files import MARK, write_where_said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+THUMBNAIL = 192  # pixels of a picture's longer side
+
+# Light and dark as the reader's system has it; on a telephone, tables scroll and pictures stand one
+# below the other
 STYLE = """
-body {
-  font: 16px/1.5 system-ui, sans-serif; color: #1b1f24;
-  margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
+:root {
+  color-scheme: light dark;
+  --ink: #1b1f24; --faint: #59636e; --paper: #ffffff; --line: #d1d9e0; --box: #f6f8fa;
+  --right: #1a7f37; --wrong: #c62828; --accent: 31 119 180;
 }
-h1 { font-size: 1.5rem }
-h2 { font-size: 1.15rem; margin-top: 2rem }
-table { border-collapse: collapse }
-td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd }
-td + td, th + td { font-variant-numeric: tabular-nums }
+@media (prefers-color-scheme: dark) {
+  :root {
+    --ink: #e6edf3; --faint: #9198a1; --paper: #0d1117; --line: #3d444d; --box: #151b23;
+    --right: #3fb950; --wrong: #ff7b72; --accent: 88 166 255;
+  }
+  .drawing { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }
+}
+body {
+  font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  margin: 2rem auto; max-width: 60rem; padding: 0 1rem; overflow-wrap: anywhere;
+}
+h1 { font-size: 1.5rem; line-height: 1.25 }
+h2 { font-size: 1.15rem; margin-top: 2.5rem }
+.faint, caption, summary, small { color: var(--faint) }
+.scrolls { overflow-x: auto }
+table { border-collapse: collapse; overflow-wrap: normal }
+td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line) }
+th { font-weight: 600 }
+td { font-variant-numeric: tabular-nums; white-space: nowrap }
+.wraps td { white-space: normal }
+@media (max-width: 30rem) { table { font-size: .875rem } td, th { padding-right: .6rem } }
 img { max-width: 100% }
-pre { background: #f6f8fa; padding: 1rem; overflow: auto }
+pre { background: var(--box); padding: 1rem; overflow: auto }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1rem }
+.headline { font-size: 2.5rem; line-height: 1.2; margin: 0; font-variant-numeric: tabular-nums }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem }
+.gallery figure { margin: 0; font-size: .85rem; line-height: 1.35 }
+.gallery img { width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--box) }
+.gallery .small { image-rendering: pixelated }
+.right { color: var(--right) }
+.wrong { color: var(--wrong) }
+.matrix { font-size: .85rem }
+.matrix td, .matrix th { padding: .15rem .4rem; border: 0; text-align: right }
+.matrix td { min-width: 1.6rem; text-align: center }
+.matrix tr:first-child th {
+  writing-mode: vertical-rl; transform: rotate(180deg); padding: .4rem .15rem; font-weight: 400;
+}
+.matrix tr + tr th { position: sticky; left: 0; background: var(--paper); font-weight: 400 }
 """
 
 
@@ -43,9 +83,10 @@ def block(content: str) -> Block:
     return Block(html.escape(content))
 
 
-def tag(name: str, content: str) -> Block:
-    """An HTML element with this content."""
-    return Block(f"<{name}>{block(content)}</{name}>")
+def tag(name: str, content: str, style: str = "") -> Block:
+    """An HTML element with this content; `style` is one of the classes of STYLE."""
+    attribute = f" class={style}" if style else ""
+    return Block(f"<{name}{attribute}>{block(content)}</{name}>")
 
 
 def join(texts: Iterable[str]) -> Block:
@@ -55,14 +96,20 @@ def join(texts: Iterable[str]) -> Block:
 
 def page(title: str, blocks: Iterable[Block]) -> str:
     """A whole page under its title."""
-    head = f"<meta charset=utf-8>{tag('title', title)}<style>{STYLE}</style>"
+    head = (
+        "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
+        f"{tag('title', title)}<style>{STYLE}</style>"
+    )
     body = join([tag("h1", title), *blocks])
-    return f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>"
+    return (
+        f"<!doctype html><!-- {MARK} --><html lang=en><head>{head}</head><body>{body}</body></html>"
+    )
 
 
 def write_page(path: Path, title: str, blocks: Iterable[Block]) -> Path:
-    """Write a page, whole or not at all, and return its path. Raises OSError."""
-    write_whole(path, page(title, blocks).encode())
+    """Write a page, whole or not at all, and return its path. Raises OSError, and ValueError for a
+    file that vitkit did not write."""
+    write_where_said(path, page(title, blocks).encode())
     return path
 
 
@@ -71,25 +118,37 @@ def section(title: str, *blocks: str) -> Block:
     return join([tag("h2", title), *blocks])
 
 
-def paragraph(text: str) -> Block:
+def paragraph(text: str, style: str = "") -> Block:
     """A paragraph of text."""
-    return tag("p", text)
+    return tag("p", text, style)
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> Block:
-    """Rows of cells; the first cell of each is its heading."""
+def columns(*blocks: Block) -> Block:
+    """Blocks side by side, as many as the page has room for."""
+    return tag("div", join(tag("div", content) for content in blocks), "columns")
+
+
+def folded(title: str, *blocks: str) -> Block:
+    """Blocks that are shown after a click on the title."""
+    return tag("details", join([tag("summary", title), *blocks]))
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), wraps: bool = False) -> Block:
+    """Rows of cells; the first cell of each is its heading. Cells of sentences, not numbers, are to
+    be wrapped."""
     lines = []
     if header:
         lines.append(tag("tr", join(tag("th", cell) for cell in header)))
     for first, *others in rows:
         cells = join(tag("td", cell) for cell in others)
         lines.append(tag("tr", join([tag("th", first), cells])))
-    return tag("table", join(lines))
+    style = "wraps" if wraps else ""
+    return tag("div", tag("table", join(lines), style), "scrolls")
 
 
 def pairs(values: Mapping[str, object]) -> Block:
     """A table of names and values."""
-    return table((name, str(value)) for name, value in values.items())
+    return table(((name, str(value)) for name, value in values.items()), wraps=True)
 
 
 def bullets(items: Iterable[str]) -> Block:
@@ -102,9 +161,66 @@ def preformatted(text: str) -> Block:
     return tag("pre", text)
 
 
-def picture(figure: "Figure", alt: str) -> Block:
-    """A figure as an embedded PNG; `alt` says what is on it."""
+def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[int]]) -> Block:
+    """A table of counts, each on a ground that is the darker the larger its share of its row. Zeros
+    are left empty."""
+    header = join(tag("th", name) for name in ("", *columns))
+    lines = [tag("tr", header)]
+    for name, row in zip(names, cells, strict=True):
+        total = max(sum(row), 1)
+        line = [tag("th", name)]
+        for count in row:
+            text = f"{count:,}" if count else ""
+            colour = f"rgb(var(--accent) / {0.8 * count / total:.2f})"
+            line.append(Block(f'<td style="background: {colour}">{text}</td>'))
+        lines.append(tag("tr", join(line)))
+    return tag("div", tag("table", join(lines), "matrix"), "scrolls")
+
+
+def gallery(tiles: Iterable[Tile]) -> Block:
+    """A contact sheet whose rows fit the reader's window: pictures, with their captions below."""
+    figures = []
+    for tile in tiles:
+        style = {True: "right", False: "wrong", None: ""}[tile.right]
+        caption = tag("figcaption", tile.caption, style)
+        note = tag("small", tile.note)
+        figures.append(tag("figure", join([_thumbnail(tile), caption, note])))
+    return tag("div", join(figures), "gallery")
+
+
+def _thumbnail(tile: Tile) -> Block:
+    """The tile's picture, embedded: small ones as they are, others at most THUMBNAIL pixels."""
+    image = Image.fromarray(tile.pixels)
+    style = ""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    if max(image.size) < SMALL:
+        kind = "png"
+        style = "class=small "
+        image.save(buffer, "PNG")
+    else:
+        kind = "jpeg"
+        image.thumbnail((THUMBNAIL, THUMBNAIL))
+        image.save(buffer, "JPEG", quality=85)
+    return Block(f'<img {style}alt="" src="{_embedded(buffer, kind)}">')
+
+
+def picture(figure: "Figure", alt: str) -> Block:
+    """A figure of photographs as an embedded PNG; `alt` says what is on it."""
+    return _image(figure, alt, "photographs")
+
+
+def drawing(figure: "Figure", alt: str) -> Block:
+    """A figure of lines as an embedded PNG, whose black and white change places on a dark page."""
+    return _image(figure, alt, "drawing")
+
+
+def _image(figure: "Figure", alt: str, style: str) -> Block:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=130)
+    return Block(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
+
+
+def _embedded(buffer: io.BytesIO, kind: str) -> str:
+    """A file's content as an address."""
     data = base64.b64encode(buffer.getvalue()).decode()
-    return Block(f'<img alt="{block(alt)}" src="data:image/png;base64,{data}">')
+    return f"data:image/{kind};base64,{data}"

@@ -35,7 +35,7 @@ def config_from(values: dict) -> ModelConfig:
     """
     settings = dict(values)
     kind = settings.pop("kind", "vit")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"it is a model of kind {kind!r}; there are {', '.join(KINDS)}")
     known = {field.name for field in fields(KINDS[kind])}
     unknown = settings.keys() - known
@@ -54,8 +54,8 @@ def create(
 ) -> Model:
     """A model with the official initial weights: `create("B/16", classes=10)` or `create(config)`.
 
-    `seed` makes the weights repeatable and leaves torch's own generator as it was. Raises
-    ValueError for an unknown name or setting.
+    `seed` makes the weights repeatable, whatever the device, and leaves torch's own generator as it
+    was. Raises ValueError for an unknown name or setting.
     """
     config = model
     if isinstance(model, str):
@@ -66,10 +66,10 @@ def create(
             "config"
         )
 
-    # Shapes first, then memory on the device
+    # Shapes first, then memory. On the CPU: a GPU would draw other numbers from the same seed
     with torch.device("meta"):
         network = build(config)
-    network.to_empty(device=device)
+    network.to_empty(device="cpu")
 
     # NaN everywhere, so that a parameter without an initialisation cannot go unnoticed
     with torch.no_grad():
@@ -77,18 +77,15 @@ def create(
             if tensor.is_floating_point():  # BatchNorm counts its batches in integers
                 tensor.fill_(torch.nan)
 
-    # The weights, and torch's generators as they were
-    generators = []  # besides the CPU's, which fork_rng always restores
-    if torch.device(device).type == "cuda":
-        generators = [torch.device(device)]
-    with torch.no_grad(), torch.random.fork_rng(generators, enabled=seed is not None):
+    # The weights, and torch's generator as it was
+    with torch.no_grad(), torch.random.fork_rng([], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
         network.init_weights()
     missed = [name for name, tensor in network.state_dict().items() if tensor.isnan().any()]
     if missed:
         raise RuntimeError(f"init_weights() never touched {', '.join(missed)}")
-    return network
+    return network.to(device)
 
 
 __all__ = [

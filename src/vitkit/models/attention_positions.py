@@ -6,6 +6,8 @@ Each has `in_attention`: from a grid to a function of q and k that attention cal
 Legend: B batch, T tokens, N = h·w patches, H heads, D_h width of a head, (h, w) the grid.
 """
 
+from math import pi
+
 import torch
 from torch import Tensor, nn
 
@@ -20,13 +22,17 @@ class RotaryPositions(nn.Module):
     on the offset between two patches (RoPE, in 2-D).
 
     Half of a head's pairs rotate with x, half with y, at frequencies 100^(-i / (D_h / 4)): from 1
-    down to a little above 1 / 100 (RoPE-ViT's axial form). Tokens before the patches are not
-    rotated. The patches of another grid are spread over the extent of the grid that the model was
-    trained on, corner to corner.
+    down to a little above 1 / 100. Tokens before the patches are not rotated. There are two kinds:
+
+    - "rotary" (RoPE-ViT's axial form): x first; coordinates 0, 1, 2, ... The patches of another grid
+      are spread over the extent of the grid that the model was trained on, corner to corner.
+    - "rotary-dinov3": y first; on every grid the centres of patches lie between -2 pi and 2 pi.
+      DINOv3 scales them at random while it trains, which is not done here.
     """
 
     def __init__(self, config: ViTConfig, temperature: float = 100.0):
         super().__init__()
+        self.kind = config.positions
         self.trained_grid = config.position_grid or config.grid
         self.prefix = config.prefix
         self.temperature = temperature
@@ -45,11 +51,19 @@ class RotaryPositions(nn.Module):
         quarter = head_width // 4  # pairs that rotate with x, and as many with y
         omega = self.temperature ** -(torch.arange(quarter, device=device) / quarter)  # (D_h / 4,)
         rows, columns = grid
-        y = coordinates(rows, self.trained_grid[0], device)[:, None].expand(-1, columns)  # (h, w)
-        x = coordinates(columns, self.trained_grid[1], device)[None].expand(rows, -1)  # (h, w)
-        x_angles = x.flatten()[:, None] * omega  # (N, D_h / 4)
-        y_angles = y.flatten()[:, None] * omega  # (N, D_h / 4)
-        return torch.cat([x_angles, y_angles], 1)
+        if self.kind == "rotary-dinov3":
+            y = centres(rows, device)
+            x = centres(columns, device)
+        else:
+            y = coordinates(rows, self.trained_grid[0], device)
+            x = coordinates(columns, self.trained_grid[1], device)
+        y = y[:, None].expand(-1, columns)  # (h, w)
+        x = x[None].expand(rows, -1)  # (h, w)
+        axes = [x, y]
+        if self.kind == "rotary-dinov3":
+            axes = [y, x]
+        angles = [axis.flatten()[:, None] * omega for axis in axes]  # (N, D_h / 4) each
+        return torch.cat(angles, 1)
 
     def rotated(self, x: Tensor, angles: Tensor) -> Tensor:
         """q or k, (B, H, T, D_h) -> the same shape; the i-th pair is elements i and i + D_h / 2."""
@@ -64,6 +78,12 @@ class RotaryPositions(nn.Module):
 def coordinates(side: int, trained: int, device: torch.device) -> Tensor:
     """`side` coordinates, evenly from 0 to trained - 1: in training, patches were 0, 1, 2, ..."""
     return torch.arange(side, device=device) * ((trained - 1) / max(side - 1, 1))
+
+
+def centres(side: int, device: torch.device) -> Tensor:
+    """The centres of `side` patches on an axis from -2 pi to 2 pi, as in DINOv3."""
+    parts = (torch.arange(side, device=device) + 0.5) / side  # from 0 to 1
+    return 2 * pi * (2 * parts - 1)
 
 
 class Offsets(nn.Module):

@@ -1,9 +1,10 @@
 """Every setting of a ResNet as frozen values: `Backbone` is its convolutions, below a hybrid's
 Transformer (Section 3.1) or in a `ResNetConfig`, a classifier of its own (BiT).
 
-What configurations share is here too: `Grid`, and the check of their choices.
+What configurations share is here too: `Grid`, and the check of their fields.
 """
 
+import sys
 from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -62,26 +63,72 @@ UNITS = {
 }
 
 
-def check_choices(config: object) -> None:
-    """Raise ValueError if a field whose type is a Literal of names holds anything else.
-
-    None is allowed if the type says so.
-    """
+def check_types(config: object) -> None:
+    """Raise ValueError if a field holds what its type does not allow: another name than those of a
+    Literal, a text for a number, a number that is not finite."""
     type_of = get_type_hints(type(config))  # objects, where a file's annotations are strings too
     for field in fields(config):
         # The members of "A | B", or the one type that it is
-        types = (type_of[field.name],)
+        members = (type_of[field.name],)
         if get_origin(type_of[field.name]) in (Union, UnionType):
-            types = get_args(type_of[field.name])
+            members = get_args(type_of[field.name])
 
-        names = []
-        for member in types:
-            if get_origin(member) is Literal:
-                names += get_args(member)
         value = getattr(config, field.name)
-        allowed = value in names or (value is None and NoneType in types)
-        if names and not allowed:
-            raise ValueError(f"{field.name} is {value!r}; it is one of {', '.join(names)}")
+        if not any(_is_of(value, member) for member in members):
+            expected = " or ".join(_in_words(member) for member in members)
+            raise ValueError(f"{field.name} is {repr(value)[:200]}; it is {expected}")
+
+
+def _is_of(value: object, kind: object) -> bool:
+    """Whether a value is of a type, as far as configurations have types."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is tuple:
+        inner, *others = get_args(kind)
+        any_length = others == [Ellipsis]
+        if not isinstance(value, tuple) or not (any_length or len(value) == 1 + len(others)):
+            return False
+        return all(_is_of(item, inner) for item in value)
+    if kind is float:
+        return _is_number(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a finite number, which one from a file may not be."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def _in_words(kind: object) -> str:
+    """A type, for people."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is tuple:
+        inner, *others = get_args(kind)
+        if others == [Ellipsis]:
+            return f"a list, each {_in_words(inner)}"
+        return f"{1 + len(others)} values, each {_in_words(inner)}"
+    words = {
+        float: "a finite number",
+        int: "a whole number",
+        bool: "true or false",
+        NoneType: "None",
+    }
+    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
+
+
+def as_image_size(value: object) -> object:
+    """A height and a width from what people and JSON write: one number for a square, or a list.
+    Anything else as it is, for `check_types` to refuse."""
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 @dataclass(frozen=True)
@@ -119,9 +166,10 @@ class Backbone:
     everything for the others."""
 
     def __post_init__(self):
-        object.__setattr__(self, "units", tuple(self.units))  # JSON has lists
-        check_choices(self)
-        if any(not isinstance(count, int) or count < 1 for count in self.units):
+        if isinstance(self.units, list):  # JSON has no tuples
+            object.__setattr__(self, "units", tuple(self.units))
+        check_types(self)
+        if any(count < 1 for count in self.units):
             raise ValueError(f"units is {self.units}; every stage has at least one residual unit")
         root = f"a width of {self.width} makes {self.channels} channels in the root"
         if self.norm == "group" and (self.channels < 32 or self.channels % 32):
@@ -219,13 +267,10 @@ class ResNetConfig:
 
     def __post_init__(self):
         # What JSON has, or one number for a square image
-        image = self.image
-        if isinstance(image, int):
-            image = (image, image)
-        object.__setattr__(self, "image", tuple(image))
+        object.__setattr__(self, "image", as_image_size(self.image))
         object.__setattr__(self, "backbone", backbone_from(self.backbone))
-        check_choices(self)
-        sizes_are_possible = len(self.image) == 2 and min(self.image) >= 1 and self.channels >= 1
+        check_types(self)
+        sizes_are_possible = min(self.image) >= 1 and self.channels >= 1
         if not sizes_are_possible or self.classes < 0:
             sides = " x ".join(map(str, self.image))
             raise ValueError(

@@ -7,13 +7,23 @@ fewer), D width, (h, w) the grid of patches. As in the paper, z are the states o
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.attention import Attention, AttentionPositions
 from vitkit.models.backbone import Grid
 from vitkit.models.config import ViTConfig
 
-GELU = {"tanh": partial(nn.GELU, approximate="tanh"), "erf": nn.GELU}
+
+class QuickGelu(nn.Module):
+    """x sigmoid(1.702 x), an approximation of the GELU (OpenAI's CLIP)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape -> the same shape."""
+        return x * torch.sigmoid(1.702 * x)
+
+
+GELU = {"tanh": partial(nn.GELU, approximate="tanh"), "erf": nn.GELU, "quick": QuickGelu}
 
 
 class Block(nn.Module):
@@ -28,9 +38,13 @@ class Block(nn.Module):
 
         # Eq. 3
         self.norm2 = nn.LayerNorm(config.width, config.eps)
-        self.mlp = Mlp(config.width, config.mlp, config.gelu, config.dropout)
+        if config.swiglu:
+            self.mlp = SwiGlu(config.width, config.mlp, config.dropout)
+        else:
+            self.mlp = Mlp(config.width, config.mlp, config.gelu, config.dropout)
 
-        # What later models do to both residual branches; the paper does nothing.
+        # What later models do to both residual branches; the paper has a LayerNorm before each.
+        self.norm_after = config.branch_norm == "after"
         self.scale1 = layer_scale(config)
         self.scale2 = layer_scale(config)
         self.stochastic_depth = StochasticDepth(drop_rate)
@@ -48,6 +62,9 @@ class Block(nn.Module):
         positions: those that act within attention. mask: see Attention. `grid` is not used here:
         AxialBlock, which can stand in the same place, needs it.
         """
+        if self.norm_after:
+            return self.forward_norm_after(z, positions, mask, queries)
+
         # Eq. 2: z' = MSA(LN(z)) + z
         branch = self.attention(self.norm1(z), positions, mask, queries)  # (B, Q, D)
         branch = self.scale1(self.dropout(branch))
@@ -55,6 +72,22 @@ class Block(nn.Module):
 
         # Eq. 3: z = MLP(LN(z')) + z'
         branch = self.mlp(self.norm2(z))
+        branch = self.scale2(branch)
+        return z + self.stochastic_depth(branch)
+
+    def forward_norm_after(
+        self,
+        z: Tensor,
+        positions: AttentionPositions | None,
+        mask: Tensor | None,
+        queries: int | None,
+    ) -> Tensor:
+        """The same with each LayerNorm at the end of its branch: z' = LN(MSA(z)) + z, and so on."""
+        branch = self.attention(z, positions, mask, queries)  # (B, Q, D)
+        branch = self.scale1(self.norm1(self.dropout(branch)))
+        z = z[:, :queries] + self.stochastic_depth(branch)
+
+        branch = self.norm2(self.mlp(z))
         branch = self.scale2(branch)
         return z + self.stochastic_depth(branch)
 
@@ -80,6 +113,30 @@ class Mlp(nn.Module):
         """Glorot-uniform weights, biases of almost nothing: the official initialisation."""
         for layer in (self.expand, self.contract):
             nn.init.xavier_uniform_(layer.weight)
+            nn.init.normal_(layer.bias, std=1e-6)
+
+
+class SwiGlu(nn.Module):
+    """An MLP with a gate: silu(x W1) * (x W2), then W3 (Shazeer 2020; DINOv2's giant)."""
+
+    def __init__(self, width: int, hidden: int, dropout: float):
+        super().__init__()
+        self.expand = nn.Linear(width, 2 * hidden)  # W1, the gate, above W2
+        self.contract = nn.Linear(hidden, width)  # W3
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        gate, x = self.expand(x).chunk(2, -1)  # (..., hidden) each
+        x = F.silu(gate) * x
+        x = self.contract(self.dropout(x))  # (..., D)
+        return self.dropout(x)
+
+    def init_weights(self) -> None:
+        """As Mlp: Glorot-uniform for each of the three matrices, biases of almost nothing."""
+        limit = (6 / (self.contract.in_features + self.contract.out_features)) ** 0.5
+        for layer in (self.expand, self.contract):
+            nn.init.uniform_(layer.weight, -limit, limit)
             nn.init.normal_(layer.bias, std=1e-6)
 
 

@@ -1,14 +1,21 @@
 """Every setting of a Vision Transformer as one frozen value. The sizes of Table 1 are in zoo.py."""
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import ClassVar, Literal
 
-from vitkit.models.backbone import Backbone, Grid, backbone_from, check_choices
+from vitkit.models.backbone import (
+    Backbone,
+    Grid,
+    as_image_size,
+    backbone_from,
+    check_types,
+)
 from vitkit.models.position_kinds import POSITION_KINDS
 
 # How many of the first tokens a pooling reads; poolings that are not here read all tokens.
 TOKENS_READ = {"token": 1, "distilled": 2}
+# Poolings that read the class token.
+NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap")
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,10 @@ class ViTConfig:
     """C, channels of the image."""
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
-    pool: Literal["token", "distilled", "gap", "map", "corner", "none"] = "token"
+    pool: Literal["token", "distilled", "gap", "token-gap", "map", "corner", "none"] = "token"
     """What the head reads. "token": the class token; "distilled": that and the distillation token
-    (DeiT: a classifier for each, averaged); "gap": the mean of the patches (App. D.3, which trains
+    (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches
+    side by side (DINOv2's linear classifier); "gap": the mean of the patches (App. D.3, which trains
     it with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling;
     "corner": the first patch (the published Axial-ViT); "none": every token, each with an answer of
     its own."""
@@ -65,20 +73,39 @@ class ViTConfig:
     stochastic_depth: float = 0.0
     """Chance of leaving out a residual branch of the last block; the chance grows linearly with the
     block's number, from 0 at the first."""
-    gelu: Literal["tanh", "erf"] = "tanh"
-    """Form of the GELU: tanh in Google's weights, erf in most others."""
+    gelu: Literal["tanh", "erf", "quick"] = "tanh"
+    """Form of the GELU: tanh in Google's weights, erf in most others, and in OpenAI's CLIP "quick",
+    x sigmoid(1.702 x)."""
+    swiglu: bool = False
+    """Whether the blocks' MLP is a SwiGLU, silu(x W1) * (x W2) and then W3, instead of two layers
+    with a GELU between them (DINOv2's giant). W1 and W2 have `mlp` outputs each. MAP's own MLP stays
+    as it is."""
     eps: float = 1e-6
     """Epsilon of every LayerNorm."""
+    branch_norm: Literal["before", "after"] = "before"
+    """Where the LayerNorm of a residual branch is: before attention and MLP (Eq. 2, 3), or after
+    them (Swin v2, timm's "rpn")."""
+    embedding_norm: bool = False
+    """Whether there is a LayerNorm between the positions and the first block, as in CLIP; image
+    patches are then projected without a bias."""
     layer_scale: float | None = None
     """First value of a learned factor for every channel of a branch (LayerScale; DINOv2, DeiT III);
     None is none."""
     positions: Literal[
-        "none", "learned", "learned2d", "relative", "sincos", "sincos-moco", "rotary"
+        "none",
+        "learned",
+        "learned2d",
+        "relative",
+        "sincos",
+        "sincos-moco",
+        "sincos-mae",
+        "rotary",
+        "rotary-dinov3",
     ] = "learned"
     """Position embedding (App. D.4). A learned vector: "learned" for every token (the paper),
     "learned2d" for every column and row, "relative" for every offset between two tokens. Fixed
-    sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3). "rotary": rotated queries and
-    keys. "none": no positions."""
+    sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3), "sincos-mae" (MAE). Rotated
+    queries and keys: "rotary" (RoPE-ViT's axial form), "rotary-dinov3". "none": no positions."""
     inject: Literal["stem", "every", "shared"] | None = None
     """Where positions enter. "stem": once, before the first block; "every": at every block, with a
     table for each; "shared": at every block, with one table for all. None: "stem", but "every" for
@@ -100,7 +127,7 @@ class ViTConfig:
 
     def __post_init__(self):
         self._accept_json_types()
-        check_choices(self)
+        check_types(self)
         self._check_numbers()
         self._check_image()
         self._check_pooling()
@@ -111,25 +138,18 @@ class ViTConfig:
         """Accept what JSON has: a list for a tuple, a dict for a stem; and one number for a square
         image."""
         # object.__setattr__ is how a frozen dataclass sets its own fields.
-        image = self.image
-        if isinstance(image, int):
-            image = (image, image)
-        object.__setattr__(self, "image", tuple(image))
-        if self.position_grid is not None:
+        object.__setattr__(self, "image", as_image_size(self.image))
+        if isinstance(self.position_grid, list):
             object.__setattr__(self, "position_grid", tuple(self.position_grid))
         if self.stem is not None:
             object.__setattr__(self, "stem", backbone_from(self.stem))
 
     def _check_numbers(self) -> None:
-        if not _is_number(self.eps) or self.eps <= 0:
+        if self.eps <= 0:
             raise ValueError(f"eps is {self.eps!r}; it must be a number above 0")
-        if not _is_number(self.head_bias):
-            raise ValueError(f"head_bias is {self.head_bias!r}; it must be a number")
-        if self.layer_scale is not None and not _is_number(self.layer_scale):
-            raise ValueError(f"layer_scale is {self.layer_scale!r}; it is a number, or None")
         for name in ("width", "depth", "mlp", "heads", "patch", "channels"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if value < 1:
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
         for name in ("classes", "representation", "registers"):
             value = getattr(self, name)
@@ -149,7 +169,7 @@ class ViTConfig:
 
     def _check_image(self) -> None:
         stride = self.stride
-        if len(self.image) != 2 or any(side < stride or side % stride for side in self.image):
+        if any(side < stride or side % stride for side in self.image):
             image = " x ".join(map(str, self.image))
             raise ValueError(
                 f"an image of {image} pixels cannot be cut into patches of {stride} x {stride}; "
@@ -157,7 +177,7 @@ class ViTConfig:
             )
 
     def _check_pooling(self) -> None:
-        if self.pool in TOKENS_READ and self.class_token is False:
+        if self.pool in NEEDS_CLASS_TOKEN and self.class_token is False:
             raise ValueError(
                 f'pool is "{self.pool}" but class_token is False; choose "gap" or "map", or keep '
                 "the token"
@@ -167,6 +187,19 @@ class ViTConfig:
                 f'pool is "distilled" with {self.registers} registers and a representation layer '
                 f"of {self.representation}; it reads the first register, and has no representation "
                 "layer"
+            )
+        if self.pool == "distilled" and (not self.classes or self.norm == "pooled"):
+            raise ValueError(
+                f'pool is "distilled" with {self.classes} classes and norm "{self.norm}"; its head '
+                "is a classifier for each of two tokens, which the last norm sees one by one: say "
+                'how many classes there are, and choose norm "tokens". Without a head, "token" reads '
+                "the class token"
+            )
+        if self.pool == "token-gap" and (self.norm == "pooled" or self.representation):
+            raise ValueError(
+                f'pool is "token-gap" with norm "{self.norm}" and a representation layer of '
+                f"{self.representation}; its head reads two states of {self.width} as they are: "
+                'choose norm "tokens" and no representation layer'
             )
 
     def _check_positions(self) -> None:
@@ -217,7 +250,7 @@ class ViTConfig:
                 f"position_grid is {self.position_grid}, which is for rotary positions; "
                 f"{self.positions} ones take the grid of the image"
             )
-        if len(self.position_grid) != 2 or min(self.position_grid) < 1:
+        if min(self.position_grid) < 1:
             raise ValueError(
                 f"position_grid is {self.position_grid}; it is a height and a width in patches"
             )
@@ -259,7 +292,7 @@ class ViTConfig:
     def has_class_token(self) -> bool:
         """Whether there is a class token: what `class_token` says, or if the pooling reads it."""
         if self.class_token is None:
-            return self.pool in TOKENS_READ
+            return self.pool in NEEDS_CLASS_TOKEN
         return self.class_token
 
     @property
@@ -281,6 +314,13 @@ class ViTConfig:
     def resolved_inject(self) -> Literal["stem", "every", "shared"]:
         """Where the positions enter: what `inject` says, or the default of their kind."""
         return self.inject or POSITION_KINDS[self.positions].default_inject
+
+    @property
+    def pooled_width(self) -> int:
+        """The width of what the pooling gives."""
+        if self.pool in ("distilled", "token-gap"):
+            return 2 * self.width
+        return self.width
 
     @property
     def tokens_read(self) -> int | None:
@@ -324,8 +364,3 @@ class ViTConfig:
         """The same model with a new head of so many classes straight on the pooled state (Section
         3.2); 0 is none."""
         return replace(self, classes=classes, head_bias=0.0, representation=0)
-
-
-def _is_number(value: object) -> bool:
-    """Whether a value is a finite number, which one from a file may not be."""
-    return isinstance(value, int | float) and isfinite(value)

@@ -75,31 +75,31 @@ def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
     if config.mixer == "axial":  # a layer for the rows and one for the columns
         layers = 2 * config.depth
         pairs = patches * (rows + columns)
-    macs += layers * (4 * tokens * width**2 + 2 * tokens * width * mlp)
+    mlp_layers = 2
+    if config.swiglu:
+        mlp_layers = 3
+    macs += layers * (4 * tokens * width**2 + mlp_layers * tokens * width * mlp)
 
     # Eq. 6 and 7: each pair meets for its logit, and for the weighted mean of the values
     macs += config.depth * 2 * pairs * width
     if config.positions == "relative":  # and for its offset
         macs += config.depth * pairs * width
 
-    # The pooling: Eq. 4 costs nothing, MAP attends with one query
+    # The pooling: Eq. 4 costs nothing, MAP attends to the patches with one query
     if config.pool == "map":
         probe = 2 * width**2 + 2 * width * mlp  # q and U_msa of one token; its MLP
-        keys_and_values = 2 * tokens * width**2
-        macs += probe + keys_and_values + 2 * tokens * width
+        keys_and_values = 2 * patches * width**2
+        macs += probe + keys_and_values + 2 * patches * width
 
     # The head, for one answer an image, or for one a token
     answers = 1
     if config.pool == "none":
         answers = tokens
-    features = width
+    features = config.pooled_width  # two classifiers of D, or one of 2·D, cost the same
     if config.representation:
         features = config.representation
         macs += answers * width * features
-    classifiers = 1
-    if config.pool == "distilled":
-        classifiers = 2
-    macs += classifiers * answers * features * config.classes
+    macs += answers * features * config.classes
     return Cost(tokens, macs)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.backbone import Grid
+from vitkit.models.backbone import Grid, check_types
 from vitkit.models.init import init_head, lecun_normal_
 from vitkit.models.stems import check_images
 
@@ -32,6 +32,7 @@ class LeNetConfig:
     """First value of the head's bias."""
 
     def __post_init__(self):
+        check_types(self)
         if self.channels < 1 or self.classes < 0:
             raise ValueError(
                 f"{self.channels} channels and {self.classes} classes; at least 1 and 0 are needed"

@@ -43,6 +43,20 @@ class Mean(nn.Module):
         return patches.mean(1)
 
 
+class TokenAndMean(nn.Module):
+    """The class token and the mean of the patches, side by side (DINOv2's linear classifier)."""
+
+    tokens_read = None
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.mean = Mean(config)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, T, D) -> (B, 2·D)."""
+        return torch.cat([z[:, 0], self.mean(z)], -1)
+
+
 class FirstPatch(nn.Module):
     """The patch in the top left corner, as the published Axial-ViT has it (App. D.6)."""
 
@@ -71,13 +85,14 @@ class EveryToken(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """MAP, multi-head attention pooling (big_vision): one learned query, the probe, attends to all
-    tokens."""
+    """MAP, multi-head attention pooling (big_vision): one learned query, the probe, attends to
+    the patches: big_vision has no other tokens here, and timm leaves them out."""
 
     tokens_read = None
 
     def __init__(self, config: ViTConfig):
         super().__init__()
+        self.prefix = config.prefix
         self.probe = nn.Parameter(torch.empty(1, 1, config.width))
         self.attention = Attention(config.width, config.heads)
         self.norm = nn.LayerNorm(config.width, config.eps)
@@ -85,10 +100,11 @@ class AttentionPool(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """(B, T, D) -> (B, D)."""
-        # The same query to every image; keys and values are the tokens.
+        # The same query to every image; keys and values are the patches.
         q, _, _ = self.attention.project(self.probe)  # (1, H, 1, D_h)
         q = q.expand(z.shape[0], -1, -1, -1)  # (B, H, 1, D_h)
-        _, k, v = self.attention.project(z)  # (B, H, T, D_h) each
+        patches = z[:, self.prefix :]  # (B, N, D)
+        _, k, v = self.attention.project(patches)  # (B, H, N, D_h) each
         y = self.attention.attend(q, k, v)  # (B, H, 1, D_h)
         y = self.attention.join(y)  # (B, 1, D)
 
@@ -120,6 +136,7 @@ POOL: dict[str, type[nn.Module]] = {
     "token": FirstTokens,
     "distilled": FirstTokens,
     "gap": Mean,
+    "token-gap": TokenAndMean,
     "map": AttentionPool,
     "corner": FirstPatch,
     "none": EveryToken,

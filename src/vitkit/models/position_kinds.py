@@ -38,7 +38,9 @@ POSITION_KINDS = {
     "relative": PositionKind("every", adds_to_tokens=False, has_tables=True, any_grid=False),
     "sincos": PositionKind(width_multiple=4),
     "sincos-moco": PositionKind(width_multiple=4),
+    "sincos-mae": PositionKind(width_multiple=4),
     "rotary": PositionKind(
         "shared", adds_to_tokens=False, keeps_trained_grid=True, head_multiple=4
     ),
+    "rotary-dinov3": PositionKind("shared", adds_to_tokens=False, head_multiple=4),
 }

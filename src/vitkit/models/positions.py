@@ -152,7 +152,8 @@ def sincos(
     """Fixed 2-D positions, float32 (1, N, D): sines and cosines of one axis, then of the other.
 
     "sincos" is big_vision's: x first, frequencies from 1 down to 1 / temperature. "sincos-moco" is
-    MoCo v3's: y first, and the lowest frequency is left out.
+    MoCo v3's: y first, and the lowest frequency is left out. "sincos-mae" is MAE's: as MoCo v3's,
+    but x first.
     """
     # Frequencies: a quarter of D each for sin x, cos x, sin y, cos y.
     quarter = width // 4
@@ -171,9 +172,9 @@ def sincos(
     rows, columns = grid
     y = waves(rows)[:, None].expand(-1, columns, -1)
     x = waves(columns)[None].expand(rows, -1, -1)
-    axes = [y, x]
-    if kind == "sincos":
-        axes = [x, y]
+    axes = [x, y]
+    if kind == "sincos-moco":
+        axes = [y, x]
     table = torch.cat(axes, -1).flatten(0, 1)  # (N, D), in raster order
     return table.float()[None]
 
@@ -196,7 +197,9 @@ POSITIONS: dict[str, type[nn.Module]] = {
     "relative": RelativePositions,
     "sincos": SinCosPositions,
     "sincos-moco": SinCosPositions,
+    "sincos-mae": SinCosPositions,
     "rotary": RotaryPositions,
+    "rotary-dinov3": RotaryPositions,
 }
 
 

@@ -37,7 +37,7 @@ class Recording:
         """The weights of each attention layer before dropout, (B, H, T, T).
 
         Rows sum to one; those of a query that a mask lets look at nothing are zeros. A MAP head's,
-        (B, H, 1, T), come last. Axial attention has two a layer: (B·h, H, w, w) for the rows, then
+        (B, H, 1, N), come last. Axial attention has two a layer: (B·h, H, w, w) for the rows, then
         (B·w, H, h, h) for the columns. Local attention (ancestors.py) has none.
         """
         return [self.weights_by_layer[i] for i in sorted(self.weights_by_layer)]

@@ -16,10 +16,10 @@ class Patches(nn.Module):
     A convolution whose stride is its kernel does both.
     """
 
-    def __init__(self, channels: int, patch: int, width: int):
+    def __init__(self, channels: int, patch: int, width: int, bias: bool = True):
         super().__init__()
         self.patch = patch
-        self.project = nn.Conv2d(channels, width, patch, stride=patch)
+        self.project = nn.Conv2d(channels, width, patch, stride=patch, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, h·P, w·P) -> (B, D, h, w). Raises ValueError for sides that P does not divide."""
@@ -29,7 +29,8 @@ class Patches(nn.Module):
     def init_weights(self) -> None:
         """Flax's default for a dense layer of the P·P·C numbers of a patch."""
         lecun_normal_(self.project.weight)
-        nn.init.zeros_(self.project.bias)
+        if self.project.bias is not None:
+            nn.init.zeros_(self.project.bias)
 
 
 def check_images(images: Tensor, channels: int) -> None:

@@ -44,7 +44,8 @@ class VisionTransformer(nn.Module):
 
         # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
         if config.stem is None:
-            self.stem = Patches(config.channels, config.patch, config.width)
+            bias = not config.embedding_norm
+            self.stem = Patches(config.channels, config.patch, config.width, bias)
         else:
             self.stem = ResNetStem(
                 config.channels, config.patch, config.width, config.stem, config.image
@@ -59,6 +60,9 @@ class VisionTransformer(nn.Module):
             self.registers = nn.Parameter(torch.empty(1, config.registers, config.width))
         self.positions = build_positions(config)
         self.dropout = nn.Dropout(config.dropout)
+        self.embedding_norm = None
+        if config.embedding_norm:
+            self.embedding_norm = nn.LayerNorm(config.width, config.eps)
 
         # Eq. 2 and 3: L blocks. The rate of stochastic depth grows linearly, from 0 at the first.
         last = max(config.depth - 1, 1)
@@ -73,11 +77,11 @@ class VisionTransformer(nn.Module):
         self.representation = None
         if config.representation:
             self.representation = nn.Linear(config.width, config.representation)
-        features = config.representation or config.width
         self.head = nn.Identity()
         if config.classes and config.pool == "distilled":
-            self.head = DistilledHead(features, config.classes)
+            self.head = DistilledHead(config.width, config.classes)
         elif config.classes:
+            features = config.representation or config.pooled_width
             self.head = nn.Linear(features, config.classes)
 
         # Activation checkpointing: keep only the blocks' inputs for the backward pass.
@@ -94,8 +98,8 @@ class VisionTransformer(nn.Module):
         """What the head reads: (B, C, h·P, w·P) -> (B, D).
 
         If the pooling reads the class token alone, the last block computes only that. `pool="none"`
-        gives (B, T, D); "distilled" two states side by side, (B, 2·D); a representation layer makes
-        D its width.
+        gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D); a
+        representation layer makes D its width.
         """
         z = self.embed(images)  # (B, T, D)  Eq. 1
         # Eq. 2 and 3, L times, and LN of Eq. 4
@@ -130,7 +134,7 @@ class VisionTransformer(nn.Module):
         """The rest of Eq. 1, [x_class; x_p E] + E_pos: (B, N, D) -> z_0, (B, T, D).
 
         The class token and registers come before the patches, positions are added to all of them,
-        then dropout.
+        then dropout, and CLIP's LayerNorm.
         """
         # Under autocast patches come in bfloat16; the residual stream keeps the weights' precision.
         x = x.to(self.norm.weight.dtype)
@@ -138,7 +142,10 @@ class VisionTransformer(nn.Module):
         if self.config.resolved_inject == "stem":
             z = self.positions.add(z, grid)
         # App. B.1. Our choice: also for a model that adds no positions here (App. D.4).
-        return self.dropout(z)
+        z = self.dropout(z)
+        if self.embedding_norm is not None:
+            z = self.embedding_norm(z)  # CLIP
+        return z
 
     def prepend_tokens(self, x: Tensor) -> Tensor:
         """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
@@ -214,7 +221,7 @@ class VisionTransformer(nn.Module):
         # With a table for every block, "positions.3.table" is the fourth block's.
         if module == "blocks" or (module == "positions" and self.config.resolved_inject == "every"):
             return int(rest[0]) + 1
-        if module in ("stem", "cls", "registers", "positions"):
+        if module in ("stem", "cls", "registers", "positions", "embedding_norm"):
             return 0
         return len(self.blocks) + 1
 

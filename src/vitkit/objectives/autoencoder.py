@@ -72,7 +72,9 @@ class MaskedAutoencoder:
 
 
 class MaskedAutoencoderLearner(Learner):
-    """What such a run trains: the model, and the decoder that is thrown away afterwards."""
+    """What such a run trains: the model, and the decoder, which is saved beside it."""
+
+    travels = ("enter", "mask", "decoder", "predict")
 
     def __init__(
         self, model: nn.Module, objective: MaskedAutoencoder, preprocessing: Preprocessing
@@ -99,7 +101,8 @@ class MaskedAutoencoderLearner(Learner):
             config.stride,
             config.image,
             gelu=config.gelu,
-            positions="sincos-moco",
+            eps=config.eps,
+            positions="sincos-mae",
             pool="none",
             classes=0,
         )

@@ -112,6 +112,8 @@ class Corruption(NamedTuple):
 class MaskedPatchesLearner(Learner):
     """What such a run trains: the model, the mask embedding, and a linear layer that predicts."""
 
+    travels = ("mask", "predict")
+
     def __init__(self, model: nn.Module, objective: MaskedPatches, preprocessing: Preprocessing):
         super().__init__()
         self.model = with_patches(model)

@@ -12,7 +12,7 @@ Legend: B batch, C channels, K classes.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -29,6 +29,9 @@ class Learner(nn.Module):
     """
 
     model: nn.Module
+    travels: ClassVar[tuple[str, ...]] = ()
+    """The names of what the objective adds and is saved beside the model, so that a run of the same
+    objective can begin with it."""
 
     def prepare(self, train: Source) -> None:
         """Called once, when a run begins, with the images that it trains on."""

@@ -13,11 +13,15 @@ from vitkit.data import (
     open_image,
     open_splits,
 )
+from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
 from vitkit.system.span import Span
 from vitkit.train import Data, Optim, Recipe
-from vitkit.weights import adopt, load
+from vitkit.weights import adopt, load_as
 from vitkit.weights.adopt import preprocessing_for
+from vitkit.weights.description import Hints
+from vitkit.weights.hints import changed_preprocessing
+from vitkit.weights.labels import numbered
 
 SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
 
@@ -60,7 +64,11 @@ PRESETS = ("none", *TABLE_4, "bit")
 
 
 def finetune(
-    model: str, data: str, preset: str = "none", image: int = 0, columns: Columns | None = None
+    model: str,
+    data: str,
+    preset: str = "none",
+    hints: Hints | None = None,
+    columns: Columns | None = None,
 ) -> Recipe:
     """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
 
@@ -74,28 +82,38 @@ def finetune(
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
       image size.
 
-    `image` is another side in pixels. Raises ValueError for an unknown preset, and for a model or
-    data that cannot be opened.
+    `hints` say what the model's file does not, and may give another size of images and another
+    preprocessing. Raises ValueError for an unknown preset, and for a model or data that cannot be
+    opened.
     """
     if preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     protocol = preset != "none"
-    classifier = load(model, quiet=True)
+    hints = hints or Hints()
+    if hints.labels:
+        raise ValueError(
+            "--labels names the classes of the model's own head, and fine-tuning gives it another, "
+            "whose classes are the data's; leave it out"
+        )
+    classifier = load_as(model, hints, quiet=True)
     columns = columns or Columns()
 
     # How long, how fast, how large
     task = _task(preset, data, columns)
-    side = image or task.side
-    size = (side, side) if side else classifier.preprocessing.size
-    adopted, _ = adopt(classifier, labels=(), image=size, new_head=True)
+    size = hints.image or classifier.preprocessing.size
+    if task.side and not hints.image:
+        size = (task.side, task.side)
+    labels = _head_of_recipe(classifier.model.config, data, columns)
+    adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
 
     # What the images go through
     preprocessing = preprocessing_for(classifier.preprocessing, size)
     if protocol:
         preprocessing = replace(preprocessing, rule="square", resize=0)
+        preprocessing = changed_preprocessing(preprocessing, hints)
     augmentation = Augmentation()
     if task.bit:
-        augmentation = Augmentation(crop="resize_crop", resize=_square_before_crop(side))
+        augmentation = Augmentation(crop="resize_crop", resize=square_before_crop(max(size)))
     return Recipe(
         name=f"finetune-{preset}" if protocol else "finetune-own",
         init=model,
@@ -122,6 +140,16 @@ def finetune(
         save_every=Span(max(task.steps // 10, 1), "steps"),
         log_every=max(min(50, task.steps // 20), 1),
     )
+
+
+def _head_of_recipe(config: ModelConfig, data: str, columns: Columns) -> tuple[str, ...]:
+    """The classes of a recipe's model: none, for `resolve` fills them in. A distilled model has no
+    place for none, so it gets the data's."""
+    if getattr(config, "pool", None) != "distilled":
+        return ()
+    splits = open_splits(data, columns)
+    outputs = Supervised().head(splits.target_kind, len(splits.labels))
+    return numbered(outputs)
 
 
 def _task(preset: str, data: str, columns: Columns) -> Task:
@@ -164,7 +192,7 @@ def bit_hyper_rule(images: Source) -> Task:
     return Task(steps, warmup, 0.003, side=side, bit=True, mixup=mixup)
 
 
-def _square_before_crop(side: int) -> int:
+def square_before_crop(side: int) -> int:
     """The side of the square that BiT resizes an image to before a random crop of this side: 160
     for 128, 448 for 384."""
     if side < 160:

@@ -87,7 +87,7 @@ def mae() -> Recipe:
     """
     return Recipe(
         name="mae.B16",
-        model=vit("B/16", classes=0, positions="sincos-moco", gelu="erf"),
+        model=vit("B/16", classes=0, positions="sincos-mae", gelu="erf"),
         data=Data(
             preprocessing=replace(EVALUATION, interpolation="bicubic", **IMAGENET),
             augmentation=Augmentation(area=(0.2, 1.0)),

@@ -1,7 +1,8 @@
 """A grid of runs: many recipes in one directory, and one table of what they reached.
 
 Its cells are, for example, learning rates, seeds, the data sets of a suite, or the points of a
-figure. A cell is an ordinary run in a directory of its own, which every command opens. A grid that
+figure. A cell is an ordinary run in a directory of its own, which every command opens; or it
+measures something without training, and its directory holds only what it measured. A grid that
 is run again skips its finished cells, continues the interrupted one and tries failed ones anew. The
 table, `results.parquet`, is made from the files that the cells have written; nothing is run for it.
 """
@@ -10,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from rich.console import Console
@@ -20,9 +21,9 @@ from vitkit.evaluate.metric import plain_number
 from vitkit.system.files import on_this_machine, whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.train import Recipe, train
-from vitkit.train.earlier import Occupied, refuse_other_recipe
+from vitkit.train.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.train.finish import model_is_intact
-from vitkit.train.log import read_metrics
+from vitkit.train.log import read_metrics, to_line
 from vitkit.train.record import to_json
 
 RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
@@ -31,14 +32,22 @@ RESULTS = "results.parquet"  # in the grid's directory: the table
 Setting = str | int | float | bool
 
 
+class Measurement(Protocol):
+    """What a cell does if nothing is trained in it: a frozen dataclass of settings."""
+
+    def measure(self, device: str) -> list[Metric]:
+        """What it measures; cells are compared by the first. Every rank calls it. Raises ValueError
+        and FloatingPointError as a run does."""
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid."""
+    """One run of a grid, or one measurement."""
 
     name: str
     """Its directory within the grid's, "lr-0.01/seed-1" for example; "." is the grid's own."""
-    recipe: Recipe
-    """What runs there."""
+    recipe: Recipe | Measurement
+    """What runs there, or is measured."""
     settings: dict[str, Setting] = field(default_factory=dict)
     """What distinguishes it from the other cells, {"lr": 0.01, "seed": 1} for example: each is a
     column of the table."""
@@ -240,9 +249,11 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
     if not (run_dir / RECORD).exists():
         return False
     record = json.loads((run_dir / RECORD).read_text("utf-8"))
-    if record["error"] is not None or not model_is_intact(run_dir):
+    if record["error"] is not None:
         return False
-    refuse_other_recipe(run_dir, record["recipe"], to_json(cell.recipe))
+    if isinstance(cell.recipe, Recipe) and not model_is_intact(run_dir):
+        return False
+    refuse_other_recipe(run_dir, record["recipe"], to_json(cell.recipe, Recipe))
     return True
 
 
@@ -251,7 +262,10 @@ def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
     fail. Raises Occupied."""
     error = None
     try:
-        train(cell.recipe, run_dir, device)
+        if isinstance(cell.recipe, Recipe):
+            train(cell.recipe, run_dir, device)
+        else:
+            _measure(cell.recipe, run_dir, device)
     except Occupied:  # by another run, which gets no record of this one
         raise
     except (FloatingPointError, ValueError) as failure:  # every rank raises these
@@ -262,7 +276,7 @@ def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
             raise
         error = failure
 
-    record = {"settings": cell.settings, "error": None, "recipe": to_json(cell.recipe)}
+    record = {"settings": cell.settings, "error": None, "recipe": to_json(cell.recipe, Recipe)}
     if error is not None:
         record["error"] = str(error)
         # The frames of a traceback hold the model, whose memory the next cell needs
@@ -272,3 +286,27 @@ def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
     if run_dir.is_dir():  # it is not if it could not be made
         from_rank_0(lambda: write_json(run_dir / RECORD, record))
     return error
+
+
+def _measure(measurement: Measurement, run_dir: Path, device: str) -> None:
+    """Measure, and write it as a run writes its evaluations: at step 0. Raises Occupied if the
+    directory has a run in it."""
+    earlier = earlier_call(run_dir)
+    if earlier.trained:
+        refuse_other_recipe(run_dir, earlier.recipe, to_json(measurement, Recipe))
+    from_rank_0(lambda: on_this_machine(run_dir).mkdir(parents=True, exist_ok=True))
+    metrics = measurement.measure(device)
+    line = {
+        "event": "evaluation",
+        "step": 0,
+        "evaluator": type(measurement).__name__,
+        "primary": metrics[0].name,
+        "metrics": {metric.name: metric for metric in metrics},
+    }
+    from_rank_0(lambda: _write_line(line, run_dir / METRICS))
+
+
+def _write_line(line: dict, path: Path) -> None:
+    """Write a file of one line."""
+    with whole(path) as new:
+        new.write_text(to_line(line), "utf-8")

@@ -1,5 +1,6 @@
 """Files on this machine: written whole or not at all, and the cache of downloads and indices."""
 
+import hashlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryDirectory
 
 
 def cache_dir() -> Path:
@@ -31,6 +33,14 @@ def on_this_machine(path: Path) -> Path:
     return path
 
 
+def refuse_special(path: Path) -> Path:
+    """The same path. Raises ValueError for a pipe, a device or a socket: reading one may wait, or
+    go on, for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path} is a pipe, a device or a socket; give a file or a directory")
+    return path
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path to write to. When the block ends and all of it is on the disk, it is renamed
@@ -48,10 +58,82 @@ def whole(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what `whole` had begun to write in a folder in a process that was killed."""
+    for path in folder.glob("*.new"):
+        if re.search(r"\.[0-9a-f]{8}\.new$", path.name):
+            path.unlink(missing_ok=True)
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file, whole or not at all. Raises OSError."""
     with whole(path) as new:
         new.write_bytes(data)
+
+
+METADATA = 1 << 20  # bytes at the end of a parquet file that its metadata is looked for in
+MARK = "written by vitkit"
+"""Stands near the beginning, or in the metadata, of every file that a command writes where its user
+says: such a file may be replaced."""
+
+
+def mark_of(content: bytes) -> str:
+    """The mark for a line of a text file before this content: with it the file may be replaced only
+    as long as nobody has edited the content."""
+    return f"{MARK}: {hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether vitkit wrote a file, and, if its mark tells, nobody has edited it since."""
+    with file.open("rb") as opened:
+        beginning = opened.read(4096)
+        if beginning.startswith(b"PAR1"):  # parquet, whose metadata is at its end
+            opened.seek(max(0, file.stat().st_size - METADATA))
+            return MARK.encode() in opened.read()
+        if MARK.encode() not in beginning:
+            return False
+        if not re.search(MARK.encode() + rb": [0-9a-f]{16}\n", beginning):
+            return True
+        opened.seek(0)
+        line, _, content = opened.read().partition(b"\n")
+    return line.endswith(mark_of(content).encode())
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises ValueError if a file cannot be written, or if it would replace one that vitkit did not
+    write: somebody needs it. Called before the work whose result it will be."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory; give the name of a file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no ordinary file; give another name")
+    if path.is_file() and path.stat().st_size > 0 and not _is_ours(path):
+        raise ValueError(
+            f"{path} is there, and is not as vitkit wrote it, so it is not replaced; give "
+            "another name, or remove it"
+        )
+
+    check_can_be_made(path)
+
+
+def check_can_be_made(path: Path) -> None:
+    """Raises ValueError if a file or directory could not be made at a path: where its folder is, or
+    would be made, nothing may be written."""
+    folder = on_this_machine(path).absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(
+            f"{path} could not be written: {folder} is no folder that you may write to"
+        )
+
+
+def write_where_said(path: Path, data: bytes) -> None:
+    """Write a file where the user says, whole or not at all, through a link if it is one; folders
+    above it are made. Raises OSError, and ValueError for a file that vitkit did not write."""
+    check_replaceable(path)
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data)
 
 
 def write_json(path: Path, value: dict) -> None:
@@ -60,10 +142,11 @@ def write_json(path: Path, value: dict) -> None:
 
 
 @contextmanager
-def whole_files(path: Path) -> Iterator[Path]:
-    """A temporary directory to write files to, which go to the directory `path` when the block ends.
-    Those of the same names there are replaced, each whole; all else stays, and so does the
-    directory itself: it may be a link, a mounted disk, or have permissions of its own.
+def whole_files(path: Path, first: str = "", last: str = "") -> Iterator[Path]:
+    """A temporary directory to write files to, which go to the directory `path` when the block ends,
+    the one called `first` before and the one called `last` after the others. Those of the same
+    names there are replaced, each whole; all else stays, and so does the directory itself: it may
+    be a link, a mounted disk, or have permissions of its own.
 
     If the block fails, what was written is deleted, and `path` stays as it was. Raises OSError.
     """
@@ -77,7 +160,7 @@ def whole_files(path: Path) -> Iterator[Path]:
         yield new
         for file in new.iterdir():
             sync(file)
-        for file in sorted(new.iterdir(), reverse=True):  # config.json after model.safetensors
+        for file in sorted(new.iterdir(), key=lambda file: (file.name == last, file.name != first)):
             file.replace(path / file.name)
         sync(path)
     except BaseException:
@@ -87,6 +170,23 @@ def whole_files(path: Path) -> Iterator[Path]:
                 path.rmdir()
         raise
     new.rmdir()
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """A folder on the disk of `path` (which need not exist yet), for the length of a block. Raises
+    ValueError if nothing can be written there."""
+    nearest = path.absolute().parent
+    while not nearest.exists():
+        nearest = nearest.parent
+    try:
+        folder = TemporaryDirectory(prefix=".", suffix=".new", dir=nearest)
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written: {nearest} takes no new files ({error.strerror})"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def sync(path: Path) -> None:

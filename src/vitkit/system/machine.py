@@ -48,13 +48,17 @@ def _quota(control_group: Path) -> int | None:
     return max(1, int(quota) // int(period))
 
 
-def pick_device(name: str = "auto") -> torch.device:
+def pick_device(name: str | torch.device = "auto") -> torch.device:
     """The named device, or for "auto" the best there is: CUDA, then Apple's MPS, then the CPU.
 
     Under torchrun each rank of a machine gets a GPU of its own. On a GPU, float32 becomes float32
-    in convolutions too (PyTorch's default there is TF32). Raises ValueError for a device that this
-    machine does not have, and says which it has.
+    in convolutions too (PyTorch's default there is TF32), and cuDNN computes no attention: its
+    backward pass gives NaN for some numbers of tokens, 64 and 192 among them.
+
+    Raises ValueError for a device that this machine does not have, and says which it has.
     """
+    name = str(name)
+
     # What there is, the best first
     devices = ["cpu"]
     if torch.backends.mps.is_available():
@@ -81,6 +85,9 @@ def pick_device(name: str = "auto") -> torch.device:
         raise ValueError(f"no device {name!r} on this machine; there is {known}")
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
+        # pytorch/pytorch#196678: NaN for queries whose logits are all far below zero. A run of 64
+        # tokens met it after 200 steps
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(name)
 
 

@@ -56,7 +56,7 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
     """
     own_device = pick_device(device)
     if own_device.type == "cuda":
-        torch.cuda.set_device(own_device)  # NCCL and new tensors use the current device
+        torch.cuda.set_device(own_device.index or 0)  # NCCL and new tensors use the current device
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield own_device
         return

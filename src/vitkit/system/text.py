@@ -1,6 +1,8 @@
 """Text from files of strangers, as a terminal may show it."""
 
+import shlex
 import unicodedata
+from pathlib import Path
 
 LONGEST = 2000  # characters of a sentence
 LONGEST_NAME = 200  # characters of the name of a class or a file
@@ -24,6 +26,11 @@ def printable(text: str, longest: int = LONGEST) -> str:
 def printable_name(name: str) -> str:
     """A name of a class or a file, which has one line."""
     return printable(name, LONGEST_NAME).replace("\n", "\\n")
+
+
+def as_word(path: Path | str) -> str:
+    """A path, or the name of a model or of data, as a word of a command that can be pasted."""
+    return printable(shlex.quote(str(path)))
 
 
 def _shown(character: str) -> str:

@@ -6,15 +6,16 @@ import torch
 from torch import nn
 
 from vitkit.models import ModelConfig, create
-from vitkit.objectives.objective import blocks_of
+from vitkit.objectives.objective import Learner, blocks_of
 from vitkit.system.ranks import from_rank_0, shard, world
 from vitkit.train.checkpoints import checkpoints
 from vitkit.train.data import RunData, Say
+from vitkit.train.licensing import record_license
 from vitkit.train.recipe import Recipe, output_names
 from vitkit.train.record import differences, to_json
 from vitkit.train.state import State, trained
 from vitkit.train.tune import apply_tuning
-from vitkit.weights import adopt, load
+from vitkit.weights import Classifier, adopt, load_for
 
 # Settings of a model that change neither its shapes nor its arithmetic in evaluation
 NOT_ARCHITECTURE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
@@ -34,14 +35,18 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
 
     # The model, with its own initial weights or those that `init` names
     model = create(recipe.model, device, recipe.seed)
+    published = None
     if recipe.init and not resumes:
-        take_weights(model, recipe.init, output_names(recipe, data.facts), say)
+        published = take_weights(model, recipe.init, output_names(recipe, data.facts), say)
+        from_rank_0(lambda: record_license(run_dir, published.license))
     apply_tuning(model, recipe.tune, recipe.seed)
 
     # The learner: the model, and what its objective adds to it
     with torch.random.fork_rng(devices=[]):  # PyTorch's global generator stays as it is
         torch.manual_seed(recipe.seed)
         learner = recipe.objective.learner(model, recipe.data.preprocessing).to(device)
+    if published is not None:
+        take_pretraining(learner, published, recipe, say)
     learner.prepare(data.train)
     for module in learner.modules():
         if hasattr(module, "recompute"):
@@ -62,13 +67,15 @@ def begin(recipe: Recipe, run_dir: Path, data: RunData, device: torch.device, sa
     return state
 
 
-def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Say) -> None:
-    """Fill a model with published or trained weights, but for its head, which stays new.
+def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Say) -> Classifier:
+    """Fill a model with published or trained weights, but for its head, which stays new; returns
+    them. Their licence is the trained model's too.
 
     Raises ValueError if the weights are of another architecture, naming every setting that differs.
     """
-    # The weights at this model's image size: position embeddings are resampled
-    published = load(source, quiet=True)
+    # The weights at this model's image size: position embeddings are resampled. What their file does
+    # not say, the recipe's model does
+    published, left_out = load_for(source, model.config)
     fitted, notes = adopt(published, labels=labels, image=model.config.image, new_head=True)
 
     # They must be of the same architecture
@@ -86,8 +93,35 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
         if not name.startswith("head."):
             weights[name] = tensor
     model.load_state_dict(weights)
-    for note in notes:
+    for note in (*left_out, *notes):
         say(f"{source}: {note}")
+    return fitted
+
+
+def take_pretraining(learner: Learner, published: Classifier, recipe: Recipe, say: Say) -> None:
+    """Fill what the objective adds to the model with what an earlier pre-training added to it, if
+    that is of the same shape; if it is not, say why it is made anew."""
+    theirs = published.pretraining
+    if not theirs or not learner.travels:
+        return
+    state = learner.state_dict()
+    parts = {name.split(".")[0] for name in theirs}
+    ours = {name: state[name] for name in state if name.split(".")[0] in parts}
+    reason = ""
+    heads = published.origin.get("objective", {}).get("heads")
+    if heads and heads != getattr(recipe.objective, "heads", heads):
+        reason = f"it has {heads} attention heads; give --objective.heads {heads}"
+    for name in sorted(theirs.keys() | ours.keys()):
+        if name not in ours or name not in theirs:
+            reason = reason or f"only one of the two has {name}"
+        elif theirs[name].shape != ours[name].shape:
+            shapes = f"{tuple(theirs[name].shape)} there, {tuple(ours[name].shape)} here"
+            reason = reason or f"{name} is {shapes}"
+    if reason:
+        say(f"{recipe.init}: what its pre-training added is not taken, but made anew: {reason}")
+        return
+    learner.load_state_dict(state | theirs)
+    say(f"{recipe.init}: taken with it, what its pre-training added: {', '.join(sorted(parts))}")
 
 
 def compile_and_shard(recipe: Recipe, learner: nn.Module) -> nn.Module:

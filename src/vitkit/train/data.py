@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from vitkit.data import (
     BadImage,
     Source,
@@ -19,12 +21,13 @@ from vitkit.data import (
     without,
 )
 from vitkit.evaluate import Eval
+from vitkit.evaluate.evaluator import learns
 from vitkit.system.machine import cpus
 from vitkit.system.progress import bar, silent
 from vitkit.system.ranks import from_every_rank, on_rank_0, world
 from vitkit.train.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.train.recipe import Data, Facts
-from vitkit.train.record import to_json
+from vitkit.train.record import to_json, with_defaults
 
 RECORDED = {"target", "labels", "counts", "fingerprint", "others", "skipped"}
 """What data.json must hold for a run to continue by it."""
@@ -65,7 +68,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     # The settings, before the images: a change of a setting is not to look like one of the images
     earlier = earlier_call(run_dir)
     if earlier.trained and earlier.recipe:
-        refuse_other_recipe(run_dir, earlier.recipe["data"], to_json(data), "data.")
+        ran = with_defaults(earlier.recipe["data"], data)
+        refuse_other_recipe(run_dir, ran, to_json(data), "data.")
 
     # Open: the run's own parts, and what its evaluators bring along
     splits = _open(data, say)
@@ -75,15 +79,21 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
 
     # Check: by data.json if the run has trained before, else by decoding
     parts = own | others
+    paths = {}
+    for each in evals:
+        paths |= {each.images: each.data, each.train_images: each.data}
     if earlier.trained and earlier.data.keys() >= RECORDED:
         _refuse_changes(earlier.data, record)
-        record["skipped"] = earlier.data["skipped"]
+        new = {name: part for name, part in others.items() if name not in earlier.data["others"]}
+        known = {name: bad for name, bad in earlier.data["skipped"].items() if name in parts}
+        record["skipped"] = known
+        if data.check and new:
+            record["skipped"] = known | _check(new, paths, data, say)
     else:
         for note in splits.notes:
             say(note)
         record["skipped"] = {}
         if data.check:
-            paths = {each.images: each.data for each in evals if each.data}
             record["skipped"] = _check(parts, paths, data, say)
 
     # Leave out the broken ones
@@ -168,6 +178,8 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
             )
         if each.images not in sources:
             sources[each.images] = open_source(each.data, each.columns)
+        if learns(each.evaluator):
+            sources[each.train_images] = _train_part(each, sources[each.images])
         target_kind = sources[each.images].target_kind
         if not each.evaluator.judges(target_kind):
             raise ValueError(
@@ -175,6 +187,18 @@ def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
                 f"{target_kind!r}"
             )
     return sources
+
+
+def _train_part(each: Eval, measured: Source) -> Source:
+    """The training images for an evaluator that learns. Raises ValueError if there are none, or if
+    they are the ones that it measures on."""
+    train = open_source(each.data, each.columns, "train")
+    if np.isin(train.rows, measured.rows).any():
+        raise ValueError(
+            f"{each.title} learns from training images and measures on others, and {each.data} has "
+            "no test or val part; give it one"
+        )
+    return train
 
 
 def _describe(
@@ -197,6 +221,7 @@ def _describe(
         "others": {name: [len(part), fingerprints[name]] for name, part in others.items()},
         "notes": list(splits.notes),
         "made": splits.made_test,
+        "made_fingerprint": splits.made_fingerprint,
     }
 
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from vitkit.system.files import refuse_special
 from vitkit.system.ranks import from_rank_0
 from vitkit.train.checkpoints import checkpoints, step_of
 from vitkit.train.record import differences
@@ -32,10 +33,14 @@ class Earlier(NamedTuple):
 
 def earlier_call(run_dir: Path) -> Earlier:
     """What an earlier call left in the directory; every rank gets what rank 0 sees."""
-    return from_rank_0(lambda: _earlier_call(run_dir))
+    return from_rank_0(lambda: read_earlier(run_dir))
 
 
-def _earlier_call(run_dir: Path) -> Earlier:
+def read_earlier(run_dir: Path) -> Earlier:
+    """The same as this process sees it, on one rank alone."""
+    for pattern in ("*", "model/*", "checkpoints/*/*"):
+        for path in run_dir.glob(pattern):
+            refuse_special(path)
     has_steps = any(step_of(checkpoint) > 0 for checkpoint in checkpoints(run_dir))
     trained = has_steps or (run_dir / MODEL).exists()
 

@@ -1,10 +1,14 @@
 """Measuring a run while it trains: its recipe's evaluators, each when it is due."""
 
+from collections.abc import Iterator
+from functools import partial
+
 import torch
 
-from vitkit.data import Source, eval_batches, subset
+from vitkit.data import Batch, Source, eval_batches, subset
 from vitkit.data.loader import EvalBatches
 from vitkit.evaluate import Eval, Metric, Part, Subject
+from vitkit.evaluate.evaluator import learns
 from vitkit.objectives.objective import Learner
 from vitkit.system.machine import autocast
 from vitkit.system.ranks import on_rank_0, world
@@ -52,8 +56,9 @@ def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:
     metrics = []
     primary = ""
     for name, source in _parts(run, each).items():
-        batches = run.stop.watch(run.log.evaluating(name, _batches(run, source)))
-        part_metrics = _measure_part(run, each, Part(source, batches))
+        read = partial(_watched_batches, run, name)
+        part = Part(source, read(source), _train_part(run, each), read)
+        part_metrics = _measure_part(run, each, part)
         named = [each.named(metric, name) for metric in part_metrics]  # "test/top1"
         if named:
             primary = named[0].name
@@ -66,6 +71,20 @@ def _parts(run: Run, each: Eval) -> dict[str, Source]:
     if each.data:
         return {each.images: run.data.others[each.images]}
     return run.data.held_out
+
+
+def _train_part(run: Run, each: Eval) -> Source | None:
+    """The training images that belong to those, for an evaluator that learns; None for others."""
+    if not learns(each.evaluator):
+        return None
+    if each.data:
+        return run.data.others[each.train_images]
+    return run.data.train
+
+
+def _watched_batches(run: Run, name: str, source: Source) -> Iterator[Batch]:
+    """This rank's share of the images, under the run's progress bar, until someone stops it."""
+    return run.stop.watch(run.log.evaluating(name, _batches(run, source)))
 
 
 def _batches(run: Run, source: Source) -> EvalBatches:

@@ -1,17 +1,18 @@
 """The end of a run: the trained model is saved so that everybody can open it."""
 
-from collections.abc import Iterable
+import shutil
 from pathlib import Path
 
 from torch import Tensor
 
-from vitkit.models import create
+from vitkit.models import Model, create
 from vitkit.objectives.objective import Objective
-from vitkit.system.files import write_whole
+from vitkit.system.files import sync, write_whole
 from vitkit.system.ranks import from_rank_0, full_tensor
 from vitkit.train.checkpoints import checkpoints, checksum
 from vitkit.train.data import Say
 from vitkit.train.earlier import FINISHED, MODEL
+from vitkit.train.licensing import license_of_run
 from vitkit.train.log import last_metrics
 from vitkit.train.recipe import Facts, Recipe, output_names
 from vitkit.train.record import to_json
@@ -19,40 +20,68 @@ from vitkit.train.sealed import read_sealed, sealed
 from vitkit.train.state import State
 from vitkit.train.tune import apply_tuning, merged
 from vitkit.weights import Classifier, load, save
-from vitkit.weights.replacing import CARD
+from vitkit.weights.licenses import CARD, NAMES
 
 
 def is_finished(run_dir: Path, say: Say) -> bool:
-    """Whether the directory has a finished model as it was saved, with or without checkpoints. If
-    it has one that is not as it was saved, says what is done about it."""
+    """Whether the directory has a finished model, with or without checkpoints: as it was saved, or
+    as its owner edited its description. Says what was edited, and what is done about damage."""
+    changed = from_rank_0(lambda: _changed_files(run_dir))
+    if changed is None:  # it was never finished
+        return False
     if from_rank_0(lambda: model_is_intact(run_dir)):
+        if changed:
+            say(f"{run_dir / MODEL}: {' and '.join(changed)} was edited since the run saved it")
         return True
-    if from_rank_0(lambda: (run_dir / FINISHED).exists()):
-        remedy = "it is saved again from the newest checkpoint"
-        if not from_rank_0(lambda: checkpoints(run_dir)):
-            remedy = "there is no checkpoint, so it is trained again from the start"
-        say(
-            f"the finished model in {run_dir / MODEL} is damaged or removed; {remedy}. What is left "
-            f"of it is kept as {MODEL}.earlier"
-        )
+    remedy = "it is saved again from the newest checkpoint"
+    if not from_rank_0(lambda: checkpoints(run_dir)):
+        remedy = "there is no checkpoint, so it is trained again from the start"
+    names = " and ".join(changed) or FINISHED
+    say(f"the finished model in {run_dir / MODEL} is damaged or removed ({names}); {remedy}")
     return False
 
 
 def model_is_intact(run_dir: Path) -> bool:
-    """Whether the files of the finished model have the checksums that finished.json has of them."""
-    try:
-        expected = read_sealed(run_dir / FINISHED)["sha256"]
-        return _checksums(run_dir / MODEL, expected) == expected
-    except (OSError, ValueError, KeyError, AttributeError):
+    """Whether the finished model's weights are those that the run saved, and it can be opened. Its
+    config.json, preprocessor_config.json, card and licence are its owner's to edit."""
+    changed = _changed_files(run_dir)
+    if not changed:
+        return changed is not None and (run_dir / MODEL).is_dir()
+    if any(not name.endswith(".json") or not (run_dir / MODEL / name).exists() for name in changed):
         return False
+    try:
+        load(run_dir / MODEL, quiet=True)
+    except ValueError:
+        return False
+    return True
 
 
-def _checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """The checksum of each of these files. Raises OSError."""
-    return {name: checksum(folder / Path(name).name) for name in names}
+def _changed_files(run_dir: Path) -> list[str] | None:
+    """The files of the finished model that are not as the run saved them, or are gone; None if the
+    run has not finished. If finished.json is damaged, nobody can tell, so all of them."""
+    file = run_dir / FINISHED
+    if not file.exists():
+        return None
+    try:
+        expected = read_sealed(file)["sha256"]
+    except (OSError, ValueError, KeyError):
+        return ["its checksums"]
+    return [
+        name
+        for name, sha in expected.items()
+        if _checksum(run_dir / MODEL / Path(name).name) != sha
+    ]
 
 
-def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classifier:
+def _checksum(file: Path) -> str:
+    """A file's checksum; "" if it cannot be read."""
+    try:
+        return checksum(file)
+    except OSError:
+        return ""
+
+
+def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) -> Classifier:
     """Save the trained model, averaged if there is an average, in `model/`; returns it, loaded from
     there.
 
@@ -60,9 +89,13 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classif
     """
     # Whole weights. Every rank calls full_tensor: the ranks exchange their shards in it
     weights = {}
+    pretraining = {}  # what the objective added, and is saved beside the model
     with state.averaged() as learner, learner.deployed():
         for name, tensor in learner.model.state_dict().items():
             weights[name] = full_tensor(tensor).to("cpu", copy=True)  # which is not swapped back
+        for name, tensor in learner.state_dict().items():
+            if name.split(".")[0] in learner.travels:
+                pretraining[name] = full_tensor(tensor).to("cpu", copy=True)
     broken = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
     if broken:
         raise FloatingPointError(
@@ -72,36 +105,51 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts) -> Classif
 
     labels = output_names(recipe, facts)
     origin = _origin(recipe, run_dir, state)
-    from_rank_0(lambda: _save(recipe, weights, labels, origin, run_dir, state.record))
+    license = from_rank_0(lambda: license_of_run(recipe, run_dir, say))
+    classifier = Classifier(
+        _without_adapters(recipe, weights),
+        recipe.data.preprocessing,
+        labels,
+        recipe.objective.activation(),
+        origin,
+        license,
+        pretraining,
+    )
+    from_rank_0(lambda: _save(classifier, run_dir, state.record, say))
     return load(run_dir, quiet=True)
 
 
-def _save(
-    recipe: Recipe,
-    weights: dict[str, Tensor],
-    labels: tuple[str, ...],
-    origin: dict,
-    run_dir: Path,
-    record: dict,
-) -> None:
-    """Write the model of these weights, with its adapters (LoRA) merged into it; then finished.json:
-    the checksums of its files, and the `record` of the run, which outlives its checkpoints."""
-    # The adapters are merged in a new model, so that the state stays as it is
+def _without_adapters(recipe: Recipe, weights: dict[str, Tensor]) -> Model:
+    """The model of these weights, with its adapters (LoRA) merged into it. It is a new one, so that
+    the state stays as it is."""
     model = create(recipe.model, seed=0)
     apply_tuning(model, recipe.tune)  # makes the adapters, whose weights are among these
     model.load_state_dict(weights)
-    model = merged(model)
-    activation = recipe.objective.activation()
+    return merged(model)
+
+
+def _save(classifier: Classifier, run_dir: Path, record: dict, say: Say) -> None:
+    """Write model/, whole or not at all; then finished.json: the checksums of its files, and the
+    `record` of the run, which outlives its checkpoints."""
     path = run_dir / MODEL
-    _set_aside(path)
-    save(Classifier(model, recipe.data.preprocessing, labels, activation, origin), path)
-    # The card is its owner's to rewrite, so it is not among them
-    names = sorted(file.name for file in path.iterdir() if file.name != CARD)
-    finished = {"sha256": _checksums(path, names), **record}
-    write_whole(run_dir / FINISHED, sealed(finished).encode())
+    new = run_dir / f"{MODEL}.new"
+    shutil.rmtree(new, ignore_errors=True)  # of a run that was killed
+    save(classifier, new)
+    # The card and the licence are their owner's to change, so they are not among them
+    names = sorted(file.name for file in new.iterdir() if file.name not in (CARD, *NAMES))
+    checksums = {name: checksum(new / name) for name in names}
+
+    # A run that was killed before it wrote finished.json has saved the same model already
+    if all(_checksum(path / name) == sha for name, sha in checksums.items()):
+        shutil.rmtree(new)
+    else:
+        _set_aside(path, say)
+        new.rename(path)
+        sync(run_dir)
+    write_whole(run_dir / FINISHED, sealed({"sha256": checksums, **record}).encode())
 
 
-def _set_aside(path: Path) -> None:
+def _set_aside(path: Path, say: Say) -> None:
     """Keep a model that is there already as model.earlier, model.earlier-2, ...: it is damaged, or
     its owner changed it."""
     if not path.exists():
@@ -112,6 +160,7 @@ def _set_aside(path: Path) -> None:
         number += 1
         earlier = path.with_name(f"{path.name}.earlier-{number}")
     path.rename(earlier)
+    say(f"what was in {path} is not what the run saves there; it is kept as {earlier}")
 
 
 def _origin(recipe: Recipe, run_dir: Path, state: State) -> dict:
@@ -127,4 +176,6 @@ def _origin(recipe: Recipe, run_dir: Path, state: State) -> dict:
     if recipe.init:
         origin["init"] = recipe.init
     origin["split_seed"] = recipe.data.split_seed
+    if held_out := state.record["data"].get("made_fingerprint"):
+        origin["held_out"] = held_out
     return origin

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from vitkit.data import Batch, train_batches
-from vitkit.evaluate.labels import note
+from vitkit.evaluate.labels import notes
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
@@ -65,7 +65,7 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
     data = open_data(recipe.data, recipe.evals, run_dir, say)
     recipe = resolve(recipe, data.facts)
     _check_batch(recipe)
-    record_run(run_dir, recipe, data)
+    record_run(run_dir, recipe, data, say)
 
     if is_finished(run_dir, say):
         steps = f"{recipe.length.n:,} steps"
@@ -95,7 +95,7 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
             log.close()
             watchdog.pause()
 
-    return finish(recipe, run_dir, state, data.facts)
+    return finish(recipe, run_dir, state, data.facts, say)
 
 
 def _steps(run: Run) -> None:
@@ -211,8 +211,7 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
         sentences.append("nothing measures this run: its images have no classes to judge by")
     labels = output_names(recipe, data.facts)
     for name, source in data.others.items():
-        if sentence := note(source.labels, labels):
-            sentences.append(f"{name}: {sentence}")
+        sentences += [f"{name}: {note}" for note in notes(source.labels, labels)]
     if slow(state.device, recipe.precision):
         sentences.append(
             "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"

@@ -1,15 +1,19 @@
 """A recipe as plain values, which recipe.json holds, and in what two of them differ."""
 
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from vitkit.system.span import Span
 
-# Settings that may change when a run continues: they change neither its weights nor what it measures
+# Settings, and parts of the recipe, that may change when a run continues: its weights do not depend
+# on them
 FREE_ON_RESUME = (
+    "name",
+    "evals",
+    "evaluate_every",
     "data.workers",
     "data.keep_decoded",
     "data.check",
@@ -46,6 +50,34 @@ def to_json(node: Any, declared: Any = None) -> Any:
     return values
 
 
+def with_defaults(ran: dict, asked: Any) -> dict:
+    """A record of a recipe, or of a part of it, with the default of every setting that it lacks:
+    it was written by earlier code, which did not have that setting.
+
+    `asked` has the settings of today. Parts of another class than there stay as they are.
+    """
+    filled = dict(ran)
+    types = get_type_hints(type(asked))
+    for setting in fields(asked):
+        value = getattr(asked, setting.name)
+        if setting.name not in filled:
+            default = _default_of(setting)
+            if default is not MISSING:
+                filled[setting.name] = to_json(default, types[setting.name])
+        elif is_dataclass(value) and isinstance(filled[setting.name], dict):
+            part = filled[setting.name]
+            if part.get("class") == to_json(value, types[setting.name]).get("class"):
+                filled[setting.name] = with_defaults(part, value)
+    return filled
+
+
+def _default_of(setting: Field) -> Any:
+    """The default of a dataclass's field; MISSING if it has none."""
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return setting.default
+
+
 def _without_none(declared: Any) -> Any:
     """The type T of `T | None`; any other type as it is."""
     if get_origin(declared) is tuple:
@@ -71,19 +103,24 @@ def class_name(kind: type) -> str:
     return f"{module}:{kind.__qualname__}"
 
 
-def differences(ran: dict, asked: dict, prefix: str = "") -> list[str]:
+def differences(ran: dict, asked: dict, prefix: str = "", free: bool = False) -> list[str]:
     """In what two recipes, as plain values, differ: "name: value that ran -> value asked for" of
-    every such setting, but those that are free on resume."""
+    every such setting, but those that are free on resume; with `free` of those alone."""
     texts = []
     for name in sorted(ran.keys() | asked.keys()):
         path = prefix + name
         before = _numbered(ran.get(name))
         now = _numbered(asked.get(name))
         if isinstance(before, dict) and isinstance(now, dict):
-            texts += differences(before, now, path + ".")
-        elif before != now and path not in FREE_ON_RESUME:
+            texts += differences(before, now, path + ".", free)
+        elif before != now and _is_free(path) == free:
             texts.append(f"{path}: {before} -> {now}")
     return texts
+
+
+def _is_free(path: str) -> bool:
+    """Whether a setting, or the part of the recipe that it is in, is free on resume."""
+    return any(f"{path}.".startswith(f"{name}.") for name in FREE_ON_RESUME)
 
 
 def _numbered(value: Any) -> Any:

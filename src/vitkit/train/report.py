@@ -5,16 +5,18 @@ import math
 from pathlib import Path
 
 from vitkit.evaluate import Metric, Unit
+from vitkit.evaluate.report_page import metrics_table
 from vitkit.inspection.figures import Curve, Panel, image_rows, plot
 from vitkit.inspection.page import (
     Block,
     bullets,
+    columns,
+    drawing,
     pairs,
     paragraph,
     picture,
     preformatted,
     section,
-    table,
     write_page,
 )
 from vitkit.train.log import last_metrics, read_metrics, to_line
@@ -30,17 +32,17 @@ def report(run_dir: Path | str) -> Path:
     lines = read_metrics(run_dir / "metrics.jsonl")
 
     # What it reached
-    curves = plot(_panels(lines))
+    curves = [drawing(plot([panel]), f"{panel.title} by step") for panel in _panels(lines)]
     blocks = [
-        section("Last evaluation", _metrics_table(list(last_metrics(run_dir).values()))),
-        section("Curves", picture(curves, "training loss and metrics by step")),
+        section("Last evaluation", metrics_table(list(last_metrics(run_dir).values()))),
+        section("Curves", columns(*curves)),
     ]
 
     # What its objective sees and predicts
     pictures = run_dir / "pictures.safetensors"
     if pictures.exists():
-        columns = _columns(pictures)
-        rows = picture(image_rows(columns), ", ".join(columns))
+        images = _columns(pictures)
+        rows = picture(image_rows(images), ", ".join(images))
         blocks.append(section("What it sees, and makes of it", rows))
 
     # Its data, and what was wrong with some of them
@@ -58,19 +60,6 @@ def report(run_dir: Path | str) -> Path:
         blocks.append(section("Steps that were not finite", bullets(events)))
     blocks.append(section("Recipe, as it ran", preformatted(json.dumps(recipe, indent=1))))
     return write_page(run_dir / "report.html", recipe["name"], blocks)
-
-
-def _metrics_table(metrics: list[Metric]) -> Block:
-    """A row for each metric, with its interval."""
-    if not metrics:
-        return paragraph("Nothing was measured.")
-    rows = []
-    for metric in metrics:
-        interval = ""
-        if metric.interval is not None:
-            interval = " to ".join(map(metric.unit.text, metric.interval))
-        rows.append((metric.name, metric.unit.text(metric.value), interval))
-    return table(rows, ("metric", "value", "95 % interval"))
 
 
 def _panels(lines: list[dict]) -> list[Panel]:

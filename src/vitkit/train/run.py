@@ -14,13 +14,26 @@ from pathlib import Path
 from vitkit.data import default_workers
 from vitkit.system.files import on_this_machine, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.train.data import RunData
-from vitkit.train.earlier import FINISHED, Earlier, Occupied, earlier_call, refuse_other_recipe
+from vitkit.train.data import RunData, Say
+from vitkit.train.earlier import (
+    FINISHED,
+    Earlier,
+    Occupied,
+    earlier_call,
+    read_earlier,
+    refuse_other_recipe,
+)
 from vitkit.train.log import Log
 from vitkit.train.recipe import Recipe
-from vitkit.train.record import differences, to_json
+from vitkit.train.record import differences, to_json, with_defaults
 from vitkit.train.state import State
 from vitkit.train.stop import Stop
+
+# What a run writes to its directory
+NAMES = (
+    "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
+    "checkpoints", "model", "report.html",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,11 +62,13 @@ class Run:
         return workers
 
 
-def record_run(run_dir: Path, recipe: Recipe, data: RunData) -> None:
-    """Write recipe.json and data.json. Raises Occupied, with the differences, for a directory
-    where another recipe was trained."""
+def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
+    """Write recipe.json and data.json. Says which settings have changed, if the run continues, that
+    may. Raises Occupied, with the differences, for a directory where another recipe was trained."""
     settings = to_json(recipe)
     earlier = earlier_call(run_dir)
+    if earlier.recipe:
+        earlier = earlier._replace(recipe=with_defaults(earlier.recipe, recipe))
     if earlier.trained and not earlier.recipe:
         raise Occupied(
             f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
@@ -61,6 +76,11 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData) -> None:
         )
     if earlier.trained:
         refuse_other_recipe(run_dir, earlier.recipe, settings)
+        changed = differences(earlier.recipe, settings, free=True)
+        # The name alone of what is long, such as a new evaluator with its settings
+        short = [text if len(text) < 60 else text.partition(":")[0] for text in changed]
+        if short:
+            say(f"changed since this run began, and no weight depends on it: {'; '.join(short)}")
 
     from_rank_0(lambda: _record(run_dir, settings, data.record, earlier))
 
@@ -90,11 +110,32 @@ def locked(run_dir: Path) -> Iterator[None]:
             os.close(handle)
 
 
+def _refuse_somebodys(run_dir: Path) -> None:
+    """Raises Occupied for a path that cannot be a run's directory without a loss: a file, and a
+    directory with files of the names that a run writes, in which no run has begun."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise Occupied(f"{run_dir} is a file, and a run is a directory; choose another --workdir")
+    if run_dir.is_symlink() and not run_dir.exists():
+        raise Occupied(
+            f"{run_dir} is a link to nothing; make its target, or choose another --workdir"
+        )
+    if (run_dir / "LOCK").exists():
+        return
+    existing = [name for name in NAMES if (run_dir / name).exists()]
+    is_a_run = {"model", "data", "optim"} <= read_earlier(run_dir).recipe.keys()
+    if existing and not is_a_run:
+        raise Occupied(
+            f"{run_dir} holds {existing[0]}, which no run has written there, and a run would replace "
+            "it; choose another --workdir"
+        )
+
+
 def _lock(run_dir: Path) -> int:
     """The open file, locked. Raises Occupied if another process holds the lock."""
     import fcntl  # which Windows does not have
 
-    on_this_machine(run_dir).mkdir(parents=True, exist_ok=True)
+    _refuse_somebodys(on_this_machine(run_dir))
+    run_dir.mkdir(parents=True, exist_ok=True)
     handle = os.open(run_dir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,7 +3,18 @@ there."""
 
 from vitkit.weights.adopt import adopt
 from vitkit.weights.classifier import Classifier
+from vitkit.weights.licenses import License
 from vitkit.weights.proof import Proof, convert
-from vitkit.weights.store import load, save
+from vitkit.weights.store import load, load_as, load_for, save
 
-__all__ = ["Classifier", "Proof", "adopt", "convert", "load", "save"]
+__all__ = [
+    "Classifier",
+    "License",
+    "Proof",
+    "adopt",
+    "convert",
+    "load",
+    "load_as",
+    "load_for",
+    "save",
+]

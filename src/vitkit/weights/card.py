@@ -3,28 +3,28 @@
 import json
 
 from vitkit.models import called, cost, parameters
+from vitkit.system.private import public
 from vitkit.system.text import printable
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats import formats_for
 from vitkit.weights.formats.format import Format
 from vitkit.weights.labels import counted
+from vitkit.weights.licenses import FILE, License, license_fields
+
+FOR_THE_PROGRAM = ("layout", "held_out")  # of the origin: no reader has a use for them
 
 
 def model_card(classifier: Classifier, format: Format) -> str:
     """Origin, preprocessing, metrics and how to open the model, as Markdown under a YAML header."""
     # The origin, without what has a place of its own or is for the program alone
-    origin = dict(classifier.origin)
-    license = str(origin.pop("license", "unknown"))
+    origin = public(dict(classifier.origin))
     metrics = origin.pop("metrics", None)
-    origin.pop("layout", None)
+    for name in FOR_THE_PROGRAM:
+        origin.pop(name, None)
     provenance = _list(origin) or ["- not recorded"]
-    license_item = f"- license: {license}"
-    if license == "unknown":
-        license_item += " (nobody said; ask before you share it)"
-    provenance.append(license_item)
 
     lines = [
-        *_header(classifier, format, license),
+        *_header(classifier, format),
         "",
         f"# {called(classifier.model.config)}",
         "",
@@ -33,6 +33,10 @@ def model_card(classifier: Classifier, format: Format) -> str:
         "## Where it comes from",
         "",
         *provenance,
+        "",
+        "## Licence",
+        "",
+        _license_sentence(classifier.license),
         "",
         "## Preprocessing",
         "",
@@ -45,7 +49,19 @@ def model_card(classifier: Classifier, format: Format) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _header(classifier: Classifier, format: Format, license: str) -> list[str]:
+def _license_sentence(license: License | None) -> str:
+    """Under which terms the weights may be used."""
+    if license is None:
+        return "Nobody has said under which licence the weights are; ask before you share them."
+    sentence = f"{license.called}: {license.allows()}."
+    if license.text:
+        sentence += f" The text is in {FILE}."
+    elif license.link:
+        sentence += f" See {license.link}."
+    return sentence
+
+
+def _header(classifier: Classifier, format: Format) -> list[str]:
     """The YAML header, which the hub reads for its search and its buttons."""
     config = classifier.model.config
     tags = ["image-classification", "vitkit"]
@@ -55,7 +71,7 @@ def _header(classifier: Classifier, format: Format, license: str) -> list[str]:
     if config.classes:
         task = "image-classification"
     fields = {
-        "license": license,
+        **license_fields(classifier.license),
         "library_name": format.library,
         "pipeline_tag": task,
         "tags": tags,

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing
 from vitkit.data.images import Picture
 from vitkit.models import Model, for_inference
+from vitkit.weights.licenses import License
 
 Activation = Literal["softmax", "sigmoid", "none"]
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model, and what it must not be separated from: preprocessing, labels, activation, origin.
+    """A model, and what it must not be separated from: preprocessing, labels, activation, origin,
+    licence.
 
     Every room that needs a model's answer to an image takes the same three steps, in this order:
     `batch` prepares pictures, `logits` computes, `probabilities` applies the activation.
@@ -39,6 +41,11 @@ class Classifier:
     """Where the model came from, for people. vitkit itself reads two entries: a model that is
     written in the format of its "format" gets the spelling of its "layout" again (see
     `Tidied.layout`)."""
+    license: License | None = None
+    """Under which terms the weights may be used and passed on; None if nobody has said."""
+    pretraining: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
+    """What pre-training added to the model: a mask embedding, a decoder (weights/pretraining.py). A
+    run of the same objective that begins with the model begins with it too."""
 
     def __post_init__(self):
         if self.activation not in get_args(Activation):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from vitkit.system.download import download
 from vitkit.system.files import cache_dir
+from vitkit.system.private import paths_of_this_machine
+from vitkit.weights.licenses import CARD, NAMES, License
 
 # Google's files: the buckets that https://github.com/google-research/vision_transformer lists
 ENDPOINT = "https://storage.googleapis.com/vit_models"
@@ -22,7 +24,7 @@ HUB = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}(@[\w\-./]+)?")
 DESCRIPTIONS = ("config.json", "preprocessor_config.json")
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
-SENT = (*DESCRIPTIONS, "model.safetensors", "README.md")
+SENT = (*DESCRIPTIONS, "model.safetensors", CARD, *NAMES)
 
 
 def fetch(source: Path | str) -> Path:
@@ -71,9 +73,17 @@ def from_google(name: str) -> Path:
         raise ValueError(str(error)) from error
 
 
+def license_of_download(path: Path) -> License | None:
+    """The licence of one of Google's files in the cache, which do not say it themselves: that of
+    their repository. None for any other file."""
+    if not path.is_relative_to(cache_dir() / "google"):
+        return None
+    return License("apache-2.0", link="https://github.com/google-research/vision_transformer")
+
+
 def from_hub(name: str) -> Path:
-    """A snapshot of a hub repository: its JSON files and its weights, from the cache if there is no
-    network."""
+    """A snapshot of a hub repository: its JSON files, card, licence and weights, from the cache if
+    there is no network."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import (
@@ -88,7 +98,7 @@ def from_hub(name: str) -> Path:
     repository, _, revision = name.partition("@")
 
     def snapshot(weights: tuple[str, ...]) -> Path:
-        patterns = [*DESCRIPTIONS, *weights]
+        patterns = [*DESCRIPTIONS, CARD, *NAMES, *weights]
         folder = snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
         return Path(folder)
 
@@ -140,6 +150,17 @@ def push(folder: Path, name: str, private: bool = False) -> str:
     except HfHubHTTPError.__bases__ as error:  # whatever the hub's HTTP client raises
         raise ValueError(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
     return str(address)
+
+
+def paths_in(folder: Path) -> list[str]:
+    """The paths of this machine in the text files that would be uploaded: "FILE holds PATH"
+    each."""
+    found = []
+    for name in (*DESCRIPTIONS, CARD):
+        if (folder / name).is_file():
+            text = (folder / name).read_text("utf-8", errors="replace")
+            found += [f"{folder / name} holds {path}" for path in paths_of_this_machine(text)]
+    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -14,15 +14,17 @@ from vitkit.models import Model, ModelConfig, build, called, parameters
 from vitkit.system.text import printable
 from vitkit.weights.classifier import Classifier, check_labels
 from vitkit.weights.description import Description, Hints, from_json
-from vitkit.weights.fetch import fetch
+from vitkit.weights.fetch import fetch, license_of_download
 from vitkit.weights.files import Opened, Tensors, open_weights
 from vitkit.weights.files.lazy import DAMAGE
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format, Tidied
+from vitkit.weights.hints import apply_hints, check_heads, with_pool
 from vitkit.weights.labels import counted, numbered
 from vitkit.weights.own import check_finite, check_own_weights
+from vitkit.weights.pretraining import read_pretraining
 from vitkit.weights.rules import read
-from vitkit.weights.writing import write_model
+from vitkit.weights.writing import check_destination, write_model
 
 
 def load(
@@ -42,13 +44,14 @@ def load(
     preprocessing) is set, and a short account of that is printed to the standard error unless
     `quiet`. The model is in evaluation mode, on the CPU.
 
-    `image` (height, width) and `heads` are for files that do not say them; `labels` and
-    `preprocessing` replace what the file has. Nothing is unpickled or run, and every name and shape
-    is checked before memory is taken: ValueError names all that does not fit.
+    `heads` is for files that do not say it. `image` (height, width) is the size that the position
+    table is for, if that is not known and it can be; else positions are resampled to it. `labels`
+    and `preprocessing` replace what the file has. Nothing is unpickled or run, and every name and
+    shape is checked before memory is taken: ValueError names all that does not fit.
     """
-    opened = open_weights(fetch(source))
-    with _errors_name(source):
-        classifier, account = _assemble(opened, Hints(image, heads))
+    hints = Hints(image=image or (), heads=heads)
+    classifier, account = _open(source, hints)
+    check_heads(source, classifier.model.config, heads)
 
     # What the caller knows better
     if labels is not None:
@@ -61,10 +64,52 @@ def load(
         classifier = replace(classifier, preprocessing=preprocessing)
 
     if not quiet:
-        print(printable(f"{source}: {account[0]}"), file=sys.stderr)
-        for line in account[1:]:
-            print(f"  {printable(line)}", file=sys.stderr)
+        _tell(source, account)
     return classifier
+
+
+def load_as(source: Path | str, hints: Hints, quiet: bool = False) -> Classifier:
+    """Open a model as `load` does, with all that a user may say of it on the command line."""
+    classifier, account = _open(source, hints)
+    check_heads(source, classifier.model.config, hints.heads)
+    if not quiet:
+        _tell(source, account)
+    return classifier
+
+
+def load_for(source: Path | str, config: ModelConfig) -> tuple[Classifier, list[str]]:
+    """Open a model quietly, to take its weights for a model of this configuration: what its file
+    does not say, heads and the size of images, is as there. Also returns what of the file was left
+    out, a line each.
+
+    It may be of another architecture and for other images all the same; raises what `load` raises.
+    """
+    heads = getattr(config, "heads", None)
+    opened = open_weights(fetch(source))
+    with _errors_name(source):
+        classifier, _, description = _assemble(opened, Hints(image=config.image, heads=heads))
+    return classifier, [note for note in description.notes if note.startswith("left out")]
+
+
+def _tell(source: Path | str, account: list[str]) -> None:
+    """Print the account of a model to the standard error."""
+    print(printable(f"{source}: {account[0]}"), file=sys.stderr)
+    for line in account[1:]:
+        print(f"  {printable(line)}", file=sys.stderr)
+
+
+def _open(source: Path | str, hints: Hints) -> tuple[Classifier, list[str]]:
+    """The model of a file, as the user's hints say, and what to tell about it, a line each."""
+    opened = open_weights(fetch(source))
+    with _errors_name(source):
+        classifier, format, description = _assemble(opened, hints)
+        classifier, changes = apply_hints(classifier, hints)
+
+    # What was found, left out, assumed and changed
+    account = [summary(classifier, format), *description.notes, *changes]
+    if description.guess:
+        account.insert(0, description.guess)
+    return classifier, account
 
 
 @contextmanager
@@ -81,8 +126,8 @@ def _errors_name(source: Path | str) -> Iterator[None]:
         raise ValueError(f"{source} cannot be loaded: {error}") from error
 
 
-def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
-    """The model of a file, and what to tell about it, a line each."""
+def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Description]:
+    """The model of a file, its format, and its description, with all notes on how it was read."""
     # The format, by the tensors' names
     format = recognise(opened.tensors)
     if format is None:
@@ -94,7 +139,8 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
     tidied = format.tidy(opened.tensors)
 
     # The architecture and all else that is no weight
-    description = _describe(opened, format, tidied, hints)
+    description = _describe_with_image(opened, format, tidied, hints)
+    description = description._replace(config=with_pool(description.config, hints.pool))
 
     # The model itself
     classifier = Classifier(
@@ -103,14 +149,33 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, list[str]]:
         labels=description.labels or numbered(description.config.classes),
         activation=description.activation,
         origin=_origin(opened, description, format, tidied.layout),
+        license=opened.license or license_of_download(opened.path),
+        pretraining=read_pretraining(opened.pretraining or tidied.pretraining),
     )
 
-    # What was found, left out and assumed
-    account = [summary(classifier, format), *tidied.notes, *description.notes]
     widened = {lazy.dtype for lazy in tidied.tensors.values()} - {"float32"}
+    notes = [*opened.notes, *tidied.notes, *description.notes]
     if widened:
-        account.append(f"widened from {', '.join(sorted(widened))} to float32")
-    return classifier, account
+        notes.append(f"widened from {', '.join(sorted(widened))} to float32")
+    if license := classifier.license:
+        notes.append(f"licence: {license.called} ({license.allows()})")
+    return classifier, format, description._replace(notes=tuple(notes))
+
+
+def _describe_with_image(
+    opened: Opened, format: Format, tidied: Tidied, hints: Hints
+) -> Description:
+    """What the file says of its model, for images of the size that the user says if its position
+    table can be for that size; else for its own size, from which it can be resampled."""
+    try:
+        return _describe(opened, format, tidied, hints)
+    except ValueError as error:
+        if not hints.image:
+            raise
+        try:
+            return _describe(opened, format, tidied, replace(hints, image=()))
+        except ValueError:
+            raise error from None
 
 
 def _describe(opened: Opened, format: Format, tidied: Tidied, hints: Hints) -> Description:
@@ -143,6 +208,8 @@ def _origin(opened: Opened, description: Description, format: Format, layout: st
     origin = {"format": format.name, "file": opened.path.name}
     if layout:
         origin["layout"] = layout
+    if description.objective:
+        origin["objective"] = description.objective
     return origin
 
 
@@ -152,8 +219,12 @@ def build_model(config: ModelConfig, format: Format, tensors: Tensors) -> Model:
     # Even on meta, a model of 10^12 blocks would never be built
     if config.blocks_built > len(tensors):
         raise ValueError(f"it has {len(tensors)} tensors, too few for {config.blocks_built} blocks")
-    with torch.device("meta"):
-        model = build(config)
+    try:
+        with torch.device("meta"):
+            model = build(config)
+    except (RuntimeError, TypeError, OverflowError) as error:  # more numbers than can be counted
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"no model of the described sizes can be built: {reason}") from error
     state = read(tensors, format.rules(config), model.state_dict())
     check_finite(state)
     model.load_state_dict(state, assign=True)
@@ -184,9 +255,19 @@ def save(classifier: Classifier, path: Path | str) -> Path:
     Raises ValueError when `path` holds something else than a model, and for a model that was made
     for inference or that another library changed.
     """
+    return write_model(classifier, _format_to_save(classifier), Path(path))
+
+
+def check_savable(classifier: Classifier, path: Path | str) -> None:
+    """Raises what `save` would raise, before the work whose result is to be saved."""
+    check_destination(classifier, _format_to_save(classifier), Path(path))
+
+
+def _format_to_save(classifier: Classifier) -> Format:
+    """The format that Transformers opens, wherever it can express the model; else vitkit's own."""
     check_own_weights(classifier.model)
     config = classifier.model.config
     name = "huggingface"
     if cannot("huggingface", config):
         name = "native"
-    return write_model(classifier, format_of(name, config), Path(path))
+    return format_of(name, config)

@@ -78,9 +78,14 @@ CONVOLUTION = Transform(
     lambda kernel: kernel.permute(3, 2, 0, 1),
     lambda ours: (ours.permute(2, 3, 1, 0),),
 )
+# Transformers has some vectors and tables without the axis of the batch: (D,) and (T, D)
+VECTOR = Transform(lambda vector: vector[None, None], lambda ours: (ours[0, 0],))
+TABLE = Transform(lambda table: table[None], lambda ours: (ours[0],))
 # vitkit projects to q, k and v with one matrix. Others have three (Transformers), or one for q and
 # one for k and v (timm's attention pooling, whose query is a parameter).
 THREE = Transform(lambda *qkv: join(qkv), lambda ours: ours.chunk(3))
+# The gate of a SwiGLU and what it multiplies, which are two layers in some files
+TWO = Transform(lambda *gate_and_rest: join(gate_and_rest), lambda ours: ours.chunk(2))
 QUERY_AND_REST = Transform(lambda q, kv: join([q, kv]), _third_and_rest)
 
 

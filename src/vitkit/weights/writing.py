@@ -1,19 +1,31 @@
 """Writing a model in a format: as a directory that the format's library opens, or as one file."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
-from vitkit.system.files import whole_files, write_json
+from vitkit.system.files import whole_files, write_json, write_whole
 from vitkit.weights.card import model_card
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import to_json
-from vitkit.weights.files import write_safetensors, write_tensors
-from vitkit.weights.files.lazy import KEY
+from vitkit.weights.files import open_weights, write_safetensors, write_tensors
+from vitkit.weights.files.lazy import KEY, WRITTEN_WITH, identity
 from vitkit.weights.files.opening import ENDINGS
+from vitkit.weights.formats import recognise
 from vitkit.weights.formats.format import Format
+from vitkit.weights.licenses import CARD, FILE, License, beside, with_license
 from vitkit.weights.own import check_own_weights
-from vitkit.weights.replacing import CARD, check_file, check_replaceable, is_somebodys, signed
+from vitkit.weights.pretraining import remove_pretraining, write_pretraining
+from vitkit.weights.replacing import (
+    check_file,
+    check_license,
+    check_license_text,
+    check_replaceable,
+    is_somebodys,
+    signed,
+)
 from vitkit.weights.rules import write
 
 
@@ -25,15 +37,29 @@ def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
     a path that the format cannot be written to, and for a model that was made for inference or that
     another library changed.
     """
+    check_destination(classifier, format, path)
+    if path.suffix in format.endings:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Through a link, which stays
+        write_tensors(path.resolve(), tensors_in(format, classifier), to_json(classifier))
+        if classifier.license and classifier.license.text:
+            write_whole(beside(path), classifier.license.text.encode())
+    else:
+        _write_directory(classifier, format, path)
+    return path
+
+
+def check_destination(classifier: Classifier, format: Format, path: Path) -> None:
+    """Raises ValueError for a path that the format cannot be written to, or where something would
+    be lost, and for a model that was made for inference or that another library changed."""
     check_own_weights(classifier.model)
     if path.suffix in format.endings:
         check_file(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, tensors_in(format, classifier), to_json(classifier))
+        check_license_text(beside(path), classifier.license)
     else:
         _check_directory(format, path)
-        _write_directory(classifier, format, path)
-    return path
+        check_replaceable(path, format.directory(classifier))
+        check_license(path, classifier.license)
 
 
 def _check_directory(format: Format, path: Path) -> None:
@@ -57,17 +83,43 @@ def _check_directory(format: Format, path: Path) -> None:
 
 
 def _write_directory(classifier: Classifier, format: Format, path: Path) -> None:
-    """The format's JSON files, model.safetensors and a model card."""
+    """The format's JSON files, model.safetensors, a model card, and the text of the licence.
+
+    The weights carry their description, and are replaced first: if the process is killed before
+    config.json is replaced, which is last, the loader sees that the two do not belong together.
+    """
     descriptions = format.directory(classifier)
     check_replaceable(path, descriptions)
-    with whole_files(path) as new:
+    remove_license = check_license(path, classifier.license)
+    ours = json.loads(json.dumps(to_json(classifier)))  # as it will be read
+    with whole_files(path, first="model.safetensors", last="config.json") as new:
         for name, values in descriptions.items():
             if name == "config.json":
-                values = {**values, KEY: to_json(classifier)}
+                values = {**values, KEY: {**ours, WRITTEN_WITH: identity(ours)}}
             write_json(new / name, values)
-        write_safetensors(new / "model.safetensors", tensors_in(format, classifier))
+        tensors = tensors_in(format, classifier)
+        write_safetensors(new / "model.safetensors", tensors, {KEY: json.dumps(ours)})
+        write_pretraining(new, classifier.pretraining, identity(ours))
+        if classifier.license and classifier.license.text:
+            (new / FILE).write_bytes(classifier.license.text.encode())
         if not is_somebodys(path / CARD):
             (new / CARD).write_text(signed(model_card(classifier, format)), "utf-8")
+    for file in remove_license:
+        file.unlink()
+    if not classifier.pretraining:
+        remove_pretraining(path)
+
+
+def state_license(folder: Path, classifier: Classifier, license: License) -> None:
+    """Write a licence into the card of a model directory. A card that its owner wrote keeps all
+    else; vitkit's own, or a missing one, is written anew."""
+    card = folder / CARD
+    if is_somebodys(card):
+        text = with_license(card.read_text("utf-8", errors="replace"), license)
+    else:
+        format = recognise(open_weights(folder).tensors)
+        text = signed(model_card(replace(classifier, license=license), format))
+    write_whole(card, text.encode())
 
 
 def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:
@@ -75,7 +127,14 @@ def tensors_in(format: Format, classifier: Classifier) -> dict[str, Tensor]:
     config = classifier.model.config
     state = {name: tensor.detach().cpu() for name, tensor in classifier.model.state_dict().items()}
     tensors = write(state, format.rules(config))
-    return format.spell(tensors, config, layout_for(format, classifier.origin))
+    spelled = format.spell(tensors, config, layout_for(format, classifier.origin))
+
+    # Its own mask embedding, where the library's class has one
+    mask = classifier.pretraining.get("mask")
+    name = next((name for name in spelled if format.mask and name.endswith(format.mask)), None)
+    if name and mask is not None and mask.numel() == spelled[name].numel():
+        spelled[name] = mask.detach().cpu().reshape(spelled[name].shape).clone()
+    return spelled
 
 
 def layout_for(format: Format, origin: dict) -> str:

@@ -17,6 +17,7 @@ segment (SOF) has the image's size and components; scans (SOS) hold the coeffici
 progressive file bit by bit.
 """
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,10 @@ from vitkit.data.engine import turbojpeg
 # Half of what images.py accepts: from here on Pillow warns of a bomb, and decodes alone.
 MAX_PIXELS = 89_478_485
 MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
-MAX_SCANS = 100  # a progressive file has about ten; thousands of them are a known denial of service
+MAX_SCANS = 100  # a progressive file has about ten; more are left to Pillow, within MAX_SCANNED
+# Pixels, times scans: each scan is a pass over the whole image, and can be a few bytes long, so that
+# thousands of them are a known denial of service. Ten scans of the largest image.
+MAX_SCANNED = 1_789_569_700
 REDUCTIONS = (1, 2, 4, 8)  # a JPEG can be decoded at 1/n of its size
 COEFFICIENTS = 64  # of a block of 8 x 8 pixels
 
@@ -35,6 +39,8 @@ SOI = b"\xff\xd8"
 EOI = b"\xff\xd9"
 SOS = 0xDA
 START_OF_SCAN = bytes([0xFF, SOS])
+# In coded data, FF is followed by 00 or a restart marker (D0 to D7); FF before FF fills space.
+MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
 APP1 = 0xE1
 # Markers without a length behind them; no ordinary header has them.
 WITHOUT_LENGTH = {0x00, 0x01, 0xFF, *range(0xD0, 0xDA)}
@@ -117,7 +123,8 @@ def region(
     start, stop = _columns(left, width, full_width, known.column // reduce)
     pixels = np.empty((height, stop - start, 3), np.uint8)
     box = turbojpeg.Region(start, top, stop - start, height)
-    if not turbojpeg.decode(library, data, box, reduce, MAX_SCANS, pixels):
+    max_scans = min(MAX_SCANS, max(MAX_SCANNED // (known.height * known.width), 1))
+    if not turbojpeg.decode(library, data, box, reduce, max_scans, pixels):
         return None
     # A copy of microseconds: torch resizes contiguous rows about three times as fast as strided
     # ones.
@@ -221,4 +228,20 @@ def _all_bits_sent(data: bytes, header: Header) -> bool:
         at = data.find(START_OF_SCAN, at + 8, end)
         if at < 0:
             return not any(coefficients.any() for coefficients in incomplete.values())
+    return False
+
+
+def has_more_scans(data: bytes, most: int) -> bool:
+    """Whether a JPEG of any kind has more than `most` scans, as libjpeg would find them."""
+    if data.count(START_OF_SCAN) <= most:  # in other segments too, such as Exif's thumbnail
+        return False
+    scans = 0
+    at = len(SOI)
+    while (match := MARKER.search(data, at)) and match[0] != EOI:
+        scans += match[0] == START_OF_SCAN
+        if scans > most:
+            return True
+        at = match.end()
+        if match[0][1] not in WITHOUT_LENGTH:
+            at += int.from_bytes(data[at : at + 2])
     return False

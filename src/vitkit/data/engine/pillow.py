@@ -6,6 +6,9 @@ BadImage of them).
 """
 
 import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from PIL import Image
@@ -19,12 +22,38 @@ FORMATS = (
 
 ORIENTATION = 0x0112  # tag of Exif
 BITS_PER_SAMPLE = 258  # tag of TIFF
+# Bytes for each pixel: 4 in Pillow, 3 in the result, and what the decoders of some formats keep.
+USUAL_MEMORY = 7
+MEMORY = {"JPEG2000": 19, "WEBP": 16, "AVIF": 10}
+STRIP = 1 << 20  # pixels that are converted at once
 UPRIGHT = 1  # Exif's orientations are 1 to 8
 
 
 def open_lazily(data: bytes) -> Image.Image:
     """The image in a file's bytes; only its header is read."""
     return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+@contextmanager
+def limited_to(max_pixels: int) -> Iterator[None]:
+    """A block in which Pillow refuses images of more pixels as decompression bombs, and warns of
+    none."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)  # it refuses from twice as many on
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def memory(image: Image.Image) -> int:
+    """Bytes that decoding takes, its result among them: measured, and rounded up."""
+    bytes_per_pixel = MEMORY.get(image.format, USUAL_MEMORY)
+    if image.info.get("progressive"):  # a JPEG's coefficients wait for the last scan
+        bytes_per_pixel += 2 * len(image.getbands())
+    return bytes_per_pixel * image.width * image.height
 
 
 def orientation(image: Image.Image) -> int:
@@ -45,28 +74,45 @@ def orientation(image: Image.Image) -> int:
 def rgb(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
     """uint8 (h, w, 3), writable: a box (top, left, height, width) of an image as it is stored.
 
-    Raises ValueError for values that are no numbers.
+    Strips of rows are converted one after the other: copies of a whole image, with transparency or
+    of more than 8 bits, would take several times its memory. Raises ValueError for values that are
+    no numbers.
     """
     image.load()
+    levels = None
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        image = _eight_bits(image)
+        levels = _black_and_white(image)
     top, left, height, width = box
-    if box != (0, 0, image.height, image.width):
-        image = image.crop((left, top, left + width, top + height))
+    pixels = np.empty((height, width, 3), np.uint8)
+    for first in range(0, height, _strip_rows(width)):
+        end = min(first + _strip_rows(width), height)
+        strip = image
+        if (top + first, left, end - first, width) != (0, 0, image.height, image.width):
+            strip = image.crop((left, top + first, left + width, top + end))
+        if levels is not None:
+            strip = _eight_bits(strip, *levels)
+        pixels[first:end] = np.asarray(_as_rgb(strip))
+    return pixels
+
+
+def _strip_rows(width: int) -> int:
+    """Rows that are converted at once."""
+    return max(STRIP // width, 1)
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    """An image of 8 bits a channel in mode RGB, on white where it is transparent."""
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     if image.mode != "RGB":
         image = image.convert("RGB")
-    return np.array(image)
+    return image
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of more than 8 bits as mode L. Raises ValueError for values that are no numbers."""
+def _eight_bits(image: Image.Image, black: float, white: float) -> Image.Image:
+    """Grey of more than 8 bits as mode L, between these two levels."""
     values = np.asarray(image).astype(np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("it holds values that are not finite")
-    black, white = _black_and_white(image, values.min(), values.max())
     grey = (values - black) * (255 / (white - black))
     grey = grey.round().clip(0, 255).astype(np.uint8)
     transparent = image.info.get("transparency")
@@ -75,15 +121,31 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(grey)
 
 
-def _black_and_white(image: Image.Image, least: float, most: float) -> tuple[float, float]:
-    """The levels of black and white in a grey image whose values go from `least` to `most`."""
+def _black_and_white(image: Image.Image) -> tuple[float, float]:
+    """The levels of black and white in a grey image. Raises ValueError for values that are no
+    numbers."""
     if image.mode.startswith("I;16"):
         tags = getattr(image, "tag_v2", {})
         bits = tags.get(BITS_PER_SAMPLE, (16,))[0]
         return 0.0, float(2**bits - 1)
+    least, most = _extremes(image)
     usual_whites = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
     if least >= 0:
         for white in usual_whites:
             if most <= white:
                 return 0.0, white
     return least, max(most, least + 1e-9)
+
+
+def _extremes(image: Image.Image) -> tuple[float, float]:
+    """The least and the largest value of an image. Raises ValueError if one is no number."""
+    lows = []
+    highs = []
+    for first in range(0, image.height, _strip_rows(image.width)):
+        end = min(first + _strip_rows(image.width), image.height)
+        values = np.asarray(image.crop((0, first, image.width, end)))
+        if not np.isfinite(values).all():
+            raise ValueError("it holds values that are not finite")
+        lows.append(float(values.min()))
+        highs.append(float(values.max()))
+    return min(lows), max(highs)

@@ -130,6 +130,8 @@ def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool) -> Ite
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if reason.startswith("Caught"):
             raise
+        if isinstance(error, ConnectionError | EOFError):  # that says nothing more
+            reason = ""
     except KeyboardInterrupt:
         # A worker may be in the middle of a shard: the loader would wait five seconds for each.
         for worker in results._workers:
@@ -140,10 +142,13 @@ def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool) -> Ite
     # do cycles.
     del results
     gc.collect()
-    raise WorkerDied(
-        f"a process that prepares images was killed, most likely for want of memory: use fewer "
-        f"--data.workers than {workers}, or 0 to prepare them in the main process ({reason})"
+    sentence = (
+        "a process that prepares images was killed, most likely for want of memory: use fewer "
+        f"--data.workers than {workers}, or 0 to prepare them in the main process"
     )
+    if reason:
+        sentence += f" ({reason})"
+    raise WorkerDied(sentence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +188,22 @@ def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterat
             prefetch_factor=AHEAD,
             multiprocessing_context=START,
         )
-        with _same_handler_of_dead_children():
+        with _same_handler_of_dead_children(), _interrupts_held():
             return iter(loader)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C in this block. A worker that is forked in it does not get it until it leaves
+    it to the main process, and would end with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -10,9 +10,11 @@ from vitkit.data.formats import manifest
 from vitkit.data.formats.digits import read_digits
 from vitkit.data.formats.folder import read_folder
 from vitkit.data.formats.hub import read_hub
+from vitkit.data.formats.lists import read_lists
 from vitkit.data.formats.manifest import read_manifest
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.tables import Columns, Table
+from vitkit.system.files import refuse_special
 
 # Each reads what a path, an address or a name stands for, or returns None if that is of another
 # kind. The first that can read it does: a folder of shards is not a folder of images.
@@ -20,6 +22,7 @@ FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_digits,
     read_hub,
     read_manifest,
+    read_lists,
     read_shards,
     read_folder,
 )
@@ -31,6 +34,7 @@ def read_table(where: str, columns: Columns) -> Table:
 
     Raises ValueError, in one sentence, for what is not there or malformed.
     """
+    refuse_special(Path(where))
     for read in FORMATS:
         table = read(where, columns)
         if table is not None:

@@ -3,6 +3,7 @@ it belongs to."""
 
 import csv
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -26,8 +27,9 @@ PLAIN_PATH = re.compile(rf"{_NAME}(?:/{_NAME})*")
 def read_manifest(where: str, columns: Columns) -> Table | None:
     """The table of a manifest.
 
-    Paths in it start from its own folder, and may not leave it: a manifest is a file that people
-    pass on, and must not be able to name other files of the reader's.
+    Paths in it start from its own folder, or are absolute; all must lead to files in that folder:
+    a manifest is a file that people pass on, and must not be able to name other files of the
+    reader's.
 
     Returns None if this is not a manifest. Raises ValueError, with the row, for what is malformed.
     """
@@ -74,7 +76,7 @@ def _table(path: Path, rows: Iterator[dict], columns: Columns) -> Table:
             raise ValueError(
                 f"{path} row {number} lacks {image!r} or {label!r}: {json.dumps(row)[:200]}"
             )
-        names.append(_relative(row[image], path.parent, f"{path} row {number}"))
+        names.append(relative_path(row[image], path.parent, f"{path} row {number}"))
         if label is not None:
             values.append(_interned(row[label]))
         if split is not None:
@@ -146,18 +148,18 @@ def _json_rows(path: Path) -> Iterator[dict]:
             yield row
 
 
-def _relative(text, base: Path, where: str) -> str:
-    """A path relative to the manifest's folder. Raises ValueError for one that leads out of it."""
+def relative_path(text, base: Path, where: str) -> str:
+    """A path from the manifest's folder, however it is written: relative or absolute, with or
+    without "..". Raises ValueError for one that lies elsewhere."""
     if isinstance(text, str) and PLAIN_PATH.fullmatch(text):
         return text
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"{where} has no usable path: {text!r}")
-    path = PurePath(text)
-    if path.is_absolute() and path.is_relative_to(base.absolute()):
-        path = path.relative_to(base.absolute())
-    if path.is_absolute() or path.drive or ".." in path.parts:
+    folder = PurePath(os.path.normpath(base.absolute()))
+    path = PurePath(os.path.normpath(folder / text))
+    if not path.is_relative_to(folder):
         raise ValueError(
-            f"{where} names {text!r}, which leads out of {base.absolute()}; put the manifest into "
-            f"a folder above all of its images and write the paths from there"
+            f"{where} names {text!r}, which leads out of {folder}; put the manifest into "
+            f"a folder above all of its images"
         )
-    return path.as_posix()
+    return path.relative_to(folder).as_posix()

@@ -1,15 +1,18 @@
 """Parquet files of images, as Hugging Face's `datasets` writes and names them."""
 
+import hashlib
 import json
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from vitkit.data import chunks
+from vitkit.data.engine.child import Crashed, in_child
 from vitkit.data.formats.arrow import class_names, column_labels, holds
 from vitkit.data.images import BadImage
 from vitkit.data.parts import as_parts
@@ -17,6 +20,10 @@ from vitkit.data.row_labels import Values, as_row_labels, concatenate_values
 from vitkit.data.stores import RowRanges
 from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 from vitkit.system import remote
+from vitkit.system.files import cache_dir, write_whole
+
+INFLATION = 100  # times its bytes on the disk, the memory that a column of images may take
+SMALL = 1 << 24  # bytes or rows that nobody needs to worry about
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +158,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     what is missing, malformed, or differs between files.
     """
     # What the files say, which must be the same of all.
-    opened = [_open(file, columns) for file in files]
+    opened = _open_all(list(files), columns)
     paths = [Path(file) for file in files]
     schema = opened[0].schema
     for path, file in zip(files, opened, strict=True):
@@ -201,6 +208,44 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     return Table(store, None, parts, None, notes)
 
 
+def _open_all(files: list[str], columns: Columns) -> list[_File]:
+    """Read all but the images of these files.
+
+    pyarrow ends the process for some damaged metadata, where one bit is enough. So files of this
+    machine that were not seen before, and those of others always, are opened in a child process.
+    """
+    remembered = _remembered(files, columns)
+    if remembered is not None and remembered.exists():
+        return [_open(file, columns) for file in files]
+    try:
+        opened = list(in_child(partial(_open, columns=columns), files))
+    except Crashed as crash:
+        raise ValueError(
+            f"{crash.args[0]} is not a readable parquet file: its metadata is damaged, so that "
+            "pyarrow crashes on it; download it again"
+        ) from None
+    if remembered is not None:
+        with suppress(OSError):  # a cache that cannot be written costs a little time
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(remembered, b"")
+    return opened
+
+
+def _remembered(files: list[str], columns: Columns) -> Path | None:
+    """The file in the cache that says that these files, as they are now, can be opened; None if one
+    of them is an address."""
+    import pyarrow as pa
+
+    if any(map(remote.is_address, files)):
+        return None
+    try:
+        states = [remote.state_of(file) for file in files]
+    except OSError:  # of a file that is not there: opening it will say so
+        return None
+    digest = hashlib.sha256("\n".join([pa.__version__, str(columns), *states]).encode())
+    return cache_dir() / "parquet" / digest.hexdigest()
+
+
 def _open(file: str, columns: Columns) -> _File:
     """Read all but the images.
 
@@ -213,6 +258,9 @@ def _open(file: str, columns: Columns) -> _File:
             schema = opened.schema_arrow
             features = _features(schema.metadata or {})
             image, label = _columns(schema, features, columns)
+            groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
+            for group in groups:
+                _refuse_bomb(group, image)
             split = next((name for name in schema.names if name.lower() == "split"), None)
             read = opened.read(columns=[name for name in (label, split) if name is not None])
             labels = []
@@ -221,7 +269,6 @@ def _open(file: str, columns: Columns) -> _File:
             splits = []
             if split is not None:
                 splits = read.column(split).to_pylist()
-            groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
             sizes = [_size(group, image) for group in groups]
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
@@ -241,15 +288,30 @@ def _open(file: str, columns: Columns) -> _File:
 
 
 def _size(group, image: str) -> int:
-    """Bytes of the image column in a row group, whose fields ("image.bytes") are columns of their
-    own."""
-    size = 0
-    for i in range(group.num_columns):
-        field = group.column(i)
-        column = field.path_in_schema.split(".")[0]
-        if column == image:
-            size += field.total_uncompressed_size
-    return size
+    """Bytes of the image column in a row group."""
+    return sum(field.total_uncompressed_size for field in _fields(group, image))
+
+
+def _fields(group, image: str) -> list:
+    """The image column in a row group, whose fields ("image.bytes") are columns of their own."""
+    fields = [group.column(i) for i in range(group.num_columns)]
+    return [field for field in fields if field.path_in_schema.split(".")[0] == image]
+
+
+def _refuse_bomb(group, image: str) -> None:
+    """Raises ValueError for a row group that would take far more memory than it has bytes."""
+    size = _size(group, image)
+    stored = sum(field.total_compressed_size for field in _fields(group, image))
+    if not 0 <= size <= INFLATION * stored + SMALL:
+        raise ValueError(
+            f"a row group would take {size:,} bytes of memory, out of {stored:,} on the disk, and "
+            "images hardly compress; the file is damaged or made to harm"
+        )
+    if not 0 <= group.num_rows <= size + SMALL:
+        raise ValueError(
+            f"a row group has {group.num_rows:,} rows, and {size:,} bytes of images for all of "
+            "them; the file is damaged or made to harm"
+        )
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict:

@@ -10,6 +10,7 @@ from vitkit.data.formats.tar import read_tars
 from vitkit.data.parts import check_complete, families
 from vitkit.data.tables import Columns, Table
 from vitkit.system import remote
+from vitkit.system.files import refuse_special
 
 # By suffix: what reads {file: the part it belongs to, or ""} as one table.
 SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
@@ -55,7 +56,7 @@ def _families_in(folder: Path) -> dict[str, dict[str, str]]:
 
 def _files_in(folder: Path) -> list[Path]:
     """Every parquet file or tar shard in a folder."""
-    files = [file for file in folder.glob("*") if file.suffix.lower() in SHARDED]
+    files = [refuse_special(file) for file in folder.glob("*") if file.suffix.lower() in SHARDED]
     return sorted(file for file in files if not file.name.startswith("."))
 
 

@@ -4,7 +4,7 @@ safetensors, NumPy's .npz (no object is unpickled), and PyTorch's own files thro
 unpickler.
 """
 
-from vitkit.weights.files.lazy import FLOATS, Lazy, Tensors
+from vitkit.weights.files.lazy import FLOATS, Lazy, Tensors, joined, lazy_zeros
 from vitkit.weights.files.opening import Opened, open_weights
 from vitkit.weights.files.safetensors import write_safetensors
 from vitkit.weights.files.writing import load_state_dict, write_tensors
@@ -14,6 +14,8 @@ __all__ = [
     "Lazy",
     "Opened",
     "Tensors",
+    "joined",
+    "lazy_zeros",
     "load_state_dict",
     "open_weights",
     "write_safetensors",

@@ -1,5 +1,6 @@
 """Tensors of a file before they are read, and what a damaged file may raise."""
 
+import hashlib
 import json
 import struct
 import tokenize
@@ -9,11 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-LARGEST_JSON = 64 * 2**20  # bytes; with 21,843 class names a config.json has about one million
+LARGEST_JSON = 16 * 2**20  # bytes; with 21,843 class names a config.json has about one million
+LARGEST = 64 * 2**30  # bytes of a file's content; ViT-e, the largest there is, has 16 GiB
+INFLATION = 100  # times a file's size, its content; more is no weights, which hardly compress
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 KEY = "vitkit"  # under which a file of another format carries vitkit's own description of the model
+WRITTEN_WITH = "written_with"
+"""In the description in a config.json: the identity of the description in the weights beside it.
+Files are replaced one by one, so after a kill one may be new and the other old."""
 # What the readers of ZIP, .npy, pickle and JSON raise for files that are damaged, or made to harm.
 DAMAGE = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError,
@@ -36,6 +43,29 @@ class Lazy(NamedTuple):
 
 
 Tensors = dict[str, Lazy]
+
+
+def lazy_zeros(*shape: int) -> Lazy:
+    """A tensor that a file leaves out because all of it is zero."""
+    return Lazy(shape, "float32", lambda: torch.zeros(shape))
+
+
+def joined(*parts: Lazy) -> Lazy:
+    """Tensors that a file has one by one, joined along their first axis."""
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    return Lazy(shape, parts[0].dtype, lambda: torch.cat([part.read() for part in parts]))
+
+
+def identity(description: dict) -> str:
+    """What a description is recognised by, whether it was read or is to be written."""
+    text = json.dumps(description, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_content(size: int, content: int) -> None:
+    """Raises ValueError for a file of `size` bytes that would take too many when it is read."""
+    if content > min(LARGEST, INFLATION * size + 2**28):
+        raise ValueError(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
 
 
 def read_json(file: Path) -> dict:

@@ -14,10 +14,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from vitkit.weights.files.comment import read_comment
-from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors, fill
-
-LARGEST = 64 * 2**30  # bytes of an archive's content; ViT-e, the largest there is, has 16 GiB
-INFLATION = 100  # times its size, an archive's content; more is no weights, which hardly compress
+from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors, check_content, fill
 
 
 class Member(NamedTuple):
@@ -54,7 +51,7 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
-            _check_size(file.stat().st_size, sum(entry.file_size for entry in entries))
+            check_content(file.stat().st_size, sum(entry.file_size for entry in entries))
             for entry in entries:
                 member = _member(archive, entry)
                 name = entry.filename.removesuffix(".npy")
@@ -65,12 +62,6 @@ def read_npz(file: Path) -> tuple[Tensors, dict]:
         # Shortened: it may quote a name, and a harmful file's names may be of any length
         raise ValueError(f"{file} cannot be loaded: {reason[:500]}") from error
     return tensors, read_comment(file)
-
-
-def _check_size(size: int, content: int) -> None:
-    """Raises ValueError for an archive of `size` bytes that would take too many when it is read."""
-    if content > min(LARGEST, INFLATION * size + 2**28):
-        raise ValueError(f"it would take {content:,} bytes of memory, out of a file of {size:,}")
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:

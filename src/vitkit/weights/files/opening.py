@@ -6,11 +6,14 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from vitkit.system.files import refuse_special
 from vitkit.weights.files.comment import read_comment
-from vitkit.weights.files.lazy import KEY, Tensors, read_json
+from vitkit.weights.files.fields import CONFIG, PREPROCESSOR, Fields, check_fields
+from vitkit.weights.files.lazy import DAMAGE, KEY, WRITTEN_WITH, Tensors, identity, read_json
 from vitkit.weights.files.npz import is_npz, read_npz
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.files.safetensors import read_safetensors
+from vitkit.weights.licenses import FILE, License, license_in, license_of_file
 
 FOLDER_FILES = (
     "model.safetensors",
@@ -19,10 +22,16 @@ FOLDER_FILES = (
     "pytorch_model.bin.index.json",
 )
 # Endings of other files that people give as a model -> what to do instead.
+PRETRAINING = "pretraining.safetensors"
+"""What pre-training added to the model in a directory (weights/pretraining.py)."""
 NO_WEIGHTS = {
     ".json": "give the directory that it is in",
     ".py": "vitkit runs no code; give a model directory or a file of weights",
 }
+INTERRUPTED = (
+    "config.json was written for other weights than these, so the save that replaced them was "
+    "interrupted; read as the weights describe themselves. Save the model again for other libraries"
+)
 ENDINGS = (".safetensors", ".npz", ".pth", ".pt", ".bin")
 
 
@@ -40,13 +49,19 @@ class Opened:
     """vitkit's own description of the model."""
     wrapper: str = ""
     """The key of a training checkpoint under which the model was, such as "model" or "teacher"."""
+    license: License | None = None
+    """What the files say of the weights' licence."""
+    notes: tuple[str, ...] = ()
+    """What is unusual about the files, one sentence each."""
+    pretraining: Tensors = field(default_factory=dict)
+    """What pre-training added to the model, from the file beside the weights."""
 
 
 def open_weights(path: Path) -> Opened:
     """Open a model directory, a run or a file of weights. Raises ValueError for what is none, in
     one sentence."""
     # FOLDER_FILES are weights whatever their ending: that of model.safetensors.index.json is .json
-    ending = path.suffix.lower()
+    ending = refuse_special(path).suffix.lower()
     if ending in NO_WEIGHTS and path.is_file() and path.name not in FOLDER_FILES:
         raise ValueError(f"{path} is not a file of weights; {NO_WEIGHTS[ending]}")
 
@@ -64,12 +79,27 @@ def open_weights(path: Path) -> Opened:
     return _open(_file_of(path, folder), folder)
 
 
+def is_written_by_vitkit(path: Path) -> bool:
+    """Whether the weights in a file or a directory describe themselves as vitkit's do, so that they
+    may be replaced. False for what cannot be read."""
+    try:
+        file = refuse_special(path)
+        if path.is_dir():
+            file = _file_of(path, path)
+        _, description, _ = _read(file)
+    except (SafetensorError, *DAMAGE):
+        return False
+    return "model" in description
+
+
 def _file_of(path: Path, folder: Path) -> Path:
     """The file of weights in a folder: of a name that others know, or the only one."""
     for name in FOLDER_FILES:
-        if (folder / name).is_file():
+        if refuse_special(folder / name).is_file():
             return folder / name
     files = sorted(file for file in folder.iterdir() if file.suffix in ENDINGS)
+    for file in files:
+        refuse_special(file)
     if len(files) == 1:
         return files[0]
     if (path / "recipe.json").is_file():
@@ -87,11 +117,7 @@ def _file_of(path: Path, folder: Path) -> Path:
 
 def _open(file: Path, folder: Path | None) -> Opened:
     """A file, and what is beside it in its folder."""
-    config = {}
-    preprocessor = {}
-    if folder is not None:
-        config = _beside(folder, "config.json")
-        preprocessor = _beside(folder, "preprocessor_config.json")
+    # What the weights say of themselves
     inside = {}
     wrapper = ""
     try:
@@ -101,20 +127,63 @@ def _open(file: Path, folder: Path | None) -> Opened:
             tensors, inside, wrapper = _read(file)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
-    described = config.get(KEY) or inside
+    if folder is None:
+        license = license_of_file(file, inside.get("license"))
+        return Opened(file, tensors, described=inside, wrapper=wrapper, license=license)
+
+    # What lies beside them, unless it was written beside other weights
+    config = _beside(folder, "config.json", CONFIG)
+    described = config.get(KEY)
+    if not described and not _is_of_a_library(config):
+        described = inside
+    described = described or {}
     if not isinstance(described, dict):
         raise ValueError(
             f"{file} cannot be loaded: its description of the model is {type(described).__name__}"
         )
-    return Opened(file, tensors, config, preprocessor, described, wrapper)
+    if inside and described.get(WRITTEN_WITH, identity(inside)) != identity(inside):
+        license = license_of_file(folder / FILE, inside.get("license"))
+        return Opened(file, tensors, {}, {}, inside, wrapper, license, (INTERRUPTED,))
+    preprocessor = _beside(folder, "preprocessor_config.json", PREPROCESSOR)
+    license = license_in(folder, described.get("license"), config)
+    pretraining, notes = _pretraining(folder, inside)
+    return Opened(
+        file, tensors, config, preprocessor, described, wrapper, license, notes, pretraining
+    )
 
 
-def _beside(folder: Path, name: str) -> dict:
-    """The object of a JSON file; {} if it is not there."""
-    file = folder / name
+def _pretraining(folder: Path, inside: dict) -> tuple[Tensors, tuple[str, ...]]:
+    """What pre-training added to the model that describes itself so, and a note if the file beside it
+    belongs to other weights."""
+    file = refuse_special(folder / PRETRAINING)
+    if not file.is_file():
+        return {}, ()
+    try:
+        tensors, written_with = read_safetensors(file)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
+    if written_with.get(WRITTEN_WITH) == identity(inside):
+        return tensors, ()
+    return {}, (f"left out: {PRETRAINING}, which was written for other weights than these",)
+
+
+def _is_of_a_library(config: dict) -> bool:
+    """Whether a config.json is one of Transformers or timm, which describes the model by itself:
+    somebody has written it after vitkit."""
+    return config.get("model_type", KEY) != KEY or "architecture" in config
+
+
+def _beside(folder: Path, name: str, fields: Fields) -> dict:
+    """The object of a JSON file, whose fields have these types; {} if it is not there."""
+    file = refuse_special(folder / name)
     if not file.is_file():
         return {}
-    return read_json(file)
+    values = read_json(file)
+    try:
+        check_fields(values, fields)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    return values
 
 
 def _read(file: Path) -> tuple[Tensors, dict, str]:
@@ -148,7 +217,7 @@ def _shards(index: Path) -> Tensors:
     for name in sorted(set(file_of.values())):
         if Path(name).name != name or name in ("", ".", ".."):  # "../secret.bin"
             raise ValueError(f"{index} names a file outside of its folder: {name!r}")
-        if not (index.parent / name).is_file():
+        if not refuse_special(index.parent / name).is_file():
             raise ValueError(f"{index} names {name}, which is not there; download it too")
         shard, _, _ = _read(index.parent / name)
         tensors |= {key: lazy for key, lazy in shard.items() if file_of.get(key) == name}

@@ -4,15 +4,18 @@ import argparse
 import pickle
 import re
 import warnings
+import zipfile
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors
+from vitkit.weights.files.lazy import DAMAGE, Lazy, Tensors, check_content
+from vitkit.weights.files.records import check_pickle, check_records
 
 # Where training checkpoints keep the model. The first that is there counts: averages come first.
 PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module", "net")
+DEEPEST = 8  # parts within parts: a dictionary may hold itself
 
 
 def read_pickle(file: Path) -> tuple[Tensors, str]:
@@ -22,7 +25,9 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
 
     # A checkpoint may be wrapped several times: {"model": {"module": {name: tensor}}}
     wrapper = ""
-    while isinstance(checkpoint, dict) and not _holds_tensors(checkpoint):
+    for _ in range(DEEPEST):
+        if not isinstance(checkpoint, dict) or _holds_tensors(checkpoint):
+            break
         parts = (part for part in PARTS if isinstance(checkpoint.get(part), dict))
         wrapper = next(parts, "")
         if not wrapper:
@@ -32,9 +37,14 @@ def read_pickle(file: Path) -> tuple[Tensors, str]:
     if not _holds_tensors(checkpoint):
         raise ValueError(f"{file} cannot be loaded: it does not hold a state dict of tensors")
     tensors = {}
-    for name, value in checkpoint.items():
-        if isinstance(value, Tensor):
-            tensors[str(name)] = _lazy(value)
+    try:
+        for name, value in checkpoint.items():
+            if isinstance(value, Tensor):
+                _check_storage(str(name), value)
+                tensors[str(name)] = _lazy(value)
+        check_content(file.stat().st_size, sum(value.nbytes for value in _tensors_in(checkpoint)))
+    except DAMAGE as error:
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
     return tensors, wrapper
 
 
@@ -67,6 +77,10 @@ def _unpickle(file: Path) -> object:
 
 def _load(file: Path) -> object:
     """torch.load, mapped from the disk; except the format before PyTorch 1.6, which cannot be."""
+    if zipfile.is_zipfile(file):
+        check_records(file)
+    else:
+        check_pickle(file.read_bytes())
     try:
         return torch.load(file, "cpu", weights_only=True, mmap=True)
     except RuntimeError as error:
@@ -77,7 +91,26 @@ def _load(file: Path) -> object:
 
 def _holds_tensors(value: object) -> bool:
     """Whether this is a state dict: a dictionary with a tensor in it."""
-    return isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values())
+    return isinstance(value, dict) and bool(_tensors_in(value))
+
+
+def _tensors_in(checkpoint: dict) -> list[Tensor]:
+    return [value for value in checkpoint.values() if isinstance(value, Tensor)]
+
+
+def _check_storage(name: str, tensor: Tensor) -> None:
+    """Raises ValueError for a tensor whose numbers are not all in the file: expanded, with a stride
+    of 0, a few bytes may claim to be any number of them."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        raise ValueError(
+            f"{name} is a {tensor.layout} tensor on {tensor.device}, not plain numbers"
+        )
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.nbytes > stored:
+        raise ValueError(
+            f"{name} has the shape {tuple(tensor.shape)}, and the file holds {stored:,} bytes of "
+            "it; save it again after .contiguous()"
+        )
 
 
 def _lazy(tensor: Tensor) -> Lazy:

@@ -79,4 +79,18 @@ def write_safetensors(
         save_file(tensors, file, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
         raise OSError(f"could not write {file}: {error}") from error
+    _sort_metadata(file)
     give_usual_permissions(file)
+
+
+def _sort_metadata(file: Path) -> None:
+    """Put the metadata in the header into order. The library writes them in another order each
+    time, and equal models are to be equal files."""
+    with file.open("r+b") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= length:  # the library may escape less
+            opened.seek(8)
+            opened.write(text.ljust(length))

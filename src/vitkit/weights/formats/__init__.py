@@ -6,6 +6,7 @@ from vitkit.weights.formats import native, torchvision
 from vitkit.weights.formats.format import Format
 from vitkit.weights.formats.google import resnets as google_resnets
 from vitkit.weights.formats.google import vit as google_vit
+from vitkit.weights.formats.huggingface import dinov2, dinov3, towers
 from vitkit.weights.formats.huggingface import vit as huggingface_vit
 from vitkit.weights.formats.timm import resnets as timm_resnets
 from vitkit.weights.formats.timm import vit as timm_vit
@@ -13,6 +14,9 @@ from vitkit.weights.formats.timm import vit as timm_vit
 FORMATS: tuple[Format, ...] = (
     native.FORMAT,
     huggingface_vit.FORMAT,
+    dinov2.FORMAT,
+    dinov3.FORMAT,
+    towers.FORMAT,
     google_vit.FORMAT,  # before google's ResNets, whose names hybrids have too
     google_resnets.FORMAT,
     timm_vit.FORMAT,
@@ -32,9 +36,10 @@ def recognise(tensors: Tensors) -> Format | None:
 
 
 def format_of(name: str, config: ModelConfig) -> Format | None:
-    """The format of this name, for this kind of model; None if it stores no such models."""
-    matching = (format for format in FORMATS if format.name == name)
-    return next((format for format in matching if config.kind in format.kinds), None)
+    """The format of this name, for this kind of model; None if it stores no such models. Of several
+    the one that can express it, or lacks least for it."""
+    matching = [format for format in FORMATS if format.name == name and config.kind in format.kinds]
+    return min(matching, key=lambda format: len(format.cannot(config)), default=None)
 
 
 def formats_for(config: ModelConfig) -> list[Format]:

@@ -8,6 +8,7 @@ A new format is a file in this folder that ends in such a value, and a line in
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from PIL import Image
@@ -30,6 +31,8 @@ class Tidied(NamedTuple):
     """Which of the format's spellings the file has, in the format's own words; "" if it has only
     one. It is kept as origin["layout"] of the Classifier, so that `Format.spell` can write the file
     as it was."""
+    pretraining: Tensors = MappingProxyType({})
+    """What pre-training added to the model, under the names of vitkit's learner."""
 
 
 class Elsewhere(NamedTuple):
@@ -95,6 +98,8 @@ class Format:
     differs: Callable[[ModelConfig], list[str]] = nothing
     """What its library would compute a little differently."""
 
+    mask: str = ""
+    """The end of the name of its mask embedding, if its models have one."""
     endings: tuple[str, ...] = ()
     """The endings of single files that hold a model; none if a model is always a directory."""
     directory: Callable[[Classifier], dict[str, dict]] | None = None

@@ -13,16 +13,27 @@ def reasons(conditions: dict[str, object]) -> list[str]:
 
 
 def beyond_vit(
-    config: ViTConfig, positions: tuple[str, ...] = ("learned",), stems: bool = False
+    config: ViTConfig,
+    positions: tuple[str, ...] = ("learned",),
+    stems: bool = False,
+    has: tuple[str, ...] = (),
 ) -> list[str]:
     """What of a model is not in other libraries' plain Vision Transformer, or, with `stems`, in
-    their hybrid.
+    their hybrid. `has` names the settings beyond the plain model that the library has.
 
     Pooling is each format's own matter, and with it a norm after the pooling: a format that knows
     the class token alone refuses both.
     """
+    later = {
+        "layer_scale": ("LayerScale", config.layer_scale is not None),
+        "swiglu": ("a SwiGLU MLP", config.swiglu),
+        "branch_norm": ("norms after attention and MLP", config.branch_norm == "after"),
+        "embedding_norm": ("a norm before the first block", config.embedding_norm),
+        "token-gap": ('pooling by "token-gap"', config.pool == "token-gap"),
+    }
     beyond = reasons(
         {
+            **{reason: holds for name, (reason, holds) in later.items() if name not in has},
             "a ResNet stem": config.stem is not None and not stems,
             "axial attention": config.mixer != "full",
             f"{config.positions} positions": config.positions not in positions,
@@ -55,11 +66,11 @@ def another_gelu(config: ViTConfig, theirs: str) -> list[str]:
     return [f"GELU: the {config.gelu} form here, the {theirs} form there"]
 
 
-def another_eps(config: ViTConfig) -> list[str]:
-    """A sentence if the LayerNorms' eps is not 1e-6, which all these libraries fix."""
-    if config.eps == 1e-6:
+def another_eps(config: ViTConfig, theirs: float = 1e-6) -> list[str]:
+    """A sentence if the LayerNorms' eps is not theirs, which the library fixes."""
+    if config.eps == theirs:
         return []
-    return [f"eps: {config.eps:g} here, 1e-06 there"]
+    return [f"eps: {config.eps:g} here, {theirs:g} there"]
 
 
 def another_dialect(backbone: Backbone | None, theirs: dict) -> list[str]:

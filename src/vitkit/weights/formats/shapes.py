@@ -13,6 +13,15 @@ from vitkit.weights.files import Tensors
 
 # ImageNet's mean and standard deviation, for models whose files do not say that they need them.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+# What a user may say of a file that does not. CLIP's are those of OpenAI's images.
+STATISTICS = {
+    "imagenet": IMAGENET,
+    "half": {"mean": (0.5,) * 3, "std": (0.5,) * 3},
+    "clip": {
+        "mean": (0.48145466, 0.4578275, 0.40821073),
+        "std": (0.26862954, 0.26130258, 0.27577711),
+    },
+}
 LONGEST_NAME = 500  # characters; a file that nobody should trust may have any
 
 
@@ -45,23 +54,28 @@ def count_blocks(tensors: Tensors, pattern: str) -> int:
 
 
 def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
-    """The number of attention heads, and a note if it is a guess.
+    """The number of attention heads, and a note unless the user said it.
 
     No shape tells it: q, k and v are (D, D) for any number. It is the user's, or that of the
     published model of this width (Table 1 and its siblings), or one for every 64 channels.
     """
     if hint:
         return hint, []
-    for size in SIZES.values():
+    for name, size in SIZES.items():
         if (size["width"], size["mlp"]) == (width, mlp):
-            return size["heads"], []
+            heads = size["heads"]
+            note = f"heads: {heads}, as ViT-{name} has; nothing in the file says so"
+            if (name, heads) == ("S", 6):
+                note += " (MoCo v3's has 12: --heads 12)"
+            return heads, [note]
     if width == 0 or width % 64:
         raise ValueError(
             f"nothing in it says how many attention heads share its width of {width}, "
             "and no published model has that width; say so: heads=..., or --heads"
         )
     heads = width // 64
-    return heads, [f"heads: {heads}, of 64 channels each; nothing in the file says so"]
+    note = f"heads: {heads}, of 64 channels each; nothing in the file says so (otherwise: --heads)"
+    return heads, [note]
 
 
 def grid_of(patches: int, patch: int, hint: tuple[int, int] | None) -> Grid:
@@ -109,3 +123,30 @@ def prefix_rows(
         if is_grid(rows - count, patch, hint):
             return count
     return candidates[0]
+
+
+def other_reading(
+    rows: int,
+    candidates: tuple[int, ...],
+    taken: int,
+    patch: int,
+    hint: tuple[int, int] | None,
+) -> list[str]:
+    """A note if a position table can be read in another way than `prefix_rows` has taken: for an
+    image that is no square, with a row for each token before the patches. So n x n patches without
+    a class token are as many rows as (n - 1) x (n + 1) with one."""
+    prefix = candidates[0]
+    if hint or taken == prefix:
+        return []
+    patches = rows - prefix
+    sides = range(math.isqrt(patches), 0, -1)
+    width = next(side for side in sides if patches % side == 0)
+    height = patches // width
+    if height > 2 * width:  # hardly an image's proportions
+        return []
+    side = math.isqrt(rows - taken)
+    return [
+        f"positions: {rows} rows, taken for {side} x {side} patches and {taken} of {prefix} tokens "
+        f"before them; if they are {height} x {width} patches and all {prefix} tokens: "
+        f"--image {height * patch} {width * patch}"
+    ]

@@ -104,7 +104,7 @@ def _usual_preprocessing(image: tuple[int, int]) -> tuple[Preprocessing, str]:
     )
     note = (
         f"preprocessing: not in the file, so torchvision's usual one ({usual}); its L/16 has 242, "
-        "its SWAG models bicubic: give load() a preprocessing for those"
+        "its SWAG models bicubic (--resize, --interpolation)"
     )
     return preprocessing, note
 
@@ -146,7 +146,6 @@ def cannot(config: ViTConfig) -> list[str]:
         {
             f'pooling by "{config.pool}"': config.pool != "token",
             "registers": config.registers,
-            "LayerScale": config.layer_scale is not None,
             f"images of {height} x {width}, no square": height != width,
             f"images of {config.channels} channels": config.channels != 3,
             "a representation layer without a head": config.representation and not config.classes,

@@ -19,10 +19,10 @@ from vitkit.weights.rules import gist
 TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
 # Of the image model: in a whole training state, beside a text tower (LiT, SigLIP), and by itself.
 PREFIXES = ("opt/target/", "params/img/", "params/")
-# Folders and arrays that may lie beside it: the optimiser's state (flax.optim in vit_jax); the text
-# tower, and the temperature t and bias b of the contrastive loss (big_vision's
+# Folders and arrays that may lie beside it: the optimiser's state; the clock of big_vision's
+# training; the text tower, and the temperature t and bias b of the contrastive loss (big_vision's
 # models/proj/image_text/two_towers.py).
-BESIDE = ("opt/state", "opt/hyper", "params/txt", "params/t", "params/b")
+BESIDE = ("opt", "chrono", "params/txt", "params/t", "params/b")
 GROUP_NORM = re.compile(
     r"(.*/)?(gn(\d|_root|_proj)|norm-pre-head|group_norm)/(scale|bias|gamma|beta)"
 )

@@ -5,6 +5,7 @@ models/bit_paper.py (ResNet v2). Each has names of its own, and with the names g
 it pads and standardises.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +41,8 @@ BIG_TRANSFER_NAMES = Names(
     last_norm="group_norm",
 )
 HEAD_KERNEL = "head/conv2d/kernel"  # BiT's head is a 1 x 1 convolution
+# big_transfer's code is TensorFlow's, which may number layers of one kind: standardized_conv2d_1
+NUMBERED = re.compile(r"(standardized_conv2d|group_norm|conv2d)_\d+(?=/)")
 
 
 class Code(NamedTuple):
@@ -71,11 +74,22 @@ CODES = (BIG_TRANSFER, BIG_VISION_BIT_PAPER, BIG_VISION_BIT)
 def recognises(tensors: Tensors) -> bool:
     """Whether these are a ResNet's names in this format. Hybrids have them too, so google/vit.py is
     asked first."""
-    return any(name.endswith((ROOT, BIG_TRANSFER_NAMES.root)) for name in tensors)
+    names = (_without_number(name) for name in tensors)
+    return any(name.endswith((ROOT, BIG_TRANSFER_NAMES.root)) for name in names)
+
+
+def _without_number(name: str) -> str:
+    """The name of an array as the published files of big_transfer have it."""
+    return NUMBERED.sub(r"\1", name)
 
 
 def tidy(tensors: Tensors) -> Tidied:
     """The model's tensors without a prefix, with norms as vectors and the head as a matrix."""
+    unnumbered = {_without_number(name): lazy for name, lazy in tensors.items()}
+    if len(unnumbered) != len(tensors):
+        raise ValueError("it has two arrays of the same layer, whose names differ by a number")
+    tensors = unnumbered
+
     # The prefix is what comes before the root convolution's name. One of the names ends in another:
     # the longest that fits
     roots = sorted((code.names.root for code in CODES), key=len, reverse=True)

@@ -31,6 +31,7 @@ from vitkit.weights.formats.shapes import (
     count_blocks,
     grid_of,
     length_of,
+    other_reading,
     prefix_rows,
     shape_of,
 )
@@ -84,6 +85,10 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     heads = shape_of(tensors, f"{block}/{ATTENTION}/query/kernel", 3)[1]
     mlp = shape_of(tensors, f"{block}/MlpBlock_0/Dense_0/kernel", 2)[1]
 
+    pool, pool_note = _pool(tensors)
+    if hints.pool:
+        pool_note = []
+
     config = ViTConfig(
         width=width,
         depth=count_blocks(tensors, r"Transformer/encoderblock_(\d+)/"),
@@ -93,7 +98,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         image=(grid[0] * stride, grid[1] * stride),
         channels=channels,
         classes=length_of(tensors, "head/bias"),
-        pool=_pool(tensors),
+        pool=pool,
         class_token="cls" in tensors,
         stem=stem,
         representation=length_of(tensors, "pre_logits/bias"),
@@ -103,21 +108,25 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         **positions,
     )
     labels, labels_note = usual_labels(config.classes)
-    notes = (*positions_note, *labels_note)
+    notes = (*positions_note, *pool_note, *labels_note)
     # As Transformers prepares images for these weights. Google's own evaluation resized without
     # antialiasing (tf.image.resize in vit_jax/input_pipeline.py)
     preprocessing = Preprocessing(size=config.image)
     return Description(config, preprocessing, labels, notes)
 
 
-def _pool(tensors: Tensors) -> str:
+def _pool(tensors: Tensors) -> tuple[str, list[str]]:
     """What the head reads, by the parameters that there are: a MAP head's, a class token's, or
-    none."""
+    none; and a note if it is a guess."""
     if "MAPHead_0/probe" in tensors:
-        return "map"
+        return "map", []
     if "cls" in tensors:
-        return "token"
-    return "gap"
+        return "token", []
+    note = (
+        'pooling: the mean of the patches; the file does not tell it from pool_type "0", the first '
+        "patch (--pool corner)"
+    )
+    return "gap", [note]
 
 
 def _positions(
@@ -131,6 +140,8 @@ def _positions(
         height, width = image or (224, 224)
         grid = (height // stride, width // stride)
         note = "positions: none in the file, so big_vision's fixed sines and cosines"
+        if not image:
+            note += ", for 224 x 224 pixels, which nothing in the file says (otherwise: --image)"
         return grid, {"positions": "sincos"}, [note]
 
     # The paper's code puts the class token in front and then adds the table, so it has a row; that is
@@ -139,12 +150,14 @@ def _positions(
     rows = shape_of(tensors, "pos_embedding", 3)[1]
     prefix = int("cls" in tensors)
     with_position = prefix
+    note = []
     if Layout.parse(tidied.layout).table != ORIGINAL.table:
         with_position = prefix_rows(rows, (prefix, 0), stride, image)
+        note = other_reading(rows, (prefix, 0), with_position, stride, image)
     grid = grid_of(rows - with_position, stride, image)
     if with_position == prefix:
         return grid, {"positions": "learned"}, []
-    return grid, {"positions": "learned", "prefix_positions": with_position}, []
+    return grid, {"positions": "learned", "prefix_positions": with_position}, note
 
 
 def rules(config: ViTConfig) -> list[Rule]:
@@ -223,7 +236,6 @@ def cannot(config: ViTConfig) -> list[str]:
     return beyond_vit(config, ("learned", "sincos"), stems=True) + reasons(
         {
             "registers": config.registers,
-            "LayerScale": config.layer_scale is not None,
             "a norm after the pooling": config.norm == "pooled",
             "a class token that the head does not read": unread_token,
         }

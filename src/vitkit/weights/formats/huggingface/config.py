@@ -6,8 +6,7 @@
 
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Activation
-from vitkit.weights.description import Description
-from vitkit.weights.files import Opened, Tensors
+from vitkit.weights.files import Tensors
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.labels import numbered
 
@@ -18,7 +17,9 @@ GELU = {
     "gelu_new": "tanh",
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
+    "quick_gelu": "quick",
 }
+HIDDEN_ACT = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}  # the way back
 # activation -> problem_type
 PROBLEMS = {
     "softmax": "single_label_classification",
@@ -36,15 +37,6 @@ def classifiers_in(tensors: Tensors) -> list[str]:
 def config_of(json: dict, tensors: Tensors) -> ViTConfig:
     """The architecture that a config.json describes; whether there are a head, a pooler and a
     distillation token is read from the tensors, which a config.json does not tell reliably."""
-    # What vitkit does not have
-    act = json.get("hidden_act", "gelu")
-    if act not in GELU:
-        raise ValueError(
-            f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"
-        )
-    if not json.get("qkv_bias", True):
-        raise ValueError("its q, k and v have no biases (qkv_bias false), which vitkit's have")
-
     # What the tensors say
     classifiers = classifiers_in(tensors)
     classes = 0
@@ -53,6 +45,8 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
     pool = "token"
     if len(classifiers) == 2:
         pool = "distilled"
+    elif "embeddings.cls_token" not in tensors:
+        pool = "gap"  # I-JEPA
     distillation_tokens = int("embeddings.distillation_token" in tensors)
 
     # What config.json says
@@ -61,7 +55,7 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
         depth=json.get("num_hidden_layers", 12),
         mlp=json.get("intermediate_size", 3072),
         heads=json.get("num_attention_heads", 12),
-        patch=_patch(json),
+        patch=patch_of(json, 16),
         image=json.get("image_size", 224),
         channels=json.get("num_channels", 3),
         classes=classes,
@@ -70,15 +64,38 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
         representation=_representation(json, tensors),
         dropout=json.get("hidden_dropout_prob", 0.0),
         attention_dropout=json.get("attention_probs_dropout_prob", 0.0),
-        gelu=GELU[act],
+        gelu=gelu_of(json, "gelu"),
         eps=json.get("layer_norm_eps", 1e-12),
         resample="huggingface",
     )
 
 
-def _patch(json: dict) -> int:
+def objective_of(json: dict) -> dict | None:
+    """What a ViT-MAE says of its pre-training, in the words of vitkit's MaskedAutoencoder; None for
+    other models."""
+    if json.get("model_type") != "vit_mae":
+        return None
+    return {
+        "class": "MaskedAutoencoder",
+        "rate": json.get("mask_ratio", 0.75),
+        "heads": json.get("decoder_num_attention_heads", 16),
+        "normalised": json.get("norm_pix_loss", False),
+    }
+
+
+def gelu_of(json: dict, default: str) -> str:
+    """The form of the GELU. Raises ValueError for another activation."""
+    act = json.get("hidden_act", default)
+    if act not in GELU:
+        raise ValueError(
+            f"its hidden_act is {act!r}; a Vision Transformer has one of {', '.join(GELU)}"
+        )
+    return GELU[act]
+
+
+def patch_of(json: dict, default: int) -> int:
     """The side of a patch, which may be written as one number or as height and width."""
-    patch = json.get("patch_size", 16)
+    patch = json.get("patch_size", default)
     if not isinstance(patch, list):
         return patch
     if len(set(map(str, patch))) != 1:
@@ -91,6 +108,11 @@ def _representation(json: dict, tensors: Tensors) -> int:
     without one."""
     if "pooler.dense.weight" not in tensors:
         return 0
+    if "embeddings.cls_token" not in tensors:
+        raise ValueError(
+            "its pooler reads the first patch (pooler.dense.weight in a model without a class "
+            "token), which vitkit's hidden layer does not; save the model without its pooler"
+        )
     act = json.get("pooler_act", "tanh")
     if act != "tanh":
         raise ValueError(
@@ -136,53 +158,75 @@ def activation_of(json: dict, classes: int) -> tuple[Activation, list[str]]:
     return "softmax", [note]
 
 
-def contradictions(described: Description, opened: Opened) -> list[str]:
-    """The fields of config.json that are not as vitkit would write them for the model it described.
+def changed_fields(ours: dict, theirs: dict) -> list[str]:
+    """The fields of a config.json, `theirs`, that are not as vitkit would write them for the model
+    that it described, `ours`.
 
     Transformers keeps fields that it does not know. So whoever edits or fine-tunes a model that
     vitkit wrote saves vitkit's description with it, out of date. Fields that are absent contradict
     nothing. Any other value does, names of classes too: whoever wrote it did so after vitkit.
     """
-    ours = config_json(described.config, described.labels, described.activation)
-    ours.pop("label2id", None)  # id2label the other way round
-    theirs = opened.config
+    ours = {
+        name: value for name, value in ours.items() if name != "label2id"
+    }  # says id2label again
     return [name for name, value in ours.items() if name in theirs and theirs[name] != value]
 
 
 def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activation) -> dict:
-    """config.json for Transformers. A model with a distillation token is a DeiT there."""
-    model_type = "deit" if config.registers else "vit"
-    hidden_act = "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh"
+    """config.json for Transformers."""
     values = {
         "architectures": [architecture(config)],
-        "model_type": model_type,
+        "model_type": model_type(config),
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
         "intermediate_size": config.mlp,
-        "hidden_act": hidden_act,
+        "hidden_act": HIDDEN_ACT[config.gelu],
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "layer_norm_eps": config.eps,
-        "image_size": list(config.image),
+        "image_size": image_json(config),
         "patch_size": config.patch,
         "num_channels": config.channels,
         "qkv_bias": True,
     }
-    if config.image[0] == config.image[1]:
-        values["image_size"] = config.image[0]
     if config.representation:
         values["pooler_output_size"] = config.representation
     if config.classes:
-        values["id2label"] = {str(i): name for i, name in enumerate(labels)}
-        values["label2id"] = {name: i for i, name in enumerate(labels)}
-        values["problem_type"] = PROBLEMS[activation]
+        values |= classes_json(labels, activation)
     return values
+
+
+def classes_json(labels: tuple[str, ...], activation: Activation) -> dict:
+    """The fields of config.json about the classes of a head."""
+    return {
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+        "problem_type": PROBLEMS[activation],
+    }
+
+
+def image_json(config: ViTConfig) -> int | list[int]:
+    """The size of images: one number for a square."""
+    height, width = config.image
+    if height == width:
+        return height
+    return [height, width]
+
+
+def model_type(config: ViTConfig) -> str:
+    """What Transformers calls the model: with a distillation token a DeiT, and without a class token
+    an I-JEPA."""
+    if config.registers:
+        return "deit"
+    if not config.has_class_token:
+        return "ijepa"
+    return "vit"
 
 
 def architecture(config: ViTConfig) -> str:
     """The class of Transformers that computes this model."""
-    family = "DeiT" if config.registers else "ViT"
+    family = {"deit": "DeiT", "ijepa": "IJepa", "vit": "ViT"}[model_type(config)]
     if not config.classes:
         return f"{family}Model"
     if config.pool == "distilled":

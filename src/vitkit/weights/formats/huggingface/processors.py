@@ -22,6 +22,7 @@ OPENAI = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
+IMAGENET_JSON = {f"image_{name}": list(values) for name, values in IMAGENET.items()}
 SQUARE = {"height": 224, "width": 224}
 SHORTER = {"shortest_edge": 224}
 EVERY_CLASS = {
@@ -40,6 +41,16 @@ DEFAULTS = {
     "Bit": BIT,
     "CLIP": BIT,
     "Siglip": {"size": SQUARE, "default_to_square": False, "resample": 3, **HALF},
+    "DINOv3ViT": {"size": SQUARE, "resample": 2, **IMAGENET_JSON},
+}
+# Of a file without a class, or of no file at all, by the type of the model
+FAMILIES = {
+    "deit": "DeiT",
+    "clip": "CLIP",
+    "clip_vision_model": "CLIP",
+    "siglip": "Siglip",
+    "siglip_vision_model": "Siglip",
+    "dinov3_vit": "DINOv3ViT",
 }
 
 
@@ -86,11 +97,8 @@ def preprocessing_of(
     Preprocessing does.
     """
     if not json:
-        statistics = IMAGENET
-        if model_type == "vit":  # mean and standard deviation 0.5
-            statistics = {}
         note = f"preprocessing: no preprocessor_config.json, so {model_type}'s usual one"
-        return Preprocessing(size=image, **statistics), [note]
+        return _usual(image, model_type), [note]
     json, notes = _with_defaults(json, model_type)
 
     # The size of the result
@@ -134,12 +142,30 @@ def preprocessing_of(
     return preprocessing, notes
 
 
+def _usual(image: tuple[int, int], model_type: str) -> Preprocessing:
+    """The preprocessing that the published models of a type have."""
+    family = FAMILIES.get(model_type)
+    if family == "CLIP":
+        mean, std = OPENAI["image_mean"], OPENAI["image_std"]
+        return Preprocessing(image, "shorter", interpolation="bicubic", mean=mean, std=std)
+    if family == "Siglip":
+        return Preprocessing(image, interpolation="bicubic")
+    if model_type.startswith("dinov2"):
+        # Their tables are for 518 pixels, their published accuracies of 224, cut from 256
+        size = (min(image[0], 224), min(image[1], 224))
+        resize = round(max(size) * 256 / 224)
+        return Preprocessing(size, "shorter", resize, "bicubic", **IMAGENET)
+    if model_type == "vit":  # mean and standard deviation 0.5
+        return Preprocessing(size=image)
+    return Preprocessing(size=image, **IMAGENET)
+
+
 def _with_defaults(json: dict, model_type: str) -> tuple[dict, list[str]]:
     """All fields, those that are absent from the defaults of the class, and a note if the class is
     unknown."""
     # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor: the same class of three times.
     # A file without a class gets that of its model (image_processing_auto.py)
-    usual = "DeiT" if model_type == "deit" else "ViT"
+    usual = FAMILIES.get(model_type, "ViT")
     name = json.get("image_processor_type") or json.get("feature_extractor_type") or usual
     family = re.sub(r"(ImageProcessor|FeatureExtractor).*", "", str(name))
     notes = []

@@ -1,5 +1,5 @@
-"""Hugging Face's Vision Transformers: ViT, DeiT (distilled too) and the encoders of ViT-MAE and
-ViT-MSN.
+"""Hugging Face's Vision Transformers: ViT, DeiT (distilled too), I-JEPA and the encoders of ViT-MAE
+and ViT-MSN.
 
 Names are written as in Transformers 4 (modeling_vit.py), which later versions read too; those of
 Transformers 5 are read as well. config.json is in config.py, the image processors in processors.py.
@@ -9,30 +9,42 @@ import re
 from math import prod
 from pathlib import Path
 
-from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
+from vitkit.weights.formats.huggingface.biases import with_biases
 from vitkit.weights.formats.huggingface.config import (
     CLASSIFIERS,
     activation_of,
     architecture,
+    changed_fields,
     classifiers_in,
     config_json,
     config_of,
-    contradictions,
     labels_of,
+    model_type,
+    objective_of,
+)
+from vitkit.weights.formats.huggingface.opening import (
+    example,
+    first_token,
+    logits,
+    mean_of_tokens,
+    open_in_transformers,
+    pixels_elsewhere,
+    pooler_output,
 )
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 from vitkit.weights.formats.limits import beyond_vit, reasons
+from vitkit.weights.pretraining import decoder_of, mask_of
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
 from vitkit.weights.transforms import THREE, position_table
 
-TYPES = ("vit", "deit", "vit_mae", "vit_msn")
+TYPES = ("vit", "deit", "vit_mae", "vit_msn", "ijepa")
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 # Transformers 5 has new names in memory, and still writes the old ones. A pattern of the name in a
 # file -> the name that the rules use.
@@ -45,11 +57,13 @@ RENAMED = {
     r"\.mlp\.fc1\.": ".intermediate.dense.",
     r"\.mlp\.fc2\.": ".output.dense.",
 }
-NOT_READ = re.compile(r"(decoder\..*|.*mask_token)")  # ViT-MAE's decoder, masked image modelling
+MASK = "embeddings.mask_token"
 
 
 def recognises(tensors: Tensors) -> bool:
-    """By the convolution that makes patches (ViTPatchEmbeddings)."""
+    """By the convolution that makes patches (ViTPatchEmbeddings), without DINOv2's LayerScale."""
+    if any(name.endswith(".layer_scale1.lambda1") for name in tensors):
+        return False
     return any(name.endswith(PATCHES) for name in tensors)
 
 
@@ -59,22 +73,26 @@ def tidy(tensors: Tensors) -> Tidied:
     patches = next(name for name in tensors if name.endswith(PATCHES))
     prefix = patches.removesuffix(PATCHES)
     tidied = {}
-    not_read = []
+    decoder = {}
     for full_name, lazy in tensors.items():
         name = full_name.removeprefix(prefix)
-        if NOT_READ.fullmatch(name):
-            not_read.append(full_name)
+        if name.startswith("decoder."):
+            decoder[name.removeprefix("decoder.")] = lazy
         else:
             tidied[_older(name)] = lazy
 
-    notes = []
-    if not_read:
-        kind = "tensors of masked image modelling"
-        notes.append(f"left out: {len(not_read)} {kind}, such as {not_read[0]}")
+    # What pre-training added: ViT-MAE's decoder, or the mask embedding of masked image modelling
+    pretraining, notes = decoder_of(decoder)
+    if decoder and not notes:
+        notes = [f"left out: decoder.{min(decoder)}, which predicts from no state of vitkit's"]
+    mask, mask_note = mask_of(tidied.pop(MASK, None))
+    pretraining = {**mask, **pretraining}
+    notes += mask_note
     if "pooler.dense.weight" in tidied and classifiers_in(tidied):
         tidied = {name: lazy for name, lazy in tidied.items() if not name.startswith("pooler.")}
         notes.append("left out: the pooler, which the classifier does not read")
-    return Tidied(tidied, tuple(notes))
+    tidied, biases_note = with_biases(tidied, ("query", "key", "value"))
+    return Tidied(tidied, (*notes, *biases_note), pretraining=pretraining)
 
 
 def _older(name: str) -> str:
@@ -87,20 +105,19 @@ def _older(name: str) -> str:
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     """What config.json and preprocessor_config.json say. The shapes are checked when tensors are
     read."""
-    model_type = opened.config.get("model_type")
+    their_type = opened.config.get("model_type")
     if not opened.config:
         raise ValueError(
-            "it has Hugging Face's names and no config.json beside it; "
-            f"vitkit reads {', '.join(TYPES)}"
+            "it has Hugging Face's names and no config.json beside it, which says what it computes"
         )
-    if model_type not in TYPES:
+    if their_type not in TYPES:
         raise ValueError(
-            f"it has Hugging Face's names and a model of type {model_type!r}; "
+            f"it has Hugging Face's names and a model of type {their_type!r}; with such names "
             f"vitkit reads {', '.join(TYPES)}"
         )
     config = config_of(opened.config, tidied.tensors)
     preprocessing, preprocessing_notes = preprocessing_of(
-        opened.preprocessor, config.image, model_type
+        opened.preprocessor, config.image, their_type
     )
     activation, activation_note = activation_of(opened.config, config.classes)
     return Description(
@@ -109,6 +126,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         labels=labels_of(opened.config, config.classes),
         notes=(*preprocessing_notes, *activation_note),
         activation=activation,
+        objective=objective_of(opened.config),
     )
 
 
@@ -118,9 +136,10 @@ def rules(config: ViTConfig) -> list[Rule]:
     positions = position_table(config.prefix_rows, config.prefix, prod(config.grid))
     table = [
         *layer("stem.project", "embeddings.patch_embeddings.projection"),
-        rule("cls", "embeddings.cls_token"),
         rule("positions.table", "embeddings.position_embeddings", transform=positions),
     ]
+    if config.has_class_token:
+        table.append(rule("cls", "embeddings.cls_token"))
     if config.registers:
         table.append(rule("registers", "embeddings.distillation_token"))
 
@@ -161,7 +180,7 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
     prefix."""
     if not config.classes:
         return tensors
-    prefix = "deit." if config.registers else "vit."
+    prefix = f"{model_type(config)}."
     spelled = {}
     for name, tensor in tensors.items():
         if not name.startswith(CLASSIFIERS):
@@ -171,15 +190,29 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """What Transformers' ViT and DeiT cannot express of a model."""
+    """What Transformers' ViT and DeiT, and without a class token I-JEPA, cannot express of a
+    model."""
+    poolings = ("token", "distilled")
+    if not config.has_class_token:
+        poolings = ("gap",)
     return beyond_vit(config) + reasons(
         {
-            f'pooling by "{config.pool}"': config.pool not in ("token", "distilled"),
+            f'pooling by "{config.pool}"': config.pool not in poolings,
+            "a norm after the pooling": config.norm == "pooled",
             "more than one register": config.registers > 1,
-            "LayerScale": config.layer_scale is not None,
+            "a register without a class token": config.registers and not config.has_class_token,
             "a representation layer before the head": config.representation and config.classes,
+            "a representation layer after the mean": (
+                config.representation and config.pool == "gap"
+            ),
         }
     )
+
+
+def contradictions(described: Description, opened: Opened) -> list[str]:
+    """The fields of config.json that say something else than vitkit's description."""
+    ours = config_json(described.config, described.labels, described.activation)
+    return changed_fields(ours, opened.config)
 
 
 def directory(classifier: Classifier) -> dict[str, dict]:
@@ -191,56 +224,18 @@ def directory(classifier: Classifier) -> dict[str, dict]:
     }
 
 
-# the proof: the model as Transformers opens it
-
-
-class _Answer(nn.Module):
-    """A model of Transformers that returns a tensor, as vitkit's do, and not a record."""
-
-    def __init__(self, model: nn.Module, config: ViTConfig):
-        super().__init__()
-        self.model = model
-        self.config = config
-
-    def forward(self, images: Tensor) -> Tensor:
-        record = self.model(images)
-        if self.config.classes:
-            return record.logits
-        if self.config.representation:
-            return record.pooler_output
-        return record.last_hidden_state[:, 0]
-
-
 def open_elsewhere(classifier: Classifier, path: Path) -> Elsewhere:
-    """The class that the directory's config.json names, opened by Transformers itself."""
-    import transformers
-
+    """The class that the directory's config.json names."""
     config = classifier.model.config
-    arguments = {}
-    if not config.classes:
-        arguments["add_pooling_layer"] = bool(config.representation)
-    kind = getattr(transformers, architecture(config))
-    model = kind.from_pretrained(path, local_files_only=True, **arguments)
-    return Elsewhere(f"Transformers {transformers.__version__}", _Answer(model, config))
-
-
-def pixels_elsewhere(path: Path, image: Image.Image) -> Tensor:
-    """What the image processor of a written directory makes of an image, (1, 3, h, w)."""
-    from transformers import AutoImageProcessor
-
-    processor = AutoImageProcessor.from_pretrained(path, local_files_only=True)
-    return processor(image, return_tensors="pt")["pixel_values"]
-
-
-def example(config: ViTConfig) -> str:
-    """How to open a directory with Transformers."""
-    kind = "AutoModelForImageClassification" if config.classes else "AutoModel"
-    return f"""\
-from transformers import AutoImageProcessor, {kind}
-
-model = {kind}.from_pretrained("DIRECTORY")
-processor = AutoImageProcessor.from_pretrained("DIRECTORY")
-"""
+    if config.classes:
+        return open_in_transformers(path, architecture(config), logits)
+    pooler = bool(config.representation)
+    read = first_token
+    if pooler:
+        read = pooler_output
+    elif not config.has_class_token:
+        read = mean_of_tokens
+    return open_in_transformers(path, architecture(config), read, add_pooling_layer=pooler)
 
 
 FORMAT = Format(

@@ -31,6 +31,7 @@ HYBRIDS = {
     (3, 4, 9): ("r50_s16", ("base",)),
     (3, 4, 6, 3): ("r50_s32", ("large",)),
 }
+ACTS = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}  # gelu -> act_layer
 POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # pool -> global_pool
 
 
@@ -45,8 +46,10 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
         "num_heads": config.heads,
         "mlp_ratio": config.mlp / config.width,
     }
-    if config.gelu == "tanh":
-        arguments["act_layer"] = "gelu_tanh"
+    if config.swiglu:
+        arguments["mlp_ratio"] *= 2  # the gate and what it multiplies are one layer
+    else:
+        arguments["act_layer"] = ACTS[config.gelu]
     # VisionTransformerDistilled has none of the arguments below. Of its name only the class counts:
     # the size is in the arguments above
     if config.pool == "distilled":
@@ -56,13 +59,20 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     arguments["fc_norm"] = config.norm == "pooled"
     arguments["reg_tokens"] = config.registers
     arguments["no_embed_class"] = config.prefix > 0 and config.prefix_rows == 0
-    if config.layer_scale is not None:
-        arguments["init_values"] = config.layer_scale
+    arguments["qkv_bias"] = True
+    arguments["init_values"] = config.layer_scale
     return _name(config), arguments
 
 
 def _name(config: ViTConfig) -> str:
-    """The nearest of timm's names; where the model differs from it, the arguments say so."""
+    """The nearest of timm's names; where the model differs from it, the arguments say so. Some names
+    stand for what no argument in a config.json can say: a class of blocks, an eps."""
+    if config.swiglu:
+        return "vit_giant_patch14_dinov2"
+    if config.branch_norm == "after":
+        return "vit_base_patch16_rpn_224"
+    if config.embedding_norm:
+        return "vit_base_patch16_clip_224"
     size = SIZES.get((config.width, config.depth, config.mlp, config.heads), "base")
     if config.stem:
         resnet, sizes = HYBRIDS[config.stem.units]

@@ -2,6 +2,7 @@
 habit."""
 
 import re
+from dataclasses import replace
 from math import floor
 from typing import NamedTuple
 
@@ -14,17 +15,26 @@ from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import backbone_of
 from vitkit.weights.formats.shapes import (
     IMAGENET,
+    STATISTICS,
     count_blocks,
     grid_of,
     heads_of,
     length_of,
+    other_reading,
     prefix_rows,
     shape_of,
 )
-from vitkit.weights.formats.timm.files import input_size, labels_of, written_preprocessing
+from vitkit.weights.formats.timm.architecture import POOLS
+from vitkit.weights.formats.timm.files import (
+    input_size,
+    labels_of,
+    pretrained_cfg,
+    written_preprocessing,
+)
 from vitkit.weights.formats.timm.names import PATCHES, RESNET, ROOT_ALONE
 
-ACTS = {"gelu": "erf", "gelu_tanh": "tanh"}  # timm's act_layer -> the form of the GELU
+# timm's act_layer -> the form of the GELU
+ACTS = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
@@ -37,10 +47,20 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     image = hints.image or input_size(opened.config)
     tokens = _tokens(tensors, patches.stride, image)
     rows, columns = tokens.grid
+    embedding_norm = "norm_pre.weight" in tensors
+    eps = 1e-6
+    if embedding_norm or tokens.positions == "rotary-dinov3":  # CLIP and DINOv3
+        eps = 1e-5
 
     # Blocks
-    mlp = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2)[0]
-    heads, heads_note = heads_of(patches.width, mlp, hints.heads or arguments.get("num_heads"))
+    mlp = shape_of(tensors, "blocks.0.mlp.fc2.weight", 2)[1]
+    swiglu = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * mlp
+    gelu, gelu_note = _gelu(opened.config, embedding_norm)
+    branch_norm, branch_norm_note = _branch_norm(tidied, opened.config)
+    heads, heads_note = heads_of(patches.width, mlp, arguments.get("num_heads") or hints.heads)
+    pool, pool_note = _pool(tensors, opened.config, tokens.class_token + tokens.registers)
+    if hints.pool:
+        pool_note = []
     norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
 
     config = ViTConfig(
@@ -53,21 +73,36 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         channels=patches.channels,
         stem=patches.stem,
         classes=length_of(tensors, "head.bias"),
-        pool=_pool(tensors, opened.config),
+        pool=pool,
         class_token=tokens.class_token,
         registers=tokens.registers,
+        positions=tokens.positions,
         prefix_positions=tokens.prefix_positions,
         norm=norm,
-        gelu=_gelu(arguments),
-        eps=1e-6,
+        gelu=gelu,
+        swiglu=swiglu,
+        branch_norm=branch_norm,
+        embedding_norm=embedding_norm,
+        eps=eps,
         resample="timm",
         representation=length_of(tensors, "pre_logits.fc.bias"),
         layer_scale=_layer_scale(tensors, arguments),
     )
     preprocessing, preprocessing_note = _preprocessing(opened, config)
+    guess = ""
+    if not pretrained_cfg(opened.config) and not hints.statistics:
+        preprocessing, guess = _guessed_statistics(opened, config, preprocessing)
     labels, labels_note = labels_of(opened.config, config.classes)
-    notes = (*heads_note, *preprocessing_note, *labels_note)
-    return Description(config, preprocessing, labels, notes)
+    notes = (
+        *tokens.notes,
+        *heads_note,
+        *pool_note,
+        *gelu_note,
+        *branch_norm_note,
+        *preprocessing_note,
+        *labels_note,
+    )
+    return Description(config, preprocessing, labels, notes, guess=guess)
 
 
 class Patches(NamedTuple):
@@ -102,6 +137,10 @@ class Tokens(NamedTuple):
     registers: int
     prefix_positions: int | None
     """How many of class token and registers have a position; None if all have."""
+    positions: str = "learned"
+    """As ViTConfig.positions."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
 
 
 def _tokens(tensors: Tensors, stride: int, image: tuple[int, int] | None) -> Tokens:
@@ -111,6 +150,13 @@ def _tokens(tensors: Tensors, stride: int, image: tuple[int, int] | None) -> Tok
     if "registers" in tensors:
         registers = shape_of(tensors, "registers", 3)[1]
     prefix = class_token + registers
+
+    # DINOv3's positions have no table; the name of its LayerScale was another before `tidy`
+    if "pos_embed" not in tensors and "blocks.0.ls1.gamma" in tensors:
+        height, width = image or (224, 224)
+        note = f"positions: no table in the file, so DINOv3's rotary ones, for {height} x {width}"
+        grid = (height // stride, width // stride)
+        return Tokens(grid, class_token, registers, None, "rotary-dinov3", (note,))
 
     # Which of them have a position: all, none, or the class token alone
     candidates = (prefix, 0)
@@ -122,28 +168,80 @@ def _tokens(tensors: Tensors, stride: int, image: tuple[int, int] | None) -> Tok
     grid = grid_of(rows - with_position, stride, image)
     if with_position == prefix:
         return Tokens(grid, class_token, registers, prefix_positions=None)
-    return Tokens(grid, class_token, registers, prefix_positions=with_position)
+    notes = tuple(other_reading(rows, candidates, with_position, stride, image))
+    return Tokens(grid, class_token, registers, prefix_positions=with_position, notes=notes)
 
 
-def _pool(tensors: Tensors, json: dict) -> str:
-    """What the head reads: by its parameters, or as config.json says."""
-    if "head_dist.weight" in tensors:
-        return "distilled"
-    if "attn_pool.latent" in tensors:
-        return "map"
+def _pool(tensors: Tensors, json: dict, prefix: int) -> tuple[str, list[str]]:
+    """What the head reads, of a model with so many tokens before the patches: by its parameters, as
+    config.json says, or as such models usually have it, with a note. Raises ValueError for a
+    pooling that vitkit does not have."""
     arguments = json.get("model_args") or {}
+    if arguments.get("pool_include_prefix") and prefix:
+        raise ValueError(
+            "its pooling reads the tokens before the patches too (pool_include_prefix); vitkit's "
+            "reads the patches"
+        )
+    if "head_dist.weight" in tensors:
+        return "distilled", []
+    if "attn_pool.latent" in tensors:
+        return "map", []
+
+    # As config.json says
     global_pool = json.get("global_pool", arguments.get("global_pool"))
-    if "fc_norm.weight" in tensors or "cls_token" not in tensors or global_pool == "avg":
-        return "gap"
-    return "token"
+    if global_pool is not None:
+        pools = {theirs: ours for ours, theirs in POOLS.items() if ours != "map"}
+        if global_pool not in pools:
+            raise ValueError(
+                f"its global_pool is {global_pool!r}; of timm's poolings vitkit has token, avg, map "
+                "(with its attn_pool) and none"
+            )
+        return pools[global_pool], []
+
+    # Usually
+    otherwise = "nothing in the file says so (otherwise: --pool)"
+    if "fc_norm.weight" in tensors or "cls_token" not in tensors:
+        return "gap", [f"pooling: the mean of the patches; {otherwise}"]
+    return "token", [f"pooling: the class token; {otherwise}"]
 
 
-def _gelu(arguments: dict) -> str:
-    """The form of the GELU. Raises ValueError for another activation."""
-    act = arguments.get("act_layer") or "gelu"
+def _gelu(json: dict, is_clip: bool) -> tuple[str, list[str]]:
+    """The form of the GELU, and a note if it is a guess. Raises ValueError for another
+    activation."""
+    arguments = json.get("model_args") or {}
+    act = arguments.get("act_layer")
+    if not act and "quickgelu" in str(json.get("architecture")):
+        act = "quick_gelu"
+    notes = []
+    if is_clip and not act:
+        notes.append(
+            "GELU: the erf form, as timm computes models of this name; OpenAI's and Meta's CLIP were "
+            "trained with the quick one (timm's names with quickgelu)"
+        )
+    act = act or "gelu"
     if act not in ACTS:
         raise ValueError(f"its act_layer is {act!r}; vitkit knows {', '.join(ACTS)}")
-    return ACTS[act]
+    return ACTS[act], notes
+
+
+def _branch_norm(tidied: Tidied, json: dict) -> tuple[str, list[str]]:
+    """Where the norms of the blocks are, and a note if it is a guess: no tensor tells it."""
+    architecture = json.get("architecture")
+    if architecture:
+        if "_rpn_" in str(architecture):
+            return "after", []
+        return "before", []
+
+    # Of the published models only timm's rpn has neither class token, LayerScale nor biases of q
+    tensors = tidied.tensors
+    no_biases = any(note.startswith("biases: none") for note in tidied.notes)
+    if no_biases and "cls_token" not in tensors and "blocks.0.ls1.gamma" not in tensors:
+        note = (
+            "norms: after attention and MLP, as in timm's vit_base_patch16_rpn_224, the one model "
+            "that is known to have such tensors"
+        )
+        return "after", [note]
+    return "before", []
 
 
 def _layer_scale(tensors: Tensors, arguments: dict) -> float | None:
@@ -155,32 +253,64 @@ def _layer_scale(tensors: Tensors, arguments: dict) -> float | None:
 
 
 def _preprocessing(opened: Opened, config: ViTConfig) -> tuple[Preprocessing, list[str]]:
-    """What timm's config.json says; without one what such files usually need, with a note."""
+    """What timm's config.json says; without one what such files usually need, with a note. Then
+    mean and deviation are 0.5, timm's for its own ViTs."""
     if written := written_preprocessing(opened.config, config.image):
         return written
-    if _is_facebooks(opened, config):
-        statistics = IMAGENET
-        usual = "DeiT's, MAE's and DINO's: ImageNet's mean and deviation"
-        other = "0.5"
-    else:
-        statistics = {}
-        usual = "timm's for ViT: mean and deviation 0.5"
-        other = "ImageNet's (DeiT, MAE, DINO)"
     resize = max(config.image)
     if config.image == (224, 224):
         resize = floor(224 / 0.9)  # timm's usual crop_pct
     preprocessing = Preprocessing(
-        size=config.image, rule="shorter", resize=resize, interpolation="bicubic", **statistics
+        size=config.image, rule="shorter", resize=resize, interpolation="bicubic"
     )
-    note = f"preprocessing: not in the file, so {usual}; for {other} give load() a preprocessing"
+    note = (
+        f"preprocessing: not in the file, so timm's usual: shorter side to {resize}, bicubic "
+        "(otherwise: --resize, --crop, --interpolation)"
+    )
     return preprocessing, [note]
 
 
-def _is_facebooks(opened: Opened, config: ViTConfig) -> bool:
-    """Whether a file looks like one of DeiT, MAE or DINO, which nothing in it says: by its name, by
-    what its training wrapped the model in, or as a .pth without a head."""
-    if re.search(r"deit|dino|mae", opened.path.name.lower()):
-        return True
+def _guessed_statistics(
+    opened: Opened, config: ViTConfig, preprocessing: Preprocessing
+) -> tuple[Preprocessing, str]:
+    """The preprocessing with the mean and deviation that a file without a config.json likeliest
+    needs, and the sentence that says why. A wrong guess costs the real ViT-Ti/16 20 points of
+    accuracy, DeiT-Ti 4."""
+    if config.embedding_norm:
+        return replace(preprocessing, **STATISTICS["clip"]), (
+            "GUESSED: images are normalised with CLIP's mean and deviation, as for most models with "
+            "a norm before the blocks; otherwise: --statistics half, or imagenet"
+        )
+    reason = _why_imagenet(opened, config)
+    if not reason:
+        return preprocessing, (
+            "GUESSED: images are normalised with mean and deviation 0.5, as for most of timm's "
+            "ViTs; nothing in the file says so. If it is DeiT's, MAE's or DINO's: "
+            "--statistics imagenet"
+        )
+    return replace(preprocessing, **IMAGENET), (
+        f"GUESSED: images are normalised with ImageNet's mean and deviation, {reason}; otherwise: "
+        "--statistics half"
+    )
+
+
+def _why_imagenet(opened: Opened, config: ViTConfig) -> str:
+    """What makes a file look as if it were DeiT's, MAE's, DINO's or their successors', in words;
+    empty if nothing does.
+
+    Of the models that timm has published, all distilled ones and 43 of 49 with a class token and
+    LayerScale have ImageNet's statistics, of those with neither 24 of 110.
+    """
+    if config.pool == "distilled":
+        return "as every distilled model (DeiT) has them"
+    if config.layer_scale is not None and config.has_class_token:
+        return "as most models with LayerScale (DeiT III, DINOv2) have them"
     if opened.wrapper in ("model", "teacher"):
-        return True
-    return not config.classes and opened.path.suffix == ".pth"
+        return (
+            f'as training checkpoints with "{opened.wrapper}" in them (DeiT, MAE, DINO) have them'
+        )
+    if not config.classes and opened.path.suffix == ".pth":
+        return "as encoders in a .pth (MAE, DINO) have them"
+    if re.search(r"deit|dino|mae", opened.path.name.lower()):
+        return "only because of the file's name"
+    return ""

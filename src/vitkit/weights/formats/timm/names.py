@@ -9,9 +9,10 @@ import re
 from torch import Tensor
 
 from vitkit.models import ViTConfig
-from vitkit.weights.files import Tensors
+from vitkit.weights.files import Tensors, joined, lazy_zeros
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import Names
+from vitkit.weights.pretraining import decoder_of, mask_of
 from vitkit.weights.rules import gist
 from vitkit.weights.transforms import SAME
 
@@ -24,11 +25,20 @@ NOT_READ = re.compile(
 )
 # Other models have the same names for most of their tensors. Where they differ -> what they are.
 OTHER_MODELS = {
-    r"blocks\.\d+\.mlp\.(w12|w3)\.": "a SwiGLU MLP (DINOv2's giant)",
+    r"blocks\.\d+\.mlp\.norm\.": "a norm within the MLP (EVA-02)",
     r"blocks\.\d+\.attn\.(q_norm|k_norm)\.": "normalised queries and keys",
-    r"norm_pre\.": "a norm before the blocks (CLIP)",
+    r"blocks\.\d+\.attn\.norm\.": "a norm within attention",
+    r".*relative_position_bias_table": "a table of biases for offsets (BEiT)",
+    r"patch_embed\.norm\.": "a norm of patches",
     r"patch_embed\.backbone\.(?!(stem\.)?(conv|norm)\.|stages\.)": "a stem that is not a BiT ResNet",
 }
+# The names of DINOv2's own SwiGLU, and of DeiT III's and DINOv3's LayerScale -> timm's
+RENAMED = {
+    r"(blocks\.\d+\.mlp\.)w12\.": r"\1fc1.",
+    r"(blocks\.\d+\.mlp\.)w3\.": r"\1fc2.",
+    r"(blocks\.\d+\.)gamma_([12])$": r"\1ls\2.gamma",
+}
+MAE = r"decoder_|mask_token$"
 REGISTERS = ("dist_token", "reg_token", "register_tokens")  # DeiT's, timm's, DINOv2's
 RESNET = Names(
     prefix="patch_embed.backbone.",
@@ -60,7 +70,7 @@ def tidy(tensors: Tensors) -> Tidied:
     # The prefix is what comes before the patches' name
     patches = next((name for name in tensors if name.endswith(PATCHES)), PATCHES)
     prefix = patches.removesuffix(PATCHES)
-    tensors = {name.removeprefix(prefix): lazy for name, lazy in tensors.items()}
+    tensors = {_timms(name.removeprefix(prefix)): lazy for name, lazy in tensors.items()}
 
     # Other architectures
     for pattern, architecture in OTHER_MODELS.items():
@@ -72,16 +82,72 @@ def tidy(tensors: Tensors) -> Tidied:
     not_read = [name for name in tensors if NOT_READ.fullmatch(name)]
     if not_read and "head.mlp.0.weight" in tensors:  # DINO's projection head, all of it
         not_read = [name for name in tensors if name in not_read or name.startswith("head.")]
-    notes = []
-    if not_read:
-        notes.append(f"left out: {gist(not_read)}, which no classifier reads")
+    pretraining, notes = _pretraining({name: tensors[name] for name in not_read})
+    left_out = not_read
+    if pretraining:
+        left_out = [name for name in not_read if not name.startswith(("decoder_", "mask_token"))]
+    if left_out:
+        notes.append(f"left out: {gist(left_out)}, which no classifier reads")
     tidied = {name: lazy for name, lazy in tensors.items() if name not in not_read}
+
+    # One tensor for what timm has in several, or leaves out
+    tidied = _whole_layers(tidied)
+    tidied, missing = _with_biases(tidied)
+    if missing:
+        notes.append(f"biases: none of q, k and v in {missing} blocks of the file, so zeros")
 
     # One name for registers. Of a model with two kinds, no rule will read the second.
     registers = next((name for name in REGISTERS if name in tidied), None)
     if registers:
         tidied["registers"] = tidied.pop(registers)
-    return Tidied(tidied, tuple(notes))
+    return Tidied(tidied, tuple(notes), pretraining=pretraining)
+
+
+def _pretraining(tensors: Tensors) -> tuple[Tensors, list[str]]:
+    """MAE's decoder, or the mask embedding of DINOv2, and notes."""
+    if any(name.startswith("decoder_") for name in tensors):
+        return decoder_of({name: t for name, t in tensors.items() if re.match(MAE, name)})
+    return mask_of(tensors.get("mask_token"))
+
+
+def _timms(name: str) -> str:
+    """A name of DINOv2's, DeiT III's or DINOv3's own code as timm has it; others as they are."""
+    for theirs, timms in RENAMED.items():
+        name = re.sub(theirs, timms, name)
+    return name
+
+
+def _whole_layers(tensors: Tensors) -> Tensors:
+    """Tensors in which the gate of a SwiGLU and what it multiplies are one layer, and so are the
+    biases of q and v, between which those of k are zeros (DINOv3). Raises ValueError for EVA."""
+    whole = dict(tensors)
+    for name in tensors:
+        if name.endswith((".mlp.fc1_g.weight", ".mlp.fc1_g.bias")):
+            gated = name.replace("fc1_g", "fc1_x")
+            if gated in tensors:
+                whole[name.replace("fc1_g", "fc1")] = joined(whole.pop(name), whole.pop(gated))
+        elif name.endswith(".attn.q_bias") and name.replace("q_bias", "v_bias") in tensors:
+            if "pos_embed" in tensors:
+                raise ValueError(
+                    f"it has biases of q and v alone beside a position table ({name}), as EVA, "
+                    "EVA-02 and BEiT have; vitkit does not read those: in some of them positions "
+                    "are added and rotated too, and nothing in the file says in which"
+                )
+            q = whole.pop(name)
+            v = whole.pop(name.replace("q_bias", "v_bias"))
+            whole[name.replace("q_bias", "qkv.bias")] = joined(q, lazy_zeros(*q.shape), v)
+    return whole
+
+
+def _with_biases(tensors: Tensors) -> tuple[Tensors, int]:
+    """Tensors in which q, k and v have biases, zeros if there were none; and in how many blocks there
+    were none."""
+    missing = {}
+    for name, lazy in tensors.items():
+        bias = name.removesuffix("weight") + "bias"
+        if name.endswith(".attn.qkv.weight") and bias not in tensors:
+            missing[bias] = lazy_zeros(*lazy.shape[:1])
+    return tensors | missing, len(missing)
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:

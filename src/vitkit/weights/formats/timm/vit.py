@@ -30,7 +30,9 @@ def rules(config: ViTConfig) -> list[Rule]:
         if not config.stem.units:
             names = ROOT_ALONE
         table += backbone_rules(config.stem, "stem.", names)
-    table += layer("stem.project", "patch_embed.proj")
+    table.append(rule("stem.project.weight", "patch_embed.proj.weight"))
+    if config.stem or not config.embedding_norm:
+        table.append(rule("stem.project.bias", "patch_embed.proj.bias"))
 
     # Tokens and positions. Before the patches come a class token and registers, config.prefix of
     # them. timm's table has a row for each, or for none (no_embed_class, as DeiT III);
@@ -43,8 +45,11 @@ def rules(config: ViTConfig) -> list[Rule]:
     their_rows = config.prefix_rows
     if config.prefix_rows or config.pool == "distilled":
         their_rows = config.prefix
-    positions = position_table(config.prefix_rows, their_rows, prod(config.grid))
-    table.append(rule("positions.table", "pos_embed", transform=positions))
+    if config.positions == "learned":
+        positions = position_table(config.prefix_rows, their_rows, prod(config.grid))
+        table.append(rule("positions.table", "pos_embed", transform=positions))
+    if config.embedding_norm:
+        table += layer("embedding_norm", "norm_pre")
 
     # Encoder; the norm is called otherwise after the pooling
     table += for_each_block(config.depth, _block_rules(config))
@@ -105,8 +110,21 @@ def cannot(config: ViTConfig) -> list[str]:
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
     unread_token = config.registers == 1 and config.pool == "token" and config.prefix_rows == 0
-    return beyond_vit(config, stems=True) + reasons(
+    beyond = beyond_vit(
+        config, stems=True, has=("layer_scale", "swiglu", "branch_norm", "embedding_norm")
+    )
+    settled_by_name = [config.swiglu, config.branch_norm == "after", config.embedding_norm]
+    return beyond + reasons(
         {
+            # Each of these comes with one of timm's names, and a model has one name
+            "more than one of SwiGLU, norms after the branches, a norm before the blocks, a "
+            "distillation head and a ResNet": (
+                sum([*settled_by_name, config.pool == "distilled", stem is not None]) > 1
+            ),
+            "a SwiGLU MLP beside attention pooling": config.swiglu and config.pool == "map",
+            "LayerScale in blocks with norms after the branches": (
+                config.branch_norm == "after" and config.layer_scale is not None
+            ),
             "a ResNet stem that none of its hybrids has": other_stem,
             "a representation layer (timm dropped it)": config.representation,
             "a norm after a pooling other than the mean": (
@@ -121,8 +139,12 @@ def cannot(config: ViTConfig) -> list[str]:
 
 
 def differs(config: ViTConfig) -> list[str]:
-    """Its LayerNorms have eps 1e-6 (VisionTransformer.__init__), and its hybrids' ResNet a dialect."""
-    return another_eps(config) + another_dialect(config.stem, DIALECTS["timm"])
+    """Its LayerNorms have eps 1e-6 (VisionTransformer.__init__), CLIP's 1e-5, and its hybrids' ResNet
+    a dialect."""
+    theirs = 1e-6
+    if config.embedding_norm:
+        theirs = 1e-5
+    return another_eps(config, theirs) + another_dialect(config.stem, DIALECTS["timm"])
 
 
 def directory(classifier: Classifier) -> dict[str, dict]:

@@ -1,0 +1,80 @@
+"""`vitkit features`: what a model's head reads of every image, as a file for other programs."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
+from vitkit.data import Columns
+from vitkit.system.text import as_word
+from vitkit.weights.description import Hints
+
+
+@dataclass
+class WriteFeatures:
+    """Write the features of images, what the head of a model reads of them, to a file: to search,
+    to cluster, or to train something else on. Each image is one row. What was computed stays in the
+    cache, for the next time and for other commands."""
+
+    model: Model
+    data: Data
+    output: Annotated[Path, arg(aliases=["-o"])] = Path("features.parquet")
+    """File to write: .parquet, or .npz for numpy."""
+    split: Literal["train", "val", "test"] | None = None
+    """Part of the data. Default: all parts, with a column that says which."""
+    columns: DataColumns = field(default_factory=Columns)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the matrix products."""
+    device: Device = "auto"
+    hints: ModelHints = field(default_factory=Hints)
+
+
+def features(command: WriteFeatures) -> int:
+    """Compute the features of every part, write them, and print what was written."""
+    from vitkit.data import open_parts, open_source
+    from vitkit.evaluate import features as compute
+    from vitkit.evaluate.feature_files import WRITERS
+    from vitkit.system.files import MARK, check_replaceable
+    from vitkit.system.machine import autocast
+    from vitkit.system.ranks import on_rank_0, process_group
+    from vitkit.weights import load_as
+
+    output = command.output
+    if output.suffix not in WRITERS:
+        raise ValueError(
+            f"--output is {output}; give the name of a file that ends in {' or '.join(WRITERS)}"
+        )
+    check_replaceable(output)
+    with process_group(command.device) as device:
+        classifier = (
+            load_as(command.model, command.hints, quiet=not on_rank_0()).to(device).for_inference()
+        )
+        if command.split:
+            sources = {command.split: open_source(command.data, command.columns, command.split)}
+        else:
+            sources = open_parts(command.data, command.columns).sources
+        parts = {}
+        with autocast(device, command.precision):
+            for name, source in sources.items():
+                parts[name] = (source, compute(classifier, source).x)
+        if not on_rank_0():
+            return 0
+
+    # Where they come from goes with them
+    facts = {
+        "made": MARK,
+        "model": command.model,
+        "data": command.data,
+        "preprocessing": str(classifier.preprocessing),
+    }
+    output.resolve().parent.mkdir(parents=True, exist_ok=True)
+    WRITERS[output.suffix](output.resolve(), parts, facts)
+    count = sum(len(source) for source, _ in parts.values())
+    _, x = next(iter(parts.values()))
+    print(f"wrote {output}: {count:,} images, {x.shape[1]:,} features each")
+    if next(iter(sources.values())).target_kind == "class":
+        words = f"{as_word(command.model)} {as_word(command.data)}"
+        print(f"next: vitkit probe {words}, a classifier in seconds")
+    return 0

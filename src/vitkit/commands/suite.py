@@ -1,0 +1,177 @@
+"""`vitkit suite`: a model on every task of VTAB, or of a suite of one's own."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from vitkit.commands.arguments import Device, Model, ModelHints
+from vitkit.system.text import printable
+from vitkit.weights.description import Hints
+
+
+@dataclass
+class RunSuite:
+    """Measure a model on many tasks, and print each accuracy with the means over groups and over
+    all. The same command goes on with a suite that was interrupted, and tries failed tasks anew."""
+
+    suite: Annotated[
+        Positional[str],
+        arg(metavar="SUITE", help="vtab, or a TOML file with tasks (docs/evaluation.md)."),
+    ]
+    model: Model
+    data: str = ""
+    """Folder with the images of each task, in folders or files of the tasks' names. Default: the
+    folder of the TOML file."""
+    protocol: Literal["features", "paper", "light"] = "features"
+    """features: linear probe, few-shot and neighbours on the frozen model, seconds a task. paper:
+    fine-tuning as in the ViT paper, 2,500 steps of 512 images, the same for all tasks. light: VTAB's
+    sweep of two learning rates and two lengths, chosen for each task on its validation images."""
+    tasks: tuple[str, ...] = ()
+    """Names of the tasks to run now. Default: all."""
+    rates: tuple[float, ...] = ()
+    """Other learning rates than the protocol's; of several the best is chosen for each task."""
+    steps: tuple[int, ...] = ()
+    """Another number of steps than the protocol's; of several the best is chosen."""
+    batch: int = 0
+    """Another number of images a step than the protocol's."""
+    seeds: int = 1
+    """Fine-tuning runs of each task, whose mean is taken."""
+    shard: tuple[int, int] = (0, 1)
+    """Of several processes that share a suite: the number of this one, from 0, and how many."""
+    workdir: Path | None = None
+    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL."""
+    device: Device = "auto"
+    json: bool = False
+    """Print the table as one line of JSON."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+def suite(command: RunSuite) -> int:
+    """Run the suite, print its table, and write it."""
+    from vitkit.suites.run import run_suite
+    from vitkit.suites.table import markdown
+    from vitkit.system.files import whole
+    from vitkit.system.ranks import on_rank_0
+
+    chosen, folder = _suite(command)
+    workdir = command.workdir or Path("runs") / _name(command, chosen.name)
+    outcome = run_suite(
+        chosen,
+        command.model,
+        folder,
+        workdir,
+        _protocol(command),
+        command.tasks,
+        command.seeds,
+        command.hints,
+        command.device,
+        command.shard,
+    )
+    if not on_rank_0():
+        return 0
+    with whole(workdir / "table.md") as new:
+        new.write_text(markdown(outcome), "utf-8")
+    if command.json:
+        print(json.dumps(_plain(outcome), allow_nan=False))
+        return 0
+    _print(command, outcome)
+    print(f"wrote {workdir / 'table.md'} and {workdir / 'results.parquet'}")
+    print(_next(command))
+    return 0
+
+
+def _suite(command: RunSuite):
+    """The suite, and the folder of its images. Raises ValueError if either is not known."""
+    from vitkit.suites import VTAB, read_suite
+
+    if command.suite == "vtab":
+        if not command.data:
+            raise ValueError(
+                f"where are the images? --data DIR has a folder for each task; {VTAB.hint}"
+            )
+        return VTAB, command.data
+    path = Path(command.suite)
+    if path.suffix != ".toml":
+        raise ValueError(f"there is no suite {command.suite!r}; give vtab, or a TOML file of tasks")
+    return read_suite(path), command.data or str(path.parent)
+
+
+def _name(command: RunSuite, suite_name: str) -> str:
+    """What the results are called: the suite, the protocol and the model."""
+    path = Path(command.model)
+    model = path.stem
+    if path.name == "model" and path.parent.name:
+        model = path.parent.name
+    return re.sub(r"[^\w.-]+", "-", f"{suite_name.lower()}-{command.protocol}-{model}")
+
+
+def _protocol(command: RunSuite):
+    """The protocol, with what the command changes of it. Raises ValueError for changes of a protocol
+    that does not train."""
+    from vitkit.suites.protocol import FINE_TUNING
+
+    changes = {}
+    for name in ("rates", "steps", "batch"):
+        value = {"rates": command.rates, "steps": command.steps, "batch": command.batch}[name]
+        if value:
+            changes[name] = value
+    if command.protocol == "features":
+        if changes or command.seeds != 1:
+            raise ValueError(
+                "--rates, --steps, --batch and --seeds are for fine-tuning; give --protocol paper "
+                "or light, or leave them out"
+            )
+        return "features"
+    return replace(FINE_TUNING[command.protocol], **changes)
+
+
+def _print(command: RunSuite, outcome) -> None:
+    """Print the table and what it lacks."""
+    from vitkit.suites.table import cell, columns, lines, sentences
+
+    print(f"{command.model} on {outcome.suite.name}, protocol {command.protocol}: top-1 in percent")
+    table = Table(box=SIMPLE)
+    table.add_column("task", overflow="fold")
+    table.add_column("group", overflow="fold")
+    names = columns(outcome)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    in_means = False
+    for line in lines(outcome):
+        if line.is_mean and not in_means:
+            table.add_section()
+            in_means = True
+        cells = [cell(metric) for metric in line.values] or ["–"] * len(names)
+        table.add_row(escape(printable(line.name)), escape(printable(line.group)), *cells)
+    Console().print(table)
+    for sentence in sentences(outcome):
+        print(printable(sentence), file=sys.stderr)
+    if outcome.suite.hint and len(outcome.metrics) < len(outcome.suite.tasks):
+        print(outcome.suite.hint, file=sys.stderr)
+
+
+def _plain(outcome) -> dict:
+    """The table as plain values."""
+    from vitkit.suites.table import lines, sentences
+
+    rows = []
+    for line in lines(outcome):
+        values = {metric.name: metric.to_json() for metric in line.values}
+        rows.append({"name": line.name, "group": line.group, "mean": line.is_mean, **values})
+    return {"suite": outcome.suite.name, "lines": rows, "remarks": sentences(outcome)}
+
+
+def _next(command: RunSuite) -> str:
+    """What to run next."""
+    if command.protocol == "features":
+        return "next: the same with --protocol paper, which fine-tunes the model on every task"
+    return "next: vitkit evaluate WORKDIR/TASK/seed-0 DATA, for the report of one task"

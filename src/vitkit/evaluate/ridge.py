@@ -1,0 +1,151 @@
+"""Regularised least squares in closed form (Section 4.1): every l2 from one decomposition, the exact
+answer to each example by a fit without it, and examples added and taken away exactly.
+
+Numbers are float64: a small l2 is added to sums over all examples. Targets are those of the paper:
+1 for an example's class, -1 for the others.
+
+Legend: N examples, D width, K classes, R the smaller of N and D.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Ridge(NamedTuple):
+    """The weights W = (XᵀX + l2 I)⁻¹ XᵀY for every l2."""
+
+    basis: Tensor
+    """(D, R)"""
+    eigenvalues: Tensor
+    """Of XᵀX, those that may differ from 0: (R,)."""
+    projected: Tensor
+    """(R, K), so that W = basis (projected / (eigenvalues + l2))."""
+
+    def weights(self, l2: float) -> Tensor:
+        """W, (D, K)."""
+        return (self.basis / (self.eigenvalues + l2)) @ self.projected
+
+    def coordinates(self, l2: float) -> Tensor:
+        """W in the basis, (R, K)."""
+        return self.projected / (self.eigenvalues + l2)[:, None]
+
+
+def ridge(x: Tensor, y: Tensor) -> Ridge:
+    """The fit of X, (N, D), to Y, (N, K), through the smaller of XᵀX and XXᵀ."""
+    if len(x) >= x.shape[1]:
+        return from_products(x.mT @ x, x.mT @ y)
+    # W = Xᵀ (XXᵀ + l2 I)⁻¹ Y, XXᵀ = U diag(e) Uᵀ
+    eigenvalues, u = torch.linalg.eigh(x @ x.mT)
+    return Ridge(x.mT @ u, eigenvalues.clamp(min=0), u.mT @ y)
+
+
+def from_products(xx: Tensor, xy: Tensor) -> Ridge:
+    """The fit by XᵀX, (D, D), and XᵀY, (D, K)."""
+    eigenvalues, q = torch.linalg.eigh(xx)
+    return Ridge(q, eigenvalues.clamp(min=0), q.mT @ xy)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """All that least squares must know of examples: sums over them, float64.
+
+    Those of more examples are added, those of examples to forget are subtracted; what is fitted
+    then is what a fit from the beginning would give, up to rounding.
+    """
+
+    counts: Tensor
+    """Examples of each class, (K,)."""
+    sums: Tensor
+    """Sum of the features of each class, (K, D)."""
+    products: Tensor
+    """XᵀX, (D, D)."""
+
+    @classmethod
+    def of(cls, x: Tensor, classes: Tensor, count: int) -> "Moments":
+        """Features (N, D) and classes (N,) of `count` classes in all."""
+        x = x.double()
+        sums = torch.zeros(count, x.shape[1], dtype=torch.float64).index_add_(0, classes, x)
+        return cls(torch.bincount(classes, minlength=count).double(), sums, x.mT @ x)
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return Moments(
+            self.counts + other.counts, self.sums + other.sums, self.products + other.products
+        )
+
+    def __sub__(self, other: "Moments") -> "Moments":
+        return Moments(
+            self.counts - other.counts, self.sums - other.sums, self.products - other.products
+        )
+
+    def centred(self) -> "Centred":
+        """The fit with an intercept, which is not regularised."""
+        count = self.counts.sum()
+        mean = self.sums.sum(0) / count  # (D,)
+        target_mean = 2 * self.counts / count - 1  # (K,)
+        xx = self.products - count * torch.outer(mean, mean)
+        # The targets are 2 [the class is k] - 1, and the ones fall away: centred X sums to 0
+        xy = 2 * (self.sums.mT - mean[:, None] * self.counts)  # (D, K)
+        return Centred(from_products(xx, xy), mean, target_mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Centred:
+    """Least squares with an intercept, which is not regularised: scores = x W + b."""
+
+    ridge: Ridge
+    """Of centred features and targets."""
+    mean: Tensor
+    """Of the features, (D,)."""
+    target_mean: Tensor
+    """(K,)"""
+
+    def head(self, l2: float) -> tuple[Tensor, Tensor]:
+        """The weights (K, D) and the bias (K,)."""
+        weights = self.ridge.weights(l2)
+        return weights.mT, self.target_mean - self.mean @ weights
+
+    @cached_property
+    def scale(self) -> float:
+        """The mean eigenvalue: an l2 of this size halves what an average direction says. 1 if all
+        features are the same."""
+        return self.ridge.eigenvalues.mean().item() or 1.0
+
+
+class LeaveOneOut:
+    """The examples of a fit, and the exact answer to each by a fit of all others."""
+
+    def __init__(self, x: Tensor, classes: Tensor, count: int):
+        """Features (N, D) and classes (N,), of `count` classes in all."""
+        x = x.double()
+        mean = x.mean(0)
+        x = x - mean
+        self.targets = targets(classes, count)  # (N, K)
+        target_mean = self.targets.mean(0)
+        self.fit = Centred(ridge(x, self.targets - target_mean), mean, target_mean)
+        self.rows = x @ self.fit.ridge.basis  # (N, R)
+        # Of the hat matrix's diagonal, x_i (XᵀX + l2 I)⁻¹ x_iᵀ, each direction's part of it times
+        # (eigenvalue + l2). If N < D, rows = U diag(e), and U² e is rows² / e
+        self.parts = self.rows.square()
+        if len(x) < x.shape[1]:
+            e = self.fit.ridge.eigenvalues
+            self.parts = torch.where(e > 0, self.parts / e.clamp(min=1e-300), 0)
+
+    def scores(self, l2: float) -> Tensor:
+        """The scores of each example by the fit without it: (N, K).
+
+        With h its leverage, they are y - (y - fitted) / (1 - h): nothing is fitted again (Allen
+        1974).
+        """
+        fitted = self.rows @ self.fit.ridge.coordinates(l2) + self.fit.target_mean
+        leverage = self.parts @ (1 / (self.fit.ridge.eigenvalues + l2)) + 1 / len(self.rows)
+        return self.targets - (self.targets - fitted) / (1 - leverage)[:, None]
+
+
+def targets(classes: Tensor, count: int) -> Tensor:
+    """Classes (N,) -> 1 for an example's class and -1 for the others, float64 (N, count)."""
+    y = torch.full((len(classes), count), -1.0, dtype=torch.float64)
+    return y.scatter_(1, classes[:, None], 1.0)

@@ -1,0 +1,96 @@
+"""A frozen model on one task: what its features are worth, in closed form and without training.
+
+The images are computed on once, and kept in the cache: a task takes seconds, and the next time less.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from vitkit.data import Columns, Source, merge_parts, open_parts
+from vitkit.evaluate import Metric, features
+from vitkit.evaluate.fewshot import FIXED, draw, interval, notes, predictions
+from vitkit.evaluate.metric import SHARE, share_right
+from vitkit.evaluate.neighbours import voted
+from vitkit.evaluate.probe import known_classes, probe
+from vitkit.system.ranks import on_rank_0, process_group
+from vitkit.system.text import printable
+from vitkit.weights import load_as
+from vitkit.weights.description import Hints
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Linear probe and neighbours, which know all images but the test part, and few-shot accuracy,
+    which draws from the training part. Equal values measure the same."""
+
+    model: str
+    """The model."""
+    weights: str
+    """A digest of its weights."""
+    data: str
+    """The images."""
+    digest: str
+    """By which changed images are noticed."""
+    columns: Columns = field(default_factory=Columns)
+    """Which columns hold the images and the labels."""
+    hints: Hints = field(default_factory=Hints)
+    """What the model's file does not say."""
+    shots: tuple[int, ...] = (5, 10)
+    """Images of each class for the few-shot accuracy."""
+    seeds: int = 3
+    """How often these are drawn."""
+    k: int = 20
+    """Neighbours that vote."""
+
+    def measure(self, device: str) -> list[Metric]:
+        """The accuracy of each: `linear`, `5-shot`, `10-shot`, `neighbours`. Raises ValueError for
+        images that nothing can be learned from, and for features that are not finite."""
+        train, learned, test = self._images()
+        known = known_classes(learned)
+
+        # The features, once; the training images are the first of those learned from
+        with process_group(device) as own_device:
+            loaded = load_as(self.model, self.hints, quiet=True)
+            classifier = loaded.to(own_device).for_inference()
+            x, y = features(classifier, learned)
+            x_test, y_test = features(classifier, test)
+
+        # The linear probe, which does not know classes without an image
+        number = np.full(len(learned.labels), -1)
+        number[known] = np.arange(len(known))
+        fitted = probe("linear", x, number[y], len(known))
+        predicted = known[fitted.logits(torch.tensor(x_test)).argmax(1).numpy()]
+        metrics = [_accuracy("linear", predicted, y_test)]
+
+        # A few training images of each class
+        for shots in self.shots:
+            right = []
+            for seed in range(self.seeds):
+                rows = draw(train.targets, shots, seed)
+                answers = predictions(x[rows], y[rows], x_test, len(test.labels), (FIXED,))
+                right.append(answers[0] == y_test)
+            right = np.stack(right)
+            metrics.append(Metric(f"{shots}-shot", float(right.mean()), SHARE, interval(right)))
+            if on_rank_0():
+                for sentence in notes(train, test, shots):
+                    print(printable(f"{self.data}: {sentence}"), file=sys.stderr)
+
+        near = voted(torch.tensor(x), torch.tensor(y), self.k, torch.tensor(x_test)).numpy()
+        return [*metrics, _accuracy("neighbours", near, y_test)]
+
+    def _images(self) -> tuple[Source, Source, Source]:
+        """The training images; the same and those of the validation part; and the test images."""
+        sources = open_parts(self.data, self.columns).sources
+        train = sources["train"]
+        learned = train
+        if "val" in sources:
+            learned = merge_parts(train, sources["val"])
+        return train, learned, sources["test"]
+
+
+def _accuracy(name: str, predicted: np.ndarray, classes: np.ndarray) -> Metric:
+    """The share of answers that are right, of classes (N,) each."""
+    return share_right(name, int((predicted == classes).sum()), len(classes))

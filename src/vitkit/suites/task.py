@@ -1,0 +1,206 @@
+"""What a suite is: tasks in groups, each with its images; and how one is read from a TOML file."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from vitkit.data import Columns, fingerprint, open_parts
+from vitkit.system.remote import is_address
+
+MAX_BYTES = 1 << 20  # of a TOML file
+
+
+@dataclass(frozen=True)
+class Task:
+    """One data set of a suite."""
+
+    name: str
+    """What it is called, and by default the folder of its images."""
+    group: str = ""
+    """The group that it is averaged in; empty is none."""
+    title: str = ""
+    """What a table calls it; by default its name."""
+    data: str = ""
+    """Where its images are below the suite's folder; or an address, hf:NAME or digits. By default
+    its name."""
+    columns: Columns = field(default_factory=Columns)
+    """Which columns hold the images and the labels; by default found by their names."""
+    classes: int = 0
+    """Classes that it must have; 0 is any number."""
+    train: int = 0
+    """Images to learn from that it must have, validation included; 0 is any number."""
+    test: int = 0
+    """Test images that it must have; 0 is any number."""
+    flip: bool = True
+    """Whether an image may be mirrored in training: not if that changes its class."""
+    crop: bool = True
+    """Whether an image may be cropped in training: not if that changes its class."""
+    source: str = ""
+    """Where to get it."""
+    rule: str = ""
+    """Which images of the original data set it takes, and what their classes are."""
+
+    @property
+    def heading(self) -> str:
+        """What a table calls it."""
+        return self.title or self.name
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks that one protocol runs on."""
+
+    name: str
+    """What the mean over all tasks is called."""
+    tasks: tuple[Task, ...]
+    """In the order of the table."""
+    fine_tuned: bool = False
+    """Whether its figure is by definition that of fine-tuned models."""
+    hint: str = ""
+    """What to do about tasks that are missing."""
+
+    def only(self, names: Sequence[str]) -> "Suite":
+        """The suite with some of its tasks; all, if no name is given. Raises ValueError for a name
+        that it does not have."""
+        known = [task.name for task in self.tasks]
+        for name in names:
+            if name not in known:
+                raise ValueError(
+                    f"the suite {self.name} has no task {name!r}; it has {', '.join(known)}"
+                )
+        if not names:
+            return self
+        return replace(self, tasks=tuple(task for task in self.tasks if task.name in names))
+
+
+class Images(NamedTuple):
+    """The images of a task, as they are on this machine."""
+
+    where: str
+    """What `open_parts` takes."""
+    train: int
+    """Images to learn from, those of the validation part included."""
+    test: int
+    """Test images."""
+    classes: int
+    """Classes."""
+    digest: str
+    """By which changed images are noticed."""
+
+    def deviations(self, task: Task) -> list[str]:
+        """In what they are not the task's, a sentence part each."""
+        texts = []
+        for what, is_there, expected in (
+            ("images to learn from", self.train, task.train),
+            ("test images", self.test, task.test),
+            ("classes", self.classes, task.classes),
+        ):
+            if expected and is_there != expected:
+                texts.append(f"{is_there:,} {what} instead of {expected:,}")
+        return texts
+
+
+def find(task: Task, folder: str) -> Images | None:
+    """The images of a task below a folder; None if they are not there and the task says where to
+    get them.
+
+    Raises ValueError for data that cannot be read, or has not what a task needs.
+    """
+    where = _where(task, folder)
+    try:
+        sources = open_parts(where, task.columns).sources
+    except ValueError:
+        if task.source and _is_nothing(Path(where)):
+            return None
+        raise
+    if "train" not in sources or "test" not in sources:
+        parts = ", ".join(filter(None, sources)) or "none"
+        raise ValueError(f"{where} needs the parts train and test; it has {parts}")
+    train, test = sources["train"], sources["test"]
+    if train.target_kind != "class":
+        raise ValueError(
+            f"{where} has targets of the kind {train.target_kind!r}; a task has one class an image"
+        )
+    digests = [fingerprint(source) for source in sources.values()]
+    learned = len(train)
+    if "val" in sources:
+        learned += len(sources["val"])
+    return Images(where, learned, len(test), len(train.labels), " ".join(digests))
+
+
+def _where(task: Task, folder: str) -> str:
+    """What `open_parts` takes for a task's images."""
+    data = task.data or task.name
+    if data == "digits" or data.startswith("hf:") or is_address(data):
+        return data
+    if is_address(folder):
+        return f"{folder.rstrip('/')}/{data}"
+    return str(Path(folder) / data)
+
+
+def _is_nothing(path: Path) -> bool:
+    """Whether there is neither such a path, nor a file whose name begins so."""
+    if path.exists() or not path.parent.is_dir():
+        return not path.exists()
+    return not any(other.name.startswith(f"{path.name}-") for other in path.parent.iterdir())
+
+
+def read_suite(path: Path | str) -> Suite:
+    """The suite that a TOML file describes: a table [tasks.NAME] for each task, with the settings
+    of Task; `name` is by default the file's.
+
+    Raises ValueError for what is malformed.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes; a suite has a few lines")
+        values = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+
+    unknown = sorted(values.keys() - {"name", "tasks"})
+    if unknown:
+        raise ValueError(f"{path} sets {unknown[0]!r}; a suite has a name and tasks")
+    tables = values.get("tasks")
+    if not isinstance(tables, dict) or not tables:
+        raise ValueError(f"{path} has no tasks; write a table [tasks.NAME] for each")
+    name = values.get("name", path.stem)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{path} has the name {name!r}; it must be text")
+    return Suite(name, tuple(_task(path, task, table) for task, table in tables.items()))
+
+
+def _task(path: Path, name: str, table: object) -> Task:
+    """The task of a table. Raises ValueError for a setting that there is not."""
+    if name in ("", ".", "..", "select") or "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(f"{path} has a task {name!r}; its name is that of a folder of results")
+    if not isinstance(table, dict):
+        raise ValueError(f"{path} has the task {name} as {table!r}; write a table [tasks.{name}]")
+    settings = dict(table)
+    columns = settings.pop("columns", {})
+    if not isinstance(columns, dict):
+        raise ValueError(f"{path} has {columns!r} as columns of {name}; write {{label = ...}}")
+    _check(path, name, settings, Task)
+    _check(path, name, columns, Columns)
+    return Task(name, columns=Columns(**columns), **settings)
+
+
+def _check(path: Path, name: str, settings: dict, kind: type) -> None:
+    """Raises ValueError for a setting that a dataclass does not have, or of another type."""
+    types = {setting.name: setting.type for setting in fields(kind) if setting.name != "name"}
+    for setting, value in settings.items():
+        if setting not in types:
+            raise ValueError(
+                f"{path} sets {setting!r} of the task {name}; there are {', '.join(types)}"
+            )
+        expected = types[setting] if types[setting] in (int, bool) else str
+        if type(value) is not expected:
+            raise ValueError(
+                f"{path} sets {setting} of the task {name} to {value!r}; "
+                f"expected {expected.__name__}"
+            )

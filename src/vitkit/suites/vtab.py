@@ -1,0 +1,150 @@
+"""VTAB-1k (Zhai et al. 2019, Section 4.2 and Table 9 of the ViT paper): 19 tasks with 1,000 images
+to learn from each.
+
+The images are read from DIR/NAME, in any form that vitkit reads. Its usual archive has the lists
+train800.txt, val200.txt and test.txt there, with the original selection of images; the rules below
+are for those who prepare a task themselves. Splits are TensorFlow Datasets', in their order.
+"""
+
+import math
+from collections.abc import Sequence
+
+from vitkit.suites.task import Suite, Task
+
+LEARNED = 1000  # images to learn from: 800 for training, 200 for selection
+ARCHIVE = "https://huggingface.co/datasets/XiN0919/VTAB-1k"
+
+CLEVR_DISTANCES = (0, 8, 8.5, 9, 9.5, 10, 100)
+KITTI_DISTANCES = (-100, 8, 20, 999)
+DSPRITES_CLASSES = 16
+
+
+def _task(
+    name: str,
+    group: str,
+    title: str,
+    classes: int,
+    test: int,
+    rule: str,
+    source: str,
+    flip: bool = True,
+    crop: bool = True,
+) -> Task:
+    """A task, by its row of the table. Mirrored and cropped images are BiT's choice."""
+    return Task(
+        name,
+        group,
+        title,
+        classes=classes,
+        train=LEARNED,
+        test=test,
+        flip=flip,
+        crop=crop,
+        source=source,
+        rule=rule,
+    )
+
+
+_CLEVR = "https://cs.stanford.edu/people/jcjohns/clevr/"
+_DSPRITES = "https://github.com/google-deepmind/dsprites-dataset"
+_NORB = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
+_VAL = "train[:800], validation[:200]; test"
+_CLEVR_SPLITS = "train[:800], 200 after 90 % of train; validation is the test part"
+_DSPRITES_SPLITS = "train[:800], 200 after 80 % of train; the last 10 % are the test part"
+_NORB_SPLITS = "train[:800], test[:200]; the second half of test"
+
+VTAB = Suite(
+    "VTAB",
+    (
+        _task("caltech101", "natural", "Caltech101", 102, 6_084,
+              "train[:800], 200 after 90 % of train; test",
+              "https://data.caltech.edu/records/mzrjq-6wc02"),
+        _task("cifar", "natural", "CIFAR-100", 100, 10_000,
+              "train[:800], train[45000:45200]; test",
+              "https://www.cs.toronto.edu/~kriz/cifar.html"),
+        _task("dtd", "natural", "DTD", 47, 1_880, _VAL,
+              "https://www.robots.ox.ac.uk/~vgg/data/dtd/"),
+        _task("oxford_flowers102", "natural", "Flowers102", 102, 6_149, _VAL,
+              "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/"),
+        _task("oxford_iiit_pet", "natural", "Pets", 37, 3_669,
+              "train[:800], 200 after 80 % of train; test",
+              "https://www.robots.ox.ac.uk/~vgg/data/pets/"),
+        _task("sun397", "natural", "Sun397", 397, 21_750, _VAL,
+              "https://groups.csail.mit.edu/vision/SUN/"),
+        _task("svhn", "natural", "SVHN", 10, 26_032,
+              "train[:800], 200 after 90 % of train; test",
+              "http://ufldl.stanford.edu/housenumbers/"),
+        _task("patch_camelyon", "specialised", "Camelyon", 2, 32_768, _VAL,
+              "https://patchcamelyon.grand-challenge.org/"),
+        _task("eurosat", "specialised", "EuroSAT", 10, 5_400,
+              "train[:800], 200 after 60 % of train; the last 20 % are the test part",
+              "https://github.com/phelber/EuroSAT"),
+        _task("resisc45", "specialised", "Resisc45", 45, 6_300,
+              "train[:800], 200 after 60 % of train; the last 20 % are the test part",
+              "NWPU-RESISC45"),
+        _task("diabetic_retinopathy", "specialised", "Retinopathy", 5, 42_670, _VAL,
+              "https://www.kaggle.com/c/diabetic-retinopathy-detection"),
+        _task("clevr_count", "structured", "Clevr-Count", 8, 15_000,
+              f"{_CLEVR_SPLITS}; the class is the number of objects - 3", _CLEVR, crop=False),
+        _task("clevr_dist", "structured", "Clevr-Dist", 6, 15_000,
+              f"{_CLEVR_SPLITS}; the class is the range of the nearest object's distance",
+              _CLEVR, crop=False),
+        _task("dmlab", "structured", "DMLab", 6, 22_735, _VAL,
+              "https://github.com/google-research/task_adaptation", crop=False),
+        _task("dsprites_loc", "structured", "dSpr-Loc", 16, 73_728,
+              f"{_DSPRITES_SPLITS}; the class is the x position, of 32, in 16 ranges",
+              _DSPRITES, flip=False, crop=False),
+        _task("dsprites_ori", "structured", "dSpr-Ori", 16, 73_728,
+              f"{_DSPRITES_SPLITS}; the class is the orientation, of 40, in 16 ranges",
+              _DSPRITES, flip=False),
+        _task("kitti", "structured", "KITTI-Dist", 4, 711,
+              f"{_VAL}; the class is the range of the nearest vehicle's distance",
+              "https://www.cvlibs.net/datasets/kitti/", crop=False),
+        _task("smallnorb_azi", "structured", "sNORB-Azim", 18, 12_150, _NORB_SPLITS, _NORB,
+              flip=False),
+        _task("smallnorb_ele", "structured", "sNORB-Elev", 9, 12_150, _NORB_SPLITS, _NORB),
+    ),
+    fine_tuned=True,
+    hint=f"all 19 tasks with their 800, 200 and test images are in {ARCHIVE}: unpack it, and give "
+    "its folder as --data",
+)  # fmt: skip
+
+
+# What a class is, where the original data set does not say
+
+
+def clevr_count(objects: int) -> int:
+    """The class of a scene with 3 to 10 objects. Raises ValueError for another number."""
+    if not 3 <= objects <= 10:
+        raise ValueError(f"a scene of Clevr has 3 to 10 objects, not {objects}")
+    return objects - 3
+
+
+def clevr_distance(depths: Sequence[float]) -> int:
+    """The class of a scene by the depths of its objects, pixel_coords[2]: the range of the least.
+    Raises ValueError for depths that are in no range."""
+    return _last_below(CLEVR_DISTANCES, min(depths))
+
+
+def kitti_distance(kinds: Sequence[int], depths: Sequence[float]) -> int:
+    """The class of a picture by its objects' kinds and depths (z of their locations, in metres):
+    the range of the nearest vehicle's; the last if there is none. Kinds 0, 1 and 2 are car, van and
+    truck."""
+    vehicles = [z for kind, z in zip(kinds, depths, strict=True) if kind < 3]
+    return _last_below(KITTI_DISTANCES, min(vehicles, default=1000))
+
+
+def dsprites_class(value: int, values: int) -> int:
+    """The class of a factor that has `values` values, of which this is one: 32 x positions, or 40
+    orientations, in 16 ranges. Raises ValueError for a value that there is not."""
+    if not 0 <= value < values:
+        raise ValueError(f"the factor has the values 0 to {values - 1}, not {value}")
+    return math.floor(value / (values / DSPRITES_CLASSES))
+
+
+def _last_below(thresholds: Sequence[float], distance: float) -> int:
+    """The last of the thresholds that lies below a distance."""
+    below = [i for i, threshold in enumerate(thresholds) if threshold < distance]
+    if not below:
+        raise ValueError(f"a distance of {distance} is below all of {thresholds}")
+    return below[-1]

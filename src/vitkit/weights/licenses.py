@@ -1,0 +1,273 @@
+"""Licences of weights: what lies beside a model about its own, what it allows, and how it travels.
+
+Spelled as on the Hugging Face hub: `license` in the header of README.md is an id such as
+"apache-2.0", or "other" with a `license_name` and a `license_link`; LICENSE holds the text.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = "LICENSE"
+"""Under which name vitkit writes the text to a directory."""
+NAMES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "LICENCE.md", "LICENCE.txt")
+"""Under which names it is looked for."""
+CARD = "README.md"
+ID = re.compile(r"[\w.+-]{1,80}")
+HEADER = re.compile(r"---[ \t]*\n(.*?)\n---[ \t]*\n", re.DOTALL)
+FIELD = re.compile(
+    r"^(license|license_name|license_link):[ \t]*(?:\n[ \t]*-[ \t]*|\[)?([^\n\],]*)[^\n]*$",
+    re.MULTILINE,
+)
+OTHER = "other"  # the hub's id of a licence that has none
+UNKNOWN = "unknown"  # the hub's id where nobody knows
+LONGEST_HEADER = 2**16  # characters of a card in which its header is looked for
+LONGEST_TEXT = 2**18  # characters of a licence; the longest published ones have a tenth of that
+
+# Licences that let anybody release a model trained from the weights under terms of their own
+PERMISSIVE = (
+    "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc",
+    "unlicense", "cc0-1.0", "cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "wtfpl", "zlib",
+)  # fmt: skip
+# Words that a licence's text has, with single spaces -> its id, or its name if it has no id
+MARKS = {
+    "Apache License Version 2.0": "apache-2.0",
+    "Permission is hereby granted, free of charge": "mit",
+    "Attribution-NonCommercial-NoDerivatives 4.0": "cc-by-nc-nd-4.0",
+    "Attribution-NonCommercial-ShareAlike 4.0": "cc-by-nc-sa-4.0",
+    "Attribution-NonCommercial 4.0": "cc-by-nc-4.0",
+    "DINOv3 License": "dinov3-license",
+}
+NAMES_WITHOUT_ID = ("dinov3-license",)
+
+
+@dataclass(frozen=True)
+class License:
+    """Under which terms weights may be used and passed on."""
+
+    id: str
+    """As the hub calls it: "apache-2.0", "cc-by-nc-4.0"; "other" for one that it has no id for."""
+    name: str = ""
+    """What an "other" one is called, such as "dinov3-license"."""
+    link: str = ""
+    """Where it can be read."""
+    text: str = ""
+    """Its text; empty if no copy of it came with the weights."""
+
+    def __post_init__(self):
+        if not ID.fullmatch(self.id):
+            raise ValueError(
+                f"the licence is {self.id[:80]!r}; give one of the hub's ids, such as apache-2.0, "
+                "mit or cc-by-nc-4.0"
+            )
+
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return self.name or self.id
+
+    def allows(self) -> str:
+        """What it allows, in half a line; a reminder, and no legal advice."""
+        if self.id in PERMISSIVE:
+            return "any use; its notices stay with the weights"
+        terms = []
+        if "-nc" in self.id:
+            terms.append("no commercial use")
+        if "-nd" in self.id:
+            terms.append("no changed versions")
+        if "-sa" in self.id:
+            terms.append("changed versions under the same licence")
+        if self.id.startswith("cc-by"):
+            terms.append("the authors are named")
+        if not terms:
+            terms.append("read its text; it is passed on with the weights")
+        return ", ".join(terms)
+
+
+def check_may_be_shared(license: License | None, is_trained: bool) -> None:
+    """Raises ValueError if weights may not be uploaded, or if nobody knows. `is_trained` is whether
+    they were trained further since they were published under the licence."""
+    if license is None:
+        raise ValueError(
+            "nobody has said under which licence these weights are; say it with --license, such as "
+            "--license apache-2.0. Of weights that you trained from scratch you choose it; of "
+            "others, look where they come from"
+        )
+    if is_trained and "-nd" in license.id:
+        raise ValueError(
+            f"the weights are under {license.called}, which does not allow to share changed ones, "
+            "and these were trained further"
+        )
+    if license.id == OTHER and not license.text:
+        raise ValueError(
+            f"the weights are under a licence of their own ({license.called}), which is passed on "
+            f"with a copy of it; put its text into a file {FILE} in the directory"
+        )
+
+
+def chosen(license: License | None, id: str, text: str) -> License:
+    """The licence that somebody says, where another may be known already. Raises ValueError if that
+    one does not leave them the choice."""
+    said = License(id, text=text if id == OTHER else "")
+    if license is None or license.id in (said.id, UNKNOWN):
+        return license if license and license.id == said.id else said
+    if license.id not in PERMISSIVE:
+        raise ValueError(
+            f"the weights are under {license.called}, which another --license ({id}) cannot change; "
+            "leave it out"
+        )
+    return said
+
+
+def license_in(folder: Path, described: object, config: dict) -> License | None:
+    """The licence that a directory states: in the header of its card, which is its owner's to
+    change; in vitkit's description (`described`); in timm's config.json; or by its text alone. None
+    if it states none."""
+    text = read_license(folder)
+    fields = _header(folder / CARD)
+    id = fields.get("license", UNKNOWN).lower()
+    if id != UNKNOWN and ID.fullmatch(id):
+        name = fields.get("license_name", "")
+        link = fields.get("license_link", "")
+        return License(id, name, link, text)
+    was_changed = text and described and _digest_of(described) != digest(text)
+    if described and not was_changed:
+        return described_license(described, text)
+    written = config.get("pretrained_cfg")
+    if isinstance(written, dict) and ID.fullmatch(str(written.get("license") or "")):
+        return License(written["license"].lower(), text=text)
+    if text:
+        return _by_its_text(text)
+    return None
+
+
+def license_of_file(file: Path, described: object) -> License | None:
+    """The licence of a single file of weights, whose text lies beside it: of vit.pth in
+    vit.LICENSE."""
+    text = read_text(beside(file))
+    if described:
+        return described_license(described, text)
+    if text:
+        return _by_its_text(text)
+    return None
+
+
+def license_text(model: Path) -> Path:
+    """Where vitkit writes the text of the licence of a directory, or of a file, of a model."""
+    if model.is_dir():
+        return model / FILE
+    return beside(model)
+
+
+def beside(file: Path) -> Path:
+    """Where the text of the licence of a single file of weights lies."""
+    return file.with_suffix(f".{FILE}")
+
+
+def license_fields(license: License | None) -> dict[str, str]:
+    """The fields of a card's header for a licence."""
+    if license is None:
+        return {"license": UNKNOWN}
+    fields = {"license": license.id}
+    if license.id == OTHER and license.name:
+        fields["license_name"] = license.name
+    link = license.link
+    if license.text and (link or license.id == OTHER):
+        link = FILE
+    if link == FILE or "://" in link:  # another file of the repository it came from is not here
+        fields["license_link"] = link
+    return fields
+
+
+def with_license(card: str, license: License) -> str:
+    """A card with a licence in its header; all else stays."""
+    lines = []
+    if match := HEADER.match(card):
+        lines = FIELD.sub("", match[1]).splitlines()
+        card = card[match.end() :]
+    fields = [f"{key}: {json.dumps(value)}" for key, value in license_fields(license).items()]
+    header = "\n".join(["---", *fields, *filter(None, lines), "---"])
+    return f"{header}\n{card}"
+
+
+def _by_its_text(text: str) -> License:
+    """The licence of which only the text is there."""
+    words = " ".join(text[:3000].split())
+    for mark, name in MARKS.items():
+        if mark.lower() in words.lower():
+            if name in NAMES_WITHOUT_ID:
+                return License(OTHER, name, text=text)
+            return License(name, text=text)
+    return License(OTHER, text=text)
+
+
+def read_license(folder: Path) -> str:
+    """The text of the licence in a directory; "" if there is none."""
+    for name in NAMES:
+        if text := read_text(folder / name):
+            return text
+    return ""
+
+
+def _header(card: Path) -> dict[str, str]:
+    """The fields of a card's YAML header that are about its licence. Only the plain forms of YAML
+    are read: `license: mit`, or a list, of which the first counts."""
+    text = _read(card, LONGEST_HEADER)
+    match = HEADER.match(text + "\n")
+    if not match:
+        return {}
+    fields = {}
+    for key, value in FIELD.findall(match[1]):
+        fields[key] = value.strip().strip("'\"")[:300]
+    return fields
+
+
+def read_text(file: Path) -> str:
+    """The text of a licence; "" if there is no such file."""
+    return _read(file, LONGEST_TEXT)
+
+
+def _read(file: Path, most: int) -> str:
+    """The first characters of a text file; "" if it is none."""
+    if not file.is_file():
+        return ""
+    with file.open(encoding="utf-8", errors="replace", newline="") as opened:
+        return opened.read(most)
+
+
+def digest(text: str) -> str:
+    """What a text is recognised by."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def to_json(license: License | None) -> dict | None:
+    """A licence in the description of a model; its text is a file beside it."""
+    if license is None:
+        return None
+    values = {"id": license.id}
+    for key in ("name", "link"):
+        if value := getattr(license, key):
+            values[key] = value
+    if license.text:
+        values["text_digest"] = digest(license.text)
+    return values
+
+
+def described_license(values: object, text: str) -> License | None:
+    """The way back, with `text` if that is the licence's. Raises ValueError for values that are no
+    licence."""
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise ValueError(f"its license is a {type(values).__name__}, not an object")
+    id, name, link = (str(values.get(key, ""))[:300] for key in ("id", "name", "link"))
+    if _digest_of(values) != digest(text):
+        text = ""
+    return License(id, name, link, text)
+
+
+def _digest_of(values: object) -> object:
+    """What a licence in a description has noted of its text."""
+    return values.get("text_digest") if isinstance(values, dict) else None

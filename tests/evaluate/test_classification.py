@@ -1,0 +1,253 @@
+"""The numbers of a report against scikit-learn, torchmetrics and SciPy, on ordinary and on
+degenerate answers."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import bootstrap
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    log_loss,
+    precision_recall_fscore_support,
+    top_k_accuracy_score,
+)
+from tables import answered, classifier_of, part_of, random_answers
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_calibration_error,
+    multiclass_f1_score,
+)
+
+from vitkit.evaluate import Classification, Subject, classification, confusion
+from vitkit.evaluate.calibration import at_coverages, coverage_curve, perfect_error, reliability
+
+
+def measured(given):
+    return {metric.name: metric for metric in classification.classification(given)}
+
+
+@pytest.mark.parametrize(("count", "classes", "seed"), [(333, 10, 0), (61, 3, 1), (500, 40, 2)])
+def test_metrics_are_those_of_other_libraries(count, classes, seed):
+    logits, targets = random_answers(count, classes, seed)
+    metrics = {name: metric.value for name, metric in measured(answered(logits, targets)).items()}
+    predicted = logits.argmax(-1).numpy()
+    probabilities = logits.double().softmax(-1).numpy()
+    expected = {
+        "top1": accuracy_score(targets, predicted),
+        "balanced_accuracy": balanced_accuracy_score(targets, predicted),
+        "macro_f1": f1_score(targets, predicted, average="macro"),
+        "loss": log_loss(targets, probabilities, labels=range(classes)),
+        "seen": count,
+    }
+    if classes > 5:
+        expected["top5"] = top_k_accuracy_score(targets, logits.numpy(), k=5, labels=range(classes))
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-6), name
+
+    theirs = {
+        "calibration_error": multiclass_calibration_error(
+            logits, torch.from_numpy(targets), classes
+        ),
+        "macro_f1": multiclass_f1_score(logits, torch.from_numpy(targets), classes),
+        "balanced_accuracy": multiclass_accuracy(logits, torch.from_numpy(targets), classes),
+    }
+    for name, value in theirs.items():
+        assert metrics[name] == pytest.approx(value.item(), abs=1e-6), name
+
+
+def test_class_scores_and_the_confusion_matrix_are_scikit_learns():
+    logits, targets = random_answers(300, 6)
+    logits[:, 4] = -9  # nobody gets this answer
+    given = answered(logits, targets)
+    predicted = logits.argmax(-1).numpy()
+    scores = confusion.class_scores(given)
+    precision, recall, f1, images = precision_recall_fscore_support(
+        targets, predicted, zero_division=0
+    )
+    assert [score.precision or 0 for score in scores] == pytest.approx(precision)
+    assert [score.recall for score in scores] == pytest.approx(recall)
+    assert [score.f1 for score in scores] == pytest.approx(f1)
+    assert [score.images for score in scores] == images.tolist()
+    assert scores[4].precision is None
+
+    matrix = confusion.confusion_matrix(given)
+    expected = confusion_matrix(targets, predicted)
+    assert (matrix[:, :6] == expected).all() and not matrix[:, 6].any()
+    pairs = confusion.most_confused(given)
+    np.fill_diagonal(expected, 0)
+    assert sum(pair.count for pair in pairs) == expected.sum()
+    assert pairs[0].count == expected.max()
+    assert all(first.count >= second.count for first, second in pairwise(pairs))
+    assert scores[0].taken_for == given.labels[expected[0].argmax()]
+
+
+def test_only_classes_that_images_have_are_judged_among_more():
+    """A head of 10 classes, images of three of them: other answers are wrong, and no class."""
+    logits, targets = random_answers(200, 10)
+    targets = targets % 3
+    given = answered(logits, targets)
+    metrics = measured(given)
+    predicted = logits.argmax(-1).numpy()
+    expected = f1_score(targets, predicted, labels=[0, 1, 2], average="macro")
+    assert metrics["macro_f1"].value == pytest.approx(expected)
+    expected = accuracy_score(targets, logits[:, :3].argmax(-1))
+    assert metrics["top1_of_data"].value == pytest.approx(expected)
+    assert metrics["top1"].value == accuracy_score(targets, predicted)
+    matrix = confusion.confusion_matrix(given)
+    assert matrix.shape == (3, 4) and matrix[:, 3].sum() == (predicted > 2).sum()
+    assert "top1_of_data" not in measured(answered(logits, np.arange(200) % 10))
+
+
+def test_intervals_are_scipys_bootstrap():
+    logits, targets = random_answers(120, 4)
+    given = answered(logits, targets)
+    metrics = measured(given)
+    functions = {
+        "balanced_accuracy": balanced_accuracy_score,
+        "macro_f1": lambda truth, answer: f1_score(truth, answer, average="macro"),
+    }
+    for name, function in functions.items():
+        theirs = bootstrap(
+            (given.truth, given.predicted),
+            function,
+            paired=True,
+            vectorized=False,
+            n_resamples=150,
+            method="percentile",
+            rng=np.random.default_rng(1),
+        ).confidence_interval
+        assert metrics[name].interval == pytest.approx(theirs, abs=0.04)
+    low, high = metrics["loss"].interval
+    spread = 1.96 * given.loss.std() / math.sqrt(len(given))
+    assert (high - low) / 2 == pytest.approx(spread, rel=0.15)
+
+
+def test_reliability_bins_hold_every_answer():
+    logits, targets = random_answers(400, 5)
+    given = answered(logits, targets)
+    bins = reliability(given.confidence, given.right)
+    assert sum(each.images for each in bins) == 400
+    for each in bins:
+        inside = (given.confidence > each.low) & (given.confidence <= each.high)
+        assert (inside.sum(), given.right[inside].mean()) == (each.images, each.accuracy)
+        assert each.interval[0] <= each.accuracy <= each.interval[1]
+    gaps = sum(each.images * abs(each.accuracy - each.confidence) for each in bins)
+    assert gaps / 400 == pytest.approx(measured(given)["calibration_error"].value)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.15])
+def test_a_calibration_error_is_told_from_chance(gap):
+    random = np.random.default_rng(0)
+    confidence = random.uniform(0.3, 1, 400)
+    right = random.random(400) < confidence - gap
+    error = classification.calibration_error(confidence, right)
+    others = classification.resampled(
+        lambda rows: np.array([classification.calibration_error(confidence[rows], right[rows])]),
+        400,
+    )
+    low, high = classification.calibration_interval(confidence, right, others[:, 0])
+    assert low <= gap + 0.001 <= high
+    assert (error <= perfect_error(confidence)) == (gap == 0)
+    assert (low == 0) == (gap == 0)
+
+
+def test_accuracy_against_coverage_is_counted_by_hand():
+    confidence = np.array([0.9, 0.5, 0.7, 0.9, 0.5, 0.2])
+    right = np.array([True, False, True, False, True, False])
+    points = coverage_curve(confidence, right)
+    counted = [(point.coverage, point.accuracy, point.threshold) for point in points]
+    expected = [(2 / 6, 1 / 2, 0.9), (3 / 6, 2 / 3, 0.7), (5 / 6, 3 / 5, 0.5), (1, 1 / 2, 0.2)]
+    assert np.array(counted) == pytest.approx(np.array(expected))
+    chosen = [point.coverage for point in at_coverages(points)]
+    assert chosen == pytest.approx([1, 5 / 6, 3 / 6])
+
+
+# Degenerate answers
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf, -math.inf])
+def test_outputs_that_are_not_finite_give_no_numbers(lost):
+    logits, targets = random_answers(30, 8)
+    logits[7, 2] = lost
+    given = answered(logits, targets)
+    assert np.flatnonzero(~given.finite).tolist() == [7]
+    for name, metric in measured(given).items():
+        assert math.isnan(metric.value) == (name != "seen"), name
+        assert metric.interval is None
+
+
+def test_of_classes_with_the_same_logit_the_first_is_the_answer():
+    given = answered(torch.zeros(12, 3), [0, 1, 2] * 4)
+    assert given.predicted.tolist() == [0] * 12
+    assert given.rank.tolist() == [0, 1, 2] * 4
+    assert given.tied.all()
+    assert measured(given)["top1"].value == pytest.approx(1 / 3)
+
+
+def test_images_of_one_class_have_all_numbers():
+    logits, _ = random_answers(40, 3)
+    metrics = measured(answered(logits, [1] * 40))
+    assert metrics["balanced_accuracy"].value == metrics["top1"].value
+    assert metrics["top1_of_data"].value == 1
+    assert not any(math.isnan(metric.value) for metric in metrics.values())
+
+
+def test_one_image_is_enough():
+    metrics = measured(answered(torch.tensor([[0.0, 1.0]]), [1]))
+    assert metrics["top1"].value == metrics["macro_f1"].value == 1
+    assert metrics["top1"].interval[0] < 0.3  # but it says little
+    for name in ("macro_f1", "balanced_accuracy", "calibration_error", "loss"):
+        assert metrics[name].interval is None  # and all its resamples are the same
+
+
+def test_answers_that_are_all_right_have_no_interval_of_no_width():
+    metrics = measured(answered(torch.eye(3).repeat(4, 1) + torch.rand(12, 3) / 2, [0, 1, 2] * 4))
+    assert metrics["macro_f1"].value == 1
+    assert metrics["macro_f1"].interval is None
+    assert metrics["loss"].interval is not None
+
+
+def test_a_class_that_does_not_exist_is_named():
+    logits, _ = random_answers(4, 3)
+    with pytest.raises(ValueError, match=r"1 of 4 images have a class that does not exist.* has 3"):
+        answered(logits, [0, 1, 3, 2])
+    with pytest.raises(ValueError, match="no image to evaluate on"):
+        answered(logits, [])
+
+
+# Ranks
+
+
+def test_three_ranks_give_the_numbers_of_one(tmp_path):
+    """31 images: no number of ranks divides them."""
+    alone = rank_metrics()
+    assert alone["seen"].value == 31
+    file = tmp_path / "store"
+    start = torch.multiprocessing.start_processes
+    start(of_a_rank, (file, tmp_path), nprocs=3, start_method="fork")
+    for rank in range(3):
+        theirs = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+        assert theirs == alone
+
+
+def rank_metrics(rank=0, ranks=1):
+    logits, targets = random_answers(31, 6)
+    classifier = classifier_of(logits)
+    part = part_of(targets, classifier.labels, 4, rank, ranks)
+    metrics = Classification().measure(Subject(classifier), part)
+    return {metric.name: metric for metric in metrics}
+
+
+def of_a_rank(rank, file, folder):
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=3)
+    torch.save(rank_metrics(rank, 3), folder / f"{rank}.pt")
+    dist.destroy_process_group()

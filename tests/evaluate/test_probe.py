@@ -1,0 +1,136 @@
+"""Probes against scikit-learn and against fits without each example; and on a model."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import log_loss
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+
+from vitkit.data import Preprocessing, open_source, subset
+from vitkit.evaluate.neighbours import voted
+from vitkit.evaluate.probe import FIT, probe, with_probe
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, adopt, load, save
+
+
+def some(count=90, width=8, classes=3, noise=1.5):
+    random = np.random.default_rng(0)
+    y = np.arange(count) % classes
+    centres = random.normal(size=(classes, width))
+    x = 4 + centres[y] + noise * random.normal(size=(count, width))
+    return x.astype(np.float32), y
+
+
+def logits_without(method, x, y, i, strength):
+    """What scikit-learn answers to example i when it learns from all others."""
+    others = np.arange(len(x)) != i
+    if method == "linear":
+        model = RidgeClassifier(strength, solver="svd").fit(x[others].astype(float), y[others])
+        return model.decision_function(x[i : i + 1].astype(float))[0]
+    means = NearestCentroid().fit(x[others].astype(float), y[others]).centroids_
+    return -np.square(x[i] - means).sum(1) + np.square(x[i] - x.mean(0, dtype=float)).sum()
+
+
+@pytest.mark.parametrize("method", ["linear", "prototype"])
+@pytest.mark.parametrize("shape", [(60, 8), (20, 30)])
+def test_left_out_logits_are_those_of_a_fit_without_the_example(method, shape):
+    x, y = some(*shape)
+    fitted = probe(method, x, y, 3)
+    for i in (0, 7, 19):
+        expected = logits_without(method, x, y, i, fitted.strength) / fitted.temperature
+        np.testing.assert_allclose(fitted.left_out[i], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_answers_are_those_of_scikit_learn():
+    x, y = some()
+    rows = torch.tensor(x)
+    answers = {method: probe(method, x, y, 3) for method in FIT}
+    linear = RidgeClassifier(answers["linear"].strength, solver="svd").fit(x.astype(float), y)
+    scaled = (x - x.mean(0)) / (x.std(0) + 1e-5)
+    logistic = LogisticRegression(C=answers["logistic"].strength, max_iter=5000).fit(scaled, y)
+    expected = {
+        "linear": linear.predict(x.astype(float)),
+        "prototype": NearestCentroid().fit(x, y).predict(x),
+        "logistic": logistic.predict(scaled),
+    }
+    for method, fitted in answers.items():
+        assert fitted.logits(rows).argmax(1).tolist() == expected[method].tolist()
+    np.testing.assert_allclose(
+        answers["logistic"].logits(rows) * answers["logistic"].temperature,
+        logistic.decision_function(scaled),
+        atol=0.02,
+    )
+
+    neighbours = KNeighborsClassifier(5, metric="cosine", weights=lambda distance: 2 - distance)
+    assert voted(rows[:60], torch.tensor(y[:60]), 5, rows[60:]).tolist() == (
+        neighbours.fit(x[:60], y[:60]).predict(x[60:]).tolist()
+    )
+
+
+@pytest.mark.parametrize("method", list(FIT))
+@pytest.mark.parametrize("classes", [2, 3])
+def test_probabilities_are_better_than_those_of_half_or_twice_the_logits(method, classes):
+    """On images that were not learned from."""
+    x, y = some(900, classes=classes)
+    fitted = probe(method, x[:180], y[:180], classes)
+    logits = fitted.logits(torch.tensor(x[180:]))
+    losses = [log_loss(y[180:], (scale * logits).softmax(1).numpy()) for scale in (0.5, 1, 2)]
+    assert losses[1] == min(losses)
+    assert log_loss(y[:180], fitted.left_out.softmax(1).numpy()) == pytest.approx(
+        losses[1], abs=0.15
+    )
+
+
+def test_the_only_example_of_a_class_is_left_out_where_that_means_something():
+    x, y = some(31)
+    y[30] = 3
+    for method in FIT:
+        fitted = probe(method, x, y, 4)
+        assert fitted.weight.isfinite().all() and fitted.left_out[:30].isfinite().all()
+        assert fitted.left_out[30].isfinite().all() == (method == "linear")
+
+
+def test_what_teaches_nothing_is_a_sentence():
+    x, y = some(30)
+    with pytest.raises(ValueError, match="30 examples of 1 classes teach no classifier"):
+        probe("linear", x, np.zeros(30, np.int64), 1)
+    with pytest.raises(ValueError, match="0 examples"):
+        probe("linear", x[:0], y[:0], 3)
+    with pytest.raises(ValueError, match="of 4 classes 1 have no example"):
+        probe("prototype", x, y, 4)
+    x[[4, 9], 0] = (math.nan, math.inf)
+    with pytest.raises(ValueError, match="2 of 30 examples hold NaN or infinity, the first of nu"):
+        probe("linear", x, y, 3)
+    same = np.ones((30, 4), np.float32)
+    for method in FIT:
+        assert probe(method, same, y, 3).left_out.isfinite().all()
+
+
+@pytest.mark.parametrize("pool", ["token", "distilled"])
+def test_on_a_model_the_head_gives_the_probe_s_logits(pool, tmp_path):
+    digits = subset(open_source("digits"), range(120))
+    registers = int(pool == "distilled")
+    config = vit("mu/4", image=(8, 8), depth=1, pool=pool, registers=registers, classes=5)
+    model = create(config, seed=0).eval()
+    classifier = Classifier(model, Preprocessing(size=(8, 8)), tuple("abcde"))
+    adopted, _ = adopt(classifier, labels=digits.labels, new_head=True)
+    images = adopted.batch(map(picture, digits.store.array[digits.rows]))
+    x = adopted.features(images)
+    fitted = probe("linear", x.numpy(), digits.targets, 10)
+    probed = with_probe(adopted, fitted, digits.labels)
+    saved = load(save(probed, tmp_path / "probed"), quiet=True)
+    torch.testing.assert_close(
+        saved.logits(images).double(), fitted.logits(x), rtol=1e-3, atol=1e-3
+    )
+    assert saved.labels == digits.labels and saved.activation == "softmax"
+    right = fitted.logits(x).argmax(1) == torch.tensor(digits.targets)
+    assert right.float().mean() > 0.8
+
+
+def picture(pixels):
+    from vitkit.data import open_image
+
+    return open_image(pixels, "a digit")

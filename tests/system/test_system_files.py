@@ -1,0 +1,76 @@
+"""What a file that a command writes may replace: what vitkit wrote, and nothing of anybody else's."""
+
+import os
+
+import numpy as np
+import pytest
+
+from vitkit.inspection.page import write_page
+from vitkit.inspection.sheet import Tile, contact_sheet
+from vitkit.system.files import (
+    check_replaceable,
+    mark_of,
+    remove_unfinished,
+    write_where_said,
+)
+
+
+def sheet(path):
+    contact_sheet([Tile(np.zeros((4, 4, 3), np.uint8), "a")], path)
+
+
+def page(path):
+    write_page(path, "Title", [])
+
+
+def text(path):
+    write_where_said(path, f"# {mark_of(b'content')}\n".encode() + b"content")
+
+
+@pytest.mark.parametrize("write", [sheet, page, text])
+def test_what_vitkit_wrote_is_replaced_and_nothing_else(write, tmp_path):
+    path = tmp_path / "new" / "folder" / "file.png"
+    for _ in range(2):
+        write(path)
+    path.write_bytes(b"mine")
+    with pytest.raises(ValueError, match="is not as vitkit wrote it, so it is not replaced"):
+        write(path)
+    assert path.read_bytes() == b"mine"
+    assert [file.name for file in path.parent.iterdir()] == ["file.png"]
+
+
+def test_an_edited_text_is_somebodys(tmp_path):
+    path = tmp_path / "list.txt"
+    text(path)
+    path.write_text(path.read_text() + "more")
+    with pytest.raises(ValueError, match="is not as vitkit wrote it"):
+        text(path)
+
+
+def test_an_empty_file_is_nobodys_and_a_link_is_written_through(tmp_path):
+    (tmp_path / "empty").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    text(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "empty").read_bytes().endswith(b"content")
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("mine")
+    refused = {
+        tmp_path: "is a directory",
+        tmp_path / "pipe": "is no ordinary file",
+        tmp_path / "file" / "below": "is no folder that you may write to",
+        "s3://bucket/list.txt": "is an address",
+    }
+    for path, sentence in refused.items():
+        with pytest.raises(ValueError, match=sentence):
+            check_replaceable(type(tmp_path)(path))
+
+
+def test_only_what_was_left_unfinished_is_removed(tmp_path):
+    for name in ("shard.tar.0123abcd.new", "photographs.new", "list.new"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"photographs.new", "list.new"}

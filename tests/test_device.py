@@ -1,0 +1,221 @@
+"""A GPU computes what the CPU computes: models, gradients, training, resuming, prediction.
+
+    python -m pytest tests/test_device.py
+
+Everything is compared with the CPU, which other tests compare with the references. Without a GPU
+both sides run on the CPU: that keeps this file working, so it is slow there.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from models.networks import FAMILY, batch_for, random_model
+from safetensors.torch import load_file
+
+from vitkit.data import Augmentation
+from vitkit.models import create, vit
+from vitkit.models.attention import fused
+from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
+from vitkit.system.machine import autocast, pick_device
+from vitkit.train import Interrupted, train
+
+DEVICE = pick_device(os.environ.get("VITKIT_TEST_DEVICE", "auto"))
+if DEVICE.type == "cpu":
+    pytestmark = pytest.mark.slow
+
+
+def loss_and_gradients(model, images):
+    """A loss that depends on every logit, and the gradient of every parameter, on the CPU."""
+    model.zero_grad()
+    loss = model(images).float().square().mean()
+    loss.backward()
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            gradients[name] = parameter.grad.cpu().clone()  # the model may move later
+    return loss.detach().cpu(), gradients
+
+
+def relative_error(ours, reference):
+    """‖ours − reference‖ / ‖reference‖."""
+    return float((ours - reference).norm() / reference.norm().clamp(min=1e-6))
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_logits_and_gradients_are_those_of_the_cpu(name):
+    model = random_model(FAMILY[name])
+    images = batch_for(FAMILY[name])
+    loss, gradients = loss_and_gradients(model, images)
+    on_device, on_device_gradients = loss_and_gradients(model.to(DEVICE), images.to(DEVICE))
+    torch.testing.assert_close(on_device, loss, rtol=1e-4, atol=1e-5)
+    assert on_device_gradients.keys() == gradients.keys()
+    whole = torch.cat([g.flatten() for g in gradients.values()])
+    theirs = torch.cat([g.flatten() for g in on_device_gradients.values()])
+    assert relative_error(theirs, whole) < 1e-3
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_bfloat16_is_close_to_float32(name):
+    model = random_model(FAMILY[name]).to(DEVICE)
+    images = batch_for(FAMILY[name]).to(DEVICE)
+    with torch.inference_mode():
+        exact = model(images)
+        with autocast(DEVICE, "bfloat16"):
+            rounded = model(images).float()
+    assert relative_error(rounded, exact) < 0.05
+
+
+@pytest.mark.parametrize("name", ["ViT", "hybrid", "axial ViT"])
+def test_a_compiled_model_gives_the_same_gradients(name):
+    model = random_model(FAMILY[name]).to(DEVICE)
+    images = batch_for(FAMILY[name]).to(DEVICE)
+    loss, gradients = loss_and_gradients(model, images)
+    model.compile()
+    compiled_loss, compiled_gradients = loss_and_gradients(model, images)
+    torch.testing.assert_close(compiled_loss, loss, rtol=1e-4, atol=1e-5)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(compiled_gradients[name], gradient, rtol=1e-2, atol=1e-4)
+
+
+def test_gradients_of_confident_attention_are_finite():
+    """cuDNN gives NaN for 64 tokens whose logits are all far below zero."""
+    q, k, v = torch.randn(3, 2, 3, 64, 64).to(DEVICE, torch.bfloat16).mul(0.1).unbind()
+    q[..., 0] = 1.0
+    k[..., 0] = -120 * 64**0.5
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
+    fused(q, k, v).float().square().sum().backward()
+    assert q.grad.isfinite().all()
+    assert k.grad.isfinite().all()
+
+
+def test_recomputing_blocks_gives_the_same_gradients_in_less_memory():
+    side = 32
+    if DEVICE.type == "cuda":  # where memory is measured
+        side = 224
+    config = vit("S/16", image=(side, side), classes=10)
+    images = torch.randn(16, 3, side, side, device=DEVICE)
+    results = []
+    peaks = []
+    for recompute in (False, True):
+        model = create(config, DEVICE, seed=0).train()
+        model.recompute = recompute
+        if DEVICE.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        results.append(loss_and_gradients(model, images))
+        if DEVICE.type == "cuda":
+            peaks.append(torch.cuda.max_memory_allocated())
+    for name, gradient in results[0][1].items():
+        torch.testing.assert_close(results[1][1][name], gradient, rtol=1e-4, atol=1e-6)
+    if peaks:
+        assert peaks[1] < 0.6 * peaks[0], peaks
+
+
+# Runs
+
+
+def losses(run_dir):
+    """The training losses that a run wrote down."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return torch.tensor([line["loss"] for line in lines if line["event"] == "training"])
+
+
+def weights(run_dir):
+    return load_file(run_dir / "model" / "model.safetensors")
+
+
+OBJECTIVES = {
+    "supervised": Supervised(label_smoothing=0.1),
+    "mixup": Supervised(mixup=0.5, cutmix=0.5),
+    "masked": MaskedPatches(),
+    "autoencoder": MaskedAutoencoder(width=16, depth=1, heads=2),
+    "distillation": SelfDistillation(
+        outputs=64, hidden=32, bottleneck=16, local_views=2, local_size=4
+    ),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_run_has_the_loss_curve_of_the_cpu(objective, tiny, quiet, tmp_path):
+    # Without dropout, whose random numbers are the device's own
+    model = replace(tiny.model, dropout=0.0, stochastic_depth=0.0)
+    recipe = replace(tiny, model=model, objective=OBJECTIVES[objective])
+    train(recipe, tmp_path / "cpu", "cpu", quiet)
+    train(recipe, tmp_path / "device", DEVICE, quiet)
+    torch.testing.assert_close(
+        losses(tmp_path / "device"), losses(tmp_path / "cpu"), rtol=1e-2, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "compiled"), [("float32", False), ("bfloat16", False), ("float32", True)]
+)
+# Of PyTorch's own compiler, about the inputs of a compiled block
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_a_run_that_was_interrupted_ends_with_the_same_bits(
+    precision, compiled, tiny, quiet, tmp_path, monkeypatch
+):
+    recipe = replace(tiny, precision=precision, compile=compiled)
+    train(recipe, tmp_path / "whole", DEVICE, quiet)
+
+    def stop_at_17(run_dir):
+        import vitkit.train.loop as loop
+
+        update = loop.update
+
+        def stopping(recipe, state):
+            update(recipe, state)
+            if state.step == 17:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "update", stopping)
+            with pytest.raises(Interrupted):
+                train(recipe, run_dir, DEVICE, quiet)
+
+    stop_at_17(tmp_path / "resumed")
+    train(recipe, tmp_path / "resumed", DEVICE, quiet)
+
+    # A GPU's attention in float32 adds up gradients in an order that is not always the same
+    if DEVICE.type == "cuda" and precision == "float32":
+        whole = losses(tmp_path / "whole")
+        torch.testing.assert_close(losses(tmp_path / "resumed"), whole, rtol=1e-2, atol=1e-2)
+        return
+    whole = weights(tmp_path / "whole")
+    resumed = weights(tmp_path / "resumed")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    "augmentation",
+    [Augmentation(crop="pad_crop", pad=1), Augmentation(crop="pad_crop", rand_augment=(1, 5))],
+)
+def test_images_that_stay_on_the_device_train_as_decoded_ones_do(
+    augmentation, tiny, quiet, tmp_path
+):
+    data = replace(tiny.data, augmentation=augmentation)
+    for name, gigabytes, workers in (("decoded", 0.0, 2), ("on the device", 1.0, 0)):
+        changed = replace(data, keep_decoded=gigabytes, workers=workers)
+        train(replace(tiny, data=changed), tmp_path / name, DEVICE, quiet)
+    torch.testing.assert_close(
+        losses(tmp_path / "decoded"), losses(tmp_path / "on the device"), rtol=0, atol=0
+    )
+
+
+def test_one_rank_of_torchrun_trains_as_a_process_of_its_own(tiny, quiet, tmp_path):
+    words = ["-m", "vitkit", "train", "digits", "--device", DEVICE.type]
+    words += ["--length", "20", "--log-every", "1", "--optim.warmup", "5"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    for name, launcher in (("alone", []), ("torchrun", torchrun)):
+        command = [sys.executable, *launcher, *words, "--workdir", str(tmp_path / name)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr
+    torch.testing.assert_close(
+        losses(tmp_path / "torchrun"), losses(tmp_path / "alone"), rtol=1e-5, atol=1e-6
+    )

@@ -1,0 +1,171 @@
+"""What the user says of a file that does not say it: every hint has its effect, and is told."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from vitkit.models import vit
+from vitkit.weights import load, load_as, load_for
+from vitkit.weights.description import Hints
+from vitkit.weights.formats import format_of
+from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.writing import tensors_in
+
+HALF = (0.5, 0.5, 0.5)
+
+
+@pytest.fixture
+def bare(random_classifier, tmp_path):
+    """`bare(config, name)`: timm's names in a file that describes nothing."""
+
+    def make(config, name="weights.safetensors"):
+        tensors = tensors_in(format_of("timm", config), random_classifier(config))
+        if name.endswith(".pth"):
+            torch.save(tensors, tmp_path / name)
+        else:
+            save_file(tensors, tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+SMALL = vit("mu/8", image=(32, 32), classes=3, gelu="erf")
+
+
+def test_a_guess_is_the_first_that_is_told(bare, capsys):
+    """Mean and deviation cost points of accuracy, and here only a name tells them."""
+    for name, statistics, other in (
+        ("deit.safetensors", "ImageNet's mean", "--statistics half"),
+        ("renamed.safetensors", "mean and deviation 0.5", "--statistics imagenet"),
+    ):
+        load(bare(SMALL, name))
+        first = capsys.readouterr().err.splitlines()[0]
+        assert "GUESSED" in first and statistics in first and other in first
+
+
+def test_what_the_user_says_is_no_guess(bare, capsys):
+    for statistics, mean in (("imagenet", IMAGENET["mean"]), ("half", HALF)):
+        classifier = load_as(bare(SMALL, "deit.safetensors"), Hints(statistics=statistics))
+        assert classifier.preprocessing.mean == mean
+        err = capsys.readouterr().err
+        assert "GUESSED" not in err and f"preprocessing: statistics {statistics}, as you say" in err
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "mean"),
+    [
+        (vit("mu/8", image=(32, 32), pool="distilled", registers=1), "m.safetensors", "imagenet"),
+        (vit("mu/8", image=(32, 32), layer_scale=1e-5), "m.safetensors", "imagenet"),
+        (vit("mu/8", image=(32, 32), classes=0), "m.pth", "imagenet"),
+        (vit("mu/8", image=(32, 32), layer_scale=1e-5, pool="gap"), "m.safetensors", "half"),
+        (SMALL, "m.pth", "half"),
+    ],
+)
+def test_statistics_are_guessed_by_what_such_models_have(config, name, mean, bare):
+    expected = IMAGENET["mean"] if mean == "imagenet" else HALF
+    assert load(bare(config, name), quiet=True).preprocessing.mean == expected
+
+
+@pytest.mark.parametrize(
+    ("hints", "words"),
+    [
+        (Hints(resize=40), "shorter side to 40, centre of 32 x 32, bicubic"),
+        (Hints(crop="whole"), "32 x 32, bicubic"),
+        (Hints(resize=48, interpolation="bilinear"), "shorter side to 48, centre of 32 x 32, bili"),
+        (Hints(image=64), "shorter side to 64, centre of 64 x 64, bicubic"),
+        (Hints(image=(64, 32), resize=64), "shorter side to 64, centre of 64 x 32, bicubic"),
+    ],
+)
+def test_the_preprocessing_can_be_said(hints, words, bare):
+    preprocessing = load_as(bare(SMALL), hints, quiet=True).preprocessing
+    assert str(preprocessing).startswith(words)
+
+
+def test_a_centre_is_cut_out_of_googles_images_too(random_classifier, tmp_path):
+    config = vit("mu/8", image=(32, 32), classes=3)
+    file = tmp_path / "m.safetensors"
+    save_file(tensors_in(format_of("timm", config), random_classifier(config)), file)
+    whole = load_as(file, Hints(crop="whole"), quiet=True).preprocessing
+    assert (whole.rule, whole.resize) == ("square", 0)
+    centre = load_as(file, Hints(crop="centre", resize=36), quiet=True).preprocessing
+    assert (centre.rule, centre.resize) == ("shorter", 36)
+    with pytest.raises(ValueError, match="nothing is cut out"):
+        Hints(crop="whole", resize=36)
+
+
+def test_the_size_of_images_is_the_tables_where_it_can_be(bare, capsys):
+    """8 x 2 patches fit a table of 16; 8 x 8 do not, so there it is resampled."""
+    file = bare(SMALL)
+    classifier = load_as(file, Hints(image=(64, 16)), quiet=True)
+    assert classifier.model.config.image == (64, 16)
+    table = classifier.model.positions.table
+    assert torch.equal(table, load(file, quiet=True).model.positions.table)
+
+    larger = load_as(file, Hints(image=64))
+    assert larger.model.config.grid == (8, 8)
+    assert "resampled: the position table from 4 x 4 to 8 x 8 patches" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="choose multiples of 8"):
+        load(file, image=(36, 36), quiet=True)
+
+
+def test_heads_are_told_and_can_be_said(bare, capsys):
+    """Also at the width of a published model: MoCo v3's S has 12, not 6."""
+    file = bare(vit("S/16", depth=1, image=(32, 32), heads=12, classes=2))
+    assert load(file).model.config.heads == 6
+    err = capsys.readouterr().err
+    assert "heads: 6, as ViT-S has; nothing in the file says so (MoCo v3's has 12" in err
+    assert load(file, heads=12).model.config.heads == 12
+    assert "heads:" not in capsys.readouterr().err
+
+
+def test_heads_that_the_file_denies_are_refused(random_classifier, tmp_path):
+    from vitkit.weights import save
+
+    path = save(random_classifier(SMALL), tmp_path / "m")
+    with pytest.raises(ValueError, match="has 2 attention heads, not 4; leave out --heads"):
+        load(path, heads=4, quiet=True)
+    classifier, _ = load_for(path, vit("mu/8", heads=4))
+    assert classifier.model.config.heads == 2
+
+
+def test_pooling_can_be_said_where_nothing_tells_it(bare):
+    file = bare(SMALL)
+    config = load_as(file, Hints(pool="gap"), quiet=True).model.config
+    assert (config.pool, config.has_class_token) == ("gap", True)
+    without_token = bare(vit("mu/8", image=(32, 32), pool="gap"), "gap.safetensors")
+    assert load_as(without_token, Hints(pool="corner"), quiet=True).model.config.pool == "corner"
+    with pytest.raises(ValueError, match="no class token"):
+        load_as(without_token, Hints(pool="token"), quiet=True)
+    map_head = bare(vit("mu/8", image=(32, 32), pool="map"), "map.safetensors")
+    with pytest.raises(ValueError, match="its weights say what the head reads"):
+        load_as(map_head, Hints(pool="gap"), quiet=True)
+
+
+def test_labels_come_from_a_file_of_lines(bare, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("fox\ndog \ncat\n", "utf-8")
+    file = bare(SMALL)
+    assert load_as(file, Hints(labels=names), quiet=True).labels == ("fox", "dog", "cat")
+    for text, sentence in (
+        ("fox\ndog\n", "has 2 lines for a head of 3 classes"),
+        ("fox\n\ncat\n", "line 2 of .* is empty"),
+    ):
+        names.write_text(text)
+        with pytest.raises(ValueError, match=sentence):
+            load_as(file, Hints(labels=names), quiet=True)
+    names.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        load_as(file, Hints(labels=names), quiet=True)
+    with pytest.raises(ValueError, match="does not exist"):
+        load_as(file, Hints(labels=tmp_path / "none"), quiet=True)
+
+
+@pytest.mark.parametrize("wrong", [{"image": (1, 2, 3)}, {"image": 0}, {"heads": 0}])
+def test_wrong_hints_are_refused(wrong):
+    with pytest.raises(ValueError, match="image|heads"):
+        Hints(**wrong)
+
+
+def test_a_size_that_no_machine_holds_is_refused():
+    with pytest.raises(ValueError, match="at most 16,384 pixels"):
+        Hints(image=(100_000_000,))

@@ -1,0 +1,194 @@
+"""Weights from strangers: whatever is in a file, one sentence, in little time and memory."""
+
+import json
+import os
+import socket
+import zipfile
+
+import pytest
+import torch
+
+from vitkit.data import Preprocessing
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, load, save
+from vitkit.weights.files import open_weights
+
+SMALL = vit("mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2)
+ROTARY = vit(
+    "mu/8", image=(16, 16), classes=3, depth=1, width=16, mlp=16, heads=2, positions="rotary"
+)
+
+
+def refused(path, sentence):
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load(path, heads=2, quiet=True)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A .pth of ten numbers, as torch writes it."""
+    path = tmp_path_factory.mktemp("pth") / "weights.pth"
+    torch.save({"a": torch.arange(10.0), "b": torch.ones(3)}, path)
+    assert open_weights(path).tensors["a"].read().tolist() == list(range(10))
+    return path
+
+
+# PyTorch's archives
+
+
+@pytest.mark.parametrize("ending", ["data.pkl", "data/0"])
+def test_a_compressed_record_is_refused(checkpoint, tmp_path, ending):
+    with (
+        zipfile.ZipFile(checkpoint) as source,
+        zipfile.ZipFile(tmp_path / "w.pth", "w") as target,
+    ):
+        for record in source.infolist():
+            compressed = record.filename.endswith(ending)
+            kind = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+            target.writestr(zipfile.ZipInfo(record.filename), source.read(record), kind)
+    refused(tmp_path / "w.pth", "data.* is compressed or encrypted")
+
+
+def test_a_record_with_a_wrong_checksum_is_refused(checkpoint, tmp_path):
+    data = bytearray(checkpoint.read_bytes())
+    at = data.index(torch.arange(10.0).numpy().tobytes())
+    data[at + 6] ^= 64
+    (tmp_path / "w.pth").write_bytes(data)
+    refused(tmp_path / "w.pth", "data/0 is damaged: its checksum is another")
+
+
+def test_an_archive_that_was_written_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"a": torch.arange(4.0)}, tmp_path / "w.pth")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert open_weights(tmp_path / "w.pth").tensors["a"].read().tolist() == [0, 1, 2, 3]
+
+
+def test_a_tensor_must_lie_in_the_file(tmp_path):
+    torch.save({"head.bias": torch.zeros(1).expand(10**9)}, tmp_path / "expanded.pth")
+    refused(tmp_path / "expanded.pth", r"\(1000000000,\), and the file holds 4 bytes of it")
+    torch.save({"a": torch.eye(3).to_sparse()}, tmp_path / "sparse.pth")
+    refused(tmp_path / "sparse.pth", "a is a torch.sparse_coo tensor on cpu, not plain numbers")
+    torch.save({"a": torch.empty(10**9, device="meta")}, tmp_path / "meta.pth")
+    refused(tmp_path / "meta.pth", "a is a torch.strided tensor on meta, not plain numbers")
+    shared = torch.zeros(10**6)
+    torch.save({f"a{i}": shared for i in range(200)}, tmp_path / "shared.pth")
+    refused(tmp_path / "shared.pth", "it would take 800,000,000 bytes of memory, out of a file of")
+
+
+def test_a_dictionary_that_holds_itself_ends(tmp_path):
+    state = {}
+    state["model"] = {"state_dict": state}
+    torch.save(state, tmp_path / "w.pth")
+    refused(tmp_path / "w.pth", "it does not hold a state dict")
+
+
+class Bomb:
+    def __reduce__(self):
+        return bytearray, (10**10,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_takes_no_memory_that_it_does_not_have(tmp_path, zipped):
+    bomb = {"a": torch.ones(2), "b": Bomb()}
+    torch.save(bomb, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    refused(tmp_path / "w.pth", "it holds the Python object bytearray")
+
+
+# What is no file
+
+
+def test_pipes_devices_and_sockets_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.pth")
+    refused(tmp_path / "pipe.pth", "pipe.pth is a pipe, a device or a socket")
+    refused(tmp_path, "pipe.pth is a pipe, a device or a socket")
+    refused("/dev/zero", "/dev/zero is a pipe, a device or a socket")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        refused(tmp_path / "s", "s is a pipe, a device or a socket")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "preprocessor_config.json"])
+def test_a_pipe_in_a_model_directory_is_refused_at_once(tmp_path, name):
+    save(Classifier(create(SMALL), Preprocessing(size=(16, 16)), ("a", "b", "c")), tmp_path / "m")
+    (tmp_path / "m" / name).unlink()
+    os.mkfifo(tmp_path / "m" / name)
+    refused(tmp_path / "m", f"{name} is a pipe, a device or a socket")
+
+
+# Configurations
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Model directories, with Hugging Face's names and with vitkit's."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name, config in (("huggingface", SMALL), ("native", ROTARY)):
+        classifier = Classifier(create(config), Preprocessing(size=(16, 16)), ("a", "b", "c"))
+        save(classifier, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("classes", 10**9, "its tensors do not fit the model|names 3 classes for a head of"),
+        ("classes", "3", "classes is '3'; it is a whole number"),
+        ("classes", 3.0, "classes is 3.0; it is a whole number"),
+        ("width", True, "width is True; it is a whole number"),
+        ("width", 2**70, "no model of the described sizes can be built|divisor"),
+        ("depth", 10**12, "too few for 1000000000000 blocks"),
+        ("eps", float("nan"), "eps is nan; it is a finite number"),
+        ("eps", -1.0, "eps is -1.0; it must be a number above 0"),
+        ("eps", 10**400, "eps is 1000.*; it is a finite number"),
+        ("dropout", "x", "dropout is 'x'; it is a finite number"),
+        ("image", None, "image is None; it is 2 values, each a whole number"),
+        ("image", [[1], 2], r"image is \(\[1\], 2\); it is 2 values, each a whole number"),
+        ("pool", ["token"], "pool is .*; it is one of token, distilled"),
+        ("stem", {"units": "abc"}, "units is 'abc'; it is a list, each a whole number"),
+        ("class_token", "yes", "class_token is 'yes'; it is true or false or None"),
+        ("kind", [], r"it is a model of kind \[\]"),
+    ],
+)
+def test_a_description_of_the_wrong_type_names_the_field(saved, tmp_path, field, value, sentence):
+    edit(saved / "native", tmp_path, "config.json", "vitkit", "model", **{field: value})
+    refused(tmp_path, sentence)
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value", "sentence"),
+    [
+        ("config.json", "hidden_size", [16], r"hidden_size is \[16\]; expected a whole number"),
+        ("config.json", "hidden_act", {}, "hidden_act is {}; expected a text"),
+        ("config.json", "layer_norm_eps", float("nan"), "layer_norm_eps is nan; expected a fin"),
+        ("config.json", "image_size", "16", "image_size is '16'; expected pixels"),
+        ("config.json", "image_size", {"a": 1}, "image is {'a': 1}; it is 2 values"),
+        ("config.json", "model_args", "x", "model_args is 'x'; expected an object"),
+        ("config.json", "pretrained_cfg", {"mean": 5}, "pretrained_cfg.mean is 5; expected a li"),
+        ("preprocessor_config.json", "image_mean", [1, "x", 2], "image_mean is .*; expected a li"),
+        ("preprocessor_config.json", "resample", [3], "resample is .*; expected a number or a na"),
+        ("preprocessor_config.json", "rescale_factor", "x", "rescale_factor is 'x'; expected a f"),
+        ("preprocessor_config.json", "size", {"height": [1]}, "its preprocessor's size is"),
+    ],
+)
+def test_a_config_of_the_wrong_type_names_the_field(saved, tmp_path, file, field, value, sentence):
+    edit(saved / "huggingface", tmp_path, "config.json", vitkit=None)
+    edit(tmp_path, tmp_path, file, **{field: value})
+    refused(tmp_path, sentence)
+
+
+def edit(source, target, name, *within, **changes):
+    """Copy a model directory with changed fields of a JSON file; None removes one's value."""
+    contents = {file.name: file.read_bytes() for file in source.iterdir()}
+    values = json.loads(contents[name])
+    inner = values
+    for key in within:
+        inner = inner[key]
+    inner.update(changes)
+    contents[name] = json.dumps(values).encode()
+    for file, content in contents.items():
+        (target / file).write_bytes(content)
