@@ -8,7 +8,11 @@
 #
 # A piece is stopped after nine minutes: a run saves itself then, and the same command continues it.
 # A piece that is done is skipped: what it measured is under --results (benchmarks/results/gpu),
-# where its log is too. Remove NAME.done to measure again. The training pieces need data:
+# where its log is too. Remove NAME.done to measure again.
+#
+#   PYTHON=python        the interpreter
+#
+# The training pieces need data:
 #
 #   CIFAR10=DIR          CIFAR-10 in any form that vitkit reads, with its train and test parts
 #   TINY_IMAGENET=DIR    Tiny ImageNet, or its first 100 classes
@@ -32,6 +36,7 @@ done
 mkdir -p "$results"
 export VITKIT_TEST_DEVICE=$device PYTHONUNBUFFERED=1
 limited="timeout --kill-after=60 540"
+python=${PYTHON:-python}
 
 # Sizes: real ones on a GPU, toys on a CPU
 if [ "$device" = cpu ]; then
@@ -46,55 +51,55 @@ fi
 # The pieces
 
 correctness() { # models, gradients, runs, resuming, torchrun: as on the CPU
-    $limited python -m pytest -W default -m "slow or not slow" tests/test_device.py
+    $limited "$python" -m pytest -W default -m "slow or not slow" tests/test_device.py
 }
 
 forward() { # images/s beside timm, Transformers and torchvision
-    $limited python benchmarks/forward.py --device "$device" --models "${models[@]}" --batches "${batches[@]}" \
+    $limited "$python" benchmarks/forward.py --device "$device" --models "${models[@]}" --batches "${batches[@]}" \
         --precisions autocast bfloat16 --modes "${modes[@]}" --seconds-per-row "$seconds" \
         --output "$results/forward.json"
 }
 
 step() { # training steps, with the share of the GPU's matrix rate that they reach (MFU)
-    $limited python benchmarks/step.py --device "$device" --models "${models[@]}" --batches "$batch" \
+    $limited "$python" benchmarks/step.py --device "$device" --models "${models[@]}" --batches "$batch" \
         --precisions autocast --modes "${modes[@]}" --seconds-per-row "$seconds" \
         --peers timm transformers --output "$results/step.json"
 }
 
 large() { # the same for the paper's large models
-    $limited python benchmarks/step.py --device "$device" --models "${large[@]}" --batches "$((batch / 2))" \
+    $limited "$python" benchmarks/step.py --device "$device" --models "${large[@]}" --batches "$((batch / 2))" \
         --precisions autocast --modes "${modes[@]: -1}" --seconds-per-row "$seconds" \
         --peers timm --output "$results/step-large.json"
 }
 
 sharding() { # FSDP2 on one GPU: the same loss, and what it costs
-    $limited python benchmarks/sharding.py --device "$device" --models "${models[@]: -1}" --batches "$batch" \
+    $limited "$python" benchmarks/sharding.py --device "$device" --models "${models[@]: -1}" --batches "$batch" \
         --precision bfloat16 --seconds-per-row "$seconds" --output "$results/sharding.json"
 }
 
 attention() { # the fused kernel and two plain products
-    $limited python benchmarks/attention.py --device "$device" --rounds "$rounds"
+    $limited "$python" benchmarks/attention.py --device "$device" --rounds "$rounds"
 }
 
 loader() { # batches of small images that reach the GPU
-    $limited python benchmarks/small.py --device "$device" --data "${CIFAR10:?is where CIFAR-10 is}" \
+    $limited "$python" benchmarks/small.py --device "$device" --data "${CIFAR10:?is where CIFAR-10 is}" \
         --steps $((10 * rounds)) --rounds "$rounds"
 }
 
 cifar10() { # from scratch; 17 minutes, if it reads the 15,000 images a second of the first time
-    $limited python -m vitkit train cifar10 --data.source "${CIFAR10:?is where CIFAR-10 is}" \
+    $limited "$python" -m vitkit train cifar10 --data.source "${CIFAR10:?is where CIFAR-10 is}" \
         --device "$device" --workdir "$results/runs/cifar10" $steps &&
         cp "$results/runs/cifar10/metrics.jsonl" "$results/cifar10.jsonl"
 }
 
 tiny_imagenet() { # from scratch
-    $limited python -m vitkit train tiny-imagenet --data.source "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
+    $limited "$python" -m vitkit train tiny-imagenet --data.source "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
         --device "$device" --workdir "$results/runs/tiny-imagenet" $steps &&
         cp "$results/runs/tiny-imagenet/metrics.jsonl" "$results/tiny-imagenet.jsonl"
 }
 
 pretraining() { # scratch, self-supervised, supervised (Section 4.6)
-    $limited python benchmarks/pretraining.py --data "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
+    $limited "$python" benchmarks/pretraining.py --data "${TINY_IMAGENET:?is where Tiny ImageNet is}" \
         --target "${CIFAR10:?is where CIFAR-10 is}" --ways scratch masked supervised "${side[@]}" \
         --device "$device" --workdir "$results/runs/pretraining" --output "$results/pretraining.json"
 }

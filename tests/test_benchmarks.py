@@ -175,6 +175,7 @@ def test_the_queue_of_what_needs_a_gpu_works_at_toy_size_on_a_cpu(tmp_path):
     command = ["bash", str(BENCHMARKS / "gpu.sh"), "--device", "cpu"]
     command += ["--results", str(tmp_path / "results"), *pieces]
     environment = os.environ | {"CIFAR10": images, "TINY_IMAGENET": images}
+    environment["PYTHON"] = sys.executable
     for _ in range(2):  # the second time, all are done
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
