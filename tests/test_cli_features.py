@@ -162,3 +162,29 @@ def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):
     lines = (tmp_path / "0.txt").read_text().splitlines()
     assert [json.loads(line) for line in lines] == expected
     assert not (tmp_path / "1.txt").read_text() and not (tmp_path / "2.txt").read_text()
+
+
+def test_a_class_that_only_test_images_have_is_measured_but_not_trained_on(
+    model, folder, tmp_path, capsys
+):
+    """What the training part lacks stops training, and nothing else."""
+    photos = str(
+        folder({f"train/{k}/{i}.png": 20 for k in ("cat", "dog") for i in range(4)})
+        and folder({f"test/{k}/{i}.png": 20 for k in ("ant", "cat", "dog") for i in range(2)})
+    )
+    for words in (("probe", "--to", str(tmp_path / "probed")), ("fewshot", "--shots", "2")):
+        err = said(capsys, words[0], model, photos, *words[1:]).err
+        assert "ant" in err and "2 test images cannot be answered right" in err
+    err = said(capsys, "finetune", model, photos, status=1).err
+    assert "0.png is of the class 'ant', which the training part does not have (cat, dog)" in err
+    assert "is of the class 'ant'" in said(capsys, "data", "stats", photos).out
+    err = said(capsys, "data", "pack", photos, str(tmp_path / "shards"), status=1).err
+    assert "rename or remove it" in err
+
+    # A model that does not know it: an error, or images that are left out, unless none has it
+    words = ("evaluate", str(tmp_path / "probed"), photos)
+    err = said(capsys, *words, status=1).err
+    assert "does not know: ant" in err and "--on-unknown-class skip" in err
+    out, err = said(capsys, *words, "--on-unknown-class", "skip")
+    assert "left out: 2 of 6 images" in err and "4 images of" in out
+    assert "8 images of" in said(capsys, *words, "--split", "train").out

@@ -134,11 +134,14 @@ def test_labels_that_cannot_be_understood(values, asked, message):
         numbered(Table(store, as_row_labels(values, "list.csv", asked), parts, None, ()))
 
 
-def test_classes_that_only_the_test_part_has_are_refused():
+def test_classes_that_only_the_test_part_has_come_last():
     store, parts = Arrays("x", np.zeros((2, 4, 4), np.uint8)), np.array(["train", "test"], object)
-    labels = as_row_labels([["a", "b"], ["b", "c"]], "x")
-    with pytest.raises(ValueError, match=r"x image 1 is of the class 'c', which .* \(a, b\)"):
-        numbered(Table(store, labels, parts, None, ()))
+    labels = as_row_labels([["b", "d"], ["b", "c", "a"]], "x")
+    found = numbered(Table(store, labels, parts, None, ()))
+    assert found.labels == ("b", "d", "a", "c")
+    assert found.unlearned == (
+        "x image 1 is of the class 'a', which the training part does not have (b, d), nor c"
+    )
 
 
 # Every format

@@ -165,7 +165,7 @@ def test_what_classes_lack_is_said():
     train = replace(DARK_AND_BRIGHT, labels=names)
     test = source_of([0, 128, 255], [0, 2, 1], names)
     assert notes(train, test, 4) == [
-        "no training image has the class grey: 1 test images count as wrong"
+        "no training image has the class grey, so 1 test image cannot be answered right"
     ]
     assert "2 of 2 classes have fewer than 5 training images" in notes(train, test, 5)[1]
     metrics = measured(Fewshot(shots=(5,)), train, test)

@@ -36,7 +36,9 @@ def pack(command: Pack) -> int:
     from vitkit.system.machine import cpus
 
     # Write the shards
-    parts, notes = open_parts(command.source, command.columns)
+    parts, notes, unlearned = open_parts(command.source, command.columns)
+    if unlearned:  # shards declare their classes: nothing could tell it of them any more
+        raise ValueError(f"{unlearned}; rename or remove it")
     for note in notes:
         print(printable(note))
     workers = command.workers

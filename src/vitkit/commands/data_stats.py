@@ -74,7 +74,7 @@ def stats(command: Stats) -> int:
     if command.json:
         print(json.dumps(description))
     else:
-        for note in splits.notes:
+        for note in filter(None, (*splits.notes, splits.unlearned)):
             print(printable(note))
         same_classes = [name for name, part in parts.items() if part.labels == splits.labels]
         print_tables(description, same_classes)

@@ -11,7 +11,7 @@ import torch
 from tyro.conf import arg
 
 from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
-from vitkit.commands.evaluate_data import images_of, train_part, without_broken
+from vitkit.commands.evaluate_data import images_of, train_part
 from vitkit.commands.evaluate_output import as_json, check_files, print_report, print_table, write
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
@@ -53,6 +53,9 @@ class Evaluate:
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: Literal["fail", "skip"] = "fail"
     """What to do with a broken image: stop, or skip it and print its name."""
+    on_unknown_class: Literal["fail", "skip"] = "fail"
+    """What to do with images of a class that the model does not know: stop, or skip them and print
+    how many they are."""
     batch: int = 64
     """Images per forward pass."""
     workers: int = -1
@@ -80,8 +83,6 @@ def _evaluate(command: Evaluate, device: torch.device) -> int:
     # The model and the images
     loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
     source, title = images_of(command, loaded)
-    if command.on_bad_image == "skip":
-        source = without_broken(source)
 
     # Images with one class each get a whole report, all others their evaluators
     if source.target_kind == "class" and not command.evals:
@@ -156,7 +157,7 @@ def _check_can_answer(name: str, other: Classifier, source: Source) -> None:
 
     try:
         check_classes(other)
-        align(source.labels, other.labels)
+        align(source.labels, other.labels, source.targets)
     except ValueError as error:
         raise ValueError(f"--against {name}: {error}") from None
 

@@ -11,7 +11,7 @@ from vitkit.data import Columns, Source
 from vitkit.evaluate import Evaluator
 from vitkit.evaluate.evaluator import learns
 from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.system.text import printable
+from vitkit.system.text import counted, printable
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -23,6 +23,16 @@ def images_of(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]
 
     For the data set that a model was trained on, these are the images that its training held out.
     """
+    source, note = _opened(command, classifier)
+    if command.on_bad_image == "skip":
+        source = without_broken(source)
+    if command.on_unknown_class == "skip" and classifier.labels:
+        source = without_unknown(source, classifier.labels)
+    return source, f"{counted(len(source), 'image')} of {command.data}{note}"
+
+
+def _opened(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
+    """The images, and what a reader should know of them, to be added to their name."""
     from vitkit.data import open_source, open_splits
 
     origin = classifier.origin
@@ -35,29 +45,29 @@ def images_of(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]
         name = command.split or "test"
         part = getattr(splits, name)
         if part and splits.made_fingerprint == fingerprint:
-            return part, (
-                f"{len(part):,} images of {command.data}, the {name} part that was held out when "
-                "the model was trained"
-            )
+            return part, f", the {name} part that was held out when the model was trained"
         if Path(command.data).name == Path(origin.get("data", "")).name:
             note = (
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
             )
-    source = open_source(command.data, columns, command.split)
-    return source, f"{len(source):,} images of {command.data}{note}"
+    return open_source(command.data, columns, command.split), note
 
 
 def train_part(command: "Evaluate", evaluator: Evaluator, source: Source) -> Source | None:
     """The training images of the data, for an evaluator that learns; None for others, and if they
     are the images that are measured."""
     from vitkit.data import open_parts
+    from vitkit.evaluate.fewshot import notes
 
     if not learns(evaluator):
         return None
     train = open_parts(command.data, command.columns).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return None
+    if on_rank_0() and train.target_kind == "class":
+        for sentence in notes(train, source, max(evaluator.shots)):
+            print(printable(sentence), file=sys.stderr)
     return train
 
 
@@ -89,3 +99,41 @@ def without_broken(source: Source) -> Source:
         for sentence in broken.values():
             print(f"left out: {printable(sentence)}", file=sys.stderr)
     return subset(source, [i for i in range(len(source)) if i not in broken])
+
+
+def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
+    """The images of classes that a model with these labels knows, and only these classes; a sentence
+    about the others is printed. If it knows none, the images stay as they are.
+
+    Raises ValueError for images of another kind of target.
+    """
+    from vitkit.data import subset
+    from vitkit.evaluate.labels import unknown
+
+    if source.target_kind != "class":
+        raise ValueError(
+            "--on-unknown-class skip is for images of one class each; these have targets of the kind "
+            f"{source.target_kind!r}"
+        )
+    others = np.intersect1d(unknown(source.labels, labels), source.targets).tolist()
+    left_out = np.isin(source.targets, others)
+    if not others or left_out.all():  # if all, whoever meets the classes says what they are called
+        return source
+    names = ", ".join(source.labels[k] for k in others[:5])
+    if len(others) > 5:
+        names += ", ..."
+    if on_rank_0():
+        sentence = (
+            f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the "
+            f"model does not know ({names})"
+        )
+        print(printable(sentence), file=sys.stderr)
+
+    # The classes that stay, numbered anew
+    kept = np.setdiff1d(np.arange(len(source.labels)), others)
+    rest = subset(source, np.flatnonzero(~left_out))
+    return replace(
+        rest,
+        targets=np.searchsorted(kept, rest.targets),
+        labels=tuple(source.labels[k] for k in kept),
+    )

@@ -8,7 +8,7 @@ from tyro.conf import arg
 
 from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
 from vitkit.data import Columns
-from vitkit.system.text import as_word
+from vitkit.system.text import as_word, counted
 from vitkit.weights.description import Hints
 
 
@@ -73,7 +73,7 @@ def features(command: WriteFeatures) -> int:
     WRITERS[output.suffix](output.resolve(), parts, facts)
     count = sum(len(source) for source, _ in parts.values())
     _, x = next(iter(parts.values()))
-    print(f"wrote {output}: {count:,} images, {x.shape[1]:,} features each")
+    print(f"wrote {output}: {counted(count, 'image')}, {x.shape[1]:,} features each")
     if next(iter(sources.values())).target_kind == "class":
         words = f"{as_word(command.model)} {as_word(command.data)}"
         print(f"next: vitkit probe {words}, a classifier in seconds")

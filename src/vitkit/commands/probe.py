@@ -17,7 +17,7 @@ from vitkit.data import Columns, Source, Splits
 from vitkit.evaluate import Features, Metric
 from vitkit.evaluate.probe import Probe
 from vitkit.system.files import check_can_be_made
-from vitkit.system.text import as_word, printable
+from vitkit.system.text import as_word, counted, printable
 from vitkit.weights import Classifier
 from vitkit.weights.description import Hints
 
@@ -95,7 +95,9 @@ def probe(command: FitProbe) -> int:
     if command.json:
         print(json.dumps({m.name: m.to_json() for m in metrics}, allow_nan=False))
     else:
-        print(f"{command.method} on {len(train):,} images of {command.data}, {len(labels)} classes")
+        print(
+            f"{command.method} on {counted(len(train), 'image')} of {command.data}, {len(labels)} classes"
+        )
         _print(metrics)
         print(f"fitted in {seconds:.1f} s")
 
@@ -142,15 +144,18 @@ def _tested(splits: Splits) -> tuple[str, Source | None]:
 
 def _missing(train: Source, test: Source | None, known: np.ndarray) -> list[str]:
     """Sentences about the classes that no image to learn from has."""
-    missing = len(train.labels) - len(known)
-    if not missing:
+    missing = np.setdiff1d(np.arange(len(train.labels)), known)
+    if not len(missing):
         return []
+    names = ", ".join(train.labels[number] for number in missing[:5])
+    if len(missing) > 5:
+        names += ", ..."
     sentence = (
-        f"{missing:,} of {len(train.labels):,} classes have no image to learn from; the head "
+        f"{len(missing):,} of {len(train.labels):,} classes have no image to learn from ({names}); "
+        "the head does not know them"
     )
-    sentence += "does not know them"
-    if test is not None and (wrong := (~np.isin(test.targets, known)).sum()):
-        sentence += f", and {wrong:,} test images of them count as wrong"
+    if test is not None and (wrong := np.isin(test.targets, missing).sum()):
+        sentence += f", so {counted(wrong, 'test image')} cannot be answered right"
     return [sentence]
 
 

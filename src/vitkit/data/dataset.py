@@ -96,8 +96,9 @@ def from_dataset(
     that is another image when asked for again.
     """
     table = dataset_table({"": dataset}, labels, target, title)
-    target_kind, targets, labels, _ = numbered(table)
-    return Source(table.store, np.arange(len(targets)), targets, labels, target_kind)
+    found = numbered(table)
+    rows = np.arange(len(found.targets))
+    return Source(table.store, rows, found.targets, found.labels, found.target_kind)
 
 
 def dataset_table(

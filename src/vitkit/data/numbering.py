@@ -5,6 +5,7 @@ Legend: N examples, M classes of all examples together.
 
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,14 +25,16 @@ class Numbered(NamedTuple):
     """Names of the classes."""
     notes: tuple[str, ...]
     """What the user should know."""
+    unlearned: str = ""
+    """A sentence about classes that only other parts than the training part have; empty if there
+    are none."""
 
 
 def numbered(table: Table) -> Numbered:
     """The targets of a Table, whose classes are numbered.
 
-    Named classes are numbered in the order of their sorted names, those of the training part if
-    there is one; numbers stay what they are. Raises ValueError for a class that training does not
-    have, and for a number without a name.
+    Named classes are numbered in the order of their sorted names, those of the training part first
+    if there is one; numbers stay what they are. Raises ValueError for a number without a name.
     """
     row_labels = table.row_labels
     if row_labels is None:
@@ -43,12 +46,13 @@ def numbered(table: Table) -> Numbered:
         least = lists.counts.min()
         most = lists.counts.max()
         note = f"every image is of {least} to {most} of {len(classes.names)} classes"
-        return Numbered("classes", lists, classes.names, (note, *classes.notes))
+        notes = (note, *classes.notes)
+        return Numbered("classes", lists, classes.names, notes, classes.unlearned)
     if row_labels.dtype == np.float64:
         note = f"labels are numbers to predict, from {row_labels.min():g} to {row_labels.max():g}"
         return Numbered("number", row_labels.astype(np.float32), (), (note,))
     classes = _number_classes(row_labels, np.arange(len(row_labels)), table)
-    return Numbered("class", classes.numbers, classes.names, classes.notes)
+    return Numbered("class", classes.numbers, classes.names, classes.notes, classes.unlearned)
 
 
 class _Classes(NamedTuple):
@@ -59,6 +63,8 @@ class _Classes(NamedTuple):
     """int64 (M,)"""
     notes: tuple[str, ...] = ()
     """What the user should know."""
+    unlearned: str = ""
+    """As `Numbered` has it."""
 
 
 def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
@@ -100,26 +106,34 @@ def _check_numbers(numbers: np.ndarray, owners: np.ndarray, table: Table) -> _Cl
 def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
     """Names of classes become numbers.
 
-    Raises ValueError for a class that the training part does not have.
+    Those that only a test or validation part has come last, so that a head of the training part's
+    classes has the same numbers.
     """
     values, notes = _composed(values)
     train_values = values[table.parts[owners] == "train"]
     if not len(train_values):  # there is no such part
         train_values = values
-    names = tuple(sorted(set(train_values)))
-    unknown = sorted(set(values) - set(names))
-    if unknown:
-        first = int(np.flatnonzero(values == unknown[0])[0])
-        known = ", ".join(names[:10])
-        if len(names) > 10:
-            known += ", ..."
-        raise ValueError(
-            f"{table.store.name(int(owners[first]))} is of the class {unknown[0]!r}, which the "
-            f"training part does not have ({known}); rename or remove it"
-        )
+    learned = sorted(set(train_values))
+    others = sorted(set(values) - set(learned))
+    names = (*learned, *others)
     number_of = {name: i for i, name in enumerate(names)}
     numbers = np.array([number_of[value] for value in values], dtype=np.int64)
-    return _Classes(names, numbers, notes)
+    unlearned = ""
+    if others:
+        first = int(np.flatnonzero(values == others[0])[0])
+        unlearned = (
+            f"{table.store.name(int(owners[first]))} is of the class {others[0]!r}, which the "
+            f"training part does not have ({_some(learned)})"
+        )
+        if len(others) > 1:
+            unlearned += f", nor {_some(others[1:])}"
+    return _Classes(names, numbers, notes, unlearned)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first ten names, as text."""
+    dots = ", ..." if len(names) > 10 else ""
+    return ", ".join(names[:10]) + dots
 
 
 def _composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -42,6 +42,9 @@ class Splits:
     others are for training."""
     target_kind: TargetKind = "class"
     """What the target of an example is, the same for all parts."""
+    unlearned: str = ""
+    """A sentence about classes that only other parts than the training part have, which nothing can
+    be trained on; empty if there are none."""
 
     @property
     def made_fingerprint(self) -> str | None:
@@ -59,6 +62,8 @@ class Parts(NamedTuple):
     """"train", "val" and "test", or "" if there are none."""
     notes: tuple[str, ...]
     """What was decided on the way, for the user to read."""
+    unlearned: str = ""
+    """As `Splits` has it."""
 
 
 def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Splits:
@@ -68,7 +73,7 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
     a fifth of every class, or, if an example's target is not one class, a fifth of all.
     Raises ValueError, in one sentence, for what is not there, malformed, or cannot be told apart.
     """
-    sources, notes = open_parts(where, columns)
+    sources, notes, unlearned = open_parts(where, columns)
     whole = next(iter(sources.values()))
     made_test = None
     if set(sources) in ({""}, {"train"}):
@@ -93,6 +98,7 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
         notes=notes,
         made_test=made_test,
         target_kind=whole.target_kind,
+        unlearned=unlearned,
     )
 
 
@@ -127,13 +133,13 @@ def open_parts(where: str, columns: Columns | None = None) -> Parts:
 def _parts_of(table: Table) -> Parts:
     """The parts of a table, their targets numbered."""
     table = without_secret_parts(table)
-    target_kind, targets, labels, notes = numbered(table)
+    target_kind, targets, labels, notes, unlearned = numbered(table)
     sources = {}
     for part in ("train", "val", "test", ""):
         rows = np.flatnonzero(table.parts == part)
         if len(rows):
             sources[part] = Source(table.store, rows, targets[rows], labels, target_kind)
-    return Parts(sources, table.notes + notes)
+    return Parts(sources, table.notes + notes, unlearned)
 
 
 def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts:
@@ -150,7 +156,7 @@ def _own_parts(returned: Source | Splits, where: str, columns: Columns) -> Parts
         part = getattr(returned, name)
         if part is not None:
             sources[name] = part
-    return Parts(sources, returned.notes)
+    return Parts(sources, returned.notes, returned.unlearned)
 
 
 def _own_table(returned: Any, where: str, columns: Columns) -> Table:

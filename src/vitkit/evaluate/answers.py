@@ -71,11 +71,11 @@ def answers(classifier: Classifier, part: Part, keep_logits: bool = False) -> An
     image.
     """
     check_classes(classifier)
-    alignment = align(part.source.labels, classifier.labels)
     check_targets(part.source)
+    present = np.unique(part.source.targets)
+    alignment = align(part.source.labels, classifier.labels, present)
     classes = alignment.classes.to(classifier.device)  # (classes of the data,)
-    present = torch.from_numpy(np.unique(part.source.targets))
-    in_data = classes[present.to(classifier.device)]
+    in_data = classes[torch.from_numpy(present).to(classifier.device)]
 
     def read(batch: Batch) -> tuple[Tensor, ...]:
         truth = classes[batch.targets]  # (B,)

@@ -25,6 +25,7 @@ from vitkit.evaluate.evaluator import Part, Subject
 from vitkit.evaluate.features import features
 from vitkit.evaluate.metric import COUNT, DEVIATION, NUMBER, SHARE, Metric, wilson
 from vitkit.evaluate.ridge import ridge, targets
+from vitkit.system.text import counted
 
 FIXED = 10  # l2 = 2^10
 GRID = tuple(range(-10, 20))  # the exponents of the older form
@@ -216,8 +217,8 @@ def notes(train: Source, test: Source, shots: int) -> list[str]:
     missing = np.flatnonzero((learned == 0) & (tested > 0))
     if len(missing):
         sentences.append(
-            f"no training image has the class {_names(train, missing)}: {tested[missing].sum():,} "
-            "test images count as wrong"
+            f"no training image has the class {_names(train, missing)}, so "
+            f"{counted(tested[missing].sum(), 'test image')} cannot be answered right"
         )
     fewer = np.flatnonzero((learned > 0) & (learned < shots))
     if len(fewer):

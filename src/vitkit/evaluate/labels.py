@@ -2,7 +2,7 @@
 so classes are compared by their names."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,9 @@ class Alignment(NamedTuple):
     """How they met, a sentence each, unless they simply have the same names."""
 
 
-def align(data: Sequence[str], model: Sequence[str]) -> Alignment:
+def align(
+    data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
+) -> Alignment:
     """Finds each of the data's classes among the model's, by its name.
 
     Names may be WordNet's on one side and ImageNet's on the other ("n01440764" is "tench"). They
@@ -36,26 +38,47 @@ def align(data: Sequence[str], model: Sequence[str]) -> Alignment:
     that are written with commas ("tench, Tinca tinca"). Each of these is said in a note. Only
     numbers of which none is a name of the model's are positions.
 
+    needed: the numbers of those of the data's classes that some image has, all by default. Another
+    that the model does not have is -1.
+
     Raises ValueError, with the nearest names, for classes that the model does not have, and for two
     that would be one of the model's.
     """
     if by_position(data, model):
         return Alignment(torch.arange(len(data)), (_position_note(data, model),))
     _check_numbers(data, model)
-    names, model_names, notes = _in_one_language(data, model)
+    numbers, notes, names, model_names = _meeting(data, model)
+    missing = [i for i in range(len(data)) if i not in numbers]
+    if needed is not None:
+        missing = [i for i in missing if i in needed]
+    if missing:
+        raise ValueError(_unknown({data[i]: names[i] for i in missing}, len(data), model_names))
+    _check_distinct(data, model, numbers)
+    classes = torch.tensor([numbers.get(i, -1) for i in range(len(data))])
+    return Alignment(classes, tuple(notes))
 
+
+def unknown(data: Sequence[str], model: Sequence[str]) -> list[int]:
+    """Which of the data's classes the model does not have, by their numbers, ascending."""
+    if by_position(data, model):
+        return []
+    numbers, *_ = _meeting(data, model)
+    return [i for i in range(len(data)) if i not in numbers]
+
+
+def _meeting(
+    data: Sequence[str], model: Sequence[str]
+) -> tuple[dict[int, int], list[str], Sequence[str], Sequence[str]]:
+    """The model's class for each of the data's that it has, notes on how they met, and the names of
+    the data's and of the model's classes as they were compared."""
+    names, model_names, notes = _in_one_language(data, model)
     numbers: dict[int, int] = {}
     for met, difference in _by_rules(names, model_names):
         numbers |= met
         if met and difference:
             examples = [f"{data[i]} is {model[k]}" for i, k in met.items()]
             notes.append(f"{len(met)} of {len(data)} classes {difference} ({_first(examples)})")
-
-    unknown = {data[i]: names[i] for i in range(len(data)) if i not in numbers}
-    if unknown:
-        raise ValueError(_unknown(unknown, len(data), model_names))
-    _check_distinct(data, model, numbers)
-    return Alignment(torch.tensor([numbers[i] for i in range(len(data))]), tuple(notes))
+    return numbers, notes, names, model_names
 
 
 def notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
@@ -250,10 +273,13 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
         described.append(name)
     if len(unknown) > SHOWN:
         described.append("...")
-    return (
+    sentence = (
         f"the data has {len(unknown)} of {total} classes that the model does not know: "
         f"{', '.join(described)}; the model knows {_first(model)}"
     )
+    if len(unknown) < total:
+        sentence += "; vitkit evaluate leaves their images out with --on-unknown-class skip"
+    return sentence
 
 
 def _check_distinct(data: Sequence[str], model: Sequence[str], numbers: dict[int, int]) -> None:

@@ -17,6 +17,7 @@ from vitkit.evaluate.answers import Answers
 from vitkit.evaluate.classification import RESAMPLED, figures_of
 from vitkit.evaluate.intervals import interval_of, resampled
 from vitkit.evaluate.metric import SHARE, Metric, Unit, wilson
+from vitkit.system.text import counted
 
 
 class Difference(NamedTuple):
@@ -65,7 +66,7 @@ class Paired(NamedTuple):
         if self.p_value < 0.05:
             verdict = "chance alone hardly explains such a difference"
         return (
-            f"only the first is right on {self.only_first:,} images, only the second on "
+            f"only the first is right on {counted(self.only_first, 'image')}, only the second on "
             f"{self.only_second:,}, both on {self.both:,}, neither on {self.neither:,}: {verdict} "
             f"(McNemar's exact test, p = {self.p_value:.2g})"
         )

@@ -31,6 +31,7 @@ from vitkit.evaluate.confusion import (
 from vitkit.evaluate.labels import by_position
 from vitkit.evaluate.metric import MISFIT, Metric
 from vitkit.evaluate.paired import Paired
+from vitkit.system.text import counted
 
 
 class Mistake(NamedTuple):
@@ -187,7 +188,7 @@ def _notes(given: Answers, source: Source) -> list[str]:
     tied = int(given.tied.sum())
     if tied:
         notes.append(
-            f"on {tied:,} images several classes have the highest output; the first of them in the "
+            f"on {counted(tied, 'image')} several classes have the highest output; the first of them in the "
             "model's order counts as the answer"
         )
     limit = perfect_error(given.confidence)

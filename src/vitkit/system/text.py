@@ -28,6 +28,13 @@ def printable_name(name: str) -> str:
     return printable(name, LONGEST_NAME).replace("\n", "\\n")
 
 
+def counted(count: int, thing: str) -> str:
+    """How many things there are: "1 image", "2,000 images"."""
+    if count == 1:
+        return f"1 {thing}"
+    return f"{count:,} {thing}s"
+
+
 def as_word(path: Path | str) -> str:
     """A path, or the name of a model or of data, as a word of a command that can be pasted."""
     return printable(shlex.quote(str(path)))

@@ -126,8 +126,11 @@ def _open(data: Data, say: Say) -> Splits:
 def divide(splits: Splits, data: Data) -> dict[str, Source]:
     """The parts of a data set that a run uses, as `data.parts` says: "train", and "val" and "test".
 
-    Raises ValueError if there is nothing to train on, or nothing that can be held out.
+    Raises ValueError if there is nothing to train on, or nothing that can be held out, and for
+    classes that no training image has: a head would have outputs that nothing taught.
     """
+    if splits.unlearned:
+        raise ValueError(f"{splits.unlearned}; rename or remove it")
     parts = {}
     for name in ("train", "val", "test"):
         part = getattr(splits, name)

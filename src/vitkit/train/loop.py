@@ -18,7 +18,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.span import due
-from vitkit.system.text import printable
+from vitkit.system.text import counted, printable
 from vitkit.system.watchdog import watchdog
 from vitkit.train.begin import begin
 from vitkit.train.checkpoints import checkpoints
@@ -193,7 +193,7 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
 
     # The images
     height, width = recipe.model.image
-    images = [f"{len(data.train):,} training images"]
+    images = [counted(len(data.train), "training image")]
     images += [f"{len(part):,} {name}" for name, part in data.held_out.items()]
     images += [_targets(data.facts), f"{height} x {width}"]
 
