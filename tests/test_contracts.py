@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import vitkit
@@ -128,7 +130,7 @@ def imported_by(*argv: str) -> set[str]:
     return {part for module in modules for part in (module.split(".")[0], module)}
 
 
-PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow"}
+PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow", "pandas"}
 COMPILERS = {"torch._dynamo", "torch._inductor", "torch.distributed.checkpoint"}
 PEERS = {"timm", "transformers", "datasets", "huggingface_hub", "fsspec"}
 TRAINING = {f"vitkit.{room}" for room in ("train", "objectives", "recipes", "studies", "suites")}
@@ -161,10 +163,48 @@ def test_using_a_model_imports_what_it_needs(tmp_path, photographs):
     assert not HEAVY & set(run.stdout.split())
 
     image = str(next(photographs.glob("red/*.jpg")))
-    assert not HEAVY & imported_by("predict", model, image)
-    assert not (HEAVY - {"sklearn", "scipy", "pyarrow"}) & imported_by(
-        "evaluate", model, str(photographs)
+    modules = imported_by("predict", model, image)
+    assert not HEAVY & modules
+    check_few_more_than_torchs(modules)
+    assert not HEAVY & imported_by("evaluate", model, str(photographs))
+    assert not (HEAVY - {"pyarrow"}) & imported_by(
+        "evaluate", model, as_parquet(photographs, tmp_path)
     )
+
+
+def as_parquet(photographs: Path, folder: Path) -> str:
+    """The same photographs in a parquet file: its path."""
+    rows = []
+    for file in sorted(photographs.rglob("*.jpg")):
+        rows.append({"image": {"bytes": file.read_bytes()}, "label": len(rows) % 2})
+    path = folder / "photographs.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def check_few_more_than_torchs(modules: set[str]) -> None:
+    """A new name here makes everybody wait who wants one answer."""
+    code = "import sys, torch; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    more = {name.split(".")[0] for name in modules - set(run.stdout.split())}
+    packages = {name for name in more if name.isidentifier() and not name.startswith("_")}
+    assert packages - set(sys.stdlib_module_names) <= {
+        "vitkit", "torch", "numpy", "PIL", "safetensors", "rich", "tyro", "typeguard", "docstring_parser",
+    }  # fmt: skip
+    own = [name for name in modules if name.startswith("vitkit.")]
+    assert len(own) < 170, "importing ten files of our own takes as long as an image"
+
+
+def test_garbage_is_not_looked_for_in_what_was_imported():
+    """It is a third of the time that importing torch takes."""
+    code = (
+        "import gc, sys; sys.argv[1:] = ['models', 'Ti/16']; from vitkit.cli import main; "
+        "status = main(); print(status, gc.isenabled(), gc.get_freeze_count())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    status, enabled, frozen = run.stdout.splitlines()[-1].split()
+    assert (status, enabled) == ("0", "True")
+    assert int(frozen) > 100_000
 
 
 def test_importing_changes_nothing_in_torch():

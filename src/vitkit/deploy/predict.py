@@ -19,7 +19,6 @@ from vitkit.data.formats.folder import find_images
 from vitkit.data.formats.manifest import SUFFIXES as TABLES
 from vitkit.data.stores import read_file
 from vitkit.deploy.runtimes import Runtime, eager
-from vitkit.evaluate.labels import align
 from vitkit.weights import Classifier
 from vitkit.weights.classifier import activate
 
@@ -70,6 +69,8 @@ def pictures(sources: Iterable[str], labels: Sequence[str] = ()) -> Iterator[Ite
 def _names_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """What a model calls each of the data's classes, as `vitkit evaluate` takes them: by name, by
     WordNet's, or by position. Empty if not all are among the model's."""
+    from vitkit.evaluate.labels import align  # with all evaluators: files need none of them
+
     if not data or not labels:
         return {}
     try:

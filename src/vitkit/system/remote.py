@@ -10,7 +10,6 @@ import io
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 ATTEMPTS = 4  # to read from elsewhere, 1, 2 and 4 seconds apart
@@ -131,10 +130,6 @@ def parquet_file(path: str):
     """Opens a local or remote parquet file with pyarrow, to be used in a `with`. Raises OSError,
     and pyarrow's own errors."""
     import pyarrow.parquet as pq
-
-    # pyarrow would import it at the first column, if it is there, and lose a Ctrl-C that comes then
-    with suppress(Exception):  # pyarrow does without it, whatever is wrong with it
-        import pandas  # noqa: F401
 
     if not is_address(path):
         return pq.ParquetFile(path, memory_map=True)

@@ -15,9 +15,9 @@ def column_labels(column) -> np.ndarray | Lists | list:
     if column.null_count:
         return column.to_pylist()
     if _fits_int64(kind):
-        return np.asarray(column).astype(np.int64)
+        return _array(column, np.int64)
     if pa.types.is_floating(kind):
-        return np.asarray(column).astype(np.float64)
+        return _array(column, np.float64)
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if listed and _fits_int64(kind.value_type):
         return _integer_lists(column)
@@ -31,21 +31,39 @@ def _fits_int64(kind) -> bool:
     return pa.types.is_integer(kind) and kind != pa.uint64()
 
 
-def _integer_lists(column) -> Lists | list:
-    """A column of lists of integers as Lists; as Python's lists if a value is missing in one."""
+def _array(column, dtype: type) -> np.ndarray:
+    """A column of numbers, none missing, as an array.
+
+    Through DLPack: pyarrow's own conversion would import pandas, if it is there, which takes a third
+    of a second and loses a Ctrl-C that comes then.
+    """
+    parts = [np.zeros(0, dtype)]  # as a column may have no chunks
+    for chunk in _chunks(column):
+        parts.append(np.from_dlpack(chunk).astype(dtype))
+    return np.concatenate(parts)
+
+
+def _chunks(column) -> list:
+    """The arrow arrays of a column."""
     import pyarrow as pa
 
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunks
+    return [column]
+
+
+def _integer_lists(column) -> Lists | list:
+    """A column of lists of integers as Lists; as Python's lists if a value is missing in one."""
     # They begin with an empty array, as a column may have no chunks.
     values = [np.zeros(0, np.int64)]
     counts = [np.zeros(0, np.int64)]
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    for chunk in chunks:
+    for chunk in _chunks(column):
         flat = chunk.flatten()
         if flat.null_count:
             return column.to_pylist()
-        values.append(np.asarray(flat).astype(np.int64))
-        counts.append(np.asarray(chunk.value_lengths()))
-    ends = np.cumsum(np.concatenate(counts), dtype=np.int64)
+        values.append(_array(flat, np.int64))
+        counts.append(_array(chunk.value_lengths(), np.int64))
+    ends = np.cumsum(np.concatenate(counts))
     return Lists(np.concatenate(values), ends)
 
 
