@@ -86,9 +86,9 @@ def test_what_is_there_runs_what_is_not_is_said_and_nothing_runs_twice(
     table = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert results(tmp_path / "run") == before
     first = table["lines"][0]
-    assert list(first)[3:] == ["linear", "5-shot", "10-shot", "neighbours"]
+    assert list(first)[3:] == ["linear", "left_out", "5-shot", "10-shot", "neighbours"]
     assert first["linear"]["value"] == 1 and first["neighbours"]["value"] == 1
-    assert (tmp_path / "run/table.md").read_text().startswith("| task | group | linear |")
+    assert (tmp_path / "run/table.md").read_text().startswith("| task | group | linear | left_out |")
 
 
 def test_shards_share_a_suite(place, tmp_path, monkeypatch):

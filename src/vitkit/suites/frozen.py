@@ -46,8 +46,10 @@ class Frozen:
     """Neighbours that vote."""
 
     def measure(self, device: str) -> list[Metric]:
-        """The accuracy of each: `linear`, `5-shot`, `10-shot`, `neighbours`. Raises ValueError for
-        images that nothing can be learned from, and for features that are not finite."""
+        """The accuracy of each: `linear`, and `left_out`, which is the probe's on the images that it
+        learns from, each answered by a fit without it; `5-shot`, `10-shot`; `neighbours`. Raises
+        ValueError for images that nothing can be learned from, and for features that are not
+        finite."""
         train, learned, test = self._images()
         known = known_classes(learned)
 
@@ -63,7 +65,8 @@ class Frozen:
         number[known] = np.arange(len(known))
         fitted = probe("linear", x, number[y], len(known))
         predicted = known[fitted.logits(torch.tensor(x_test)).argmax(1).numpy()]
-        metrics = [_accuracy("linear", predicted, y_test)]
+        left_out = known[fitted.left_out.argmax(1).numpy()]
+        metrics = [_accuracy("linear", predicted, y_test), _accuracy("left_out", left_out, y)]
 
         # A few training images of each class
         for shots in self.shots:
@@ -74,9 +77,9 @@ class Frozen:
                 right.append(answers[0] == y_test)
             right = np.stack(right)
             metrics.append(Metric(f"{shots}-shot", float(right.mean()), SHARE, interval(right)))
-            if on_rank_0():
-                for sentence in notes(train, test, shots):
-                    print(printable(f"{self.data}: {sentence}"), file=sys.stderr)
+        if on_rank_0():
+            for sentence in notes(train, test, max(self.shots)):
+                print(printable(f"{self.data}: {sentence}"), file=sys.stderr)
 
         near = voted(torch.tensor(x), torch.tensor(y), self.k, torch.tensor(x_test)).numpy()
         return [*metrics, _accuracy("neighbours", near, y_test)]
