@@ -59,6 +59,15 @@ def own_cache(monkeypatch, tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def pytorchs_products():
+    """PyTorch computes all products, so that expected numbers hold on every machine;
+    test_dense.py tests the other library."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITKIT_MATMUL", "torch")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Tiny matrices gain nothing from a second thread, and wait for it where the machine is shared.
 

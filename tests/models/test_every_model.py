@@ -242,18 +242,21 @@ class TestOtherTools:
                 x = batch_for(config, count)
                 torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
 
-    @a_model_of_each_kind
+    @pytest.mark.slow
+    @every_model
     def test_its_dense_layers_may_be_quantised(self, config):
-        """Dynamic int8: whatever takes a dense layer's place is called as one."""
+        """Dynamic int8, by torchao: whatever takes a dense layer's weights is called as one."""
         model = random_model(config)
         x = batch_for(config)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch's, of a tool that moves to another package
-            quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
-            with torch.inference_mode():
-                expected = model(x).flatten()
-                logits = quantised(x).flatten()
-        assert not any(type(module) is nn.Linear for module in quantised.modules())
+        with warnings.catch_warnings(), torch.inference_mode():
+            warnings.simplefilter("ignore")  # PyTorch's, of what torchao uses
+            from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+            expected = model(x).flatten()
+            quantize_(model, Int8DynamicActivationInt8WeightConfig())
+            logits = model(x).flatten()
+        for layer in model.modules():
+            assert not isinstance(layer, nn.Linear) or type(layer.weight) is not nn.Parameter
         assert torch.cosine_similarity(logits, expected, 0) > 0.98
 
     def test_a_hook_on_a_dense_layer_is_called_once_with_all_tokens(self):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from other_libraries import assert_same_state
 
-from vitkit.models import DIALECTS, Backbone, ResNetConfig, vit
+from vitkit.models import DIALECTS, Backbone, ResNetConfig, dense, vit
+from vitkit.system import matmul
 from vitkit.weights import convert, load
 from vitkit.weights.formats import format_of
 from vitkit.weights.writing import tensors_in
@@ -30,9 +31,12 @@ def loaded(shared, name):
     return load(shared(f"reference/{name}.weights.npz"), image=tuple(size), quiet=True)
 
 
+@pytest.mark.parametrize("library", [matmul.NONE, matmul.ALL], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_the_official_codes_answers(name, shared):
-    """Logits and representation within 1e-5."""
+def test_the_official_codes_answers(name, library, shared, monkeypatch):
+    """Logits and representation within 1e-5, whichever library computes the products."""
+    monkeypatch.setattr(dense, "LEAST_WORK", 0)
+    monkeypatch.setattr(matmul, "_in_use", library)
     expected = np.load(shared(f"reference/{name}.expected.npz"))
     model = loaded(shared, name).model
     images = torch.from_numpy(expected["images"]).permute(0, 3, 1, 2)

@@ -12,6 +12,7 @@ from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
 from vitkit.models.build import KERNEL_LAYERS, Model, ModelConfig, build, parameters
 from vitkit.models.config import ViTConfig
 from vitkit.models.cost import Cost, cost, exaflops
+from vitkit.models.dense import Dense
 from vitkit.models.lenet import LeNet, LeNetConfig
 from vitkit.models.recording import Recording, recording
 from vitkit.models.resampling import RESAMPLE, resample
@@ -92,6 +93,7 @@ __all__ = [
     "Backbone",
     "Cost",
     "DIALECTS",
+    "Dense",
     "KERNEL_LAYERS",
     "LeNet",
     "LeNetConfig",

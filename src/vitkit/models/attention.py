@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.dense import Dense
+
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 """Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k with positions in
 them, and a bias to add to their logits, (B, H, T, T), or None."""
@@ -27,9 +29,9 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = heads
         # U_qkv of all heads in one layer, whose rows make the queries, then the keys, then the values
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = Dense(width, 3 * width)
         self.attend = ScaledDotProduct(dropout)
-        self.out = nn.Linear(width, width)  # U_msa
+        self.out = Dense(width, width)  # U_msa
 
     def forward(
         self,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitkit.models.attention import Attention, AttentionPositions
 from vitkit.models.backbone import Grid
 from vitkit.models.config import ViTConfig
+from vitkit.models.dense import Dense
 
 
 class QuickGelu(nn.Module):
@@ -97,9 +98,9 @@ class Mlp(nn.Module):
 
     def __init__(self, width: int, hidden: int, gelu: str, dropout: float):
         super().__init__()
-        self.expand = nn.Linear(width, hidden)
+        self.expand = Dense(width, hidden)
         self.gelu = GELU[gelu]()
-        self.contract = nn.Linear(hidden, width)
+        self.contract = Dense(hidden, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,8 +122,8 @@ class SwiGlu(nn.Module):
 
     def __init__(self, width: int, hidden: int, dropout: float):
         super().__init__()
-        self.expand = nn.Linear(width, 2 * hidden)  # W1, the gate, above W2
-        self.contract = nn.Linear(hidden, width)  # W3
+        self.expand = Dense(width, 2 * hidden)  # W1, the gate, above W2
+        self.contract = Dense(hidden, width)  # W3
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

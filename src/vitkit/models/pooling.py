@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitkit.models.attention import Attention
 from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
+from vitkit.models.dense import Dense
 
 
 class FirstTokens(nn.Module):
@@ -123,8 +124,8 @@ class DistilledHead(nn.Module):
 
     def __init__(self, width: int, classes: int):
         super().__init__()
-        self.token = nn.Linear(width, classes)
-        self.distilled = nn.Linear(width, classes)
+        self.token = Dense(width, classes)
+        self.distilled = Dense(width, classes)
 
     def forward(self, y: Tensor) -> Tensor:
         """(B, 2·D) -> (B, K)."""

@@ -20,6 +20,7 @@ from vitkit.models.ancestors import AugmentedMixer, LocalMixer, split_channels
 from vitkit.models.axial import AxialMixer
 from vitkit.models.backbone import Backbone, Grid, ResNetConfig
 from vitkit.models.convolution import Conv, pad_same
+from vitkit.models.dense import Dense
 from vitkit.models.init import init_children, init_head, lecun_normal_
 from vitkit.models.stems import check_divisible, check_images
 
@@ -222,7 +223,7 @@ class ResNet(nn.Module):
             self.norm = normalise(backbone.features, backbone)
         self.head = nn.Identity()
         if config.classes:
-            self.head = nn.Linear(backbone.features, config.classes)
+            self.head = Dense(backbone.features, config.classes)
 
         # Activation checkpointing: keep only the units' inputs for the backward pass.
         self.recompute = False

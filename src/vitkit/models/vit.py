@@ -22,6 +22,7 @@ from vitkit.models.axial import AxialBlock
 from vitkit.models.backbone import Grid
 from vitkit.models.block import Block
 from vitkit.models.config import ViTConfig
+from vitkit.models.dense import Dense
 from vitkit.models.init import init_children, init_head, lecun_normal_
 from vitkit.models.pooling import POOL, DistilledHead
 from vitkit.models.position_kinds import POSITION_KINDS
@@ -76,13 +77,13 @@ class VisionTransformer(nn.Module):
         # The head: one layer, with a hidden one before it in pre-training
         self.representation = None
         if config.representation:
-            self.representation = nn.Linear(config.width, config.representation)
+            self.representation = Dense(config.width, config.representation)
         self.head = nn.Identity()
         if config.classes and config.pool == "distilled":
             self.head = DistilledHead(config.width, config.classes)
         elif config.classes:
             features = config.representation or config.pooled_width
-            self.head = nn.Linear(features, config.classes)
+            self.head = Dense(features, config.classes)
 
         # Activation checkpointing: keep only the blocks' inputs for the backward pass.
         self.recompute = False

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluate import Evaluator
-from vitkit.models import ViTConfig, create
+from vitkit.models import Dense, ViTConfig, create
 from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.objective import Learner
 from vitkit.objectives.patches import (
@@ -106,11 +106,11 @@ class MaskedAutoencoderLearner(Learner):
             pool="none",
             classes=0,
         )
-        self.enter = nn.Linear(config.width, width)
+        self.enter = Dense(config.width, width)
         self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
         self.decoder = create(decoder)
         self.decoder.stem = nn.Identity()  # it embeds no pixels
-        self.predict = nn.Linear(width, config.channels * config.stride**2)
+        self.predict = Dense(width, config.channels * config.stride**2)
         for layer in (self.enter, self.predict):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)

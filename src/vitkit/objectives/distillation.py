@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind
 from vitkit.evaluate import Evaluator, Neighbours
+from vitkit.models import Dense
 from vitkit.objectives.objective import Learner
 from vitkit.objectives.views import View, view
 from vitkit.system.ranks import sum_over_ranks
@@ -107,12 +108,12 @@ class Projection(nn.Module):
     def __init__(self, width: int, settings: SelfDistillation):
         super().__init__()
         sizes = (width, settings.hidden, settings.hidden, settings.bottleneck)
-        layers = [nn.Linear(width_in, width_out) for width_in, width_out in pairwise(sizes)]
+        layers = [Dense(width_in, width_out) for width_in, width_out in pairwise(sizes)]
         self.layers = nn.ModuleList(layers)
         for layer in self.layers:
             nn.init.trunc_normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
-        self.last = nn.Linear(settings.bottleneck, settings.outputs, bias=False)
+        self.last = Dense(settings.bottleneck, settings.outputs, bias=False)
         self.frozen = False
         """Whether the last layer is not trained now. It then has no gradient at all, rather than
         zeros, so that Adam does not count the step for it."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
 from vitkit.evaluate import Evaluator
+from vitkit.models import Dense
 from vitkit.objectives.guesses import Reconstruction, cross_entropies, guesses
 from vitkit.objectives.objective import Learner
 from vitkit.objectives.patches import (
@@ -133,7 +134,7 @@ class MaskedPatchesLearner(Learner):
             "pixels": self.channels * self.side**2,
         }
         self.mask = nn.Parameter(torch.zeros(model.config.width))
-        self.predict = nn.Linear(model.config.width, outputs[objective.target])
+        self.predict = Dense(model.config.width, outputs[objective.target])
         nn.init.zeros_(self.predict.weight)  # zero, as every new head
         nn.init.zeros_(self.predict.bias)
 

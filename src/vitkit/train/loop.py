@@ -26,6 +26,7 @@ from vitkit.train.data import RunData, open_data
 from vitkit.train.evaluation import evaluate
 from vitkit.train.finish import finish, is_finished
 from vitkit.train.log import Log
+from vitkit.train.machine import compute_as_begun
 from vitkit.train.recipe import Facts, Recipe, check_numbers, output_names, resolve
 from vitkit.train.recover import skip
 from vitkit.train.run import Run, locked, record_run
@@ -71,6 +72,10 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
         steps = f"{recipe.length.n:,} steps"
         say(f"this run is finished after {steps}; another --workdir starts a new one")
         return load(run_dir, quiet=True)
+
+    # By which libraries it computes: those that it began with
+    continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
+    compute_as_begun(run_dir, device, recipe.precision, continues, say)
 
     # Where the run begins: at its own checkpoint, with given weights, or from scratch
     state = begin(recipe, run_dir, data, device, say)

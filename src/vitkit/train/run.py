@@ -1,7 +1,7 @@
 """A run: what the steps of the loop share, and the directory that it is written to.
 
-The directory holds recipe.json (what runs), data.json (on which images), metrics.jsonl,
-checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
+The directory holds recipe.json (what runs), data.json (on which images), machine.json (on what),
+metrics.jsonl, checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
 import os
@@ -32,7 +32,7 @@ from vitkit.train.stop import Stop
 # What a run writes to its directory
 NAMES = (
     "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
-    "checkpoints", "model", "report.html",
+    "machine.json", "checkpoints", "model", "report.html",
 )  # fmt: skip
 
 

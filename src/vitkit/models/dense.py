@@ -1,0 +1,99 @@
+"""A dense layer, x Wᵀ + b, by the fastest way that this machine has.
+
+In float32 on a CPU that is PyTorch's own way or oneDNN's, as system/matmul.py has measured. On
+every other device, in every other arithmetic and in exported graphs it is PyTorch's linear layer.
+
+Legend: D inputs, E outputs; any axes before them.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.system import matmul
+
+# Below so many multiplications, the time that oneDNN takes to begin, some 15 microseconds, is more
+# than it saves
+LEAST_WORK = 2**24
+
+
+class Dense(nn.Linear):
+    """PyTorch's linear layer in all respects but the library that computes its product."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., E)."""
+        if onednn_is_faster(x, self.weight):
+            return onednn_linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
+
+
+def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN computes the product here."""
+    # What it computes: plain float32 tensors on a CPU. Quantisers and tensor parallelism give a
+    # layer weights of another class
+    if x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
+        return False
+    if type(weight) not in (Tensor, nn.Parameter) or torch.is_autocast_enabled("cpu"):
+        return False
+    # Graphs that leave hold the plain layer; and PyTorch transforms none but its own operators, as
+    # for the gradients of single examples (torch.func)
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        return False
+    if torch._C._are_functorch_transforms_active():
+        return False
+    if x.numel() * weight.shape[0] < LEAST_WORK:
+        return False
+    return _measured().forward
+
+
+def _measured() -> matmul.OneDnn:
+    """Which products oneDNN computes in this process. A compiler traces Python and cannot measure
+    within it: where nothing has been measured yet, PyTorch computes all."""
+    if matmul.is_known() or not torch.compiler.is_compiling():
+        return matmul.in_use()
+    return matmul.NONE
+
+
+@torch.library.custom_op("vitkit::linear", mutates_args=())
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b by oneDNN: float32 (..., D), (E, D), (E) or None -> (..., E).
+
+    Registered with PyTorch, so that it may be compiled, and differentiated, twice too.
+    """
+    return matmul.onednn(x, weight, bias)
+
+
+@onednn_linear.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _keep(ctx, inputs: tuple, output: Tensor) -> None:
+    x, weight, bias = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.has_bias = bias is not None
+
+
+@partial(onednn_linear.register_autograd, setup_context=_keep)
+def _(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of x, W and b, from that of the outputs, g: g W, gᵀ x, and the sum of g."""
+    x, weight = ctx.saved_tensors
+    of_x, of_weight, of_bias = None, None, None
+    by_onednn = matmul.in_use()
+    rows = gradient.flatten(0, -2)  # (rows, E)
+    if ctx.needs_input_grad[0]:
+        if by_onednn.input_gradient:
+            of_x = onednn_linear(gradient, weight.T, None)
+        else:
+            of_x = gradient @ weight
+    if ctx.needs_input_grad[1]:
+        inputs = x.flatten(0, -2)  # (rows, D)
+        if by_onednn.weight_gradient:
+            of_weight = onednn_linear(rows.T, inputs.T, None)
+        else:
+            of_weight = rows.T @ inputs
+    if ctx.has_bias and ctx.needs_input_grad[2]:
+        of_bias = rows.sum(0)
+    return of_x, of_weight, of_bias

@@ -1,0 +1,196 @@
+"""Which library computes the float32 products of dense layers on this CPU, found by measuring.
+
+PyTorch leaves these products to MKL. On some processors, such as AMD's with full 512-bit units, MKL
+reaches half of the speed of oneDNN, which PyTorch brings along too. So both are measured, once for
+each processor, version of PyTorch and number of threads, and the faster one is kept in the cache.
+`VITKIT_MATMUL=torch` and `VITKIT_MATMUL=onednn` choose without measuring.
+
+The two libraries add in another order, so their results differ in the last bits.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from math import prod
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitkit.system.files import cache_dir, write_json
+
+VARIABLE = "VITKIT_MATMUL"
+FASTER = 1.05  # what oneDNN must gain before it is taken: less is noise
+ROUNDS = 7
+# Rows, inputs and outputs: the MLP of Ti/16 for eight photographs, of B/16 for one
+SHAPES = ((1576, 192, 768), (197, 768, 3072))
+
+
+class OneDnn(NamedTuple):
+    """Which products of a dense layer oneDNN computes; PyTorch computes the others its own way."""
+
+    forward: bool
+    """x Wᵀ + b."""
+    input_gradient: bool
+    """The gradient of x, g W, where g is the gradient of the outputs."""
+    weight_gradient: bool
+    """The gradient of W, gᵀ x."""
+
+    def __str__(self) -> str:
+        """ "torch", "onednn", or the products that oneDNN computes: "onednn for the forward pass"."""
+        if not any(self):
+            return "torch"
+        if all(self):
+            return "onednn"
+        names = ("the forward pass", "the gradient of the inputs", "the gradient of the weights")
+        chosen = [name for name, is_chosen in zip(names, self, strict=True) if is_chosen]
+        return f"onednn for {' and '.join(chosen)}"
+
+
+NONE = OneDnn(False, False, False)
+ALL = OneDnn(True, True, True)
+_in_use: OneDnn | None = None
+
+
+def in_use() -> OneDnn:
+    """What this process uses: what `use` was given last, else what the environment or a measurement
+    says. The measurement takes half a second, once on a machine."""
+    global _in_use
+    if _in_use is None:
+        _in_use = choose()
+    return _in_use
+
+
+def is_known() -> bool:
+    """Whether this process knows it already, without a measurement."""
+    return _in_use is not None
+
+
+def use(choice: OneDnn | None) -> None:
+    """Use this from now on, as a run that is continued does; None to choose again.
+
+    Products that this machine cannot compute by oneDNN stay PyTorch's.
+    """
+    global _in_use
+    if choice is not None and not available():
+        choice = NONE
+    _in_use = choice
+
+
+def chosen_by_user() -> bool:
+    """Whether the environment says which library is used."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def choose() -> OneDnn:
+    """The environment's choice, or else the cache's, or else a measurement's. Raises ValueError for
+    another name in the environment."""
+    named = os.environ.get(VARIABLE)
+    if named and named not in ("torch", "onednn"):
+        raise ValueError(f'{VARIABLE} is {named!r}; it is "torch" or "onednn"')
+    if named == "torch" or not available():
+        return NONE
+    if named == "onednn":
+        return ALL
+
+    # Measured before, on this processor?
+    file = cache_dir() / "matmul.json"
+    key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    measured = _read(file)
+    if key not in measured:
+        measured[key] = measure()
+        with suppress(OSError):  # a cache that cannot be written to: the next process measures
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, {name: choice._asdict() for name, choice in measured.items()})
+    return measured[key]
+
+
+def _read(file: Path) -> dict[str, OneDnn]:
+    """What was measured before; empty if there is no such file, or not one of ours."""
+    try:
+        values = json.loads(file.read_text())
+        return {name: OneDnn(**choice) for name, choice in values.items()}
+    except (OSError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+@cache
+def available() -> bool:
+    """Whether this PyTorch has oneDNN's product, and whether it works here."""
+    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
+        return False
+    try:
+        onednn(torch.ones(2, 2), torch.ones(2, 2))
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b by oneDNN: float32 (..., in), (out, in), (out) or None -> (..., out)."""
+    # An operator of the compiler's, for dense layers with what may follow them: here nothing
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def measure() -> OneDnn:
+    """Measure each kind of product by both libraries, in turns; oneDNN is chosen if it is faster."""
+    ratios: list[list[float]] = [[], [], []]  # of each kind, one for each shape
+    generator = torch.Generator().manual_seed(0)  # PyTorch's global one stays as it is
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        for rows, inputs, outputs in SHAPES:
+            x = torch.randn(rows, inputs, generator=generator)
+            weight = torch.randn(outputs, inputs, generator=generator)
+            bias = torch.randn(outputs, generator=generator)
+            gradient = torch.randn(rows, outputs, generator=generator)
+            forward = _ratio(
+                lambda x=x, w=weight, b=bias: torch.addmm(b, x, w.T),
+                lambda x=x, w=weight, b=bias: onednn(x, w, b),
+            )
+            input_gradient = _ratio(
+                lambda g=gradient, w=weight: g @ w, lambda g=gradient, w=weight: onednn(g, w.T)
+            )
+            weight_gradient = _ratio(
+                lambda g=gradient, x=x: g.T @ x, lambda g=gradient, x=x: onednn(g.T, x.T)
+            )
+            for kind, ratio in zip(ratios, (forward, input_gradient, weight_gradient), strict=True):
+                kind.append(ratio)
+    return OneDnn(*(_is_faster(kind) for kind in ratios))
+
+
+def _ratio(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> float:
+    """How many times the second is as fast as the first: the median of the rounds' ratios."""
+    ratios = []
+    for _ in range(ROUNDS + 1):
+        seconds = []
+        for function in (ours, theirs):
+            start = perf_counter()
+            function()
+            seconds.append(perf_counter() - start)
+        ratios.append(seconds[0] / seconds[1])
+    return median(ratios[1:])  # the first round warms up
+
+
+def _is_faster(ratios: list[float]) -> bool:
+    """Whether oneDNN gains enough in the geometric mean of the shapes, and loses in none."""
+    mean = prod(ratios) ** (1 / len(ratios))
+    return mean >= FASTER and min(ratios) >= 1
+
+
+def processor() -> str:
+    """The processor's name with its family and model, as Linux says; elsewhere what Python says."""
+    facts = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    if "model name" in facts:
+        family = facts.get("cpu family", "?")
+        model = facts.get("model", "?")
+        return f"{facts['model name']} (family {family}, model {model})"
+    return platform.processor() or platform.machine()
