@@ -11,10 +11,11 @@ import torch
 from tyro.conf import arg
 
 from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
-from vitkit.commands.evaluate_data import images_of, train_part
+from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import as_json, check_files, print_report, print_table, write
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
+from vitkit.evaluate.named import SetName
 from vitkit.system.ranks import on_rank_0, process_group, world
 from vitkit.system.text import as_word
 from vitkit.weights import Classifier
@@ -22,6 +23,7 @@ from vitkit.weights.description import Hints
 
 if TYPE_CHECKING:
     from vitkit.evaluate import Answers
+    from vitkit.evaluate.named import Named
     from vitkit.evaluate.report import Report
 
 
@@ -45,6 +47,9 @@ class Evaluate:
     real: Path | None = None
     """ReaL's real.json: counts an answer as right if it is in an image's list of labels too. DATA is
     ImageNet's validation part, in any folders, its files called as they were published."""
+    named: Annotated[SetName | None, arg(name="as")] = None
+    """What DATA is, if it is a data set with a protocol of its own: which classes its folders are, and
+    which answers count (docs/evaluation.md)."""
     evals: tuple[EvaluatorName, ...] = ()
     """Evaluators to run. Default: those that fit the labels. `neighbours` works without a head."""
     split: Literal["train", "val", "test"] | None = None
@@ -82,15 +87,19 @@ def _evaluate(command: Evaluate, device: torch.device) -> int:
 
     # The model and the images
     loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
-    source, title = images_of(command, loaded)
+    named = None
+    if command.named:
+        named, source, title = named_images(command)
+    else:
+        source, title = images_of(command, loaded)
 
     # Images with one class each get a whole report, all others their evaluators
     if source.target_kind == "class" and not command.evals:
-        return _report(command, loaded, source, title, device)
-    if command.against or command.report or command.calibrate or command.real:
+        return _report(command, loaded, source, title, device, named)
+    if command.against or command.report or command.calibrate or command.real or named:
         raise ValueError(
-            "--against, --report, --calibrate and --real are for images with one class each, and without "
-            f"--evals; the targets of {command.data} are of the kind {source.target_kind!r}"
+            "--against, --report, --calibrate, --real and --as are for images with one class each, and "
+            f"without --evals; the targets of {command.data} are of the kind {source.target_kind!r}"
         )
     evaluators = _evaluators(command, source)
     classifier = loaded.to(device).for_inference()
@@ -101,7 +110,12 @@ def _evaluate(command: Evaluate, device: torch.device) -> int:
 
 
 def _report(
-    command: Evaluate, loaded: Classifier, source: Source, title: str, device: torch.device
+    command: Evaluate,
+    loaded: Classifier,
+    source: Source,
+    title: str,
+    device: torch.device,
+    named: "Named | None",
 ) -> int:
     """Measure all that the answers to images with one class each tell."""
     from vitkit.evaluate.calibrate import calibrate, check_can_calibrate
@@ -120,15 +134,17 @@ def _report(
     other = None
     if command.against:
         other = load(command.against, quiet=not on_rank_0())
-        _check_can_answer(command.against, other, source)
-    given = _answers(command, loaded, source, device, keep_logits=bool(command.calibrate))
+        _check_can_answer(command.against, other, source, named)
+    given = _answers(command, loaded, source, device, named)
     if other is not None:
-        other_given = _answers(command, other, source, device)
+        other_given = _answers(command, other, source, device, named)
     if not on_rank_0():
         return 0
 
     # What they tell
     found = report(given, source, command.model, title, _facts(command, loaded, device))
+    if named is not None:
+        found = replace(found, notes=(*named.notes, *found.notes))
     if lists is not None:
         real = real_accuracy(given, source, lists)
         found = replace(found, metrics=(*found.metrics, *real))
@@ -149,7 +165,7 @@ def _report(
     return 0
 
 
-def _check_can_answer(name: str, other: Classifier, source: Source) -> None:
+def _check_can_answer(name: str, other: Classifier, source: Source, named: "Named | None") -> None:
     """Raises ValueError, with the other model's name, if its classes are not the images': before
     the first model's pass over them."""
     from vitkit.evaluate.answers import check_classes
@@ -157,7 +173,10 @@ def _check_can_answer(name: str, other: Classifier, source: Source) -> None:
 
     try:
         check_classes(other)
-        align(source.labels, other.labels, source.targets)
+        if named is None:
+            align(source.labels, other.labels, source.targets)
+        else:
+            named.choice(other.labels)
     except ValueError as error:
         raise ValueError(f"--against {name}: {error}") from None
 
@@ -190,6 +209,8 @@ def _next(command: Evaluate) -> str:
 def _command_line(command: Evaluate) -> str:
     """The command that measures these models on these images."""
     words = ["vitkit", "evaluate", command.model, command.data]
+    if command.named:
+        words += ["--as", command.named]
     if command.split:
         words += ["--split", command.split]
     if command.against:
@@ -202,16 +223,21 @@ def _answers(
     classifier: Classifier,
     source: Source,
     device: torch.device,
-    keep_logits: bool = False,
+    named: "Named | None",
 ) -> "Answers":
     """What a model answers to the images of all ranks."""
     from vitkit.evaluate import answers
+    from vitkit.evaluate.answers import check_classes
     from vitkit.system.machine import autocast
 
     ready = classifier.to(device).for_inference()
+    choice = None
+    if named is not None:
+        check_classes(ready)
+        choice = named.choice(ready.labels)
     batches = _batches(command, ready, source, "evaluating")
     with autocast(device, command.precision):
-        return answers(ready, Part(source, batches), keep_logits)
+        return answers(ready, Part(source, batches), bool(command.calibrate), choice)
 
 
 def _measure(

@@ -16,6 +16,7 @@ from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
     from vitkit.commands.evaluate import Evaluate
+    from vitkit.evaluate.named import Named
 
 
 def images_of(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
@@ -52,6 +53,31 @@ def _opened(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
                 "changed since, so it may know some of them"
             )
     return open_source(command.data, columns, command.split), note
+
+
+def named_images(command: "Evaluate") -> tuple["Named", Source, str]:
+    """A data set that goes by a name, its images, and what to call them.
+
+    Raises ValueError for images that are not of it, and for options that its protocol has no
+    meaning for.
+    """
+    from vitkit.evaluate.named import SETS, open_named
+
+    if command.calibrate and command.named != "imagenet":
+        raise ValueError(
+            f"--calibrate with --as {command.named} would fit a temperature to answers that the model "
+            "is not asked for elsewhere, on images that are for testing; leave one of them out"
+        )
+    if command.real and command.named != "imagenet":
+        raise ValueError(
+            f"--real has labels for ImageNet's validation images, and --as says {command.named}"
+        )
+    named = open_named(command.named, command.data, command.columns, command.split)
+    if command.on_bad_image == "skip":
+        named = named._replace(source=without_broken(named.source))
+    images = counted(len(named.source), "image")
+    title = f"{images} of {SETS[command.named].title} ({command.data})"
+    return named, named.source, title
 
 
 def train_part(command: "Evaluate", evaluator: Evaluator, source: Source) -> Source | None:

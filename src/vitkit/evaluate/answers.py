@@ -1,7 +1,8 @@
 """A model's answers to images with one class each: one pass, from which every number of a report
 is computed.
 
-Legend: B batch, N images, K classes of the model.
+Legend: B batch, N images, K classes of the model, A of them that may be answered (all, unless a
+Choice says otherwise).
 """
 
 from dataclasses import dataclass
@@ -9,23 +10,22 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.data import Batch, Source
+from vitkit.evaluate.choice import Choice, among_all
 from vitkit.evaluate.collect import collect, concatenated
 from vitkit.evaluate.evaluator import Part
-from vitkit.evaluate.labels import align
 from vitkit.weights import Classifier
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model answered to each of N images, in the order of the source. Classes are the
-    model's numbers."""
+    """What a model answered to each of N images, in the order of the source. Classes are numbers of
+    `labels`."""
 
     labels: tuple[str, ...]
-    """The names of the model's K classes."""
+    """The names of the answers: by default of the model's K classes."""
     notes: tuple[str, ...]
     """How the data's classes met the model's, a sentence each."""
     indices: np.ndarray
@@ -47,7 +47,7 @@ class Answers:
     finite: np.ndarray
     """Whether all logits are numbers; if not, the other values mean nothing: bool (N,)."""
     logits: np.ndarray | None = None
-    """float32 (N, K), if they were asked for."""
+    """float32 (N, A), if they were asked for."""
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -63,8 +63,11 @@ class Answers:
         return np.unique(self.truth)
 
 
-def answers(classifier: Classifier, part: Part, keep_logits: bool = False) -> Answers:
-    """Run a model on images, once. The data's classes are found among the model's by their names.
+def answers(
+    classifier: Classifier, part: Part, keep_logits: bool = False, choice: Choice | None = None
+) -> Answers:
+    """Run a model on images, once. The data's classes are found among the model's by their names,
+    and the model may answer any of its own, unless a choice says otherwise.
 
     Of several ranks each has the answers to all images. Raises ValueError for a model without
     classes, for classes that it does not know, for a target that has no class, and if there is no
@@ -73,27 +76,30 @@ def answers(classifier: Classifier, part: Part, keep_logits: bool = False) -> An
     check_classes(classifier)
     check_targets(part.source)
     present = np.unique(part.source.targets)
-    alignment = align(part.source.labels, classifier.labels, present)
-    classes = alignment.classes.to(classifier.device)  # (classes of the data,)
-    in_data = classes[torch.from_numpy(present).to(classifier.device)]
+    if choice is None:
+        choice = among_all(part.source.labels, classifier.labels, present)
+    chosen = choice.to(classifier.device)
+    in_data = chosen.columns_of(chosen.truth[torch.from_numpy(present).to(classifier.device)])
 
     def read(batch: Batch) -> tuple[Tensor, ...]:
-        truth = classes[batch.targets]  # (B,)
+        truth = chosen.truth[batch.targets]  # (B,)
         logits = classifier.logits(batch.images)  # (B, K)
         if logits.ndim != 2:
             raise ValueError(
                 'the model gives an answer for every token (its pool is "none"), and here an image '
                 "has one class"
             )
-        highest, predicted = logits.max(-1)  # the first of several
+        logits = chosen.allowed(logits)  # (B, A)
+        own = chosen.own_column(logits, truth)  # (B,)
+        highest, column = logits.max(-1)  # the first of several
         rows = (
             batch.indices,
             truth,
-            predicted,
-            ranks(logits, truth),
-            ranks_among(logits, truth, in_data),
-            classifier.probabilities(logits).amax(-1),
-            F.cross_entropy(logits, truth, reduction="none"),
+            chosen.answers[column],
+            ranks(logits, own),
+            ranks_among(logits, own, in_data),
+            chosen.confidence(classifier.probabilities(logits)),
+            chosen.loss(logits, own, truth),
             (logits == highest[:, None]).sum(-1) > 1,
             logits.isfinite().all(-1),
         )
@@ -106,7 +112,7 @@ def answers(classifier: Classifier, part: Part, keep_logits: bool = False) -> An
     arrays = [values[order].numpy() for values in rows]
     confidence, loss = arrays[5:7]
     arrays[5:7] = confidence.astype(np.float64), loss.astype(np.float64)
-    return Answers(classifier.labels, alignment.notes, *arrays)
+    return Answers(choice.labels, choice.notes, *arrays)
 
 
 def ranks(logits: Tensor, truth: Tensor) -> Tensor:

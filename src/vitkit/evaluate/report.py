@@ -168,8 +168,8 @@ def _notes(given: Answers, source: Source) -> list[str]:
     count = len(given.present)
     if count < len(given.labels):
         notes.append(
-            f"the images have {count:,} of the model's {len(given.labels):,} classes: top1 counts "
-            "every other answer as wrong, top1_of_data lets the model choose among these alone"
+            f"the images have {count:,} of the {len(given.labels):,} classes that the model may "
+            "answer: top1 counts every other answer as wrong, top1_of_data lets the model choose among these alone"
         )
     if count == 1:
         notes.append(

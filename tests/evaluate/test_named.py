@@ -1,0 +1,202 @@
+"""Data sets that go by a name, in the layouts that they are published in."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import encoded, photograph
+from PIL import Image
+from scipy.io import savemat
+
+from vitkit import cli
+from vitkit.data import Preprocessing
+from vitkit.evaluate.imagenet_val import IMAGES, find_labels
+from vitkit.evaluate.labels import imagenet_wordnet
+from vitkit.evaluate.named import SETS, open_named
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, save
+from vitkit.weights.labels import imagenet_labels
+
+WORDNET = imagenet_wordnet()
+PICTURE = encoded(photograph(20, 24, 0), "PNG")
+CLASSES = {1: 65, 2: 970, 293: 0}  # of the validation images with these numbers
+
+
+def put(path: Path, content=PICTURE):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
+
+
+def image(number):
+    return f"ILSVRC2012_val_{number:08d}.JPEG"
+
+
+def flat(folder: Path) -> str:
+    for number in CLASSES:
+        put(folder / image(number))
+    return str(folder)
+
+
+def classes_of(source):
+    """The class of each image by its file's name."""
+    return {Path(source.name(i)).name: source[i][1] for i in range(len(source))}
+
+
+def val_txt(root):
+    put(root / "val.txt", "".join(f"{image(n)} {k}\n" for n, k in CLASSES.items()))
+
+
+def solution(root):
+    rows = "".join(f"{image(n)[:-5]},{WORDNET[k]} 1 2 3 4 \n" for n, k in CLASSES.items())
+    put(root / "LOC_val_solution.csv", f"ImageId,PredictionString\n{rows}")
+
+
+def synset_lines(root):
+    lines = [WORDNET[CLASSES.get(n, 5)] for n in range(1, IMAGES + 1)]
+    put(root / "imagenet_2012_validation_synset_labels.txt", "\n".join(lines))
+
+
+def devkit(root, meta=True):
+    """The challenge's numbers, here those of an order backwards, and meta.mat, which says so; like
+    the real one it has synsets beyond the 1,000, too."""
+    folder = root / "ILSVRC2012_devkit_t12" / "data"
+    lines = [str(1000 - CLASSES.get(n, 5)) for n in range(1, IMAGES + 1)]
+    put(folder / "ILSVRC2012_validation_ground_truth.txt", "\n".join(lines))
+    synsets = np.empty((1002, 1), [("ILSVRC2012_ID", object), ("WNID", object)])
+    for k in range(1002):
+        wnid = WORDNET[999 - k] if k < 1000 else "n00000001"
+        synsets[k, 0] = (np.uint16(k + 1), wnid)
+    if meta:
+        savemat(folder / "meta.mat", {"synsets": synsets})
+
+
+@pytest.mark.parametrize("write", [val_txt, solution, synset_lines, devkit])
+def test_validation_images_without_folders_have_the_classes_of_a_file(write, tmp_path):
+    write(tmp_path)
+    named = open_named("imagenet", flat(tmp_path / "val"))
+    assert classes_of(named.source) == {image(n): k for n, k in CLASSES.items()}
+    assert named.source.labels == WORDNET and len(named.notes) == 3
+    assert str(tmp_path) in named.notes[1] and "50,000" in named.notes[2]
+
+
+def test_every_sentence_about_a_file_of_labels(tmp_path):
+    where = flat(tmp_path / "val")
+
+    def said():
+        with pytest.raises(ValueError) as error:
+            open_named("imagenet", where)
+        return str(error.value)
+
+    assert "no file says what they are; expected one of val.txt" in said()
+    devkit(tmp_path, meta=False)
+    assert "only it says which classes the challenge's numbers are" in said()
+    put(tmp_path / "ILSVRC2012_devkit_t12" / "data" / "meta.mat", "no matrix")
+    assert "meta.mat is not the development kit's" in said()
+    put(tmp_path / "val.txt", f"{image(1)} 1000\n")
+    assert "numbers from 1 are the challenge's" in said()
+    put(tmp_path / "val.txt", f"{image(1)} n01440764\n")
+    assert "line 1 is 'ILSVRC2012_val_00000001.JPEG n01440764'" in said()
+    put(tmp_path / "val.txt", f"{image(1)} 65\n")
+    assert "does not say which class" in said()
+    put(tmp_path / "val" / "holiday.JPEG")
+    assert "is not called as ImageNet's validation images" in said()
+    (tmp_path / "val.txt").unlink()
+    (tmp_path / "LOC_val_solution.csv").write_text("ImageId,PredictionString\nx,y\n")
+    with pytest.raises(ValueError, match="which names no image and class"):
+        find_labels(where)
+
+
+def test_v2s_folders_are_numbers_and_not_text(tmp_path):
+    for folder in ("0", "2", "10", "999"):
+        put(tmp_path / folder / f"of_{folder}.jpeg")
+    named = open_named("imagenet-v2", str(tmp_path))
+    expected = {f"of_{folder}.jpeg": int(folder) for folder in ("0", "2", "10", "999")}
+    assert classes_of(named.source) == expected
+
+
+@pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
+def test_only_200_classes_may_be_answered(name, tmp_path):
+    subset = open_named_classes(name)
+    assert len(subset) == 200 and list(subset) == sorted(subset) and set(subset) <= set(WORDNET)
+    put(tmp_path / subset[7] / "a.jpg")
+    named = open_named(name, str(tmp_path))
+    choice = named.choice(imagenet_labels())
+    assert len(choice.labels) == len(choice.columns) == 200
+    assert choice.labels[7] == imagenet_labels()[WORDNET.index(subset[7])]
+    assert named.source[0][1] == 7
+
+    outside = next(wnid for wnid in WORDNET if wnid not in subset)
+    put(tmp_path / outside / "b.jpg")
+    with pytest.raises(ValueError, match=f"is not {SETS[name].title}: it has the classes"):
+        open_named(name, str(tmp_path))
+
+
+def open_named_classes(name):
+    import vitkit.evaluate
+
+    file = Path(vitkit.evaluate.__file__).parent / SETS[name].classes
+    return tuple(file.read_text().split())
+
+
+@pytest.fixture
+def objectnet(tmp_path):
+    """ObjectNet's layout: a red border around each image."""
+    folders = {"clock": "Alarm clock", "fishes": "Fish", "bed": "Bed"}
+    classes = {"Alarm clock": "analog clock; digital clock", "Fish": "tench, Tinca tinca"}
+    put(tmp_path / "mappings" / "folder_to_objectnet_label.json", json.dumps(folders))
+    put(tmp_path / "mappings" / "objectnet_to_imagenet_1k.json", json.dumps(classes))
+    for number, folder in enumerate(folders):
+        pixels = np.full((12, 10, 3), (255, 0, 0), np.uint8)
+        pixels[1:-1, 1:-1] = 20 + number
+        path = tmp_path / "images" / folder / "1.png"
+        path.parent.mkdir(parents=True)
+        Image.fromarray(pixels).save(path)
+    return tmp_path
+
+
+def test_objectnets_border_is_cut_off_and_objects_are_classes(objectnet):
+    for where in (objectnet, objectnet / "images"):
+        named = open_named("objectnet", str(where))
+        assert named.source.labels == ("Alarm clock", "Fish") and len(named.source) == 2
+        for i, level in enumerate((20, 21)):
+            pixels, target = named.source[i]
+            assert target == i and pixels.shape == (10, 8, 3) and (pixels == level).all()
+        choice = named.choice(imagenet_labels())
+        labels = imagenet_labels()
+        clocks = [labels.index("analog clock"), labels.index("digital clock")]
+        assert choice.answer_of[clocks].tolist() == [0, 0]
+        assert choice.answer_of[0].item() == 1 and len(choice.labels) == 999
+
+
+def test_objectnets_sentences(objectnet):
+    put(objectnet / "images" / "sofa" / "1.png")
+    with pytest.raises(ValueError, match="has the folder 'sofa', which"):
+        open_named("objectnet", str(objectnet))
+    put(objectnet / "mappings" / "objectnet_to_imagenet_1k.json", '{"Fish": "a sort of fish"}')
+    (objectnet / "images" / "sofa" / "1.png").unlink()
+    with pytest.raises(ValueError, match="which are no classes of ImageNet"):
+        open_named("objectnet", str(objectnet))
+    (objectnet / "mappings" / "objectnet_to_imagenet_1k.json").unlink()
+    with pytest.raises(ValueError, match="needs folder_to_objectnet_label.json and"):
+        open_named("objectnet", str(objectnet))
+
+
+def test_the_command_says_the_protocol(objectnet, tmp_path, capsys):
+    model = create(vit("mu/16", image=(32, 32), classes=1000), seed=0)
+    save(Classifier(model, Preprocessing(size=(32, 32)), imagenet_labels()), tmp_path / "model")
+    words = ["evaluate", str(tmp_path / "model"), str(objectnet), "--device", "cpu"]
+    assert cli.main([*words, "--as", "objectnet", "--workers", "0"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "2 images of ObjectNet (",
+        "every class of ImageNet that an object is counts as right",
+        "these are 2 images, and ObjectNet has 18,574",
+        "--as objectnet --report report.html",
+    ):
+        assert text in out, text
+    for option in (["--calibrate", str(tmp_path / "new")], ["--real", "real.json"]):
+        assert cli.main([*words, "--as", "objectnet", *option]) == 1
+        assert "--as" in capsys.readouterr().err
