@@ -122,6 +122,9 @@ COMMANDS = (
     Command("models", "[NAME...]",
             "list every named model, with what it costs",
             "models.models"),
+    Command("doctor", "",
+            "say what this machine can do, what is fast, and what is missing",
+            "doctor.doctor"),
 )  # fmt: skip
 
 __all__ = ["COMMANDS", "DATA", "MODEL", "Command", "Defaults", "WordsMissing"]
