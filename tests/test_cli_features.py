@@ -44,9 +44,12 @@ def said(capsys, *words, status=0):
     return capsys.readouterr()
 
 
-def test_features_are_written_with_their_keys_and_labels(model, colours, tmp_path, capsys):
+def test_features_are_written_with_their_keys_and_labels(
+    model, colours, tmp_path, capsys, monkeypatch
+):
     file = tmp_path / "new" / "colours.parquet"
-    text = said(capsys, "features", model, colours, "-o", str(file), "--device", "cpu").out
+    exact = ["--device", "cpu", "--precision", "float32"]
+    text = said(capsys, "features", model, colours, "-o", str(file), *exact).out
     assert "36 images, 32 features each" in text
     table = pq.read_table(file)
     assert table.column_names == ["key", "part", "label", "class", "features"]
@@ -59,10 +62,27 @@ def test_features_are_written_with_their_keys_and_labels(model, colours, tmp_pat
         assert row["features"] == x[i].tolist()
     assert json.loads(table.schema.metadata[b"class_names"]) == list(test.labels)
 
-    said(capsys, "features", model, colours, "-o", str(tmp_path / "c.npz"), "--split", "test")
+    said(
+        capsys, "features", model, colours, "-o", str(tmp_path / "c.npz"), "--split", "test", *exact
+    )
     arrays = np.load(tmp_path / "c.npz", allow_pickle=False)
     assert np.array_equal(arrays["features"], x) and arrays["label"].tolist() == y.tolist()
     assert arrays["key"][3] == test.name(3) and arrays["class_names"].tolist() == list(test.labels)
+
+    # In another precision they are others, whatever the cache holds; the file says which
+    words = ["features", model, colours, "-o", str(tmp_path / "b.npz"), "--split", "test"]
+    said(capsys, *words, "--device", "cpu", "--precision", "bfloat16")
+    rounded = np.load(tmp_path / "b.npz", allow_pickle=False)
+    assert not np.array_equal(rounded["features"], x)
+    assert np.allclose(rounded["features"], x, atol=0.1)
+    assert bytes(rounded["precision"].item()) == b"bfloat16"
+    assert bytes(arrays["precision"].item()) == b"float32"
+
+    # What is taken unless told is said, though not where JSON is read
+    monkeypatch.setattr("vitkit.system.machine.has_bfloat16", lambda device: False)
+    told = said(capsys, "features", model, colours, "-o", str(file), "--device", "cpu")
+    assert "computing in float32: this CPU has no bfloat16" in told.err
+    assert pq.read_metadata(file).metadata[b"precision"] == b"float32"
 
     # Its own files are replaced, others are not
     for name in ("new/colours.parquet", "c.npz"):

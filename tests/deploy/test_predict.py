@@ -95,7 +95,7 @@ def test_a_broken_image_does_not_stop_the_others(classifier, files, tmp_path):
 
 def test_the_given_model_stays_on_its_device(classifier, monkeypatch):
     monkeypatch.setattr("vitkit.deploy.runtimes.pick_device", torch.device)
-    assert eager(classifier, "meta").device == torch.device("meta")
+    assert eager(classifier, "meta").classifier.device == torch.device("meta")
     assert classifier.device == torch.device("cpu")
 
 

@@ -1,11 +1,12 @@
 """CPUs, devices and precision: what a process may use of its machine."""
 
 import os
+import platform
 
 import pytest
 import torch
 
-from vitkit.system.machine import autocast, cpus, pick_device, slow
+from vitkit.system.machine import autocast, cpus, pick_device, pick_precision, slow
 
 CPU = torch.device("cpu")
 
@@ -74,3 +75,35 @@ def test_bfloat16_is_slow_on_a_cpu_without_its_instructions(supported, monkeypat
     assert slow(CPU, "bfloat16") is not supported
     assert not slow(CPU, "float32")
     assert not slow(torch.device("cuda"), "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("machine", "avx512", "arm", "expected"),
+    [
+        ("x86_64", True, False, "bfloat16"),
+        ("x86_64", False, True, "float32"),  # where oneDNN imitates them
+        ("AMD64", True, False, "bfloat16"),
+        ("aarch64", False, True, "bfloat16"),
+        ("arm64", True, False, "float32"),
+    ],
+)
+def test_bfloat16_is_picked_where_the_cpu_has_instructions_for_it(
+    machine, avx512, arm, expected, monkeypatch
+):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: arm)
+    picked = pick_precision("auto", CPU)
+    assert picked.precision == expected
+    assert f"computing in {expected}" in picked.why
+    for named in ("float32", "bfloat16"):
+        assert pick_precision(named, CPU) == (named, "")
+
+
+def test_bfloat16_is_not_picked_where_nobody_has_measured_it(monkeypatch):
+    assert pick_precision("auto", torch.device("mps")).precision == "float32"
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # as on Macs
+    assert pick_precision("auto", CPU).precision == "float32"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    assert pick_precision("auto", torch.device("cuda")).precision == "float32"

@@ -1,6 +1,7 @@
 """What a run promises: the same result again, after an interruption, after damage; sentences for
 what cannot run."""
 
+import io
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
@@ -528,6 +530,24 @@ class TestOptions:
         losses = [line["loss"] for line in curve(tmp_path) if line["event"] == "training"]
         assert losses[-1] < losses[0]
         assert any(tmp_path.glob("tensorboard/events*")) == ("tensorboard" in changes)
+
+    def test_a_run_goes_on_in_the_precision_that_it_began_in(
+        self, tiny, quiet, tmp_path, monkeypatch
+    ):
+        """What ran is written down, whatever the machine would choose now."""
+        open_to_both = replace(tiny, precision="auto", length=Span(6), evals=())
+        for has, other in ((True, "float32"), (False, "bfloat16")):
+            run_dir = tmp_path / str(has)
+            monkeypatch.setattr("vitkit.system.machine.has_bfloat16", lambda _, has=has: has)
+            train(open_to_both, run_dir, "cpu", quiet)
+            began_in = json.loads((run_dir / "recipe.json").read_text())["precision"]
+            assert began_in != other
+            monkeypatch.setattr("vitkit.system.machine.has_bfloat16", lambda _, has=has: not has)
+            console = Console(file=io.StringIO(), width=1000)
+            train(open_to_both, run_dir, "cpu", console)
+            text = console.file.getvalue()
+            assert f"this run began in {began_in} and goes on in it" in text
+            assert json.loads((run_dir / "recipe.json").read_text())["precision"] == began_in
 
     def test_recomputing_changes_no_bit(self, tiny, quiet, tmp_path):
         train(tiny, tmp_path / "a", "cpu", quiet)

@@ -1,11 +1,16 @@
 """Arguments that several commands have: each is described once."""
 
+import sys
 from typing import Annotated
 
+import torch
 from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, MODEL
 from vitkit.data import Columns
+from vitkit.system import machine
+from vitkit.system.machine import PrecisionChoice
+from vitkit.system.ranks import from_rank_0, on_rank_0
 from vitkit.weights.description import Hints
 
 Model = Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)]
@@ -29,3 +34,19 @@ DataColumns = Annotated[
     ),
 ]
 Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto takes the best there is.")]
+Precision = Annotated[
+    PrecisionChoice,
+    arg(
+        help="Arithmetic of the matrix products. auto is bfloat16 where the CPU or GPU has "
+        "instructions for it."
+    ),
+]
+
+
+def pick_precision(choice: PrecisionChoice, device: torch.device) -> machine.Precision:
+    """The precision to compute in, the same on all ranks. If nobody asked for one, the standard error
+    says which was taken, and why."""
+    picked = from_rank_0(lambda: machine.pick_precision(choice, device))
+    if picked.why and on_rank_0():
+        print(picked.why, file=sys.stderr)
+    return picked.precision

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 from tyro.conf import arg
 
-from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
+from vitkit.commands.arguments import (
+    Data,
+    DataColumns,
+    Device,
+    Model,
+    ModelHints,
+    Precision,
+    pick_precision,
+)
 from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import as_json, check_files, print_report, print_table, write
 from vitkit.data import Columns, Source
@@ -65,8 +73,8 @@ class Evaluate:
     """Images per forward pass."""
     workers: int = -1
     """Processes that decode images; -1 follows the CPU quota."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the matrix products."""
+    precision: Precision = "float32"
+    """A measurement is float32 unless told, so that it does not depend on the machine."""
     device: Device = "auto"
     json: bool = False
     """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""
@@ -78,7 +86,8 @@ def evaluate(command: Evaluate) -> int:
     its share of the images."""
     check_files(command.report, command.calibrate)
     with process_group(command.device) as device:
-        return _evaluate(command, device)
+        precision = pick_precision(command.precision, device)
+        return _evaluate(replace(command, precision=precision), device)
 
 
 def _evaluate(command: Evaluate, device: torch.device) -> int:

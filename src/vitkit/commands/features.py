@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
+from vitkit.commands.arguments import (
+    Data,
+    DataColumns,
+    Device,
+    Model,
+    ModelHints,
+    Precision,
+    pick_precision,
+)
 from vitkit.data import Columns
 from vitkit.system.text import as_word, counted
 from vitkit.weights.description import Hints
@@ -25,8 +33,7 @@ class WriteFeatures:
     split: Literal["train", "val", "test"] | None = None
     """Part of the data. Default: all parts, with a column that says which."""
     columns: DataColumns = field(default_factory=Columns)
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the matrix products."""
+    precision: Precision = "auto"
     device: Device = "auto"
     hints: ModelHints = field(default_factory=Hints)
 
@@ -56,7 +63,8 @@ def features(command: WriteFeatures) -> int:
         else:
             sources = open_parts(command.data, command.columns).sources
         parts = {}
-        with autocast(device, command.precision):
+        precision = pick_precision(command.precision, device)
+        with autocast(device, precision):
             for name, source in sources.items():
                 parts[name] = (source, compute(classifier, source).x)
         if not on_rank_0():
@@ -68,6 +76,7 @@ def features(command: WriteFeatures) -> int:
         "model": command.model,
         "data": command.data,
         "preprocessing": str(classifier.preprocessing),
+        "precision": precision,
     }
     output.resolve().parent.mkdir(parents=True, exist_ok=True)
     WRITERS[output.suffix](output.resolve(), parts, facts)

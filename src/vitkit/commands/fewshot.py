@@ -13,7 +13,14 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA
-from vitkit.commands.arguments import DataColumns, Device, Model, ModelHints
+from vitkit.commands.arguments import (
+    DataColumns,
+    Device,
+    Model,
+    ModelHints,
+    Precision,
+    pick_precision,
+)
 from vitkit.data import Columns
 from vitkit.evaluate import Fewshot, Metric
 from vitkit.evaluate.fewshot import Form
@@ -37,6 +44,7 @@ class MeasureFewshot:
     """How the regularisation is found: "fixed" as big_vision does; "ranked" as in the paper's time,
     the one that ranks best over all DATA, on the first images of each class."""
     columns: DataColumns = field(default_factory=Columns)
+    precision: Precision = "auto"
     device: Device = "auto"
     json: bool = False
     """Print one line of JSON: {data: {name: {"value", "unit", "interval"}}}."""
@@ -45,6 +53,7 @@ class MeasureFewshot:
 
 def fewshot(command: MeasureFewshot) -> int:
     """Measure every data set, and print a table or JSON."""
+    from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
     from vitkit.weights import load_as
 
@@ -56,8 +65,9 @@ def fewshot(command: MeasureFewshot) -> int:
             load_as(command.model, command.hints, quiet=not on_rank_0()).to(device).for_inference()
         )
         answers = {}
-        for data in dict.fromkeys(command.data):
-            answers[data] = _answers(evaluator, classifier, data, command.columns)
+        with autocast(device, pick_precision(command.precision, device)):
+            for data in dict.fromkeys(command.data):
+                answers[data] = _answers(evaluator, classifier, data, command.columns)
         if not on_rank_0():
             return 0
 

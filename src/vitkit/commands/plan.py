@@ -1,6 +1,6 @@
 """`vitkit plan`: what a run would need, counted before anything is run."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from rich.console import Console
@@ -45,6 +45,8 @@ def plan(command: Plan) -> int:
     # The run, with every span in steps
     machine = command.machine
     recipe = resolve(command.recipe, _facts(command))
+    if recipe.precision == "auto":  # a run asks its machine; the GPUs that one plans for have it
+        recipe = replace(recipe, precision="bfloat16")
     if recipe.batch % machine.gpus:
         raise ValueError(
             f"a batch of {recipe.batch} cannot be shared equally by {machine.gpus} GPUs; "

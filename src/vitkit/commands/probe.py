@@ -12,7 +12,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
+from vitkit.commands.arguments import (
+    Data,
+    DataColumns,
+    Device,
+    Model,
+    ModelHints,
+    Precision,
+    pick_precision,
+)
 from vitkit.data import Columns, Source, Splits
 from vitkit.evaluate import Features, Metric
 from vitkit.evaluate.probe import Probe
@@ -39,6 +47,7 @@ class FitProbe:
     k: int = 20
     """Neighbours that vote."""
     columns: DataColumns = field(default_factory=Columns)
+    precision: Precision = "auto"
     device: Device = "auto"
     json: bool = False
     """Print the metrics as one line of JSON: {name: {"value", "unit", "interval"}}."""
@@ -49,6 +58,7 @@ def probe(command: FitProbe) -> int:
     """Fit the head, print what it reaches, and save it."""
     from vitkit.data import open_splits
     from vitkit.evaluate.probe import known_classes
+    from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
     from vitkit.weights import load_as
     from vitkit.weights.store import check_savable
@@ -76,10 +86,11 @@ def probe(command: FitProbe) -> int:
         if command.to is not None:
             check_savable(classifier, command.to)
         deployed = classifier.for_inference()
-        learned = _features(deployed, train, known)
         measured = {}
-        if test is not None:
-            measured[name] = _features(deployed, test, known)
+        with autocast(device, pick_precision(command.precision, device)):
+            learned = _features(deployed, train, known)
+            if test is not None:
+                measured[name] = _features(deployed, test, known)
         if not on_rank_0():
             return 0
 

@@ -11,8 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.commands.arguments import Device, Images, Model, ModelHints
+from vitkit.commands.arguments import (
+    Device,
+    Images,
+    Model,
+    ModelHints,
+    Precision,
+    pick_precision,
+)
 from vitkit.system.files import check_replaceable
+from vitkit.system.machine import pick_device
 from vitkit.system.text import as_word, printable, printable_name
 from vitkit.weights import Classifier
 from vitkit.weights.description import Hints
@@ -34,6 +42,7 @@ class Predict:
     """Largest number of images, chosen evenly from all; 0 is all."""
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
+    precision: Precision = "auto"
     device: Device = "auto"
     json: bool = False
     """Print one line of JSON per image."""
@@ -58,9 +67,11 @@ def predict(command: Predict) -> int:
 
     # Classify the images
     classifier = with_head(load_as(command.model, command.hints), command.model)
+    device = pick_device(command.device)
+    runtime = deploy.eager(classifier, device, pick_precision(command.precision, device))
     items = spread(list(deploy.pictures(command.images, classifier.labels)), command.limit)
     predictions = track(
-        deploy.predict(classifier, items, command.top, device=command.device),
+        deploy.predict(runtime, items, command.top),
         "predicting",
         len(items),
         console=Console(stderr=True),

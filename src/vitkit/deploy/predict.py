@@ -114,7 +114,8 @@ def predict(
 
     Items are file names, or what `pictures` yields; a batch of them is read at a time. Every image
     goes through the classifier's own preprocessing. PyTorch runs a copy of a Classifier on `device`,
-    and the given one stays where it is; another Runtime has a device of its own. Raises ValueError
+    in float32, and the given one stays where it is; another Runtime, such as `eager` makes, has a
+    device and a precision of its own. Raises ValueError
     for a model without a head, and for one that answers for every token.
     """
     if top < 1 or batch < 1:
@@ -123,21 +124,10 @@ def predict(
         raise ValueError("the model has no classification head, so it names no classes")
     runtime = classifier
     if isinstance(classifier, Classifier):
-        check_answer(classifier)
         runtime = eager(classifier, device)
     items = map(_item, items)
     while chunk := list(islice(items, batch)):
         yield from _classify(runtime, chunk, top)
-
-
-def check_answer(classifier: Classifier) -> None:
-    """Raises ValueError for a model that answers for each of its tokens: here an image has one
-    answer."""
-    if not classifier.model.config.pools:
-        raise ValueError(
-            'the model gives an answer for every token (its pool is "none"), and here an image has '
-            "one; use its logits from Python"
-        )
 
 
 def _item(item: Item | str | Path) -> Item:

@@ -80,7 +80,7 @@ def finetune(
       part;
     - "bit": BiT-HyperRule, which the paper tries for ResNets too;
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
-      image size.
+      image size, in bfloat16 where the machine has instructions for it.
 
     `hints` say what the model's file does not, and may give another size of images and another
     preprocessing. Raises ValueError for an unknown preset, and for a model or data that cannot be
@@ -136,6 +136,7 @@ def finetune(
         length=Span(task.steps, "steps"),
         batch=task.batch,
         micro_batch=min(task.batch, 64),
+        precision="float32" if protocol else "auto",
         evaluate_every=Span(max(task.steps // 5, 1), "steps"),
         save_every=Span(max(task.steps // 10, 1), "steps"),
         log_every=max(min(50, task.steps // 20), 1),

@@ -1,13 +1,16 @@
 """The machine that this process runs on: its CPUs, its devices, and the arithmetic on them."""
 
 import os
+import platform
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
 Precision = Literal["float32", "bfloat16"]
+PrecisionChoice = Literal["auto", "float32", "bfloat16"]
+"""What can be asked for; auto is `pick_precision`'s."""
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")  # where Linux tells a container its limits
 
@@ -105,3 +108,44 @@ def slow(device: torch.device, precision: Precision) -> bool:
     if precision == "float32" or device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+class Picked(NamedTuple):
+    """A precision, and a sentence that says why; none if somebody asked for it."""
+
+    precision: Precision
+    why: str = ""
+
+
+def pick_precision(choice: PrecisionChoice, device: torch.device) -> Picked:
+    """The precision that was asked for. For "auto" it is bfloat16 where the device has instructions
+    for it, which make it about twice as fast; else float32."""
+    if choice != "auto":
+        return Picked(choice)
+    name = "this CPU"
+    if device.type == "cuda":
+        name = "this GPU"
+    if device.type == "mps":
+        return Picked("float32", "computing in float32: nobody has measured bfloat16 on MPS")
+    if has_bfloat16(device):
+        return Picked(
+            "bfloat16",
+            f"computing in bfloat16: {name} has instructions for it (--precision float32 for exact "
+            "comparisons)",
+        )
+    return Picked("float32", f"computing in float32: {name} has no bfloat16 instructions")
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for bfloat16, so that it is faster there than float32.
+
+    Of CPUs: AVX-512's, or ARM's. PyTorch's own answer is yes for every CPU with AVX-512, where
+    oneDNN imitates the instructions that are missing.
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.cpu._is_avx512_bf16_supported()

@@ -29,7 +29,7 @@ from vitkit.train.log import Log
 from vitkit.train.machine import compute_as_begun
 from vitkit.train.recipe import Facts, Recipe, check_numbers, output_names, resolve
 from vitkit.train.recover import skip
-from vitkit.train.run import Run, locked, record_run
+from vitkit.train.run import Run, locked, record_run, with_precision
 from vitkit.train.state import State
 from vitkit.train.step import gradient, set_rates, update
 from vitkit.train.stop import stoppable
@@ -65,6 +65,7 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
     check_numbers(recipe)  # before the images, which may take long to check
     data = open_data(recipe.data, recipe.evals, run_dir, say)
     recipe = resolve(recipe, data.facts)
+    recipe = with_precision(recipe, run_dir, device, say)
     _check_batch(recipe)
     record_run(run_dir, recipe, data, say)
 

@@ -13,7 +13,7 @@ from vitkit.evaluate import Eval
 from vitkit.models import ModelConfig
 from vitkit.objectives.objective import Objective
 from vitkit.objectives.supervised import Supervised
-from vitkit.system.machine import Precision
+from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
 from vitkit.train.optim import Optim
 from vitkit.train.tune import Tune
@@ -107,8 +107,9 @@ class Recipe:
     average: float = 0.0
     """Factor of the weights' Polyak average (0.9999 in Section 4.1); 0 is off. If it is on, the
     average is what is evaluated and saved."""
-    precision: Precision = "float32"
-    """Arithmetic of the matrix products; weights and loss stay float32."""
+    precision: PrecisionChoice = "float32"
+    """Arithmetic of the matrix products; weights and loss stay float32. auto is bfloat16 where the
+    CPU or GPU has instructions for it."""
     compile: bool = False
     """Run the model through torch.compile."""
     recompute: bool = False

@@ -8,11 +8,15 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
+
+import torch
 
 from vitkit.data import default_workers
 from vitkit.system.files import on_this_machine, write_json
+from vitkit.system.machine import Precision, pick_precision
 from vitkit.system.ranks import from_rank_0, on_rank_0
 from vitkit.train.data import RunData, Say
 from vitkit.train.earlier import (
@@ -60,6 +64,25 @@ class Run:
         if workers < 0:
             workers = default_workers(self.data.train)
         return workers
+
+
+def with_precision(recipe: Recipe, run_dir: Path, device: torch.device, say: Say) -> Recipe:
+    """The recipe with a precision for "auto": the one that the run began in, else the one that suits
+    the device. Says which, and why; the same on all ranks."""
+    if recipe.precision != "auto":
+        return recipe
+    picked = from_rank_0(lambda: pick_precision("auto", device))
+    earlier = earlier_call(run_dir)
+    began_in = earlier.recipe.get("precision")
+    if not earlier.trained or began_in not in get_args(Precision):
+        say(picked.why)
+        return replace(recipe, precision=picked.precision)
+    if began_in != picked.precision:
+        say(
+            f"this run began in {began_in} and goes on in it, though a new one would be in "
+            f"{picked.precision} on this machine"
+        )
+    return replace(recipe, precision=began_in)
 
 
 def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
