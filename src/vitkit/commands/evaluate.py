@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 from tyro.conf import arg
 
+from vitkit.commands import evaluate_corruptions
 from vitkit.commands.arguments import (
     Data,
     DataColumns,
@@ -23,6 +24,7 @@ from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import as_json, check_files, print_report, print_table, write
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
+from vitkit.evaluate.corruptions import Corruption
 from vitkit.evaluate.named import SetName
 from vitkit.system.ranks import on_rank_0, process_group, world
 from vitkit.system.text import as_word
@@ -58,6 +60,11 @@ class Evaluate:
     named: Annotated[SetName | None, arg(name="as")] = None
     """What DATA is, if it is a data set with a protocol of its own: which classes its folders are, and
     which answers count (docs/evaluation.md)."""
+    corruptions: Annotated[
+        tuple[Corruption | Literal["common"], ...], arg(metavar="{common}|NAME...")
+    ] = ()
+    """Measure the images corrupted too, each corruption at five severities; common is ImageNet-C's
+    fifteen."""
     evals: tuple[EvaluatorName, ...] = ()
     """Evaluators to run. Default: those that fit the labels. `neighbours` works without a head."""
     split: Literal["train", "val", "test"] | None = None
@@ -105,9 +112,16 @@ def _evaluate(command: Evaluate, device: torch.device) -> int:
     # Images with one class each get a whole report, all others their evaluators
     if source.target_kind == "class" and not command.evals:
         return _report(command, loaded, source, title, device, named)
-    if command.against or command.report or command.calibrate or command.real or named:
+    if (
+        command.against
+        or command.report
+        or command.calibrate
+        or command.real
+        or named
+        or command.corruptions
+    ):
         raise ValueError(
-            "--against, --report, --calibrate, --real and --as are for images with one class each, and "
+            "--against, --report, --calibrate, --real, --as and --corruptions are for images with one class each, and "
             f"without --evals; the targets of {command.data} are of the kind {source.target_kind!r}"
         )
     evaluators = _evaluators(command, source)
@@ -127,6 +141,7 @@ def _report(
     named: "Named | None",
 ) -> int:
     """Measure all that the answers to images with one class each tell."""
+    from vitkit.evaluate.accuracy import accuracy
     from vitkit.evaluate.calibrate import calibrate, check_can_calibrate
     from vitkit.evaluate.paired import paired
     from vitkit.evaluate.real import read_real, real_accuracy
@@ -140,6 +155,8 @@ def _report(
         lists = read_real(command.real)
     if command.calibrate:
         check_can_calibrate(loaded)
+    if command.corruptions:
+        evaluate_corruptions.check(command, loaded)
     other = None
     if command.against:
         other = load(command.against, quiet=not on_rank_0())
@@ -147,6 +164,14 @@ def _report(
     given = _answers(command, loaded, source, device, named)
     if other is not None:
         other_given = _answers(command, other, source, device, named)
+    robustness = None
+    if command.corruptions:
+        top1 = next(accuracy(given))
+
+        def ask(classifier: Classifier, images: Source, text: str) -> "Answers":
+            return _answers(command, classifier, images, device, named, text)
+
+        robustness = evaluate_corruptions.measure(command, loaded, source, top1, ask)
     if not on_rank_0():
         return 0
 
@@ -154,6 +179,9 @@ def _report(
     found = report(given, source, command.model, title, _facts(command, loaded, device))
     if named is not None:
         found = replace(found, notes=(*named.notes, *found.notes))
+    if robustness is not None:
+        metrics = (*found.metrics, *robustness.metrics)
+        found = replace(found, metrics=metrics, robustness=robustness)
     if lists is not None:
         real = real_accuracy(given, source, lists)
         found = replace(found, metrics=(*found.metrics, *real))
@@ -220,6 +248,8 @@ def _command_line(command: Evaluate) -> str:
     words = ["vitkit", "evaluate", command.model, command.data]
     if command.named:
         words += ["--as", command.named]
+    if command.corruptions:
+        words += ["--corruptions", *command.corruptions]
     if command.split:
         words += ["--split", command.split]
     if command.against:
@@ -233,6 +263,7 @@ def _answers(
     source: Source,
     device: torch.device,
     named: "Named | None",
+    text: str = "evaluating",
 ) -> "Answers":
     """What a model answers to the images of all ranks."""
     from vitkit.evaluate import answers
@@ -244,7 +275,7 @@ def _answers(
     if named is not None:
         check_classes(ready)
         choice = named.choice(ready.labels)
-    batches = _batches(command, ready, source, "evaluating")
+    batches = _batches(command, ready, source, text)
     with autocast(device, command.precision):
         return answers(ready, Part(source, batches), bool(command.calibrate), choice)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from vitkit.commands.evaluate_corruptions import print_robustness
 from vitkit.data import Source
 from vitkit.evaluate import Metric
 from vitkit.system.files import MARK, check_can_be_made, check_replaceable, write_where_said
@@ -44,7 +45,7 @@ def print_report(report: "Report") -> None:
     """The figures of a report as tables, and its sentences."""
     print(printable(f"{report.model} on {report.images}"))
     if report.paired is None:
-        print_table(report.metrics)
+        _print_metrics(report)
     else:
         _print_differences(report)
     sentences = list(report.notes)
@@ -62,6 +63,16 @@ def print_report(report: "Report") -> None:
         sentences.append(calibration_sentence(report))
     for sentence in sentences:
         print(fill(printable(f"- {sentence}")))
+
+
+def _print_metrics(report: "Report") -> None:
+    """The table of the metrics, and another of those on corrupted images."""
+    if report.robustness is None:
+        print_table(report.metrics)
+        return
+    apart = {metric.name for metric in report.robustness.metrics}
+    print_table([metric for metric in report.metrics if metric.name not in apart])
+    print_robustness(report.robustness)
 
 
 def print_table(metrics: Sequence[Metric]) -> None:

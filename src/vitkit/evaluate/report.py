@@ -28,6 +28,7 @@ from vitkit.evaluate.confusion import (
     confusion_matrix,
     most_confused,
 )
+from vitkit.evaluate.corruptions import Robustness
 from vitkit.evaluate.labels import by_position
 from vitkit.evaluate.metric import MISFIT, Metric
 from vitkit.evaluate.paired import Paired
@@ -75,6 +76,8 @@ class Report:
     """The name of the model that it is compared with."""
     paired: Paired | None = None
     """The comparison, if there is another model."""
+    robustness: Robustness | None = None
+    """The accuracy on corrupted images, if it was measured."""
 
     def to_json(self) -> dict:
         """The report as plain values."""

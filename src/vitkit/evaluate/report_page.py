@@ -11,6 +11,7 @@ from vitkit.evaluate.confusion import ClassScore
 from vitkit.evaluate.metric import MISFIT, SHARE, Metric
 from vitkit.evaluate.paired import Difference, Paired
 from vitkit.evaluate.report import Report
+from vitkit.evaluate.robustness_page import robustness_section
 from vitkit.inspection.figures import Curve, Panel, plot
 from vitkit.inspection.page import (
     Block,
@@ -59,10 +60,12 @@ def write_report(path: Path, report: Report, source: Source) -> Path:
         paragraph(first.unit.text(first.value), "headline"),
         paragraph(interval, "faint"),
         bullets(report.notes),
-        section("Metrics", metrics_table(report.metrics), folded("What they mean", pairs(MEANING))),
+        section("Metrics", _metrics(report), folded("What they mean", pairs(MEANING))),
     ]
     if report.paired is not None:
         blocks.append(_comparison(report, report.paired, source))
+    if report.robustness is not None:
+        blocks.append(robustness_section(report.robustness))
     if report.classes:
         blocks += [
             _probabilities(report),
@@ -85,6 +88,14 @@ def _title(model: str) -> str:
     if len(model) > LONG and Path(model).exists():
         return Path(model).name
     return model
+
+
+def _metrics(report: Report) -> Block:
+    """The metrics, without those that have a section of their own."""
+    elsewhere: set[str] = set()
+    if report.robustness is not None:
+        elsewhere = {metric.name for metric in report.robustness.metrics}
+    return metrics_table([metric for metric in report.metrics if metric.name not in elsewhere])
 
 
 def metrics_table(metrics: Sequence[Metric]) -> Block:

@@ -41,6 +41,9 @@ class Panel:
     """What is drawn to the right."""
     limits: tuple[float, float] | None = None
     """Where both axes begin and end; None is where the curves do."""
+    upwards: tuple[float, float] | None = None
+    """Where the upward axis begins and ends, so that panels can be compared; None is where the curves
+    do."""
 
 
 def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
@@ -57,6 +60,8 @@ def plot(panels: Sequence[Panel], columns: int = 3) -> "Figure":
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.axis)
         if panel.limits:
             axes.set(xlim=panel.limits, ylim=panel.limits)
+        if panel.upwards:
+            axes.set(ylim=panel.upwards)
         axes.spines[["top", "right"]].set_visible(False)
         if any(panel.curves):  # any name that is not empty
             axes.legend(fontsize=8, framealpha=0.7, edgecolor="none")

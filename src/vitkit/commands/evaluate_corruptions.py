@@ -1,0 +1,62 @@
+"""`vitkit evaluate --corruptions`: the same images, corrupted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from vitkit.data import Source
+from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from vitkit.commands.evaluate import Evaluate
+    from vitkit.evaluate import Answers, Metric
+    from vitkit.evaluate.corruptions import Robustness
+
+Ask = Callable[[Classifier, Source, str], "Answers"]
+"""Runs a model on images, under a progress bar with a title."""
+
+
+def check(command: "Evaluate", classifier: Classifier) -> None:
+    """Raises ValueError, before anything is measured, for what corruptions cannot be used with."""
+    from vitkit.evaluate.corruptions import check_can_corrupt
+
+    if command.against or command.calibrate or command.real:
+        raise ValueError(
+            "--corruptions measures one model; leave out --against, --calibrate and --real"
+        )
+    check_can_corrupt(classifier.preprocessing)
+
+
+def measure(
+    command: "Evaluate", classifier: Classifier, source: Source, clean: "Metric", ask: Ask
+) -> "Robustness":
+    """Measure the corruptions that a command names, at every severity."""
+    from vitkit.evaluate.corruptions import COMMON, SEVERITIES, corrupt, robustness
+
+    names = command.corruptions
+    if "common" in names:
+        names = (*COMMON, *names)
+    names = tuple(name for name in dict.fromkeys(names) if name != "common")
+
+    def corrupted(corruption: str, severity: int) -> "Answers":
+        images, rest = corrupt(source, classifier.preprocessing, corruption, severity)
+        title = f"{corruption} {severity}/{len(SEVERITIES)} ({names.index(corruption) + 1} of {len(names)})"
+        return ask(replace(classifier, preprocessing=rest), images, title)
+
+    return robustness(clean, names, corrupted)
+
+
+def print_robustness(found: "Robustness") -> None:
+    """A row for each corruption, a column for each severity: top1 in percent."""
+    severities = [str(k + 1) for k in range(len(found.by_severity))]
+    table = Table("top1 (%) at severity", *severities)
+    for name, row in found.cells.items():
+        table.add_row(name.replace("_", " "), *(f"{100 * metric.value:.1f}" for metric in row))
+    table.add_section()
+    means = [f"{100 * metric.value:.1f}" for metric in found.by_severity]
+    table.add_row(f"mean of {len(found.cells)}", *means)
+    Console().print(table)
+    print(f"not corrupted: {found.clean.text()}; corrupted: {found.mean.text()}")

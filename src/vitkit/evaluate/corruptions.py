@@ -1,0 +1,181 @@
+"""Accuracy under common corruptions (Hendrycks & Dietterich 2019): noise, blur, weather and digital
+damage, each at five severities.
+
+The corruptions are those of the package imagecorruptions-imaug, the kept form of the authors' code.
+An image is corrupted as the model gets it, at the model's own size, as ImageNet-C's images were at
+224 x 224; ImageNet-C then stored them as JPEG, which is left out here.
+
+Legend: C corruptions, S severities, N images.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from vitkit.data import Preprocessing, Source, open_image
+from vitkit.evaluate.answers import Answers
+from vitkit.evaluate.intervals import interval_of, resampled
+from vitkit.evaluate.metric import SHARE, Metric, share_right
+
+# The fifteen of ImageNet-C, then four that its authors keep for choosing between methods
+Corruption = Literal[
+    "gaussian_noise", "shot_noise", "impulse_noise",
+    "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
+    "snow", "frost", "fog", "brightness",
+    "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+    "speckle_noise", "gaussian_blur", "spatter", "saturate",
+]  # fmt: skip
+COMMON: tuple[Corruption, ...] = get_args(Corruption)[:15]
+SEVERITIES = (1, 2, 3, 4, 5)
+SEEDED = ("impulse_noise", "glass_blur")  # which draw from a generator of their own
+SMALLEST = 32  # pixels a side
+
+
+@dataclass(frozen=True, eq=False)
+class Corrupted:
+    """The images of a source as a model gets them, corrupted: a Store.
+
+    What is drawn for an image follows from (seed, example) alone, and is the same at all
+    severities.
+    """
+
+    source: Source
+    preprocessing: Preprocessing
+    corruption: Corruption
+    severity: int
+    seed: int = 0
+
+    def read(self, row: int) -> np.ndarray:
+        """uint8 (h, w, 3). Raises BadImage."""
+        data, _ = self.source[row]
+        image = self.preprocessing(open_image(data, self.name(row)))
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+        draw = int(np.random.SeedSequence((self.seed, row)).generate_state(1)[0])
+        return corrupted(pixels, self.corruption, self.severity, draw)
+
+    def name(self, row: int) -> str:
+        return self.source.name(row)
+
+    def identity(self, row: int) -> str:
+        own = self.source.store.identity(int(self.source.rows[row]))
+        return f"{own} {self.corruption} {self.severity} {self.seed}"
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Imports the library, and compiles what it has to compile: processes that are forked from
+        this one share that."""
+        self.source.prepare()
+        corrupted(np.zeros((SMALLEST, SMALLEST, 3), np.uint8), self.corruption, self.severity, 0)
+
+    def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
+        return self.source.store.chunks(self.source.rows[rows])
+
+
+def corrupted(pixels: np.ndarray, corruption: Corruption, severity: int, seed: int) -> np.ndarray:
+    """uint8 (h, w, 3) -> the same, corrupted. The global random numbers stay what they are."""
+    import imagecorruptions
+
+    own = {"seed": seed} if corruption in SEEDED else {}
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        return imagecorruptions.corrupt(pixels, severity, corruption, **own)
+    finally:
+        np.random.set_state(before)
+
+
+def corrupt(
+    source: Source, preprocessing: Preprocessing, corruption: Corruption, severity: int
+) -> tuple[Source, Preprocessing]:
+    """The corrupted images of a source, and what is left to be done to them: nothing but the
+    normalisation."""
+    store = Corrupted(source, preprocessing, corruption, severity)
+    done = replace(preprocessing, rule="square", resize=0)
+    return replace(source, store=store, rows=np.arange(len(source))), done
+
+
+def check_can_corrupt(preprocessing: Preprocessing) -> None:
+    """Raises ValueError for images that are too small, and if the library is missing."""
+    try:
+        import cv2
+        import imagecorruptions  # noqa: F401
+    except ImportError:
+        raise ValueError("--corruptions needs: pip install 'vitkit[corruptions]'") from None
+    cv2.setNumThreads(1)  # each process of several decodes images of its own
+    if min(preprocessing.size) < SMALLEST:
+        height, width = preprocessing.size
+        raise ValueError(
+            f"the model gets images of {height} x {width} pixels, and corruptions are made for "
+            f"{SMALLEST} x {SMALLEST} and more"
+        )
+
+
+class Robustness(NamedTuple):
+    """How accuracy falls with corruption."""
+
+    clean: Metric
+    """top1 on the images as they are."""
+    cells: dict[str, tuple[Metric, ...]]
+    """By corruption, top1 at each severity."""
+    by_severity: tuple[Metric, ...]
+    """The mean over corruptions at each severity."""
+    mean: Metric
+    """The mean over corruptions and severities."""
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """The means, then every cell: corrupted/top1, corrupted/severity_1/top1,
+        corrupted/fog/severity_1/top1."""
+        cells = [metric for row in self.cells.values() for metric in row]
+        return [self.mean, *self.by_severity, *cells]
+
+    def to_json(self) -> dict:
+        """Plain values."""
+        return {metric.name: metric.to_json() for metric in (self.clean, *self.metrics)}
+
+
+def robustness(
+    clean: Metric, corruptions: Sequence[Corruption], ask: Callable[[Corruption, int], Answers]
+) -> Robustness:
+    """Measure each corruption at each severity. `ask` runs a model on the images that are corrupted
+    so.
+
+    The intervals of means come from resampling images, which are the same for all corruptions. If a
+    logit is not finite, what it belongs to is NaN.
+    """
+    cells = {}
+    right = []  # S arrays of each corruption, (N,)
+    for corruption in corruptions:
+        row = []
+        for severity in SEVERITIES:
+            given = ask(corruption, severity)
+            is_right = np.where(given.finite.all(), given.right, np.nan)
+            name = f"corrupted/{corruption}/severity_{severity}/top1"
+            row.append(share_right(name, float(is_right.sum()), len(given)))
+            right.append(is_right)
+        cells[corruption] = tuple(row)
+
+    # (C, S, N) -> the share of corruptions under which each image is right, (S, N)
+    shares = np.stack(right).reshape(len(cells), len(SEVERITIES), -1).mean(0)
+    names = [f"corrupted/severity_{severity}/top1" for severity in SEVERITIES]
+    *by_severity, mean = _means(shares, [*names, "corrupted/top1"])
+    return Robustness(clean, cells, tuple(by_severity), mean)
+
+
+def _means(shares: np.ndarray, names: Sequence[str]) -> list[Metric]:
+    """The mean of each severity over images, and that of all, with intervals: (S, N)."""
+
+    def figures(rows: np.ndarray) -> np.ndarray:
+        means = shares[:, rows].mean(1)
+        return np.append(means, means.mean())
+
+    count = shares.shape[1]
+    values = figures(np.arange(count))
+    intervals = [None] * len(values)
+    if np.isfinite(values).all():
+        intervals = [interval_of(column) for column in resampled(figures, count).T]
+    return [
+        Metric(name, float(value), SHARE, interval)
+        for name, value, interval in zip(names, values, intervals, strict=True)
+    ]
