@@ -41,7 +41,10 @@ def main(argv: list[str] | None = None) -> int:
     if own_process:
         # A second Ctrl-C would print a traceback of Python's own clearing up
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        gc.freeze()
+        if "triton" in sys.modules:  # it came with --compile, and complains of what is not cleared
+            gc.unfreeze()
+        else:
+            gc.freeze()
     if own_process and status == STOPPED:
         # A second SIGTERM, as SLURM sends it, must not end the process with another status
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,6 +1,8 @@
 """Dense layers by oneDNN: what PyTorch computes, and wherever else a dense layer has to work."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -75,8 +77,8 @@ def test_it_is_differentiable_twice(onednn):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck's own
 def test_the_operator_keeps_pytorch_s_rules(onednn):
     x, weight, b = tensors((2, 3, 8), (4, 8), (4,))
-    torch.library.opcheck(onednn_linear, (x, weight, b))
-    torch.library.opcheck(onednn_linear, (x, weight, None))
+    torch.library.opcheck(torch.ops.vitkit.linear, (x, weight, b))
+    torch.library.opcheck(torch.ops.vitkit.linear, (x, weight, None))
 
 
 def test_gradients_of_single_examples(onednn):
@@ -174,3 +176,15 @@ def test_adapters_stand_beside_it(calls):
     adapted = peft.inject_adapter_in_model(peft.LoraConfig(target_modules=["qkv"]), model)
     torch.testing.assert_close(adapted(x), expected, atol=1e-5, rtol=1e-5)
     assert before and len(calls) == 2 * before
+
+
+def test_the_first_call_imports_no_compiler():
+    """That would take seconds, which somebody waits for who wants one answer."""
+    code = (
+        "import sys, torch; from vitkit.models import Dense; from vitkit.system import matmul; "
+        "matmul.use(matmul.ALL); Dense(768, 768)(torch.ones(32, 768)).sum().backward(); "
+        "print(*sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "vitkit.models.dense" in run.stdout.split()
+    assert "torch._dynamo" not in run.stdout.split()

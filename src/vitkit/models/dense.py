@@ -56,16 +56,23 @@ def _measured() -> matmul.OneDnn:
     return matmul.NONE
 
 
-@torch.library.custom_op("vitkit::linear", mutates_args=())
-def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b by oneDNN: float32 (..., D), (E, D), (E) or None -> (..., E).
+# The operator, registered with PyTorch so that it may be compiled and differentiated (twice too).
+# Not by torch.library.custom_op, which imports the compiler, some seconds, when it is first called
+OPERATORS = torch.library.Library("vitkit", "DEF")
+LINEAR = f"vitkit::{OPERATORS.define('linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor')}"
 
-    Registered with PyTorch, so that it may be compiled, and differentiated, twice too.
-    """
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b by oneDNN: float32 (..., D), (E, D), (E) or None -> (..., E)."""
+    return torch.ops.vitkit.linear.default(x, weight, bias)
+
+
+@torch.library.impl(LINEAR, "CPU", lib=OPERATORS)
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return matmul.onednn(x, weight, bias)
 
 
-@onednn_linear.register_fake
+@torch.library.register_fake(LINEAR, lib=OPERATORS)
 def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
@@ -76,7 +83,7 @@ def _keep(ctx, inputs: tuple, output: Tensor) -> None:
     ctx.has_bias = bias is not None
 
 
-@partial(onednn_linear.register_autograd, setup_context=_keep)
+@partial(torch.library.register_autograd, LINEAR, setup_context=_keep, lib=OPERATORS)
 def _(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of x, W and b, from that of the outputs, g: g W, gᵀ x, and the sum of g."""
     x, weight = ctx.saved_tensors
