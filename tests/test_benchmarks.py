@@ -69,6 +69,16 @@ def test_four_libraries_are_timed_in_every_precision(script, precisions, side_by
         assert row["rounds"] == 5 and 0 < low <= high
 
 
+def test_the_profile_of_a_step_leaves_nothing_out(side_by_side, run, capsys):
+    result = run("step", "--profile --models digits --steps 1")
+    (row,) = result["results"]
+    times = row["milliseconds"]
+    for part in ("waiting", "forward", "backward", "clipping", "optimiser", "average", "rest"):
+        assert 0 < times[part] < times["step"]
+        assert row["share"][part] == pytest.approx(times[part] / times["step"], abs=1e-3)
+    assert "digits, batch 96, float32" in capsys.readouterr().out
+
+
 def test_other_weights_are_noticed(side_by_side):
     config = side_by_side.config("mu/16")
     models = side_by_side.stacks(config)

@@ -411,7 +411,7 @@ def observe_optim(optim, folder) -> str:
     for step in range(5, 8):
         for parameter in learner.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator)
-        clip_gradient(learner, optim)
+        clip_gradient(learner.parameters(), optim)
         for group in optimizer.param_groups:
             group["lr"] = rates[step] * group["scale"]
             group["weight_decay"] = decays[step] * group["decays"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -94,6 +95,32 @@ class Nosy:
             Path(self.flag).touch()
             raise Interrupted
         yield Metric("nosy", math.inf, NATS)
+
+
+@dataclass(frozen=True)
+class Careless:
+    """An evaluator of one's own, that may leave the model in evaluation mode."""
+
+    leaves: bool
+
+    def judges(self, target_kind):
+        return True
+
+    def measure(self, subject, part):
+        if self.leaves:
+            subject.classifier.model.eval()
+        yield TOP1
+
+
+def test_the_training_goes_on_in_training_mode_whatever_an_evaluator_does(tiny, quiet, tmp_path):
+    """In evaluation mode there is no dropout, and the weights would differ."""
+    recipe = replace(tiny, model=replace(tiny.model, dropout=0.3))
+    trained = []
+    for leaves in (False, True):
+        evals = (Eval(Careless(leaves)),)
+        model = train(replace(recipe, evals=evals), tmp_path / str(leaves), "cpu", quiet).model
+        trained.append(list(model.parameters()))
+    torch.testing.assert_close(*trained, atol=0, rtol=0)
 
 
 def test_what_was_measured_before_an_interruption_is_not_measured_again(tiny, quiet, tmp_path):

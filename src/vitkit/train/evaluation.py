@@ -31,12 +31,19 @@ def evaluate(run: Run) -> None:
     recipe, log = run.recipe, run.log
     step = run.state.step
     total = recipe.length.n
+    due_now = [
+        each
+        for each in recipe.evals
+        if due(step, each.every.n, total) and (step, each.title) not in log.evaluated
+    ]
+    shows = due(step, recipe.evaluate_every.n, total)
+    if not due_now and not shows:
+        return
+
     measured = []
     with log.meter.pausing():
         # Each evaluator that is due. Runs are compared by the first one's first metric
-        for each in recipe.evals:
-            if not due(step, each.every.n, total) or (step, each.title) in log.evaluated:
-                continue
+        for each in due_now:
             metrics, primary = _measure(run, each)
             if each is not recipe.evals[0]:
                 primary = ""
@@ -46,8 +53,11 @@ def evaluate(run: Run) -> None:
             log.metrics(step, measured)
 
         # What the objective can show of its work
-        if due(step, recipe.evaluate_every.n, total):
+        if shows:
             write_pictures(run)
+
+    # On with the training: an evaluator may leave the model in evaluation mode
+    run.state.learner.train()
 
 
 def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:

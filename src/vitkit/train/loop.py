@@ -115,6 +115,7 @@ def _steps(run: Run) -> None:
 
     with closing(_batches(run)) as batches:
         evaluate(run)  # if the run was interrupted between a step and its evaluation
+        state.learner.train()
         while state.step < total:
             # The next batch
             with log.meter.waiting():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,14 +84,21 @@ class State:
         """The device of the learner's parameters."""
         return next(self.learner.parameters()).device
 
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Those that the optimiser changes, by name. Collected once: to go through all modules of a
+        small model takes longer than to update its weights."""
+        return {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
     def update_average(self, factor: float) -> None:
         """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor)."""
         # The factor grows to its value over the first steps, so that initial weights do not linger:
         # as in TensorFlow's ExponentialMovingAverage with num_updates
         factor = min(factor, (1 + self.step) / (10 + self.step))
-        weights = trained(self.learner)
         averages = list(self.average.values())
-        torch._foreach_lerp_(averages, [weights[name] for name in self.average], 1 - factor)
+        weights = [self.parameters[name] for name in self.average]
+        torch._foreach_lerp_(averages, weights, 1 - factor)
 
     @contextmanager
     def averaged(self) -> Iterator[Learner]:

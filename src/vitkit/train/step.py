@@ -4,9 +4,11 @@ Legend: B examples of a whole batch, b of a rank's share of it, m of a micro-bat
 channels, height and width.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitkit.data import Batch
 from vitkit.system.machine import autocast
@@ -41,8 +43,10 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
     batch, and what the objective draws is a function of (seed, step, example). Dropout is drawn by
     (seed, step, first row of the micro-batch): the same on any number of ranks that can keep the
     recipe's micro-batches.
+
+    The learner must be in training mode.
     """
-    learner = state.learner.train()
+    learner = state.learner
     device = state.device
     rank, world_size = world()
     share_size = len(batch.images)  # b
@@ -58,7 +62,7 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
     # Their gradients add up on the parameters
     loss = torch.zeros((), device=device)
     for images, targets, keys in micro_batches:  # (m, C, H, W) uint8, (m,) or (m, K), (m,)
-        torch.manual_seed(recipe.seed * SEED_STRIDE + state.step + first_row * ROW_STRIDE)
+        _seed(device, recipe.seed * SEED_STRIDE + state.step + first_row * ROW_STRIDE)
         first_row += len(images)
         weight = len(images) / batch_size
         with autocast(device, recipe.precision):
@@ -68,13 +72,23 @@ def gradient(recipe: Recipe, state: State, batch: Batch) -> tuple[Tensor, Tensor
         loss += weighted.detach()
 
     # Over all ranks: FSDP has summed the gradients in the backward pass
-    return sum_over_ranks(loss), clip_gradient(learner, recipe.optim)
+    return sum_over_ranks(loss), clip_gradient(state.parameters.values(), recipe.optim)
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """torch.manual_seed for the CPU and this device alone. The other one seeds every kind of device
+    that there could be, and takes a hundred times as long."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 @torch.no_grad()
-def clip_gradient(learner: nn.Module, optim: Optim) -> Tensor:
+def clip_gradient(parameters: Iterable[Tensor], optim: Optim) -> Tensor:
     """Clip the gradient as `optim` says; returns the norm that it had before, () float32."""
-    gradients = [local_tensor(p.grad) for p in learner.parameters() if p.grad is not None]
+    gradients = [local_tensor(p.grad) for p in parameters if p.grad is not None]
 
     # The norm, summed in float64: float32 sums of a large layer are off by up to 1e-4 on a CPU, by a
     # different amount for each number of ranks
