@@ -51,12 +51,13 @@ def test_a_report_is_written_in_each_of_its_forms(models, photographs, tmp_path,
     assert printed["top1"] == values["metrics"]["top1"]
     difference = values["paired"]["differences"]["top1"]["difference"]
     assert printed["difference/top1"] == difference
+    assert difference["unit"] == "difference of share"
 
 
 def test_a_calibrated_model_answers_the_same(models, photographs, tmp_path, capsys):
     words = ("evaluate", models / "one", photographs, "--device", "cpu")
     status, out, _ = say(capsys, *words, "--calibrate", tmp_path / "warm")
-    assert status == 0 and "Fitted temperature" in out
+    assert status == 0 and "Fitted temperature" in out and "fitted on these very" not in out
     assert f"next: vitkit evaluate {tmp_path / 'warm'} DATA" in out
     origin = load(tmp_path / "warm", quiet=True).origin
     assert origin["temperature"] > 0 and origin["temperature_fitted_on"].startswith("40 images")
@@ -65,6 +66,13 @@ def test_a_calibrated_model_answers_the_same(models, photographs, tmp_path, caps
     before, after = json.loads(before), json.loads(after)
     assert after["top1"] == before["top1"]
     assert after["loss"]["value"] < before["loss"]["value"]
+
+    # Measured on the very images, which is said; and the temperature as JSON
+    _, out, _ = say(capsys, "evaluate", tmp_path / "warm", photographs)
+    assert "temperature was fitted on these very images" in " ".join(out.split())
+    _, out, _ = say(capsys, *words, "--json", "--calibrate", tmp_path / "again")
+    assert json.loads(out)["temperature"]["value"] == pytest.approx(origin["temperature"])
+    assert "calibrated/calibration_error" in json.loads(out)
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_measured(models, tmp_path, capsys):
@@ -92,11 +100,16 @@ def test_another_model_that_cannot_answer_is_named_before_the_first_is_measured(
         assert "evaluating" not in err  # the progress bar's title
 
 
-def test_the_next_command_is_of_the_same_images_and_models(models, photographs, capsys):
-    words = ("evaluate", models / "one", photographs, "--against", models / "two")
+def test_the_next_command_is_of_the_same_images_models_and_settings(models, photographs, capsys):
+    words = ["evaluate", models / "one", photographs, "--against", models / "two"]
+    words += ["--on-bad-image", "skip", "--batch", "7", "--data.columns.target", "class"]
+    words += ["--resize", "40", "--image", "32", "32"]
     _, out, _ = say(capsys, *words)
-    words = " ".join(map(str, words))
-    assert f"next: vitkit {words} --report report.html" in out
+    end = "--batch 7 --image 32 32 --resize 40 --report report.html"
+    assert f"next: vitkit {' '.join(map(str, words[:5]))}" in out and end in out
+    assert "--on-bad-image skip" in out and "--data.columns.target class" in out
+    status, _, err = say(capsys, *words[:3], "--batch", "0")
+    assert status == 1 and "--batch is 0" in err
 
 
 def test_a_report_is_of_images_with_one_class_each(models, photographs, tmp_path, capsys):

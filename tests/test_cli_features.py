@@ -2,6 +2,7 @@
 cannot use."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -163,9 +164,17 @@ def test_what_cannot_be_learned_from_is_a_sentence(model, colours, folder, capsy
 
 def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):
     """27 images of a part are no multiple of a batch; and rank 0 alone prints and writes."""
-    shots = ["fewshot", model, colours, "--shots", "2", "--json", "--device", "cpu"]
-    probe = ["probe", model, colours, "--json", "--device", "cpu"]
-    expected = [json.loads(said(capsys, *words).out) for words in (shots, probe)]
+    ending = ["--json", "--device", "cpu"]
+    shots = ["fewshot", model, colours, "--shots", "2", *ending]
+    probe = ["probe", model, colours, *ending]
+    suite = tmp_path / "suite.toml"
+    suite.write_text(f"[tasks.colours]\ndata = {json.dumps(Path(colours).name)}\n")
+    words = ["suite", str(suite), model, "--data", str(Path(colours).parent), *ending]
+    alone = [*words, "--workdir", str(tmp_path / "alone")]
+    shared = [*words, "--workdir", str(tmp_path / "shared")]
+    expected = [
+        json.loads(said(capsys, *words).out.splitlines()[-1]) for words in (shots, probe, alone)
+    ]
 
     def run():
         import contextlib
@@ -175,13 +184,34 @@ def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):
         os.environ["VITKIT_CACHE"] = str(tmp_path / "other")
         file = tmp_path / f"{os.environ['RANK']}.txt"
         with file.open("w") as out, contextlib.redirect_stdout(out):
-            for words in (shots, probe):
+            for words in (shots, probe, shared):
                 assert cli.main(words) == 0
 
     assert together(3, run) == [0, 0, 0]
     lines = (tmp_path / "0.txt").read_text().splitlines()
     assert [json.loads(line) for line in lines] == expected
     assert not (tmp_path / "1.txt").read_text() and not (tmp_path / "2.txt").read_text()
+
+
+def test_broken_images_are_skipped_if_that_is_wanted(model, folder, tmp_path, capsys):
+    parts = {"train": 3, "test": 2}
+    files = {
+        f"{part}/{name}/{i}.png": 20
+        for part, count in parts.items()
+        for name in ("cat", "dog")
+        for i in range(count)
+    }
+    photos = str(folder({**files, "train/cat/broken.png": 0, "test/dog/broken.png": 0}))
+    to = str(tmp_path / "probed")
+    for command, words in {
+        "features": ("-o", str(tmp_path / "f.npz")),
+        "fewshot": ("--shots", "2"),
+        "probe": ("--to", to),
+    }.items():
+        assert "broken.png" in said(capsys, command, model, photos, *words, status=1).err
+        out, err = said(capsys, command, model, photos, *words, "--on-bad-image", "skip")
+        assert err.count("left out: ") == 2, command
+    assert "wrote" in out and "linear on 6 images" in out
 
 
 def test_a_class_that_only_test_images_have_is_measured_but_not_trained_on(

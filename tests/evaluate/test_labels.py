@@ -3,8 +3,8 @@
 import pytest
 
 from vitkit.evaluate import align
-from vitkit.evaluate.labels import imagenet21k_wordnet, imagenet_wordnet, notes
-from vitkit.weights.labels import imagenet_labels, numbered
+from vitkit.evaluate.labels import imagenet_wordnet, notes
+from vitkit.weights.labels import imagenet21k_wordnet, imagenet_labels, numbered, usual_labels
 
 
 def met(data, model):
@@ -99,3 +99,8 @@ def test_heads_of_imagenet_21k_meet_names_and_wordnet_names(classes):
     assert met(["english_springer", "chain saw", "tench"], model) == met(SYNSETS, model)
     assert "ImageNet-21k's" in align(SYNSETS, model).notes[0]
     assert met(["0", "7"], model) == [0, 7]  # names of the model's own
+
+    # What a file without names gets
+    labels, [note] = usual_labels(classes)
+    assert labels == wordnet and "WordNet's names" in note
+    assert [labels[i] for i in met(["tench"], labels)] == ["n01440764"]

@@ -1,7 +1,7 @@
 """Arguments that several commands have: each is described once."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from tyro.conf import Positional, arg
@@ -34,6 +34,10 @@ DataColumns = Annotated[
     ),
 ]
 Device = Annotated[str, arg(help="cpu, cuda, cuda:1 or mps; auto takes the best there is.")]
+OnBadImage = Annotated[
+    Literal["fail", "skip"],
+    arg(help="What to do with a broken image: stop, or skip it and print its name."),
+]
 Precision = Annotated[
     PrecisionChoice,
     arg(

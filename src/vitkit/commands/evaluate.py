@@ -17,11 +17,13 @@ from vitkit.commands.arguments import (
     Device,
     Model,
     ModelHints,
+    OnBadImage,
     Precision,
     pick_precision,
 )
 from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import as_json, check_files, print_report, print_table, write
+from vitkit.commands.flags import flags
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
 from vitkit.evaluate.corruptions import Corruption
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
     from vitkit.evaluate import Answers
     from vitkit.evaluate.named import Named
     from vitkit.evaluate.report import Report
+
+FITTED_HERE = (
+    "the model's temperature was fitted on these very images, so its calibration error and loss look "
+    "better here than on others"
+)
 
 
 @dataclass
@@ -71,8 +78,7 @@ class Evaluate:
     """Part of the data to evaluate. Default: the test part, else the val part, else the images that
     were held out when the model was trained, else all images."""
     columns: DataColumns = field(default_factory=Columns)
-    on_bad_image: Literal["fail", "skip"] = "fail"
-    """What to do with a broken image: stop, or skip it and print its name."""
+    on_bad_image: OnBadImage = "fail"
     on_unknown_class: Literal["fail", "skip"] = "fail"
     """What to do with images of a class that the model does not know: stop, or skip them and print
     how many they are."""
@@ -91,6 +97,8 @@ class Evaluate:
 def evaluate(command: Evaluate) -> int:
     """Print what the evaluators measure, as a table or as JSON; under torchrun each process measures
     its share of the images."""
+    if command.batch < 1:
+        raise ValueError(f"--batch is {command.batch}; it is a number of images, at least 1")
     check_files(command.report, command.calibrate)
     with process_group(command.device) as device:
         precision = pick_precision(command.precision, device)
@@ -141,6 +149,7 @@ def _report(
     named: "Named | None",
 ) -> int:
     """Measure all that the answers to images with one class each tell."""
+    from vitkit.data import fingerprint
     from vitkit.evaluate.accuracy import accuracy
     from vitkit.evaluate.calibrate import calibrate, check_can_calibrate
     from vitkit.evaluate.paired import paired
@@ -182,6 +191,8 @@ def _report(
     if robustness is not None:
         metrics = (*found.metrics, *robustness.metrics)
         found = replace(found, metrics=metrics, robustness=robustness)
+    if loaded.origin.get("temperature_images") == fingerprint(source):
+        found = replace(found, notes=(*found.notes, FITTED_HERE))
     if lists is not None:
         real = real_accuracy(given, source, lists)
         found = replace(found, metrics=(*found.metrics, *real))
@@ -197,6 +208,7 @@ def _report(
         found = replace(found, calibration=calibrate(given))
         calibrated = with_temperature(loaded, found.calibration.temperature)
         calibrated.origin["temperature_fitted_on"] = title
+        calibrated.origin["temperature_images"] = fingerprint(source)
         save(calibrated, command.calibrate)
     _deliver(command, found, source)
     return 0
@@ -244,17 +256,11 @@ def _next(command: Evaluate) -> str:
 
 
 def _command_line(command: Evaluate) -> str:
-    """The command that measures these models on these images."""
-    words = ["vitkit", "evaluate", command.model, command.data]
-    if command.named:
-        words += ["--as", command.named]
-    if command.corruptions:
-        words += ["--corruptions", *command.corruptions]
-    if command.split:
-        words += ["--split", command.split]
-    if command.against:
-        words += ["--against", command.against]
-    return " ".join(map(as_word, words))
+    """The command that measures these models on these images, and writes nothing."""
+    plain = replace(command, report=(), calibrate=None, json=False)
+    return " ".join(
+        map(as_word, ["vitkit", "evaluate", command.model, command.data, *flags(plain)])
+    )
 
 
 def _answers(

@@ -99,9 +99,11 @@ def _print_differences(report: "Report") -> None:
 
 
 def as_json(report: "Report") -> str:
-    """One line: the metrics by name, and those of a comparison under "against/" and
-    "difference/"."""
+    """One line: the metrics by name, those of a comparison under "against/" and "difference/", and
+    the temperature that was fitted with what it leads to under "calibrated/"."""
     metrics = list(report.metrics)
+    if report.calibration is not None:
+        metrics += report.calibration.metrics()
     if report.paired is not None:
         for each in report.paired.differences:
             metrics += [each.second.within("against"), each.difference.within("difference")]

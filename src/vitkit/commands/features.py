@@ -12,9 +12,11 @@ from vitkit.commands.arguments import (
     Device,
     Model,
     ModelHints,
+    OnBadImage,
     Precision,
     pick_precision,
 )
+from vitkit.commands.leaving_out import without_broken
 from vitkit.data import Columns
 from vitkit.system.text import as_word, counted
 from vitkit.weights.description import Hints
@@ -33,6 +35,7 @@ class WriteFeatures:
     split: Literal["train", "val", "test"] | None = None
     """Part of the data. Default: all parts, with a column that says which."""
     columns: DataColumns = field(default_factory=Columns)
+    on_bad_image: OnBadImage = "fail"
     precision: Precision = "auto"
     device: Device = "auto"
     hints: ModelHints = field(default_factory=Hints)
@@ -62,6 +65,8 @@ def features(command: WriteFeatures) -> int:
             sources = {command.split: open_source(command.data, command.columns, command.split)}
         else:
             sources = open_parts(command.data, command.columns).sources
+        if command.on_bad_image == "skip":
+            sources = {name: without_broken(source) for name, source in sources.items()}
         parts = {}
         precision = pick_precision(command.precision, device)
         with autocast(device, precision):

@@ -18,13 +18,16 @@ from vitkit.commands.arguments import (
     Device,
     Model,
     ModelHints,
+    OnBadImage,
     Precision,
     pick_precision,
 )
-from vitkit.data import Columns
+from vitkit.commands.leaving_out import splits_without_broken
+from vitkit.data import Columns, Splits
 from vitkit.evaluate import Fewshot, Metric
 from vitkit.evaluate.fewshot import Form
 from vitkit.system.text import as_word, printable
+from vitkit.weights import Classifier
 from vitkit.weights.description import Hints
 
 
@@ -44,6 +47,7 @@ class MeasureFewshot:
     """How the regularisation is found: "fixed" as big_vision does; "ranked" as in the paper's time,
     the one that ranks best over all DATA, on the first images of each class."""
     columns: DataColumns = field(default_factory=Columns)
+    on_bad_image: OnBadImage = "fail"
     precision: Precision = "auto"
     device: Device = "auto"
     json: bool = False
@@ -53,6 +57,7 @@ class MeasureFewshot:
 
 def fewshot(command: MeasureFewshot) -> int:
     """Measure every data set, and print a table or JSON."""
+    from vitkit.data import open_splits
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
     from vitkit.weights import load_as
@@ -67,7 +72,10 @@ def fewshot(command: MeasureFewshot) -> int:
         answers = {}
         with autocast(device, pick_precision(command.precision, device)):
             for data in dict.fromkeys(command.data):
-                answers[data] = _answers(evaluator, classifier, data, command.columns)
+                splits = open_splits(data, command.columns)
+                if command.on_bad_image == "skip":
+                    splits = splits_without_broken(splits)
+                answers[data] = _answers(evaluator, classifier, data, splits)
         if not on_rank_0():
             return 0
 
@@ -90,15 +98,13 @@ def fewshot(command: MeasureFewshot) -> int:
     return 0
 
 
-def _answers(evaluator: Fewshot, classifier, data: str, columns: Columns) -> dict:
+def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits) -> dict:
     """Which test images of a data set are classified right, by shots. What was decided, and what
     the data lacks, is printed."""
-    from vitkit.data import open_splits
     from vitkit.evaluate import Part, Subject
     from vitkit.evaluate.fewshot import notes
     from vitkit.system.ranks import on_rank_0
 
-    splits = open_splits(data, columns)
     test = splits.test or splits.val
     if splits.train is None or test is None:
         raise ValueError(

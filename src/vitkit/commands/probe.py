@@ -18,9 +18,11 @@ from vitkit.commands.arguments import (
     Device,
     Model,
     ModelHints,
+    OnBadImage,
     Precision,
     pick_precision,
 )
+from vitkit.commands.leaving_out import splits_without_broken
 from vitkit.data import Columns, Source, Splits
 from vitkit.evaluate import Features, Metric
 from vitkit.evaluate.probe import Probe
@@ -47,6 +49,7 @@ class FitProbe:
     k: int = 20
     """Neighbours that vote."""
     columns: DataColumns = field(default_factory=Columns)
+    on_bad_image: OnBadImage = "fail"
     precision: Precision = "auto"
     device: Device = "auto"
     json: bool = False
@@ -72,7 +75,10 @@ def probe(command: FitProbe) -> int:
     with process_group(command.device) as device:
         # The model, and the images to learn from
         loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
-        splits = open_splits(command.data, command.columns)
+        opened = open_splits(command.data, command.columns)
+        splits = opened
+        if command.on_bad_image == "skip":
+            splits = splits_without_broken(splits)
         train = _learned(command, splits)
         name, test = _tested(splits)
         known = known_classes(train)
@@ -119,7 +125,7 @@ def probe(command: FitProbe) -> int:
     if command.to is None:
         print("next: the same with --to DIRECTORY, which saves the model with it", file=terminal)
         return 0
-    saved = _save(command, classifier, fitted, metrics, splits)
+    saved = _save(command, classifier, fitted, metrics, opened.made_fingerprint)
     print(f"wrote {saved}", file=terminal)
     print(
         f"next: vitkit predict {as_word(saved)} IMAGE..., or vitkit evaluate {as_word(saved)} DATA",
@@ -243,9 +249,14 @@ def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> lis
 
 
 def _save(
-    command: FitProbe, classifier: Classifier, fitted: Probe, metrics: list[Metric], splits: Splits
+    command: FitProbe,
+    classifier: Classifier,
+    fitted: Probe,
+    metrics: list[Metric],
+    held_out: str | None,
 ) -> Path:
-    """Put the head on the model and save it, with where it comes from."""
+    """Put the head on the model and save it, with where it comes from. held_out: the fingerprint of
+    a test part that was made, by which `vitkit evaluate` knows it again."""
     from vitkit.evaluate.probe import with_probe
     from vitkit.weights import save
 
@@ -256,7 +267,7 @@ def _save(
         "metrics": {metric.name: metric.text() for metric in metrics},
         "split_seed": 0,
     }
-    if held_out := splits.made_fingerprint:
+    if held_out:
         origin["held_out"] = held_out
     probed = with_probe(classifier.to("cpu"), fitted, classifier.labels)
     return save(replace(probed, origin=origin), command.to)

@@ -60,24 +60,26 @@ def suite(command: RunSuite) -> int:
     from vitkit.suites.run import run_suite
     from vitkit.suites.table import markdown
     from vitkit.system.files import whole
-    from vitkit.system.ranks import on_rank_0
+    from vitkit.system.ranks import on_rank_0, process_group
 
     chosen, folder = _suite(command)
     workdir = command.workdir or Path("runs") / _name(command, chosen.name)
-    outcome = run_suite(
-        chosen,
-        command.model,
-        folder,
-        workdir,
-        _protocol(command),
-        command.tasks,
-        command.seeds,
-        command.hints,
-        command.device,
-        command.shard,
-    )
-    if not on_rank_0():
-        return 0
+    with process_group(command.device):
+        outcome = run_suite(
+            chosen,
+            command.model,
+            folder,
+            workdir,
+            _protocol(command),
+            command.tasks,
+            command.seeds,
+            command.hints,
+            command.device,
+            command.shard,
+        )
+        if not on_rank_0():
+            return 0
+
     with whole(workdir / "table.md") as new:
         new.write_text(markdown(outcome), "utf-8")
     if command.json:
@@ -139,19 +141,27 @@ def _print(command: RunSuite, outcome) -> None:
     from vitkit.suites.table import cell, columns, lines, sentences
 
     print(f"{command.model} on {outcome.suite.name}, protocol {command.protocol}: top-1 in percent")
-    table = Table(box=SIMPLE)
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("task", overflow="fold")
-    table.add_column("group", overflow="fold")
     names = columns(outcome)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
+    group = ""
     in_means = False
     for line in lines(outcome):
+        heading = escape(printable(line.group))
+        name = escape(printable(line.name))
         if line.is_mean and not in_means:
             table.add_section()
             in_means = True
+        elif not in_means and line.group != group:
+            table.add_section()
+            table.add_row(f"[bold]{heading}[/]")
+            group = line.group
+        if line.is_mean and line.group:
+            name += f", {heading}"
         cells = [cell(metric) for metric in line.values] or ["–"] * len(names)
-        table.add_row(escape(printable(line.name)), escape(printable(line.group)), *cells)
+        table.add_row(name, *cells)
     Console().print(table)
     for sentence in sentences(outcome):
         print(printable(sentence), file=sys.stderr)

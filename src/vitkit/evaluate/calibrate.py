@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from vitkit.evaluate.answers import Answers
 from vitkit.evaluate.calibration import Bin, calibration_error, reliability
+from vitkit.evaluate.metric import MISFIT, NATS, NUMBER, Metric
 from vitkit.evaluate.temperature import fit_temperature
 from vitkit.weights import Classifier
 
@@ -30,6 +31,15 @@ class Calibration(NamedTuple):
     """Likewise."""
     bins_after: tuple[Bin, ...]
     """Likewise."""
+
+    def metrics(self) -> list[Metric]:
+        """The temperature, and the calibration error and the loss that it leads to on images that
+        it was not fitted on."""
+        return [
+            Metric("temperature", self.temperature, NUMBER),
+            Metric("calibrated/calibration_error", self.error_after, MISFIT),
+            Metric("calibrated/loss", self.loss_after, NATS),
+        ]
 
 
 def check_can_calibrate(classifier: Classifier) -> None:

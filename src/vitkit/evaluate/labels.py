@@ -11,12 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitkit.weights.labels import imagenet_labels
+from vitkit.weights.labels import imagenet21k_wordnet, imagenet_labels
 
 SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
 SHOWN = 5  # names in a sentence
-# Two classes of Google's ImageNet-21k that the original one does not have
-ONLY_GOOGLES = ("n03931044", "n09859684")
 
 
 class Alignment(NamedTuple):
@@ -242,21 +240,7 @@ def _as_plain(synsets: Sequence[str]) -> list[str]:
 def imagenet_wordnet() -> tuple[str, ...]:
     """The WordNet names of ImageNet-1k's 1,000 classes in ascending order, which is the order of
     the classes of every published model."""
-    return _lines("imagenet_wordnet.txt")
-
-
-@cache
-def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
-    """The WordNet names of ImageNet-21k's classes in ascending order: Google's 21,843, which the
-    published heads have, or the original 21,841."""
-    names = _lines("imagenet21k_wordnet.txt")
-    if classes == 21_841:
-        names = tuple(name for name in names if name not in ONLY_GOOGLES)
-    return names
-
-
-def _lines(file: str) -> tuple[str, ...]:
-    return tuple((Path(__file__).parent / file).read_text().split())
+    return tuple(Path(__file__).with_name("imagenet_wordnet.txt").read_text().split())
 
 
 # What cannot meet

@@ -57,10 +57,16 @@ COUNT = Unit("count", "count", "neither", ",")
 NUMBER = Unit("number", "", "neither", ".4g")
 """Anything else."""
 
-UNITS = {
-    unit.name: unit
-    for unit in (SHARE, MISFIT, DEVIATION, NATS, SQUARED_ERROR, ERROR, CORRELATION, COUNT, NUMBER)
-}
+
+def difference_of(unit: Unit) -> Unit:
+    """The unit of a difference: with a sign, and in percentage points if the unit is percent."""
+    suffix = unit.suffix.replace(" %", " points")
+    name = f"difference of {unit.name}"
+    return replace(unit, name=name, format=f"+{unit.format}", suffix=suffix)
+
+
+_UNITS = (SHARE, MISFIT, DEVIATION, NATS, SQUARED_ERROR, ERROR, CORRELATION, COUNT, NUMBER)
+UNITS = {unit.name: unit for unit in (*_UNITS, *map(difference_of, _UNITS))}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ Legend: N images, R resamples.
 """
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from vitkit.evaluate.answers import Answers
 from vitkit.evaluate.classification import RESAMPLED, figures_of
 from vitkit.evaluate.intervals import interval_of, resampled
-from vitkit.evaluate.metric import SHARE, Metric, Unit, wilson
+from vitkit.evaluate.metric import SHARE, Metric, difference_of, wilson
 from vitkit.system.text import counted
 
 
@@ -135,13 +134,6 @@ def _of_figures(first: Answers, second: Answers) -> list[Difference]:
         metrics = (Metric(name, first_value, unit), Metric(name, second_value, unit))
         differences.append(Difference(*metrics, change))
     return differences
-
-
-def difference_of(unit: Unit) -> Unit:
-    """The unit of a difference: with a sign, and in percentage points if the unit is percent."""
-    suffix = unit.suffix.replace(" %", " points")
-    name = f"difference of {unit.name}"
-    return replace(unit, name=name, format=f"+{unit.format}", suffix=suffix)
 
 
 def agreement(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int, int]:

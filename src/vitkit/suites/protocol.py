@@ -12,6 +12,7 @@ from vitkit.recipes.finetune import finetune, square_before_crop
 from vitkit.studies import Cell
 from vitkit.suites.frozen import Frozen
 from vitkit.suites.task import Images, Task
+from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.train import Recipe
 from vitkit.weights import load_as
@@ -148,7 +149,7 @@ def _recipe(
 
 def weights_digest(model: str, hints: Hints) -> str:
     """A digest of a model's weights: another model under the same name is noticed by it."""
-    classifier = load_as(model, hints)
+    classifier = load_as(model, hints, quiet=not on_rank_0())
     digest = hashlib.sha256()
     for name, weight in classifier.model.state_dict().items():
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+# Two classes of Google's ImageNet-21k that the original one does not have
+ONLY_GOOGLES = ("n03931044", "n09859684")
+
 
 def numbered(classes: int) -> tuple[str, ...]:
     """Names for classes that nobody named: "0", "1", ..."""
@@ -25,9 +28,25 @@ def imagenet_labels() -> tuple[str, ...]:
     return tuple(Path(__file__).with_name("imagenet_classes.txt").read_text("utf-8").splitlines())
 
 
+def imagenet21k_wordnet(classes: int = 21_843) -> tuple[str, ...]:
+    """The WordNet names of ImageNet-21k's classes in ascending order: Google's 21,843, which the
+    published heads have, or the original 21,841."""
+    names = tuple(Path(__file__).with_name("imagenet21k_wordnet.txt").read_text().split())
+    if classes == 21_841:
+        names = tuple(name for name in names if name not in ONLY_GOOGLES)
+    return names
+
+
 def usual_labels(classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """ImageNet-1k's names for a head of 1000 classes, with a note that this is assumed; else
-    None."""
-    if classes != 1000:
-        return None, []
-    return imagenet_labels(), ["labels: ImageNet-1k's 1,000 classes; nothing in the file says so"]
+    """The names of a head of so many classes, with a note that they are assumed: ImageNet-1k's for
+    1,000, WordNet's names of ImageNet-21k's for 21,841 and 21,843; else None."""
+    if classes == 1000:
+        labels = imagenet_labels()
+        return labels, ["labels: ImageNet-1k's 1,000 classes; nothing in the file says so"]
+    if classes in (21_841, 21_843):
+        note = (
+            f"labels: ImageNet-21k's {classes:,} classes by WordNet's names, in their order; nothing "
+            "in the file says so"
+        )
+        return imagenet21k_wordnet(classes), [note]
+    return None, []
