@@ -1,16 +1,22 @@
 """ReaL: which answers count as right, and which images count."""
 
+import hashlib
 import json
+import threading
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
 from vitkit import cli
 from vitkit.data import Preprocessing, open_source
+from vitkit.evaluate import real
 from vitkit.evaluate.answers import Answers
-from vitkit.evaluate.real import IMAGES, read_real, real_accuracy
+from vitkit.evaluate.real import IMAGES, find_real, read_real, real_accuracy
 from vitkit.models import create, vit
+from vitkit.system.files import cache_dir
 from vitkit.weights import Classifier, save
 from vitkit.weights.labels import imagenet_labels
 
@@ -108,3 +114,38 @@ def test_the_file_is_read_as_it_is(tmp_path):
     lists = lists_of([[1, 2], []])
     (tmp_path / "real.json").write_text(json.dumps(lists))
     assert read_real(tmp_path / "real.json") == lists
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """The address of a folder that a server on this machine passes on, and the folder."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    folder = tmp_path / "served"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(real, "URL", f"http://127.0.0.1:{server.server_port}/real.json")
+    yield folder
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_published_file_is_downloaded_once_and_no_other(served, monkeypatch):
+    data = json.dumps(lists_of([[1, 2], []])).encode()
+    (served / "real.json").write_bytes(data)
+    with pytest.raises(ValueError, match="is not the published file"):
+        find_real("download")
+    monkeypatch.setattr(real, "SHA256", hashlib.sha256(data).hexdigest())
+    path = find_real("download")
+    assert path.read_bytes() == data and path.is_relative_to(cache_dir())
+    (served / "real.json").unlink()
+    assert find_real("download") == path  # from the cache
+
+
+def test_without_a_network_the_sentence_says_what_to_do(served):
+    with pytest.raises(ValueError, match="without a network, give the file of"):
+        find_real("download")

@@ -28,7 +28,7 @@ from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
 from vitkit.evaluate.corruptions import Corruption
 from vitkit.evaluate.named import SetName
-from vitkit.system.ranks import on_rank_0, process_group, world
+from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.text import as_word
 from vitkit.weights import Classifier
 from vitkit.weights.description import Hints
@@ -62,7 +62,7 @@ class Evaluate:
     """Fit a temperature on these images, and save the model with probabilities that it makes honest
     in this directory. Use images that you do not measure on afterwards."""
     real: Path | None = None
-    """ReaL's real.json: counts an answer as right if it is in an image's list of labels too. DATA is
+    """ReaL's real.json, or download: counts an answer as right if it is in an image's list of labels too. DATA is
     ImageNet's validation part, in any folders, its files called as they were published."""
     named: Annotated[SetName | None, arg(name="as")] = None
     """What DATA is, if it is a data set with a protocol of its own: which classes its folders are, and
@@ -153,7 +153,7 @@ def _report(
     from vitkit.evaluate.accuracy import accuracy
     from vitkit.evaluate.calibrate import calibrate, check_can_calibrate
     from vitkit.evaluate.paired import paired
-    from vitkit.evaluate.real import read_real, real_accuracy
+    from vitkit.evaluate.real import find_real, read_real, real_accuracy
     from vitkit.evaluate.report import report
     from vitkit.weights import load, save
     from vitkit.weights.temperature import with_temperature
@@ -161,7 +161,8 @@ def _report(
     # One pass over the images, and another for the other model
     lists = None
     if command.real:
-        lists = read_real(command.real)
+        file = from_rank_0(lambda: find_real(command.real))
+        lists = read_real(file)
     if command.calibrate:
         check_can_calibrate(loaded)
     if command.corruptions:

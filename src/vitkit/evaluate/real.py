@@ -1,6 +1,7 @@
 """ReaL (Beyer et al. 2020, Section 4.1 of the ViT paper): new labels for ImageNet's validation images,
 a list of classes for each, in real.json."""
 
+import hashlib
 import json
 import math
 import re
@@ -10,13 +11,43 @@ from vitkit.data import Source
 from vitkit.evaluate.answers import Answers
 from vitkit.evaluate.labels import align, imagenet_wordnet
 from vitkit.evaluate.metric import COUNT, Metric, share_right
+from vitkit.system.download import download
+from vitkit.system.files import cache_dir
 
 IMAGES = 50_000  # of ImageNet's validation part; 3,163 have no label
 CLASSES = 1000
 MAX_BYTES = 16 << 20  # of the file, which has half a megabyte
 VALIDATION_IMAGE = re.compile(r"ILSVRC2012_val_(\d{8})")
 
+DOWNLOAD = "download"  # instead of a path
+URL = "https://raw.githubusercontent.com/google-research/reassessed-imagenet/25ae4854f875bbae6782fd9ea4a18654f6c89c6c/real.json"
+SHA256 = "d83e9bff374c631aae8439eb064c7019acc56e1b3bc3f56b8380c2a710b0220b"
+
 Lists = list[list[int]]
+
+
+def find_real(path: Path | str) -> Path:
+    """The file at a path; or, for DOWNLOAD, the authors' own, downloaded once to the cache.
+
+    Raises ValueError for a download that fails or is another file than the published one.
+    """
+    if str(path) != DOWNLOAD:
+        return Path(path)
+    target = cache_dir() / "imagenet" / "real.json"
+    try:
+        download(URL, target)
+        digest = hashlib.sha256(target.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(
+            f"{error}; without a network, give the file of "
+            "https://github.com/google-research/reassessed-imagenet as --real real.json"
+        ) from None
+    if digest != SHA256:
+        target.unlink()
+        raise ValueError(
+            f"{URL} is not the published file (its sha256 is {digest}), so it was deleted; try again"
+        )
+    return target
 
 
 def read_real(path: Path | str) -> Lists:
