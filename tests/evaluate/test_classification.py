@@ -24,7 +24,7 @@ from torchmetrics.functional.classification import (
     multiclass_f1_score,
 )
 
-from vitkit.evaluate import Classification, Subject, classification, confusion
+from vitkit.evaluate import Classification, Subject, calibration, classification, confusion
 from vitkit.evaluate.calibration import at_coverages, coverage_curve, perfect_error, reliability
 
 
@@ -155,6 +155,28 @@ def test_a_calibration_error_is_told_from_chance(gap):
     assert low <= gap + 0.001 <= high
     assert (error <= perfect_error(confidence)) == (gap == 0)
     assert (low == 0) == (gap == 0)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.05, 0.15])
+def test_the_interval_holds_the_true_calibration_error(gap, monkeypatch):
+    """Models whose answers are right less often than they say, by `gap`: 50 draws of 300 images.
+    With 95 %, fewer than 44 of 50 would be one case in a hundred."""
+    monkeypatch.setattr(calibration, "RESAMPLES", 200)
+    held = 0
+    errors = []
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        confidence = random.uniform(0.4, 0.95, 300)
+        right = random.random(300) < confidence - gap
+        others = [
+            calibration.calibration_error(confidence[rows], right[rows])
+            for rows in random.integers(0, 300, (200, 300))
+        ]
+        low, high = calibration.calibration_interval(confidence, right, np.array(others))
+        held += low <= gap <= high
+        errors.append(calibration.calibration_error(confidence, right))
+    assert 44 <= held <= 50
+    assert np.mean(errors) > gap  # the error itself is too high, above all for a perfect model
 
 
 def test_accuracy_against_coverage_is_counted_by_hand():

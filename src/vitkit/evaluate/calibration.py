@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.evaluate.intervals import RESAMPLES, turned_percentiles
+from vitkit.evaluate.intervals import RESAMPLES, percentiles, turned_percentiles
 from vitkit.evaluate.metric import wilson
 
 BINS = 15  # as in Guo et al. and in most papers since
@@ -108,11 +108,16 @@ def calibration_interval(
     resampled images.
 
     Few images make the error of a perfect model look large, and resampling makes it larger still.
-    So the interval is turned round, and begins at 0 if a perfect model may show as much. In
-    simulations of 200 to 2,000 images it held the true error in 88 to 98 % of cases.
+    So the lower end is turned round (the "basic" bootstrap), and 0 if a perfect model may show as
+    much. The upper end is the resampled one, which is too high rather than too low: turned round,
+    it was below the true error in up to 15 % of cases.
+
+    In simulations of five kinds of models and two distributions of confidences, it held the true
+    error in 89 to 98 % of cases with 200 and 1,000 images, and in 84 to 97 % with 50.
     """
     error = calibration_error(confidence, right)
-    low, high = turned_percentiles(error, others)
+    low, _ = turned_percentiles(error, others)
+    _, high = percentiles(others)
     if error <= perfect_error(confidence):
         low = 0.0
     return min(low, error), max(high, error)
