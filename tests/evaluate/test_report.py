@@ -51,7 +51,8 @@ def test_the_json_holds_what_was_counted(whole):
     first = values["mistakes"][0]
     assert first["confidence"] == given.confidence[wrong].max()
     assert first["true"] == NAMES[given.truth[first["index"]]]
-    assert values["paired"]["differences"]["top1"]["difference"]["unit"]["suffix"] == " points"
+    unit = values["paired"]["differences"]["top1"]["difference"]["unit"]
+    assert unit == "difference of share"
     assert values["calibration"]["temperature"] > 0
 
 
