@@ -46,3 +46,8 @@ def test_wilson_is_scipys(right, seen):
 
     low, high = binomtest(right, seen).proportion_ci(method="wilson")
     assert wilson(right, seen) == pytest.approx((low, high), abs=1e-12)
+
+
+@pytest.mark.parametrize("seen", [1, 6, 7, 1000])
+def test_the_interval_of_none_or_all_right_ends_at_0_or_1(seen):
+    assert wilson(0, seen)[0] == 0 and wilson(seen, seen)[1] == 1

@@ -177,4 +177,10 @@ def wilson(right: float, seen: int) -> tuple[float, float]:
     spread = Z_95 * math.sqrt(share * (1 - share) / seen + Z_95**2 / (4 * seen**2))
     centre = share + Z_95**2 / (2 * seen)
     whole = 1 + Z_95**2 / seen
-    return max((centre - spread) / whole, 0.0), min((centre + spread) / whole, 1.0)
+    low = max((centre - spread) / whole, 0.0)
+    high = min((centre + spread) / whole, 1.0)
+    if right == 0:  # but for rounding
+        low = 0.0
+    if right == seen:
+        high = 1.0
+    return low, high

@@ -20,6 +20,7 @@ from vitkit.data import Source
 from vitkit.evaluate.ridge import LeaveOneOut, Moments
 from vitkit.evaluate.temperature import fit_temperature
 from vitkit.models.pooling import DistilledHead
+from vitkit.system.text import counted
 from vitkit.weights import Classifier
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
@@ -192,8 +193,8 @@ def known_classes(source: Source) -> np.ndarray:
     if len(classes) < 2:
         names = ", ".join(source.labels[number] for number in classes) or "no class"
         raise ValueError(
-            f"the {len(source):,} training images have {names}; a classifier needs two classes or "
-            "more"
+            f"all there is to learn from, {counted(len(source), 'image')}, has {names}; a classifier "
+            "needs two classes or more"
         )
     return classes
 
