@@ -12,6 +12,7 @@ from vitkit.data.formats.folder import read_folder
 from vitkit.data.formats.hub import read_hub
 from vitkit.data.formats.lists import read_lists
 from vitkit.data.formats.manifest import read_manifest
+from vitkit.data.formats.published import read_published
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.tables import Columns, Table
 from vitkit.system.files import refuse_special
@@ -23,6 +24,7 @@ FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_hub,
     read_manifest,
     read_lists,
+    read_published,
     read_shards,
     read_folder,
 )
