@@ -37,6 +37,7 @@ from vitkit.models import (
     named,
 )
 from vitkit.recipes import recipe
+from vitkit.system import matmul
 from vitkit.weights.formats import format_of
 from vitkit.weights.formats.timm import resnets, vit
 from vitkit.weights.rules import write as in_their_names
@@ -402,7 +403,8 @@ def about(device: str, doc: str) -> dict:
         "measures": doc.partition("\n")[0],
         "command": record.command(),
         "date": record.today(),
-        "machine": record.machine(device) | {"threads": torch.get_num_threads()},
+        "machine": record.machine(device)
+        | {"threads": torch.get_num_threads(), "dense_layers": str(matmul.in_use())},
         "versions": record.versions(PACKAGES),
         # the benchmark's own part of the load at the end is about `threads`
         "load_at_start_and_end": [record.load(), record.load()],

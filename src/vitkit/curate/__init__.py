@@ -12,6 +12,7 @@ from vitkit.curate.stats import (
     count_other_class,
     identical_files,
     near_duplicates,
+    repeats,
     survey,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "identical_files",
     "near_duplicates",
     "pack",
+    "repeats",
     "survey",
 ]

@@ -52,7 +52,8 @@ class Appearances(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """An image of one set, by its index, and what it is most like in another."""
+    """An image of one set, by its index, and what it is most like in another, or among those that
+    come before it."""
 
     first: int
     second: int
@@ -75,8 +76,9 @@ def appearance(pixels: np.ndarray) -> Appearance:
     return Appearance(np.packbits(bits).view(np.uint64)[0], thumbnail)
 
 
-def nearest(first: Appearances, second: Appearances) -> Iterator[Pair]:
+def nearest(first: Appearances, second: Appearances, earlier: bool = False) -> Iterator[Pair]:
     """The images of the first set that have a duplicate in the second, each with its nearest one.
+    If the two are the same set, `earlier` looks among the images before each only.
 
     They come in order. All are compared with all, which takes N M / 10^9 seconds or so.
     """
@@ -87,6 +89,11 @@ def nearest(first: Appearances, second: Appearances) -> Iterator[Pair]:
             first.digests[start:stop], first.hashes[start:stop], first.thumbnails[start:stop]
         )
         i, j, bits = _duplicates(block, second)
+        if earlier:
+            before = j < start + i
+            i = i[before]
+            j = j[before]
+            bits = bits[before]
 
         # Sort the pairs by image, then by distance: the first one of each image is its nearest.
         order = np.lexsort((j, bits, i))

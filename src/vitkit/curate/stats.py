@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from vitkit.curate.duplicates import Appearance, Appearances, Pair, appearance, nearest
 from vitkit.data.engine.workers import in_order, ranges, worth_starting
@@ -15,6 +16,7 @@ from vitkit.data.sources import Source
 from vitkit.data.targets import Lists
 from vitkit.system.progress import Shown, silent
 
+SIDE = 256  # pixels at which sharpness is measured
 CHUNK = 32  # images that a worker looks at before it reports
 
 
@@ -33,6 +35,8 @@ class Survey(NamedTuple):
     """uint64 (N,): see duplicates.py."""
     thumbnails: np.ndarray
     """uint8 (N, 8, 8, 3)"""
+    sharpness: np.ndarray
+    """float32 (N,): see `sharpness`."""
     formats: Counter
     """Format -> images."""
     bad: dict[int, str]
@@ -59,6 +63,7 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
         digests=np.zeros(count, np.uint64),
         hashes=np.zeros(count, np.uint64),
         thumbnails=np.zeros((count, 8, 8, 3), np.uint8),
+        sharpness=np.zeros(count, np.float32),
         formats=Counter(),
         bad={},
     )
@@ -72,6 +77,7 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
             result.digests[image.index] = image.digest
             result.hashes[image.index] = image.appearance.hash
             result.thumbnails[image.index] = image.appearance.thumbnail
+            result.sharpness[image.index] = image.sharpness
             result.formats[image.format] += 1
         result.bad.update(bad)
     return result
@@ -85,6 +91,7 @@ class _Image(NamedTuple):
     bytes: int
     digest: np.uint64
     appearance: Appearance
+    sharpness: float
     format: str
 
 
@@ -112,10 +119,25 @@ def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]
             bytes=len(data),
             digest=digest,
             appearance=appearance(pixels),
+            sharpness=sharpness(pixels),
             format=picture.kind,
         )
         images.append(image)
     return images, bad
+
+
+def sharpness(pixels: np.ndarray) -> float:
+    """How sharp an image is, uint8 (h, w, 3): the variance of the Laplacian of its grey levels, at
+    most SIDE pixels a side, over the variance of the levels themselves; 0 for one without
+    contrast."""
+    image = Image.fromarray(pixels).convert("L")
+    image.thumbnail((SIDE, SIDE))
+    grey = np.asarray(image, np.float32)
+    if min(grey.shape) < 3 or grey.std() < 1:
+        return 0.0
+    inner = grey[1:-1, 1:-1]
+    around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
+    return float((around - 4 * inner).var() / grey.var())
 
 
 def identical_files(part: Survey) -> Iterator[np.ndarray]:
@@ -137,6 +159,21 @@ def near_duplicates(first: Survey, second: Survey) -> list[Pair]:
     for pair in nearest(_appearances(first, first_rows), _appearances(second, second_rows)):
         i = int(first_rows[pair.first])
         j = int(second_rows[pair.second])
+        pairs.append(pair._replace(first=i, second=j))
+    return pairs
+
+
+def repeats(surveys: Sequence[Survey]) -> list[Pair]:
+    """The images of all parts, numbered one part after the other, that have a duplicate before
+    them, in order, each with its nearest one."""
+    good = np.concatenate([part.good for part in surveys])
+    rows = np.flatnonzero(good)
+    parts = [_appearances(part, np.flatnonzero(part.good)) for part in surveys]
+    all_parts = Appearances(*map(np.concatenate, zip(*parts, strict=True)))
+    pairs = []
+    for pair in nearest(all_parts, all_parts, earlier=True):
+        i = int(rows[pair.first])
+        j = int(rows[pair.second])
         pairs.append(pair._replace(first=i, second=j))
     return pairs
 

@@ -1,0 +1,279 @@
+"""`vitkit data review`: images that deserve a second look."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import arg
+
+from vitkit.commands import MODEL
+from vitkit.commands.arguments import Data, DataColumns, Device, ModelHints
+from vitkit.data import Columns, Source, Splits, subset
+from vitkit.evaluate.review_page import KINDS, Finding
+from vitkit.system.files import check_replaceable
+from vitkit.system.text import as_word, counted, printable, printable_name
+from vitkit.weights import Classifier
+from vitkit.weights.description import Hints
+
+if TYPE_CHECKING:
+    from vitkit.curate import Survey
+
+SHOWN = 10  # probably wrong labels on the terminal
+LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that --exclude lists
+
+
+@dataclass
+class Review:
+    """Find images that deserve a second look: labels that are probably wrong, judged by what all
+    other images make of each; the same picture twice; images unlike all others; dark, blurred and
+    odd-sized ones. Nothing is trained, and nothing is changed."""
+
+    data: Data
+    model: Annotated[str, arg(help=MODEL)]
+    output: Annotated[Path, arg(aliases=["-o"])] = Path("review.html")
+    """Page of the pictures."""
+    exclude: Path | None = None
+    """List the training images with a probably wrong label, those that are there twice, and those
+    that cannot be read in this file, for --data.exclude of `vitkit train` and `vitkit finetune`.
+    Look through it first: each line has its reason."""
+    columns: DataColumns = field(default_factory=Columns)
+    split_seed: int = 0
+    """Seed of the test part that is made if the data set has none; give `vitkit train` the same
+    number as --data.split-seed."""
+    device: Device = "auto"
+    json: bool = False
+    """Print the findings as JSON, a line each."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+def review(command: Review) -> int:
+    """Look at every image, print what was found, and write the page."""
+    from vitkit.data import open_splits
+    from vitkit.evaluate.review_page import write_review
+    from vitkit.system.machine import pick_device
+    from vitkit.weights import load_as
+
+    # What is to be looked at, and by which model
+    if command.output.suffix.lower() != ".html":
+        raise ValueError(f"--output is {command.output}; give the name of an .html file")
+    check_replaceable(command.output)
+    if command.exclude is not None:
+        check_replaceable(command.exclude)
+    splits = open_splits(command.data, command.columns, command.split_seed)
+    if command.exclude is not None and splits.train is None:
+        raise ValueError(f"{command.data} has no training images, so --exclude could list none")
+    classifier = load_as(command.model, command.hints)
+    classifier = classifier.to(pick_device(command.device)).for_inference()
+
+    # Look
+    findings, facts = _look(splits, classifier)
+    if command.json:
+        for finding in findings:
+            print(json.dumps(finding._asdict()))
+    else:
+        for note in filter(None, (*splits.notes, splits.unlearned)):
+            print(printable(note))
+        _print(findings, facts)
+
+    # Write
+    terminal = sys.stderr if command.json else sys.stdout
+    title = f"A second look at {command.data}"
+    page = write_review(command.output, title, _parts(splits), findings, facts)
+    print(f"wrote {page}", file=terminal)
+    next_command = f"open {as_word(page)}, and give --exclude FILE for a list to train without"
+    if command.exclude is not None:
+        listed = _write_list(command.exclude, splits.train, findings)
+        print(f"wrote {counted(listed, 'training image')} into {command.exclude}", file=terminal)
+        next_command = (
+            f"look through {as_word(command.exclude)}, then vitkit finetune "
+            f"{as_word(command.model)} {as_word(command.data)} --data.exclude "
+            f"{as_word(command.exclude)}"
+        )
+    if not command.json:
+        print(f"next: {next_command}")
+    return 0
+
+
+def _parts(splits: Splits) -> dict[str, Source]:
+    """The parts that the data set has, by name."""
+    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
+    """All findings, and what was done, in sentences."""
+    from vitkit.curate import survey
+    from vitkit.evaluate import features
+    from vitkit.system.machine import cpus
+    from vitkit.system.progress import bar
+
+    # The pixels of every image, and its features if it can be read
+    parts = _parts(splits)
+    surveys = {
+        name: survey(part, cpus(), bar(f"looking at {name}")) for name, part in parts.items()
+    }
+    rows = []
+    for name, part in parts.items():
+        readable = np.flatnonzero(surveys[name].good)
+        if len(readable):
+            rows.append(features(classifier, subset(part, readable)).x)
+    x = np.concatenate(rows)
+    broken = int((~np.isfinite(x).all(1)).sum())
+    if broken:
+        raise ValueError(
+            f"the model gives NaN or infinity for {counted(broken, 'image')}; its weights may be "
+            "damaged"
+        )
+
+    # What is unusual
+    places = _places(surveys, readable=True)
+    facts = [f"{counted(len(x), 'image')} in {', '.join(parts)}"]
+    findings = []
+    if splits.target_kind == "class" and len(splits.labels) > 1:
+        found, accuracy = _labels(parts, places, x)
+        findings += found
+        facts.append(f"{accuracy:.1%} of the images are answered as labelled by all the others")
+    else:
+        facts.append("labels were not judged: that takes images of one class each, of two or more")
+    findings += _duplicates(parts, surveys)
+    findings += _outliers(parts, places, x)
+    findings += _looks(parts, surveys, places)
+    for name, seen in surveys.items():
+        for index, reason in seen.bad.items():
+            findings.append(_finding("unreadable", parts, (name, index), reason))
+    return findings, facts
+
+
+def _places(surveys: "dict[str, Survey]", readable: bool) -> list[tuple[str, int]]:
+    """Part and number of every image, or of those that can be read, one part after the other."""
+    places = []
+    for name, seen in surveys.items():
+        numbers = range(len(seen.source))
+        if readable:
+            numbers = np.flatnonzero(seen.good).tolist()
+        places += [(name, number) for number in numbers]
+    return places
+
+
+def _finding(
+    kind: str,
+    parts: dict[str, Source],
+    place: tuple[str, int],
+    reason: str,
+    like: tuple[str, int] | None = None,
+) -> Finding:
+    """A finding at a place."""
+    name, index = place
+    source = parts[name]
+    return Finding(kind, name, index, source.name(index), source.answer(index) or "", reason, like)
+
+
+def _labels(
+    parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
+) -> tuple[list[Finding], float]:
+    """Labels that are probably wrong, the surest first; and how many images are answered as they
+    are labelled."""
+    from vitkit.evaluate.probe import probe
+    from vitkit.evaluate.review import label_suspects
+
+    labels = next(iter(parts.values())).labels
+    targets = np.array([parts[name].targets[index] for name, index in places])
+    known, classes = np.unique(targets, return_inverse=True)
+    if len(known) < 2:
+        return [], 1.0
+    fitted = probe("linear", x, classes, len(known))
+    probabilities = fitted.left_out.softmax(1).numpy()
+    findings = []
+    for suspect in label_suspects(probabilities, classes):
+        answer = printable_name(labels[known[suspect.answer]])
+        reason = f"{answer} {suspect.probability:.0%}, as labelled {suspect.own:.0%}"
+        findings.append(_finding("label", parts, places[suspect.index], reason))
+    return findings, float((probabilities.argmax(1) == classes).mean())
+
+
+def _duplicates(parts: dict[str, Source], surveys: "dict[str, Survey]") -> Iterator[Finding]:
+    """Pictures that are there twice. Of one in two parts, the one that is trained on is named."""
+    from vitkit.curate import repeats
+
+    places = _places(surveys, readable=False)
+    for pair in repeats(list(surveys.values())):
+        place, like = places[pair.first], places[pair.second]
+        if like[0] == "train" and place[0] != "train":
+            place, like = like, place
+        other = parts[like[0]]
+        words = "looks like"
+        if pair.bits < 0:
+            words = "the same file as"
+        reason = f"{words} {printable_name(other.name(like[1]))}"
+        if like[0] != place[0]:
+            reason += f" in {like[0]}"
+        answer = other.answer(like[1])
+        if answer != parts[place[0]].answer(place[1]):
+            reason += f", labelled {printable_name(answer or 'nothing')}"
+        yield _finding("duplicate", parts, place, reason, like)
+
+
+def _outliers(
+    parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
+) -> Iterator[Finding]:
+    """Images unlike all others."""
+    from vitkit.evaluate.review import outliers
+
+    for i, deviations in outliers(x):
+        reason = f"{deviations:.1f} standard deviations from its nearest"
+        yield _finding("outlier", parts, places[i], reason)
+
+
+def _looks(
+    parts: dict[str, Source], surveys: "dict[str, Survey]", places: list[tuple[str, int]]
+) -> Iterator[Finding]:
+    """Dark, blurred and odd-sized images."""
+    from vitkit.evaluate.review import unusual_looks
+
+    seen = surveys.values()
+    sizes = np.concatenate([part.sizes[part.good] for part in seen])
+    thumbnails = np.concatenate([part.thumbnails[part.good] for part in seen])
+    sharpness = np.concatenate([part.sharpness[part.good] for part in seen])
+    for i, words in unusual_looks(sizes, thumbnails, sharpness).items():
+        height, width = sizes[i]
+        yield _finding("looks", parts, places[i], f"{words} ({width} x {height})")
+
+
+def _print(findings: list[Finding], facts: list[str]) -> None:
+    """How many findings there are of each kind, and the labels that are most probably wrong."""
+    for fact in facts:
+        print(fact)
+    table = Table("a second look", "images")
+    table.columns[1].justify = "right"
+    for kind, heading in KINDS.items():
+        table.add_row(heading, f"{sum(finding.kind == kind for finding in findings):,}")
+    console = Console()
+    console.print(table)
+
+    labels = [finding for finding in findings if finding.kind == "label"][:SHOWN]
+    if labels:
+        table = Table("image", "label", "the others say")
+        table.columns[0].overflow = "fold"
+        for finding in labels:
+            texts = (printable(finding.name), printable_name(finding.label), finding.reason)
+            table.add_row(*map(escape, texts))
+        console.print(table)
+
+
+def _write_list(path: Path, train: Source, findings: list[Finding]) -> int:
+    """List the training images to leave out, each with its reasons; returns how many."""
+    from vitkit.data import write_list
+
+    reasons: dict[int, list[str]] = {}
+    for finding in findings:
+        if finding.part == "train" and finding.kind in LEFT_OUT:
+            reasons.setdefault(finding.index, []).append(f"{finding.kind}: {finding.reason}")
+    write_list(path, train, {index: "; ".join(texts) for index, texts in reasons.items()})
+    return len(reasons)

@@ -1,0 +1,158 @@
+"""What a review finds, on data whose mistakes are known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import make_photographs
+from PIL import Image
+
+from vitkit.cli import main
+from vitkit.curate import repeats, survey
+from vitkit.data import Preprocessing, open_splits, without
+from vitkit.evaluate.probe import probe
+from vitkit.evaluate.review import label_suspects, outliers, robust_deviations, unusual_looks
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, save
+
+
+def clusters(count, width=16, classes=5, seed=0):
+    random = np.random.default_rng(seed)
+    y = np.arange(count) % classes
+    centres = 4 * random.standard_normal((classes, width))
+    return (centres[y] + random.standard_normal((count, width))).astype(np.float32), y
+
+
+def test_planted_labels_are_found_and_no_others():
+    x, y = clusters(200)
+    planted = np.arange(0, 200, 17)
+    labels = y.copy()
+    labels[planted] = (y[planted] + 1) % 5
+    probabilities = probe("linear", x, labels, 5).left_out.softmax(1).numpy()
+    suspects = label_suspects(probabilities, labels)
+    assert sorted(suspect.index for suspect in suspects) == planted.tolist()
+    assert [suspect.answer for suspect in suspects] == [y[suspect.index] for suspect in suspects]
+    margins = [suspect.probability - suspect.own for suspect in suspects]
+    assert margins == sorted(margins, reverse=True)
+
+
+def test_bars_are_the_classes_own():
+    """An answer below what its class usually gets is not confident; by hand."""
+    probabilities = np.array([[0.9, 0.1], [0.5, 0.5], [0.45, 0.55], [0.2, 0.8], [0.1, 0.9]])
+    classes = np.array([0, 0, 0, 1, 0])
+    # Of class 0 the mean is (0.9 + 0.5 + 0.45 + 0.1) / 4 = 0.4875, of class 1 it is 0.8
+    (suspect,) = label_suspects(probabilities, classes)
+    assert (suspect.index, suspect.answer) == (4, 1)
+    assert (suspect.probability, suspect.own) == (0.9, 0.1)
+
+
+def test_a_class_without_images_is_nobodys_answer():
+    assert label_suspects(np.array([[0.1, 0.9], [0.2, 0.8]]), np.array([0, 0])) == []
+
+
+def test_what_is_far_from_all_others_is_an_outlier():
+    x, _ = clusters(100)
+    x[33] = -x.mean(0) * 50
+    (index, deviations), *_ = outliers(x)
+    assert index == 33 and deviations > 4
+    assert outliers(x[:1]) == []
+    assert outliers(np.ones((5, 3), np.float32)) == []
+
+
+def test_deviations_ignore_a_few_odd_values():
+    random = np.random.default_rng(0)
+    values = np.append(random.standard_normal(10_000), [1e9] * 100)
+    assert robust_deviations(values)[:10_000].std() == pytest.approx(1, abs=0.05)
+    assert robust_deviations(np.array([2.0, 2, 2, 3])).tolist() == [0, 0, 0, np.inf]
+
+
+def test_looks_are_compared_with_the_other_images():
+    count = 20
+    random = np.random.default_rng(0)
+    sizes = np.full((count, 2), 300) + random.integers(0, 30, (count, 2))
+    thumbnails = random.integers(40, 210, (count, 8, 8, 3)).astype(np.uint8)
+    sharpness = np.exp(random.normal(0, 0.3, count))
+    assert unusual_looks(sizes, thumbnails, sharpness) == {}
+    thumbnails[1] = 3
+    thumbnails[2] //= 12
+    sharpness[3] /= 100
+    sizes[4] = (20, 30)
+    sizes[5] = (100, 900)
+    found = unusual_looks(sizes, thumbnails, sharpness)
+    assert found[1] == "dark, nearly empty"
+    assert found[2].startswith("dark")
+    assert found[3] == "blurred" and found[4] == "small" and found[5] == "of another shape"
+    assert unusual_looks(sizes, np.zeros_like(thumbnails), sharpness).keys() == {3, 4, 5}
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory):
+    """Red and blue photographs, and five troubles."""
+    root = make_photographs(tmp_path_factory.mktemp("troubled"))
+    (root / "blue" / "5.jpg").rename(root / "red" / "really-blue.jpg")
+    (root / "red" / "again.jpg").write_bytes((root / "red" / "3.jpg").read_bytes())
+    Image.open(root / "red" / "4.jpg").resize((90, 120)).save(root / "red" / "larger.png")
+    (root / "red" / "broken.jpg").write_bytes((root / "red" / "6.jpg").read_bytes()[:300])
+    Image.open(root / "blue" / "7.jpg").point(lambda v: v // 20).save(root / "blue" / "night.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    network = create(vit("mu/8", image=(16, 16), depth=1, classes=2), seed=0)
+    classifier = Classifier(network, Preprocessing(size=(16, 16)), ("a", "b"))
+    return str(save(classifier, tmp_path_factory.mktemp("model")))
+
+
+def test_every_trouble_is_found(troubled, model, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    excluded = tmp_path / "list.txt"
+    words = ["data", "review", str(troubled), "--model", model, "-o", str(page)]
+    assert main([*words, "--exclude", str(excluded), "--json"]) == 0
+    found = {}
+    for line in capsys.readouterr().out.splitlines():
+        finding = json.loads(line)
+        found.setdefault(Path(finding["name"]).name, []).append(finding["kind"])
+    assert "label" in found["really-blue.jpg"]
+    assert found["broken.jpg"] == ["unreadable"]
+    assert "looks" in found["night.png"]
+    assert "duplicate" in found.get("again.jpg", []) + found.get("3.jpg", [])
+    assert sum("label" in kinds for kinds in found.values()) <= 2
+
+    # The page has a picture of each, and the list leaves training images out
+    text = page.read_text()
+    for name in ("really-blue.jpg", "broken.jpg", "night.png"):
+        assert name in text
+    assert text.count("<img") >= 4
+    train = open_splits(str(troubled)).train
+    listed = [line for line in excluded.read_text().splitlines() if not line.startswith("#")]
+    assert 2 <= len(listed) == len(train) - len(without(train, excluded))
+
+    # As a table
+    assert main(words) == 0
+    output = capsys.readouterr().out
+    assert "Labels that are probably wrong" in output and "next: open" in output
+
+
+def test_what_cannot_be_reviewed_is_a_sentence(troubled, model, tmp_path, capsys):
+    words = ["data", "review", str(troubled), "--model", model]
+    assert main([*words, "-o", str(tmp_path / "page.png")]) == 1
+    assert "give the name of an .html file" in capsys.readouterr().err
+    mine = tmp_path / "mine.html"
+    mine.write_text("my own")
+    assert main([*words, "-o", str(mine)]) == 1
+    assert mine.read_text() == "my own"
+
+
+def test_repeats_are_of_all_parts(troubled):
+    parts = open_splits(str(troubled))
+    surveys = [survey(part, 0) for part in (parts.train, parts.test)]
+    names = [part.source.name(i) for part in surveys for i in range(len(part.source))]
+    pairs = {
+        (Path(names[p.first]).stem, Path(names[p.second]).stem): p.bits for p in repeats(surveys)
+    }
+    assert all(pair.first > pair.second for pair in repeats(surveys))
+    same = [pair for pair, bits in pairs.items() if bits < 0]
+    assert len(same) == 1 and set(same[0]) == {"again", "3"}
+    assert {"larger", "4"} in map(set, pairs)
