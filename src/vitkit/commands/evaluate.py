@@ -257,8 +257,9 @@ def _next(command: Evaluate) -> str:
 
 
 def _command_line(command: Evaluate) -> str:
-    """The command that measures these models on these images, and writes nothing."""
-    plain = replace(command, report=(), calibrate=None, json=False)
+    """The command that measures the same again, and writes nothing; on which device, and with how
+    many processes that decode, is another machine's own choice."""
+    plain = replace(command, report=(), calibrate=None, json=False, workers=-1, device="auto")
     return " ".join(
         map(as_word, ["vitkit", "evaluate", command.model, command.data, *flags(plain)])
     )
