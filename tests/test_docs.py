@@ -187,8 +187,9 @@ def test_scripts_have_the_settings_that_a_page_gives_them(page):
         if words[:1] != ["python"]:
             continue
         source = (ROOT / words[1]).read_text()
-        if "from side_by_side import" in source:
-            source += (ROOT / "benchmarks" / "side_by_side.py").read_text()
+        for shared in ("side_by_side", "shares"):
+            if f"from {shared} import" in source:
+                source += (ROOT / "benchmarks" / f"{shared}.py").read_text()
         for flag in words:
             if flag.startswith("--"):
                 setting = flag.rpartition(".")[2].removeprefix("--").replace("-", "_")

@@ -9,7 +9,6 @@ is continued by its step number alone, with any number of workers.
 Legend: B batch, N examples, K classes, h w pixels.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +20,12 @@ from torch import Tensor
 
 from vitkit.data.augmentation import Augmentation, check_fits
 from vitkit.data.draws import augment, preload
+from vitkit.data.engine.buffers import batches_in_order
 from vitkit.data.engine.resident import (
     DeviceImages,
     can_augment_on_device,
     device_batches,
 )
-from vitkit.data.engine.workers import in_order
 from vitkit.data.images import Picture, open_image
 from vitkit.data.order import AUGMENT, Stream, TrainingRows
 from vitkit.data.preprocessing import Preprocessing
@@ -107,9 +106,10 @@ def train_batches(
     # All others: image by image, in worker processes.
     preload(augmentation)
     source.prepare()
-    task = partial(_training_batch, source, augmentation, preprocessing, seed)
-    size = len(rank_rows) * _example_bytes(source, preprocessing)
-    return in_order(task, steps, workers, pin=on_gpu, size=size)
+    fill = partial(_training_batch, source, augmentation, preprocessing, seed)
+    shape = (len(rank_rows), 3, *preprocessing.size)
+    other_bytes = len(rank_rows) * _target_bytes(source)
+    return batches_in_order(fill, steps, workers, shape, on_gpu, other_bytes)
 
 
 def eval_batches(
@@ -150,10 +150,11 @@ class EvalBatches:
     def __iter__(self) -> Iterator[Batch]:
         self.source.prepare()
         indices = range(self.rank_rows.start, len(self) * self.batch, self.batch)
-        task = partial(_evaluation_batch, self.source, self.preprocessing, len(self.rank_rows))
+        fill = partial(_evaluation_batch, self.source, self.preprocessing)
         workers = min(self.workers, len(self))
-        size = len(self.rank_rows) * _example_bytes(self.source, self.preprocessing)
-        return in_order(task, indices, workers, self.pin, size)
+        shape = (len(self.rank_rows), 3, *self.preprocessing.size)
+        other_bytes = len(self.rank_rows) * _target_bytes(self.source)
+        return batches_in_order(fill, indices, workers, shape, self.pin, other_bytes)
 
 
 def _training_batch(
@@ -161,10 +162,11 @@ def _training_batch(
     augmentation: Augmentation,
     preprocessing: Preprocessing,
     seed: int,
+    images: Tensor,
     rows: np.ndarray,
 ) -> Batch:
-    """The batch of a step. rows: (epoch, example) of each row, int64 (B, 2). Raises BadImage."""
-    images = torch.empty(len(rows), 3, *preprocessing.size, dtype=torch.uint8)
+    """The batch of a step, its pictures written into `images`. rows: (epoch, example) of each row,
+    int64 (B, 2). Raises BadImage."""
     stream = Stream(seed, AUGMENT)
     for row, (epoch, index) in enumerate(rows.tolist()):
         random = stream.at(epoch, index)
@@ -173,32 +175,33 @@ def _training_batch(
 
 
 def _evaluation_batch(
-    source: Source, preprocessing: Preprocessing, count: int, first: int
+    source: Source, preprocessing: Preprocessing, images: Tensor, first: int
 ) -> Batch:
-    """The batch of `count` examples from `first` on; rows behind the last example are padding.
+    """The batch of the examples from `first` on, their pictures written into `images`; rows behind
+    the last example are padding.
 
     Raises BadImage.
     """
-    indices = np.arange(first, first + count)
+    indices = np.arange(first, first + len(images))
     is_padding = indices >= len(source)
-    images = torch.zeros(count, 3, *preprocessing.size, dtype=torch.uint8)
     for row, index in enumerate(indices[~is_padding].tolist()):
         images[row] = preprocessing(_open(source, index))
 
     # A padding row has a black image, the target 0, and the index of the last example.
     batch = _batch(source, images, indices.clip(max=len(source) - 1))
     padding = torch.from_numpy(is_padding)
+    batch.images[padding] = 0
     batch.targets[padding] = 0
     batch.real[padding] = False
     return batch
 
 
-def _example_bytes(source: Source, preprocessing: Preprocessing) -> int:
-    """How much memory an example takes in a batch."""
-    size = 3 * math.prod(preprocessing.size)
+def _target_bytes(source: Source) -> int:
+    """How much memory the target of an example takes, if it is much: a float32 row of ones and
+    zeros."""
     if source.target_kind == "classes":
-        size += 4 * len(source.labels)  # a float32 row of ones and zeros
-    return size
+        return 4 * len(source.labels)
+    return 0
 
 
 def _with_targets(batches: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
