@@ -1,6 +1,8 @@
 """Predictions: the model's own preprocessing, the order of the images, and broken images."""
 
 import io
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from vitkit.data import Preprocessing, open_image
+from vitkit.data import Preprocessing, WorkerDied, open_image
 from vitkit.deploy import eager, pictures, predict
+from vitkit.deploy.predict import Item
 from vitkit.models import create, vit
 from vitkit.weights import Classifier
 
@@ -91,6 +94,36 @@ def test_a_broken_image_does_not_stop_the_others(classifier, files, tmp_path):
     assert [error is None for error in errors] == [True, False, True, True, True, False]
     assert "1.png" in errors[1]
     assert "gone.png" in errors[5]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_other_processes_prepare_the_same_images_in_the_same_order(
+    classifier, files, tmp_path, workers
+):
+    (tmp_path / "broken.png").write_bytes(files[0].read_bytes()[:200])
+    names = [*files, tmp_path / "broken.png", *files, tmp_path / "gone.png"]
+    here = list(predict(classifier, names, batch=3, device="cpu", workers=0))
+    assert list(predict(classifier, names, batch=3, device="cpu", workers=workers)) == here
+    assert [prediction.error is None for prediction in here].count(False) == 2
+    assert (
+        list(predict(classifier, iter(names), batch=3, device="cpu")) == here
+    )  # a batch at a time
+
+
+def test_images_of_a_data_set_are_prepared_by_other_processes(classifier):
+    items = list(pictures(["digits"]))[:40]
+    here = list(predict(classifier, items, batch=8, device="cpu", workers=0))
+    assert list(predict(classifier, items, batch=8, device="cpu", workers=2)) == here
+
+
+def _die() -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_a_sentence(classifier, files):
+    items = [Item("fine", files[0].read_bytes), Item("deadly", _die)]
+    with pytest.raises(WorkerDied, match="a process that prepares images was killed"):
+        list(predict(classifier, items, batch=1, device="cpu", workers=1))
 
 
 def test_the_given_model_stays_on_its_device(classifier, monkeypatch):

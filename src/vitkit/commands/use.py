@@ -42,6 +42,8 @@ class Predict:
     """Largest number of images, chosen evenly from all; 0 is all."""
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
+    workers: int = -1
+    """Processes that read and decode images; -1 follows the CPU quota."""
     precision: Precision = "auto"
     device: Device = "auto"
     json: bool = False
@@ -71,7 +73,7 @@ def predict(command: Predict) -> int:
     runtime = deploy.eager(classifier, device, pick_precision(command.precision, device))
     items = spread(list(deploy.pictures(command.images, classifier.labels)), command.limit)
     predictions = track(
-        deploy.predict(runtime, items, command.top),
+        deploy.predict(runtime, items, command.top, workers=command.workers),
         "predicting",
         len(items),
         console=Console(stderr=True),

@@ -4,6 +4,7 @@ Legend: B images of a batch, K classes, h w pixels of what the model gets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from math import isfinite
@@ -14,7 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data import BadImage, Preprocessing, Source, open_image, open_source
+from vitkit.data import (
+    BadImage,
+    Preprocessing,
+    Source,
+    default_workers,
+    open_image,
+    open_source,
+)
+from vitkit.data.engine.workers import in_order, ranges
 from vitkit.data.formats.folder import find_images
 from vitkit.data.formats.manifest import SUFFIXES as TABLES
 from vitkit.data.stores import read_file
@@ -109,25 +118,90 @@ def predict(
     top: int = 5,
     batch: int = 32,
     device: str = "auto",
+    workers: int = -1,
 ) -> Iterator[Prediction]:
     """Classify images: yields a Prediction for each, in order. A broken image yields its `error`.
 
-    Items are file names, or what `pictures` yields; a batch of them is read at a time. Every image
-    goes through the classifier's own preprocessing. PyTorch runs a copy of a Classifier on `device`,
-    in float32, and the given one stays where it is; another Runtime, such as `eager` makes, has a
-    device and a precision of its own. Raises ValueError
-    for a model without a head, and for one that answers for every token.
+    Items are file names, or what `pictures` yields. Every image goes through the classifier's own
+    preprocessing. PyTorch runs a copy of a Classifier on `device`, in float32, and the given one
+    stays where it is; another Runtime, such as `eager` makes, has a device and a precision of its
+    own.
+
+    workers: processes that read and decode a list's images while the model computes; 0 is none
+    besides this one, -1 as many as suit the CPUs and the images. Those of an iterator are read here,
+    a batch at a time.
+
+    Raises ValueError for a model without a head, and for one that answers for every token;
+    WorkerDied when a worker is killed.
     """
     if top < 1 or batch < 1:
         raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
+    if workers < -1:
+        raise ValueError(f"workers is {workers}; it is 0 or more, or -1")
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
     runtime = classifier
     if isinstance(classifier, Classifier):
         runtime = eager(classifier, device)
+    batches = _in_turn(items, runtime.preprocessing, batch)
+    if isinstance(items, Sequence):
+        batches = _ahead(items, runtime.preprocessing, batch, workers)
+    for chunk, prepared in batches:
+        yield from _classify(runtime, chunk, prepared, top)
+
+
+class _Prepared:
+    """The images of a batch of items, ready for the model."""
+
+    def __init__(self, items: Iterable[Item], preprocessing: Preprocessing):
+        self.errors: dict[int, str] = {}
+        """By the number of a broken item, what is wrong with it."""
+        self.rows: list[int] = []
+        """The numbers of the others."""
+        images = []
+        for i, item in enumerate(items):
+            try:
+                images.append(_prepare(item, preprocessing).numpy())
+                self.rows.append(i)
+            except BadImage as error:
+                self.errors[i] = str(error)
+        # An array, not a tensor, travels from a worker through a pipe: without /dev/shm
+        self.images = np.array(images, dtype=np.uint8)
+        """uint8 (B, 3, h, w)"""
+
+
+_Batches = Iterator[tuple[list[Item], _Prepared]]
+
+
+def _in_turn(
+    items: Iterable[Item | str | Path], preprocessing: Preprocessing, batch: int
+) -> _Batches:
+    """The items in batches, each prepared when it is asked for."""
     items = map(_item, items)
     while chunk := list(islice(items, batch)):
-        yield from _classify(runtime, chunk, top)
+        yield chunk, _Prepared(chunk, preprocessing)
+
+
+def _ahead(
+    items: Sequence[Item | str | Path], preprocessing: Preprocessing, batch: int, workers: int
+) -> _Batches:
+    """The items in batches that worker processes prepare while the model computes."""
+    items = [_item(item) for item in items]
+    chunks = ranges(len(items), batch)
+    if workers < 0:
+        workers = default_workers()
+        if len(chunks) < 2:  # while one batch is decoded there is nothing to compute
+            workers = 0
+    task = partial(_prepare_rows, items, preprocessing)
+    prepared = in_order(task, chunks, min(workers, len(chunks)))
+    with closing(prepared):
+        for rows, batch_of in zip(chunks, prepared, strict=True):
+            yield items[rows.start : rows.stop], batch_of
+
+
+def _prepare_rows(items: Sequence[Item], preprocessing: Preprocessing, rows: range) -> _Prepared:
+    """Some of the items, by their numbers: a worker has all of them."""
+    return _Prepared(items[rows.start : rows.stop], preprocessing)
 
 
 def _item(item: Item | str | Path) -> Item:
@@ -137,23 +211,24 @@ def _item(item: Item | str | Path) -> Item:
     return Item(str(item), partial(read_file, str(item)))
 
 
-def _classify(runtime: Runtime, items: Sequence[Item], top: int) -> Iterator[Prediction]:
+def _prepare(item: Item, preprocessing: Preprocessing) -> Tensor:
+    """The image as uint8 (3, h, w). Raises BadImage, with a sentence, if it cannot be read."""
+    try:
+        return preprocessing(open_image(item.read(), item.name))
+    except OSError as error:
+        raise BadImage(f"{item.name} cannot be read: {error}") from error
+
+
+def _classify(
+    runtime: Runtime, items: Sequence[Item], prepared: _Prepared, top: int
+) -> Iterator[Prediction]:
     """The predictions of one batch, in the items' order."""
-    # Prepare the images; some may be broken
-    images = {}
-    errors = {}
-    for i, item in enumerate(items):
-        try:
-            images[i] = _prepare(item, runtime.preprocessing)
-        except BadImage as error:
-            errors[i] = str(error)
-
-    # Compute the others together
     answers = {}
-    if images:
-        batch = torch.stack(list(images.values()))
-        answers = dict(zip(images, _likeliest(runtime, batch, top), strict=True))
+    if prepared.rows:
+        images = torch.from_numpy(prepared.images)
+        answers = dict(zip(prepared.rows, _likeliest(runtime, images, top), strict=True))
 
+    errors = prepared.errors
     for i, item in enumerate(items):
         if i not in errors and not isfinite(sum(answers[i][1])):
             errors[i] = (
@@ -164,14 +239,6 @@ def _classify(runtime: Runtime, items: Sequence[Item], top: int) -> Iterator[Pre
         else:
             labels, probabilities = answers[i]
             yield Prediction(item.name, labels, probabilities, item.truth)
-
-
-def _prepare(item: Item, preprocessing: Preprocessing) -> Tensor:
-    """The image as uint8 (3, h, w). Raises BadImage, with a sentence, if it cannot be read."""
-    try:
-        return preprocessing(open_image(item.read(), item.name))
-    except OSError as error:
-        raise BadImage(f"{item.name} cannot be read: {error}") from error
 
 
 def _likeliest(
