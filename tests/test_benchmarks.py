@@ -213,3 +213,34 @@ def test_features_are_timed_beside_the_forward_pass(tmp_path, run):
     save(Classifier(create(config, seed=0), Preprocessing((8, 8)), labels), tmp_path / "model")
     result = run("features", f"--model {tmp_path / 'model'} --data digits --rounds 1")
     assert set(result["rounds"]) == {"forward", "features"} and result["images"] == 359
+
+
+def test_whole_processes_are_timed(importable, capsys):
+    from end_to_end import Contender, print_table, row, timed
+
+    quick = Contender("cold", "vitkit", [sys.executable, "-c", "pass"])
+    long = Contender("cold", "other", [sys.executable, "-c", "import time; time.sleep(1)"])
+    rows = [row(each, [timed(each), timed(each)]) for each in (quick, long)]
+    assert rows[1]["seconds"] > 1 > rows[1]["cpu_seconds"] and len(rows[1]["rounds"]) == 2
+    print_table(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("| cold | vitkit |") and lines[-2].endswith("| 1.00 |")
+    failing = Contender("cold", "lost", [sys.executable, "-c", "raise SystemExit('no model')"])
+    with pytest.raises(RuntimeError, match="lost failed: no model"):
+        timed(failing)
+
+
+@pytest.mark.slow
+def test_peers_do_the_same_work(run, shared):
+    """vitkit's commands, timm and Transformers, one after the other on the real model."""
+    pytest.importorskip("timm")
+    pytest.importorskip("transformers")
+    weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
+    images = shared("data/imagenet_val500.parquet")
+    train = shared("data/ants_bees-train.parquet")
+    words = f"--model {weights} --images {images} --limit 4 --rounds 1"
+    words += f" --train {train} --tasks cold predict evaluate"
+    result = run("end_to_end", words)
+    named = [(each["task"], each["name"]) for each in result["results"]]
+    assert len(named) == len(set(named)) == 10
+    assert all(each["seconds"] > 0 for each in result["results"])
