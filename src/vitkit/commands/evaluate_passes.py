@@ -1,0 +1,43 @@
+"""How `vitkit evaluate` goes through its images: in batches of equal size, on every rank."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from vitkit.data import Batch, Source
+from vitkit.system.ranks import on_rank_0, world
+from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from vitkit.commands.evaluate import Evaluate
+
+
+def batches_of(
+    command: "Evaluate", classifier: Classifier, source: Source, text: str
+) -> Iterable[Batch]:
+    """This rank's share of the images, under a progress bar. Other processes decode them while the
+    model computes."""
+    from vitkit.data import default_workers, eval_batches
+    from vitkit.system.progress import bar
+
+    rank, world_size = world()
+    rows = _rows(command.batch, len(source), world_size)
+    workers = command.workers
+    if workers < 0:
+        workers = default_workers(source)
+        if rows >= len(source):  # while one batch is decoded there is nothing to compute
+            workers = 0
+    pin = classifier.device.type == "cuda"
+    share = (rank, world_size)
+    batches = eval_batches(source, classifier.preprocessing, rows, workers, share, pin=pin)
+    if not on_rank_0():
+        return batches
+    return bar(text)(batches, len(batches))
+
+
+def _rows(batch: int, images: int, world_size: int) -> int:
+    """Images of a forward pass on all ranks: `batch` at most, if each has one, and so that the passes
+    are equally large. The last one is filled up with rows that nobody needs, 63 for 65 images in
+    batches of 64, and computing them takes as long."""
+    most = max(batch // world_size, 1) * world_size
+    passes = max(-(-images // most), 1)
+    return max(-(-images // (passes * world_size)), 1) * world_size
