@@ -108,7 +108,7 @@ def test_a_killed_worker_is_one_sentence(tmp_path):
     assert process.returncode == 1
     (sentence,) = errors.splitlines()
     assert "a process that prepares images was killed" in sentence
-    assert "fewer --data.workers than 2" in sentence
+    assert "fewer --workers (of a run: --data.workers) than 2" in sentence
 
 
 def test_a_second_sigterm_after_the_run_has_stopped_changes_nothing(tmp_path):

@@ -85,7 +85,7 @@ def _processor() -> Iterator[Finding]:
     import torch
 
     from vitkit.system import matmul
-    from vitkit.system.machine import cpus, slow
+    from vitkit.system.machine import cpus, has_bfloat16, slow
 
     yield Finding("processor", matmul.processor())
     threads = torch.get_num_threads()
@@ -98,9 +98,11 @@ def _processor() -> Iterator[Finding]:
             f"OMP_NUM_THREADS={usable} would stop PyTorch's threads from waiting for each other"
         )
     yield Finding("CPUs", f"{usable} for this process; PyTorch computes on {threads}", advice)
-    bfloat16 = "no instructions for it: many times slower than float32"
-    if not slow(torch.device("cpu"), "bfloat16"):
-        bfloat16 = "has instructions for it: about twice as fast as float32"
+    bfloat16 = "imitated: no faster than float32"
+    if has_bfloat16(torch.device("cpu")):
+        bfloat16 = "about twice as fast as float32: predict, finetune and others use it"
+    elif slow(torch.device("cpu"), "bfloat16"):
+        bfloat16 = "many times slower than float32"
     yield Finding("bfloat16 on the CPU", bfloat16)
     reason = "measured here"
     if matmul.chosen_by_user():

@@ -144,7 +144,7 @@ def _in_workers(task: Callable, items: Iterable, workers: int, pin: bool) -> Ite
     gc.collect()
     sentence = (
         "a process that prepares images was killed, most likely for want of memory: use fewer "
-        f"--data.workers than {workers}, or 0 to prepare them in the main process"
+        f"--workers (of a run: --data.workers) than {workers}, or 0 to prepare them in the main process"
     )
     if reason:
         sentence += f" ({reason})"
