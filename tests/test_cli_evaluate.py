@@ -54,6 +54,15 @@ def test_a_report_is_written_in_each_of_its_forms(models, photographs, tmp_path,
     assert difference["unit"] == "difference of share"
 
 
+def test_only_json_is_on_the_output_where_there_is_no_mistake_to_show(
+    models, photographs, tmp_path, capsys
+):
+    words = ("evaluate", models / "two", photographs, "--json", "--device", "cpu")
+    status, out, err = say(capsys, *words, "--report", tmp_path / "sheet.png")
+    assert status == 0 and json.loads(out)["top1"]["value"] == 1.0
+    assert "is not written: there is nothing to show" in err
+
+
 def test_a_calibrated_model_answers_the_same(models, photographs, tmp_path, capsys):
     words = ("evaluate", models / "one", photographs, "--device", "cpu")
     status, out, _ = say(capsys, *words, "--calibrate", tmp_path / "warm")

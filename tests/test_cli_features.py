@@ -143,6 +143,8 @@ def test_a_probe_without_a_test_part_holds_one_out(model, photographs, tmp_path,
     out = said(capsys, "probe", model, str(photographs), "--to", to)
     assert "20%" in out.err and "linear on 32 images" in out.out
     assert "8 images of" in said(capsys, "evaluate", to, str(photographs)).out
+    out = said(capsys, "evaluate", to, str(photographs), "--split", "train").out
+    assert "that the model learned from" in out and "held out" not in out
     out = said(capsys, "probe", model, str(photographs), "--method", "neighbours").out
     assert "left_out/top1" in out and "to DIRECTORY" not in out
 

@@ -14,7 +14,7 @@ from vitkit import cli
 from vitkit.data import Preprocessing, open_source
 from vitkit.evaluate import real
 from vitkit.evaluate.answers import Answers
-from vitkit.evaluate.real import IMAGES, find_real, read_real, real_accuracy
+from vitkit.evaluate.real import IMAGES, check_names, find_real, read_real, real_accuracy
 from vitkit.models import create, vit
 from vitkit.system.files import cache_dir
 from vitkit.weights import Classifier, save
@@ -88,7 +88,8 @@ def test_what_cannot_be_counted_is_a_sentence(source, photographs):
     with pytest.raises(ValueError, match="none of the 4 images has a label in ReaL"):
         real_accuracy(given, source, lists_of([]))
     with pytest.raises(ValueError, match="is not called as an image of ImageNet's validation part"):
-        real_accuracy(given, open_source(str(photographs)), lists_of([[0]]))
+        check_names(open_source(str(photographs)))
+    check_names(source)
     with pytest.raises(ValueError, match="classes that the model does not know"):
         real_accuracy(replace(given, labels=("cat", "dog")), source, lists_of([[0]]))
 

@@ -15,7 +15,7 @@ from vitkit.models import create, vit
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
 from vitkit.suites.frozen import Frozen
 from vitkit.suites.protocol import LIGHT, PAPER, FineTuning
-from vitkit.suites.table import lines, markdown, mean
+from vitkit.suites.table import lines, markdown, mean, over_seeds
 from vitkit.suites.vtab import clevr_count, clevr_distance, dsprites_class, kitti_distance
 from vitkit.weights import Classifier, load, save
 from vitkit.weights.description import Hints
@@ -198,6 +198,13 @@ def test_the_interval_of_a_mean_adds_the_squares_of_half_widths():
     ]
     [metric] = mean(rows)
     assert metric.interval == pytest.approx((0.475, 0.525))
+
+
+def test_no_mean_s_interval_goes_beyond_all_and_none():
+    alone = share_right("top1", 10, 10)
+    assert mean([[alone]])[0].interval == pytest.approx(alone.interval)
+    ends = [mean([[alone], [alone]])[0], over_seeds([alone, share_right("top1", 9, 10)])]
+    assert [metric.interval[1] for metric in ends] == [1.0, 1.0]
 
 
 # VTAB

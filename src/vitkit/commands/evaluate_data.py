@@ -47,6 +47,8 @@ def _opened(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
         name = command.split or "test"
         part = getattr(splits, name)
         if part and splits.made_fingerprint == fingerprint:
+            if name == "train":
+                return part, ", the images that the model learned from"
             return part, f", the {name} part that was held out when the model was trained"
         if Path(command.data).name == Path(origin.get("data", "")).name:
             note = (

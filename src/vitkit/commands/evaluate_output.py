@@ -1,6 +1,7 @@
 """What `vitkit evaluate` prints and writes."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -129,7 +130,8 @@ def write(files: Sequence[Path], report: "Report", source: Source) -> list[Path]
                 tiles = disagreement_tiles(report.paired, source, first_right=True)
                 tiles += disagreement_tiles(report.paired, source, first_right=False)
             if not tiles:
-                print(f"{file} is not written: there is nothing to show on it")
+                text = f"{file} is not written: there is nothing to show on it"
+                print(text, file=sys.stderr)  # with --json the other stream is JSON alone
                 continue
             contact_sheet(tiles, file)
         written.append(file)

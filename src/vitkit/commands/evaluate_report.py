@@ -100,12 +100,15 @@ def _check(request: Request) -> None:
 
 
 def _lists(request: Request):
-    """ReaL's lists of labels, if --real asks for them."""
-    from vitkit.evaluate.real import find_real, read_real
+    """ReaL's lists of labels, if --real asks for them. Raises ValueError for other images than
+    ImageNet's."""
+    from vitkit.evaluate.real import check_names, find_real, read_real
 
     if not request.command.real:
         return None
-    return read_real(from_rank_0(lambda: find_real(request.command.real)))
+    lists = read_real(from_rank_0(lambda: find_real(request.command.real)))
+    check_names(request.source)
+    return lists
 
 
 def _other(request: Request) -> Classifier | None:

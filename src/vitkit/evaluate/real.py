@@ -77,6 +77,13 @@ def read_real(path: Path | str) -> Lists:
     return lists
 
 
+def check_names(source: Source) -> None:
+    """Raises ValueError, before a model answers, for an image that is not of ImageNet's validation
+    part."""
+    for index in range(len(source)):
+        _number(source.name(index))
+
+
 def real_accuracy(given: Answers, source: Source, lists: Lists) -> list[Metric]:
     """real/top1: how often the likeliest class is in an image's list; and real/seen, the images that
     have a label: the others are left out.

@@ -77,21 +77,24 @@ def over_seeds(metrics: Sequence[Metric]) -> Metric:
     values = [metric.value for metric in metrics]
     centre = statistics.fmean(values)
     spread = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return Metric(first.name, centre, first.unit, (centre - spread, centre + spread))
+    interval = (max(centre - spread, 0.0), min(centre + spread, 1.0))
+    return Metric(first.name, centre, first.unit, interval)
 
 
 def mean(rows: Sequence[Sequence[Metric]]) -> tuple[Metric, ...]:
     """The unweighted mean over tasks in each column. Its interval is of these very tasks, with other
-    images: the squares of the tasks' half widths add up."""
+    images: the squares of the tasks' errors add up, on each side of the mean."""
     means = []
     for column in zip(*rows, strict=True):
         first = column[0]
         centre = statistics.fmean(metric.value for metric in column)
         interval = None
         if all(metric.interval is not None for metric in column):
-            widths = [(metric.interval[1] - metric.interval[0]) / 2 for metric in column]
-            width = math.hypot(*widths) / len(column)
-            interval = (centre - width, centre + width)
+            below = [metric.value - metric.interval[0] for metric in column]
+            above = [metric.interval[1] - metric.value for metric in column]
+            low = centre - math.hypot(*below) / len(column)
+            high = centre + math.hypot(*above) / len(column)
+            interval = (max(low, 0.0), min(high, 1.0))
         means.append(Metric(first.name, centre, first.unit, interval))
     return tuple(means)
 
