@@ -116,6 +116,11 @@ def test_images_of_a_data_set_are_prepared_by_other_processes(classifier):
     assert list(predict(classifier, items, batch=8, device="cpu", workers=2)) == here
 
 
+def test_one_name_is_not_taken_letter_by_letter(classifier, files):
+    with pytest.raises(ValueError, match="give a list of names"):
+        list(predict(classifier, str(files[0]), device="cpu"))
+
+
 def _die() -> bytes:
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from networks import FAMILY, batch_for, random_model
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.models import Dense, dense
 from vitkit.models.dense import onednn_linear
@@ -79,6 +82,45 @@ def test_the_operator_keeps_pytorch_s_rules(onednn):
     x, weight, b = tensors((2, 3, 8), (4, 8), (4,))
     torch.library.opcheck(torch.ops.vitkit.linear, (x, weight, b))
     torch.library.opcheck(torch.ops.vitkit.linear, (x, weight, None))
+
+
+def test_outputs_may_be_changed_in_place(calls):
+    layer = Dense(8, 4)
+    layer.register_forward_hook(lambda module, inputs, output: output.mul_(2))
+    x, g = tensors((2, 3, 8), (2, 3, 4))
+    (ours,) = torch.autograd.grad(layer(x), x, g)
+    assert calls
+    torch.testing.assert_close(ours, 2 * g @ layer.weight)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch's forward differentiation
+def test_pytorch_counts_and_pretends_and_differentiates_forward(calls):
+    layer = Dense(8, 4)
+    (x,) = tensors((2, 3, 8))
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    assert counter.get_total_flops() == 2 * 6 * 8 * 4
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        layer(mode.from_tensor(x))
+    with forward_ad.dual_level():
+        outputs = layer(forward_ad.make_dual(x, x))
+        tangent = forward_ad.unpack_dual(outputs).tangent
+    torch.testing.assert_close(tangent, x @ layer.weight.T)
+    assert not calls
+
+
+def test_many_gradients_at_once(calls):
+    layer = Dense(8, 4)
+    (x,) = tensors((2, 3, 8))
+    outputs = layer(x).sum((0, 1))
+    assert calls
+    (rows,) = torch.autograd.grad(outputs, x, torch.eye(4), is_grads_batched=True)
+    torch.testing.assert_close(rows, layer.weight.view(4, 1, 1, 8).expand(4, 2, 3, 8))
+
+
+def test_a_width_that_does_not_fit_is_pytorch_s_complaint(onednn):
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        Dense(8, 4)(torch.ones(2, 3, 7))
 
 
 def test_gradients_of_single_examples(onednn):

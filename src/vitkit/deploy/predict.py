@@ -138,6 +138,10 @@ def predict(
         raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
     if workers < -1:
         raise ValueError(f"workers is {workers}; it is 0 or more, or -1")
+    if isinstance(items, str | Path):
+        raise ValueError(
+            f"the images are {str(items)!r}; give a list of names, such as [{str(items)!r}]"
+        )
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
     runtime = classifier

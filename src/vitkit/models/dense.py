@@ -11,6 +11,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from vitkit.system import matmul
 
@@ -43,9 +44,20 @@ def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
         return False
     if torch._C._are_functorch_transforms_active():
         return False
+    if not torch.compiler.is_compiling() and _is_interpreted():
+        return False
+    # Widths that do not fit are PyTorch's to complain of: oneDNN does not say what is wrong
+    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        return False
     if x.numel() * weight.shape[0] < LEAST_WORK:
         return False
     return _measured().forward
+
+
+def _is_interpreted() -> bool:
+    """Whether operators are counted, pretended or differentiated forward: modes of PyTorch's, which
+    know its own operators alone."""
+    return torch._C._len_torch_dispatch_stack() > 0 or forward_ad._current_level >= 0
 
 
 def _measured() -> matmul.OneDnn:
@@ -89,14 +101,16 @@ def _(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | Non
     x, weight = ctx.saved_tensors
     of_x, of_weight, of_bias = None, None, None
     by_onednn = matmul.in_use()
-    rows = gradient.flatten(0, -2)  # (rows, E)
+    if torch._C._are_functorch_transforms_active():  # many gradients at once
+        by_onednn = matmul.NONE
+    rows = gradient.reshape(-1, gradient.shape[-1])  # (rows, E)
     if ctx.needs_input_grad[0]:
         if by_onednn.input_gradient:
             of_x = onednn_linear(gradient, weight.T, None)
         else:
             of_x = gradient @ weight
     if ctx.needs_input_grad[1]:
-        inputs = x.flatten(0, -2)  # (rows, D)
+        inputs = x.reshape(-1, x.shape[-1])  # (rows, D)
         if by_onednn.weight_gradient:
             of_weight = onednn_linear(rows.T, inputs.T, None)
         else:

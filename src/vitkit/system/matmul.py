@@ -13,7 +13,7 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -126,7 +126,8 @@ def available() -> bool:
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
     try:
-        onednn(torch.ones(2, 2), torch.ones(2, 2))
+        ones = torch.ones(2, 2, dtype=torch.float32, device="cpu")  # whatever the defaults are
+        onednn(ones, ones)
     except (AttributeError, RuntimeError):
         return False
     return True
@@ -134,20 +135,24 @@ def available() -> bool:
 
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b by oneDNN: float32 (..., in), (out, in), (out) or None -> (..., out)."""
-    # An operator of the compiler's, for dense layers with what may follow them: here nothing
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    # An operator of the compiler's, for dense layers with what may follow them: here nothing. Rows
+    # go in, since it returns a view for more axes, which autograd lets nobody change in place
+    rows = x.reshape(-1, x.shape[-1])
+    product = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return torch.ops.aten._unsafe_view(product, [*x.shape[:-1], weight.shape[0]])
 
 
 def measure() -> OneDnn:
     """Measure each kind of product by both libraries, in turns; oneDNN is chosen if it is faster."""
     ratios: list[list[float]] = [[], [], []]  # of each kind, one for each shape
-    generator = torch.Generator().manual_seed(0)  # PyTorch's global one stays as it is
+    generator = torch.Generator("cpu").manual_seed(0)  # PyTorch's global one stays as it is
+    draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         for rows, inputs, outputs in SHAPES:
-            x = torch.randn(rows, inputs, generator=generator)
-            weight = torch.randn(outputs, inputs, generator=generator)
-            bias = torch.randn(outputs, generator=generator)
-            gradient = torch.randn(rows, outputs, generator=generator)
+            x = draw(rows, inputs)
+            weight = draw(outputs, inputs)
+            bias = draw(outputs)
+            gradient = draw(rows, outputs)
             forward = _ratio(
                 lambda x=x, w=weight, b=bias: torch.addmm(b, x, w.T),
                 lambda x=x, w=weight, b=bias: onednn(x, w, b),
@@ -160,7 +165,10 @@ def measure() -> OneDnn:
             )
             for kind, ratio in zip(ratios, (forward, input_gradient, weight_gradient), strict=True):
                 kind.append(ratio)
-    return OneDnn(*(_is_faster(kind) for kind in ratios))
+    choice = OneDnn(*(_is_faster(kind) for kind in ratios))
+    if not choice.forward:  # PyTorch's forward pass has PyTorch's backward pass
+        return NONE
+    return choice
 
 
 def _ratio(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> float:
