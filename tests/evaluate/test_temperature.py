@@ -21,7 +21,8 @@ def some(count=300, classes=5, seed=0, noise=1.0):
 @pytest.mark.parametrize("noise", [0.3, 1.0])
 def test_it_minimises_the_loss_with_platt_s_targets(scale, noise):
     logits, truth = some(noise=noise)
-    targets = torch.full((300, 5), 1 / 302 / 4, dtype=torch.float64)
+    others = logits.scatter(1, truth[:, None], -torch.inf)
+    targets = F.one_hot(others.argmax(1), 5).double() / 302
     targets.scatter_(1, truth[:, None], 301 / 302)
 
     def loss(t):
@@ -37,6 +38,17 @@ def test_the_probabilities_of_drawn_classes_are_found_again():
     logits = torch.randn(20_000, 4, generator=generator, dtype=torch.float64)
     truth = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
     assert fit_temperature(3.5 * logits, truth) == pytest.approx(3.5, rel=0.05)
+
+
+def test_a_small_set_of_many_classes_is_not_made_worse():
+    """The model is calibrated already; a thousand classes that are never answered change nothing."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(100, 1000, generator=generator, dtype=torch.float64) - 8
+    logits[:, :10] += 10
+    truth = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    t = fit_temperature(logits, truth)
+    assert t == pytest.approx(1, abs=0.1)
+    assert F.cross_entropy(logits / t, truth) < F.cross_entropy(logits, truth) + 0.002
 
 
 def test_answers_that_are_all_right_are_not_certain():

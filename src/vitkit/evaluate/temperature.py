@@ -7,6 +7,7 @@ the model has not learned from: held-out ones, or each left out in turn.
 Legend: N images, K classes.
 """
 
+import torch
 from torch import Tensor
 
 STEPS = 60  # far more than Newton's method takes
@@ -19,8 +20,10 @@ def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None)
     -> T.
 
     What is minimised is the cross-entropy, which is convex in 1 / T. As in Platt scaling the true
-    class counts (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. If the
-    answers are no better than chance, T is so large that all classes are equally likely.
+    class counts (N + 1) / (N + 2), not 1: otherwise T would be 0 if every answer is right. The rest
+    counts for the likeliest of the other classes; spread over a thousand, most of it would be where
+    no answer ever is, and T too large. If the answers are no better than chance, T is so large that
+    all classes are equally likely.
 
     start: a temperature that may be near. Raises ValueError for logits that are not finite, or
     have fewer than two classes.
@@ -36,11 +39,11 @@ def fit_temperature(logits: Tensor, classes: Tensor, start: float | None = None)
     spread = z.std(correction=0).item() or 1.0
     z = (z - z.mean(1, keepdim=True)) / spread  # (N, K), of any size before, of size 1 now
 
-    # What the targets, (N + 1) / (N + 2) for the true class and the rest for the others, expect
+    # What the targets, (N + 1) / (N + 2) for the true class and the rest for the next, expect
     wrong = 1 / (count + 2)
     true = z.gather(1, classes[:, None])[:, 0]  # (N,)
-    others = z.sum(1) - true
-    expected = ((1 - wrong) * true + wrong / (outputs - 1) * others).mean()
+    next_likely = z.scatter(1, classes[:, None], -torch.inf).amax(1)  # (N,)
+    expected = ((1 - wrong) * true + wrong * next_likely).mean()
 
     # The zero of the gradient, which grows with b = 1 / T: Newton's method within a bracket
     low, high = 1 / HOTTEST, 1 / COLDEST
