@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import getproxies
 
 from rich.console import Console
 from rich.table import Table
@@ -104,10 +105,13 @@ def _processor() -> Iterator[Finding]:
     elif slow(torch.device("cpu"), "bfloat16"):
         bfloat16 = "many times slower than float32"
     yield Finding("bfloat16 on the CPU", bfloat16)
-    reason = "measured here"
+    choice = matmul.choose(again=True)
+    reason = "measured just now, and kept"
     if matmul.chosen_by_user():
         reason = f"as {matmul.VARIABLE} says"
-    yield Finding("dense layers on the CPU", f"{matmul.in_use()} ({reason})")
+    if not matmul.available():
+        reason = "this PyTorch has no oneDNN"
+    yield Finding("dense layers on the CPU", f"{choice} ({reason})")
 
 
 def _devices() -> Iterator[Finding]:
@@ -202,7 +206,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _places() -> Iterator[Finding]:
-    """Where downloads are kept, and whether the Hugging Face hub answers."""
+    """Where downloads are kept, and where they come from."""
     from vitkit.system.files import cache_dir
 
     folder = cache_dir()
@@ -217,20 +221,27 @@ def _places() -> Iterator[Finding]:
         advice = f"{folder} has little room; VITKIT_CACHE=DIR keeps downloads in DIR instead"
     yield Finding("cache", f"{folder}, {free:.1f} GiB free", advice)
 
+    yield _hub()
+
+
+def _hub() -> Finding:
+    """Whether the Hugging Face hub answers."""
+    title = "Hugging Face hub"
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return Finding(title, "HF_HUB_OFFLINE is set: only what is in the cache")
+    proxies = getproxies()
+    if "https" in proxies:
+        return Finding(title, f"through the proxy {proxies['https']}, which was not tried")
+
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    host = address.partition("://")[2].partition("/")[0]
+    host = address.rpartition("://")[2].partition("/")[0]
     name, _, port = host.partition(":")
     try:
         socket.create_connection((name, int(port or 443)), timeout=2).close()
-        value = f"{name} answers"
-        advice = ""
     except (OSError, ValueError):
-        value = f"{name} cannot be reached"
         advice = (
             "published models and data sets cannot be downloaded here: give files and folders of "
             "this machine, or what the cache has"
         )
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        value = "HF_HUB_OFFLINE is set: only what is in the cache"
-        advice = ""
-    yield Finding("Hugging Face hub", value, advice)
+        return Finding(title, f"{name} cannot be reached", advice)
+    return Finding(title, f"{name} answers")

@@ -217,13 +217,14 @@ def _calibrated(request: Request, found: "Report", given: "Answers") -> "Report"
 
 def _deliver(command: "Evaluate", found: "Report", source: Source) -> None:
     """Print a report, and write it to the files that were asked for."""
+    # The files first: whoever reads the terminal may stop reading, as `head` does
+    written = write(command.report, found, source)
+    if command.calibrate:
+        written.append(command.calibrate)
     if command.json:
         print(as_json(found))
     else:
         print_report(found)
-    written = write(command.report, found, source)
-    if command.calibrate:
-        written.append(command.calibrate)
     terminal = sys.stderr if command.json else sys.stdout
     for path in written:
         print(f"wrote {path}", file=terminal)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,14 +79,13 @@ def predict(command: Predict) -> int:
         console=Console(stderr=True),
         transient=True,
     )
+    if command.json:  # each as it comes, for the program that reads it
+        predictions = _printed(predictions)
     predictions = list(predictions)
     good = [prediction for prediction in predictions if prediction.error is None]
 
     # Print the predictions
-    if command.json:
-        for prediction in predictions:
-            print(_as_json(prediction))
-    else:
+    if not command.json:
         _print(predictions, good, classifier.activation)
 
     # Draw them; with --json, standard output is for the JSON alone
@@ -99,6 +98,13 @@ def predict(command: Predict) -> int:
     if good and not command.json:
         print(f"next: {next_command}")
     return int(len(good) < len(predictions))
+
+
+def _printed(predictions: "Iterable[Prediction]") -> "Iterator[Prediction]":
+    """The same, each printed as a line of JSON on the way."""
+    for prediction in predictions:
+        print(_as_json(prediction), flush=True)
+        yield prediction
 
 
 def _print(

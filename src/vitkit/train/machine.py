@@ -46,6 +46,11 @@ def compute_as_begun(
         facts["matmul"] = list(matmul.in_use())
     if not begun:
         from_rank_0(lambda: write_json(run_dir / FILE, facts))
+    if continues and not begun:
+        say(
+            f"{FILE} is missing or damaged, so nobody knows what this run began on; it continues, and "
+            "on another machine its weights differ in their last bits from those of an undisturbed run"
+        )
     changed = [
         f"{word} {_in_words(name, begun[name])} -> {_in_words(name, facts.get(name))}"
         for name, word in WORDS.items()
