@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,14 @@ from tables import answered
 from vitkit import cli
 from vitkit.data import Preprocessing, eval_batches, open_source
 from vitkit.evaluate.accuracy import accuracy
-from vitkit.evaluate.corruptions import COMMON, check_can_corrupt, corrupt, corrupted, robustness
+from vitkit.evaluate.corruptions import (
+    COMMON,
+    check_can_corrupt,
+    corrupt,
+    corrupted,
+    prepare_once,
+    robustness,
+)
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 
@@ -66,6 +74,25 @@ def test_batches_are_the_same_with_any_number_of_workers(photographs):
     noise = alone[0].float() - plain.float()
     assert not (noise[0] == noise[1]).all()  # each image its own
     assert 5 < noise.std() < 31  # 0.12 * 255, cut off at black and white
+
+
+def test_images_that_were_decoded_once_give_the_same_batches(photographs, monkeypatch):
+    source = open_source(str(photographs))
+    rows = np.arange(len(source))[::-3]
+    source = replace(source, rows=source.rows[rows], targets=source.targets[rows])
+    kept = prepare_once(source, PREPROCESSING, workers=2)
+    assert [kept.name(i) for i in range(len(kept))] == [source.name(i) for i in range(len(source))]
+    bytes_needed = len(source) * 32 * 32 * 3
+    assert prepare_once(source, PREPROCESSING, limit=bytes_needed - 1) is source
+
+    monkeypatch.setattr(type(source.store), "read", None)  # nothing is read again
+    again, rest = corrupt(kept, PREPROCESSING, "snow", 3)
+    once = list(eval_batches(again, rest, 8, 0))
+    monkeypatch.undo()
+    images, rest = corrupt(source, PREPROCESSING, "snow", 3)
+    for first, second in zip(once, eval_batches(images, rest, 8, 0), strict=True):
+        assert bool((first.images == second.images).all())
+        assert bool((first.targets == second.targets).all())
 
 
 def test_means_are_over_corruptions_and_severities():

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vitkit.data import Source
+from vitkit.system.ranks import on_rank_0, world
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -34,15 +35,32 @@ def measure(
     command: "Evaluate", classifier: Classifier, source: Source, clean: "Metric", ask: Ask
 ) -> "Robustness":
     """Measure the corruptions that a command names, at every severity."""
-    from vitkit.evaluate.corruptions import COMMON, SEVERITIES, corrupt, robustness
+    from vitkit.data import default_workers
+    from vitkit.evaluate.corruptions import (
+        COMMON,
+        MEMORY,
+        SEVERITIES,
+        corrupt,
+        prepare_once,
+        robustness,
+    )
+    from vitkit.system.progress import bar, silent
 
     names = command.corruptions
     if "common" in names:
         names = (*COMMON, *names)
     names = tuple(name for name in dict.fromkeys(names) if name != "common")
 
+    # One decode for all passes, if the images fit into memory
+    workers = command.workers
+    if workers < 0:
+        workers = default_workers(source)
+    shown = bar("decoding") if on_rank_0() else silent
+    limit = MEMORY // world().world_size
+    kept = prepare_once(source, classifier.preprocessing, limit, workers, shown)
+
     def corrupted(corruption: str, severity: int) -> "Answers":
-        images, rest = corrupt(source, classifier.preprocessing, corruption, severity)
+        images, rest = corrupt(kept, classifier.preprocessing, corruption, severity)
         title = f"{corruption} {severity}/{len(SEVERITIES)} ({names.index(corruption) + 1} of {len(names)})"
         return ask(replace(classifier, preprocessing=rest), images, title)
 

@@ -31,6 +31,9 @@ class RunSuite:
     data: str = ""
     """Folder with the images of each task, in folders or files of the tasks' names. Default: the
     folder of the TOML file."""
+    from_hub: bool = False
+    """Read tasks of VTAB that are not in the folder from the Hugging Face hub, which downloads
+    gigabytes. Their images are not VTAB's own selection, and the table says so."""
     protocol: Literal["features", "paper", "light"] = "features"
     """features: linear probe, few-shot and neighbours on the frozen model, seconds a task. paper:
     fine-tuning as in the ViT paper, 2,500 steps of 512 images, the same for all tasks. light: VTAB's
@@ -76,6 +79,7 @@ def suite(command: RunSuite) -> int:
             command.hints,
             command.device,
             command.shard,
+            command.from_hub,
         )
         if not on_rank_0():
             return 0

@@ -14,10 +14,12 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from vitkit.data import Preprocessing, Source, open_image
+from vitkit.data import Preprocessing, Source, decoded, open_image
+from vitkit.data.engine.resident import Pixels
 from vitkit.evaluate.answers import Answers
 from vitkit.evaluate.intervals import interval_of, resampled
 from vitkit.evaluate.metric import SHARE, Metric, share_right
+from vitkit.system.progress import Shown, silent
 
 # The fifteen of ImageNet-C, then four that its authors keep for choosing between methods
 Corruption = Literal[
@@ -31,6 +33,57 @@ COMMON: tuple[Corruption, ...] = get_args(Corruption)[:15]
 SEVERITIES = (1, 2, 3, 4, 5)
 SEEDED = ("impulse_noise", "glass_blur")  # which draw from a generator of their own
 SMALLEST = 32  # pixels a side
+MEMORY = 1 << 30  # bytes of prepared images that are kept: 7,133 of 224 x 224
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The images of a source as a model gets them: a Store."""
+
+    source: Source
+    preprocessing: Preprocessing
+
+    def read(self, row: int) -> np.ndarray:
+        """uint8 (h, w, 3). Raises BadImage."""
+        data, _ = self.source[row]
+        image = self.preprocessing(open_image(data, self.name(row)))
+        return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+
+    def name(self, row: int) -> str:
+        return self.source.name(row)
+
+    def identity(self, row: int) -> str:
+        own = self.source.store.identity(int(self.source.rows[row]))
+        return f"{own} {self.preprocessing}"
+
+    def prepare(self, rows: np.ndarray) -> None:
+        self.source.prepare()
+
+    def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
+        return self.source.store.chunks(self.source.rows[rows])
+
+
+def prepare_once(
+    source: Source,
+    preprocessing: Preprocessing,
+    limit: int = MEMORY,
+    workers: int = 0,
+    shown: Shown = silent,
+) -> Source:
+    """The images of a source as a model gets them, kept in memory by one pass of `workers`
+    processes if they take at most `limit` bytes; else the source as it is.
+
+    Raises BadImage with the image's name.
+    """
+    height, width = preprocessing.size
+    if len(source) * height * width * 3 > limit:
+        return source
+    store = Prepared(source, preprocessing)
+    prepared = replace(source, store=store, rows=np.arange(len(source)))
+    kept = decoded(prepared, limit, workers, shown)
+    if kept is prepared:  # it cannot be shared with processes, or is read in chunks
+        return source
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +102,10 @@ class Corrupted:
 
     def read(self, row: int) -> np.ndarray:
         """uint8 (h, w, 3). Raises BadImage."""
-        data, _ = self.source[row]
-        image = self.preprocessing(open_image(data, self.name(row)))
-        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+        if isinstance(self.source.store, Pixels):  # from `prepare_once`
+            pixels = self.source[row][0]
+        else:
+            pixels = Prepared(self.source, self.preprocessing).read(row)
         draw = int(np.random.SeedSequence((self.seed, row)).generate_state(1)[0])
         return corrupted(pixels, self.corruption, self.severity, draw)
 

@@ -53,6 +53,7 @@ def run_suite(
     hints: Hints | None = None,
     device: str = "auto",
     shard: tuple[int, int] = (0, 1),
+    from_hub: bool = False,
 ) -> Outcome:
     """Run a protocol on every task whose images are below `folder`; finished ones are skipped.
 
@@ -62,6 +63,8 @@ def run_suite(
 
     tasks: the names of some, which run now; all by default.
     shard: (i, n) runs every n-th task, from the i-th on, so that n processes can share a suite.
+
+    from_hub: tasks that are not in `folder` are read from the Hugging Face hub, if they are there.
 
     Raises ValueError if no task has images, and what `run_grid` raises.
     """
@@ -73,7 +76,12 @@ def run_suite(
     hints = hints or Hints()
     wanted = suite.only(tasks).tasks
     with process_group(device):
-        found, absent = from_rank_0(lambda: _find_all(suite.tasks, folder))
+        # Only the tasks that run now are downloaded
+        others = [task for task in suite.tasks if task not in wanted]
+        found, absent = from_rank_0(lambda: _find_all(wanted, folder, run_dir, from_hub))
+        more, more_absent = from_rank_0(lambda: _find_all(others, folder, run_dir, False))
+        found |= more
+        absent |= more_absent
         present = [task for task in wanted if task in found]
         if not present:
             raise ValueError(_none_of(wanted, folder, absent))
@@ -93,21 +101,39 @@ def run_suite(
     return outcome
 
 
-def _find_all(tasks: Sequence[Task], folder: str) -> tuple[dict[Task, Images], dict[str, str]]:
+def _find_all(
+    tasks: Sequence[Task], folder: str, run_dir: Path, from_hub: bool
+) -> tuple[dict[Task, Images], dict[str, str]]:
     """The tasks whose images are there; and of the others, by name, why they cannot run."""
     found = {}
     absent = {}
     for task in tasks:
         try:
-            images = find(task, folder)
+            images = find(task, folder, run_dir, from_hub)
         except ValueError as error:
             absent[task.name] = str(error)
             continue
         if images is None:
-            absent[task.name] = f"not in {folder}; its images: {task.source} ({task.rule})"
+            absent[task.name] = _absence(task, folder, from_hub)
         else:
             found[task] = images
     return found, absent
+
+
+def _absence(task: Task, folder: str, from_hub: bool) -> str:
+    """What is missing of a task, and where to get it."""
+    text = f"not in {folder}; its images: {task.source} ({task.rule})"
+    on_hub = False
+    for original in task.originals:
+        if original.is_of_the_hub:
+            on_hub = True
+        else:
+            text += f"; or {original.data} there, with a column {original.column}"
+    if on_hub and not from_hub:
+        text += "; or --from-hub, which downloads them"
+    if not on_hub and from_hub:
+        text += "; the hub has no usable copy"
+    return text
 
 
 def _none_of(tasks: Sequence[Task], folder: str, absent: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.data import Columns, fingerprint, open_parts
+from vitkit.suites.original import REMARK, Original, select_from, where_is
 from vitkit.system.remote import is_address
 
 MAX_BYTES = 1 << 20  # of a TOML file
@@ -41,6 +42,8 @@ class Task:
     """Where to get it."""
     rule: str = ""
     """Which images of the original data set it takes, and what their classes are."""
+    originals: tuple[Original, ...] = ()
+    """Original data sets that it can be made of, if its images are not there: the first that is."""
 
     @property
     def heading(self) -> str:
@@ -88,6 +91,8 @@ class Images(NamedTuple):
     """Classes."""
     digest: str
     """By which changed images are noticed."""
+    remark: str = ""
+    """How they were taken from an original data set, if they were."""
 
     def deviations(self, task: Task) -> list[str]:
         """In what they are not the task's, a sentence part each."""
@@ -99,22 +104,43 @@ class Images(NamedTuple):
         ):
             if expected and is_there != expected:
                 texts.append(f"{is_there:,} {what} instead of {expected:,}")
+        if self.remark:
+            texts.append(self.remark)
         return texts
 
 
-def find(task: Task, folder: str) -> Images | None:
+def find(
+    task: Task, folder: str, run_dir: Path | None = None, from_hub: bool = False
+) -> Images | None:
     """The images of a task below a folder; None if they are not there and the task says where to
     get them.
 
+    run_dir: where a task that is made of an original data set is written down; None makes none.
+    from_hub: an original data set may be downloaded.
     Raises ValueError for data that cannot be read, or has not what a task needs.
     """
     where = _where(task, folder)
     try:
-        sources = open_parts(where, task.columns).sources
+        return _images(where, task.columns)
     except ValueError:
-        if task.source and _is_nothing(Path(where)):
-            return None
-        raise
+        if not task.source or not _is_nothing(Path(where)):
+            raise
+    if run_dir is None:
+        return None
+    for original in task.originals:
+        if original.is_of_the_hub and not from_hub:
+            continue
+        there = where_is(original, folder)
+        if there is not None:
+            selection = select_from(original, there, task.classes, run_dir / task.name)
+            images = _images(selection, Columns())
+            return images._replace(remark=f"images of {original.data}, {REMARK}")
+    return None
+
+
+def _images(where: str, columns: Columns) -> Images:
+    """The images of a data set. Raises ValueError if it has not what a task needs."""
+    sources = open_parts(where, columns).sources
     if "train" not in sources or "test" not in sources:
         parts = ", ".join(filter(None, sources)) or "none"
         raise ValueError(f"{where} needs the parts train and test; it has {parts}")
@@ -192,7 +218,8 @@ def _task(path: Path, name: str, table: object) -> Task:
 
 def _check(path: Path, name: str, settings: dict, kind: type) -> None:
     """Raises ValueError for a setting that a dataclass does not have, or of another type."""
-    types = {setting.name: setting.type for setting in fields(kind) if setting.name != "name"}
+    fixed = ("name", "originals")  # what a file cannot set
+    types = {setting.name: setting.type for setting in fields(kind) if setting.name not in fixed}
     for setting, value in settings.items():
         if setting not in types:
             raise ValueError(

@@ -7,8 +7,9 @@ are for those who prepare a task themselves. Splits are TensorFlow Datasets', in
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from vitkit.suites.original import Original, Place
 from vitkit.suites.task import Suite, Task
 
 LEARNED = 1000  # images to learn from: 800 for training, 200 for selection
@@ -17,6 +18,129 @@ ARCHIVE = "https://huggingface.co/datasets/XiN0919/VTAB-1k"
 CLEVR_DISTANCES = (0, 8, 8.5, 9, 9.5, 10, 100)
 KITTI_DISTANCES = (-100, 8, 20, 999)
 DSPRITES_CLASSES = 16
+
+
+# What a class is, where the original data set does not say
+
+
+def clevr_count(objects: int) -> int:
+    """The class of a scene with 3 to 10 objects. Raises ValueError for another number."""
+    if not 3 <= objects <= 10:
+        raise ValueError(f"a scene of Clevr has 3 to 10 objects, not {objects}")
+    return objects - 3
+
+
+def clevr_distance(depths: Sequence[float]) -> int:
+    """The class of a scene by the depths of its objects, pixel_coords[2]: the range of the least.
+    Raises ValueError for depths that are in no range."""
+    return _last_below(CLEVR_DISTANCES, min(depths))
+
+
+def kitti_distance(kinds: Sequence[int], depths: Sequence[float]) -> int:
+    """The class of a picture by its objects' kinds and depths (z of their locations, in metres):
+    the range of the nearest vehicle's; the last if there is none. Kinds 0, 1 and 2 are car, van and
+    truck."""
+    vehicles = [z for kind, z in zip(kinds, depths, strict=True) if kind < 3]
+    return _last_below(KITTI_DISTANCES, min(vehicles, default=1000))
+
+
+def dsprites_class(value: int, values: int) -> int:
+    """The class of a factor that has `values` values, of which this is one: 32 x positions, or 40
+    orientations, in 16 ranges. Raises ValueError for a value that there is not."""
+    if not 0 <= value < values:
+        raise ValueError(f"the factor has the values 0 to {values - 1}, not {value}")
+    return math.floor(value / (values / DSPRITES_CLASSES))
+
+
+def _last_below(thresholds: Sequence[float], distance: float) -> int:
+    """The last of the thresholds that lies below a distance."""
+    below = [i for i, threshold in enumerate(thresholds) if threshold < distance]
+    if not below:
+        raise ValueError(f"a distance of {distance} is below all of {thresholds}")
+    return below[-1]
+
+
+def _whole(value: float) -> int:
+    """A measurement that is a whole number. Raises ValueError for another."""
+    if not value.is_integer():
+        raise ValueError(f"expected a whole number, not {value:g}")
+    return int(value)
+
+
+def _number_below(classes: int) -> Callable[[float], int]:
+    """The rule of a measurement that is the number of its class."""
+
+    def rule(value: float) -> int:
+        number = _whole(value)
+        if not 0 <= number < classes:
+            raise ValueError(f"expected a class from 0 to {classes - 1}, not {number}")
+        return number
+
+    return rule
+
+
+def _dsprites(values: int) -> Callable[[float], int]:
+    """The rule of a factor with `values` values."""
+    return lambda value: dsprites_class(_whole(value), values)
+
+
+# Original data sets with what is measured of each image, as local files (docs/evaluation.md)
+
+_CLEVR_PLACES = (Place("train", 0.9), Place("val"))
+_DSPRITES_PLACES = (Place("train", 0.8), Place("train", 0.9))
+_NORB_PLACES = (Place("test"), Place("test", 0.5))
+_KITTI_PLACES = (Place("val"), Place("test"))
+
+ORIGINALS = {
+    "clevr_count": Original("clevr_scenes", *_CLEVR_PLACES, "objects",
+                            lambda number: clevr_count(_whole(number))),
+    "clevr_dist": Original("clevr_scenes", *_CLEVR_PLACES, "distance",
+                           lambda depth: clevr_distance([depth])),
+    "dsprites_loc": Original("dsprites_factors", *_DSPRITES_PLACES, "label_x_position",
+                             _dsprites(32)),
+    "dsprites_ori": Original("dsprites_factors", *_DSPRITES_PLACES, "label_orientation",
+                             _dsprites(40)),
+    "kitti": Original("kitti_objects", *_KITTI_PLACES, "distance",
+                      lambda depth: kitti_distance([0], [depth])),
+    "smallnorb_azi": Original("smallnorb_factors", *_NORB_PLACES, "label_azimuth",
+                              _number_below(18)),
+    "smallnorb_ele": Original("smallnorb_factors", *_NORB_PLACES, "label_elevation",
+                              _number_below(9)),
+}  # fmt: skip
+
+# Copies on the Hugging Face hub, whose numbers are VTAB's classes, and whose test parts are VTAB's.
+# Their training parts are cut off before VTAB's validation images, so these are taken from their
+# end. SUN397's copy is not divided into parts; KITTI's has no images.
+_HUB = "hf:clip-benchmark/wds_vtab-"
+ON_HUB = {
+    "caltech101": "caltech101",
+    "cifar": "cifar100",
+    "dtd": "dtd",
+    "oxford_flowers102": "flowers",
+    "oxford_iiit_pet": "pets",
+    "svhn": "svhn",
+    "patch_camelyon": "pcam",
+    "eurosat": "eurosat",
+    "resisc45": "resisc45",
+    "diabetic_retinopathy": "diabetic_retinopathy",
+    "clevr_count": "clevr_count_all",
+    "clevr_dist": "clevr_closest_object_distance",
+    "dmlab": "dmlab",
+    "dsprites_loc": "dsprites_label_x_position",
+    "dsprites_ori": "dsprites_label_orientation",
+    "smallnorb_azi": "smallnorb_label_azimuth",
+    "smallnorb_ele": "smallnorb_label_elevation",
+}
+
+
+def _originals(name: str) -> tuple[Original, ...]:
+    """What a task can be made of."""
+    originals = []
+    if name in ORIGINALS:
+        originals.append(ORIGINALS[name])
+    if name in ON_HUB:
+        originals.append(Original(_HUB + ON_HUB[name], Place("train", 0.8), Place("test")))
+    return tuple(originals)
 
 
 def _task(
@@ -42,6 +166,7 @@ def _task(
         crop=crop,
         source=source,
         rule=rule,
+        originals=_originals(name),
     )
 
 
@@ -108,43 +233,3 @@ VTAB = Suite(
     hint=f"all 19 tasks with their 800, 200 and test images are in {ARCHIVE}: unpack it, and give "
     "its folder as --data",
 )  # fmt: skip
-
-
-# What a class is, where the original data set does not say
-
-
-def clevr_count(objects: int) -> int:
-    """The class of a scene with 3 to 10 objects. Raises ValueError for another number."""
-    if not 3 <= objects <= 10:
-        raise ValueError(f"a scene of Clevr has 3 to 10 objects, not {objects}")
-    return objects - 3
-
-
-def clevr_distance(depths: Sequence[float]) -> int:
-    """The class of a scene by the depths of its objects, pixel_coords[2]: the range of the least.
-    Raises ValueError for depths that are in no range."""
-    return _last_below(CLEVR_DISTANCES, min(depths))
-
-
-def kitti_distance(kinds: Sequence[int], depths: Sequence[float]) -> int:
-    """The class of a picture by its objects' kinds and depths (z of their locations, in metres):
-    the range of the nearest vehicle's; the last if there is none. Kinds 0, 1 and 2 are car, van and
-    truck."""
-    vehicles = [z for kind, z in zip(kinds, depths, strict=True) if kind < 3]
-    return _last_below(KITTI_DISTANCES, min(vehicles, default=1000))
-
-
-def dsprites_class(value: int, values: int) -> int:
-    """The class of a factor that has `values` values, of which this is one: 32 x positions, or 40
-    orientations, in 16 ranges. Raises ValueError for a value that there is not."""
-    if not 0 <= value < values:
-        raise ValueError(f"the factor has the values 0 to {values - 1}, not {value}")
-    return math.floor(value / (values / DSPRITES_CLASSES))
-
-
-def _last_below(thresholds: Sequence[float], distance: float) -> int:
-    """The last of the thresholds that lies below a distance."""
-    below = [i for i, threshold in enumerate(thresholds) if threshold < distance]
-    if not below:
-        raise ValueError(f"a distance of {distance} is below all of {thresholds}")
-    return below[-1]

@@ -13,6 +13,7 @@ from vitkit.data.formats.hub import read_hub
 from vitkit.data.formats.lists import read_lists
 from vitkit.data.formats.manifest import read_manifest
 from vitkit.data.formats.published import read_published
+from vitkit.data.formats.selection import images_of, is_selection, select
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.tables import Columns, Table
 from vitkit.system.files import refuse_special
@@ -37,6 +38,9 @@ def read_table(where: str, columns: Columns) -> Table:
     Raises ValueError, in one sentence, for what is not there or malformed.
     """
     refuse_special(Path(where))
+    if is_selection(where):
+        everything = read_table(images_of(where), Columns(target="none"))
+        return select(where, everything, columns)
     for read in FORMATS:
         table = read(where, columns)
         if table is not None:
