@@ -108,9 +108,9 @@ ORIGINALS = {
                               _number_below(9)),
 }  # fmt: skip
 
-# Copies on the Hugging Face hub, whose numbers are VTAB's classes, and whose test parts are VTAB's.
-# Their training parts are cut off before VTAB's validation images, so these are taken from their
-# end. SUN397's copy is not divided into parts; KITTI's has no images.
+# Copies on the Hugging Face hub, by the names that CLIP-benchmark gives them. Some of their training
+# parts are cut off before VTAB's validation images, so these are taken from their end. The numbers of
+# images and classes are checked when they are read. None is known for SUN397 and KITTI.
 _HUB = "hf:clip-benchmark/wds_vtab-"
 ON_HUB = {
     "caltech101": "caltech101",
