@@ -541,7 +541,7 @@ def counted(monkeypatch):
     vit = sys.modules[VisionTransformer.__module__]
     run_data = sys.modules["vitkit.train.data"]
 
-    stream, decode, checkpoint = loader.in_order, run_data.decoded, vit.checkpoint
+    stream, decode, checkpoint = loader.batches_in_order, run_data.decoded, vit.checkpoint
     compiled = torch.nn.Module.compile
 
     def streaming(task, items, workers, *rest, **settings):
@@ -560,7 +560,7 @@ def counted(monkeypatch):
         COUNTED.append("compiled")
         return compiled(module, *arguments, **settings)
 
-    monkeypatch.setattr(loader, "in_order", streaming)
+    monkeypatch.setattr(loader, "batches_in_order", streaming)
     monkeypatch.setattr(run_data, "decoded", decoding)
     monkeypatch.setattr(vit, "checkpoint", checkpointing)
     monkeypatch.setattr(torch.nn.Module, "compile", compiling)
