@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import make_photographs
-from pictures import encoded, photograph
+from pictures import encoded, make_photographs, photograph
 from rich.console import Console
 
 from vitkit.curate import Packing, pack
