@@ -34,9 +34,9 @@ from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes import recipe as named
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe, train
-from vitkit.train.log import last_metrics, read_metrics
-from vitkit.train.report import report
+from vitkit.training import Data, Optim, Recipe, train
+from vitkit.training.log import last_metrics, read_metrics
+from vitkit.training.report import report
 
 # The model and its training, without data and objective: for two cores, and for a GPU
 LAPTOP = Recipe(

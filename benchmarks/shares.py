@@ -4,7 +4,7 @@ This is no benchmark of its own: step.py imports it.
 
     python benchmarks/step.py --profile --data PHOTOGRAPHS --output FILE
 
-Runs `vitkit.train` in a temporary directory, images from its workers included, and times the parts
+Runs `vitkit.training` in a temporary directory, images from its workers included, and times the parts
 of every step:
 
 - waiting: for the next batch;
@@ -38,15 +38,15 @@ from side_by_side import wait_for_gpu
 from vitkit.models import vit
 from vitkit.recipes.small import digits, scratch
 from vitkit.system.span import Span
-from vitkit.train import Recipe, train
+from vitkit.training import Recipe, train
 
 PACKAGES = ("vitkit", "torch", "torchvision")
 PARTS = {
     "forward": "vitkit.objectives.supervised.SupervisedLearner.forward",
     "backward": "torch.Tensor.backward",
-    "clipping": "vitkit.train.step.clip_gradient",
-    "optimiser": "vitkit.train.loop.update",  # and what follows it, of which the average is told
-    "average": "vitkit.train.state.State.update_average",
+    "clipping": "vitkit.training.step.clip_gradient",
+    "optimiser": "vitkit.training.loop.update",  # and what follows it, of which the average is told
+    "average": "vitkit.training.state.State.update_average",
 }
 """The function that does each part."""
 WARM_UP = 3  # steps that do not count
@@ -154,7 +154,7 @@ def measure(recipe: Recipe, device: str) -> dict[str, float]:
     """Train, and return the milliseconds of each part of a step."""
     clock = Clock(device)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as patches:
-        patches.enter_context(mock.patch("vitkit.train.log.Meter.waiting", clock.waiting))
+        patches.enter_context(mock.patch("vitkit.training.log.Meter.waiting", clock.waiting))
         for part, name in PARTS.items():
             function = clock.timed(part, resolve_name(name))
             patches.enter_context(mock.patch(name, function))

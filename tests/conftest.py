@@ -11,7 +11,7 @@ from rich.console import Console
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe
+from vitkit.training import Data, Optim, Recipe
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

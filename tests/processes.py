@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import socket
 
-from vitkit.train import Interrupted
+from vitkit.training import Interrupted
 
 INTERRUPTED = 75  # exit code of a process that was asked to stop
 

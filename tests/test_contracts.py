@@ -25,7 +25,7 @@ from vitkit.models import (
     ViTConfig,
 )
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
-from vitkit.train import Data, Optim, Recipe
+from vitkit.training import Data, Optim, Recipe
 
 ROOT = Path(vitkit.__file__).parent
 RANKS = {
@@ -35,7 +35,7 @@ RANKS = {
     "inspection": 3,
     "evaluate": 4,
     "objectives": 5,
-    "train": 6,
+    "training": 6,
     "recipes": 7, "deploy": 7,
     "studies": 8,
     "suites": 9,
@@ -82,7 +82,7 @@ def test_three_files_name_torch_distributed():
     named = {
         str(file.relative_to(ROOT)) for file in FILES if "torch.distributed" in file.read_text()
     }
-    assert named == {"system/ranks.py", "system/watchdog.py", "train/state.py"}
+    assert named == {"system/ranks.py", "system/watchdog.py", "training/state.py"}
 
 
 def test_models_import_torch_only():
@@ -133,7 +133,7 @@ def imported_by(*argv: str) -> set[str]:
 PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow", "pandas"}
 COMPILERS = {"torch._dynamo", "torch._inductor", "torch.distributed.checkpoint"}
 PEERS = {"timm", "transformers", "datasets", "huggingface_hub", "fsspec"}
-TRAINING = {f"vitkit.{room}" for room in ("train", "objectives", "recipes", "studies", "suites")}
+TRAINING = {f"vitkit.{room}" for room in ("training", "objectives", "recipes", "studies", "suites")}
 HEAVY = PICTURES_AND_TABLES | COMPILERS | PEERS | TRAINING
 
 
@@ -320,6 +320,15 @@ def test_lazy_names_are_the_rooms_own():
         assert getattr(vitkit, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = vitkit.nothing
+
+
+def test_public_names_stay_what_they_are():
+    """A room called `train` would replace the function of that name when it is imported."""
+    first = {name: getattr(vitkit, name) for name in vitkit.__all__}
+    for info in pkgutil.walk_packages([str(ROOT)], "vitkit."):
+        importlib.import_module(info.name)
+    assert {name: getattr(vitkit, name) for name in vitkit.__all__} == first
+    assert not any(inspect.ismodule(thing) for thing in first.values())
 
 
 def test_only_the_command_line_reads_argv_or_exits():

@@ -23,7 +23,7 @@ from vitkit.models import create, vit
 from vitkit.models.attention import fused
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.machine import autocast, pick_device
-from vitkit.train import Interrupted, train
+from vitkit.training import Interrupted, train
 
 DEVICE = pick_device(os.environ.get("VITKIT_TEST_DEVICE", "auto"))
 if DEVICE.type == "cpu":
@@ -165,7 +165,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
     train(recipe, tmp_path / "whole", DEVICE, quiet)
 
     def stop_at_17(run_dir):
-        import vitkit.train.loop as loop
+        import vitkit.training.loop as loop
 
         update = loop.update
 

@@ -45,8 +45,8 @@ from vitkit.models import (
 )
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe, Tune, train
-from vitkit.train.plan import Machine, spent
+from vitkit.training import Data, Optim, Recipe, Tune, train
+from vitkit.training.plan import Machine, spent
 from vitkit.weights import Classifier
 
 
@@ -400,7 +400,7 @@ def observe_columns(columns, folder) -> str:
 
 def observe_optim(optim, folder) -> str:
     """Rates and decays of a run of ten steps, and the weights after three of them."""
-    from vitkit.train.step import clip_gradient
+    from vitkit.training.step import clip_gradient
 
     learner = Supervised().learner(livened(create(SMALL, seed=0)), Preprocessing())
     optimizer = optim.build(learner)
@@ -465,7 +465,7 @@ def observe_packing(packing, folder) -> str:
 
 def observe_machine(machine, folder) -> str:
     from vitkit.commands.plan import Plan, plan
-    from vitkit.train import Facts, resolve
+    from vitkit.training import Facts, resolve
 
     recipe = replace(BASES[Recipe](), batch=48)
     said = spent(resolve(recipe, Facts(480, tuple("0123456789"))), machine)
@@ -475,7 +475,7 @@ def observe_machine(machine, folder) -> str:
 
 
 def observe_tune(tune, folder) -> str:
-    from vitkit.train.tune import apply_tuning
+    from vitkit.training.tune import apply_tuning
 
     torch.manual_seed(0)
     model = livened(create(SMALL, seed=0)).eval()
@@ -538,7 +538,7 @@ def counted(monkeypatch):
     decodes in advance, blocks that it computes again, and what it compiles."""
     loader = sys.modules[train_batches.__module__]
     vit = sys.modules[VisionTransformer.__module__]
-    run_data = sys.modules["vitkit.train.data"]
+    run_data = sys.modules["vitkit.training.data"]
 
     stream, decode, checkpoint = loader.batches_in_order, run_data.decoded, vit.checkpoint
     compiled = torch.nn.Module.compile

@@ -16,8 +16,8 @@ _ROOMS = {
     "Classifier": "vitkit.weights",
     "load": "vitkit.weights",
     "save": "vitkit.weights",
-    "Recipe": "vitkit.train",
-    "train": "vitkit.train",
+    "Recipe": "vitkit.training",
+    "train": "vitkit.training",
     "predict": "vitkit.deploy",
 }
 __all__ = ["__version__", *_ROOMS]

@@ -188,7 +188,7 @@ import vitkit.data
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.system.span import Span
-from vitkit.train import Data, Recipe
+from vitkit.training import Data, Recipe
 
 
 class Squares(Dataset):

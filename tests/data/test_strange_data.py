@@ -12,7 +12,7 @@ from vitkit.data import BadImage, open_parts, open_source
 from vitkit.data.engine.child import Crashed, in_child
 from vitkit.data.formats import parquet
 from vitkit.data.tables import Columns
-from vitkit.train.earlier import earlier_call
+from vitkit.training.earlier import earlier_call
 
 
 @pytest.fixture(autouse=True)

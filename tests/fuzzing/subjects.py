@@ -30,7 +30,7 @@ from vitkit.data.stores import read_file
 from vitkit.deploy.predict import Item, predict
 from vitkit.models import Backbone, ResNetConfig, ViTConfig, create, vit
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe, train
+from vitkit.training import Data, Optim, Recipe, train
 from vitkit.weights import Classifier, convert, load, save
 from vitkit.weights.files import load_state_dict, open_weights
 from vitkit.weights.formats.google import vit as google

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric
 from vitkit.inspection import contact_sheet
 from vitkit.inspection.sheet import Tile
-from vitkit.train.log import to_line
-from vitkit.train.report import report
+from vitkit.training.log import to_line
+from vitkit.training.report import report
 
 
 def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):

@@ -23,8 +23,8 @@ from vitkit.models import (
     resized,
 )
 from vitkit.objectives import Supervised
-from vitkit.train import Optim
-from vitkit.train.optim import parameter_groups
+from vitkit.training import Optim
+from vitkit.training.optim import parameter_groups
 
 every_model = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
 # Of other tools, which take a second or more: one model of each kind at once, the others as slow tests

@@ -12,8 +12,8 @@ from vitkit.models import ViTConfig, create
 from vitkit.models.positions import sincos
 from vitkit.objectives import MaskedAutoencoder
 from vitkit.objectives.patches import patchify, unpatchify
-from vitkit.train import train
-from vitkit.train.log import read_metrics
+from vitkit.training import train
+from vitkit.training.log import read_metrics
 from vitkit.weights import load
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)

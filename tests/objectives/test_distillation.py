@@ -15,10 +15,10 @@ from vitkit.models import ViTConfig, create
 from vitkit.objectives import SelfDistillation
 from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
 from vitkit.system.span import Span
-from vitkit.train import primary_metric, train
-from vitkit.train.checkpoints import point_to
-from vitkit.train.state import State
-from vitkit.train.step import gradient
+from vitkit.training import primary_metric, train
+from vitkit.training.checkpoints import point_to
+from vitkit.training.state import State
+from vitkit.training.step import gradient
 
 CONFIG = ViTConfig(
     width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 32), classes=0, dropout=0.0

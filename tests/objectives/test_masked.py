@@ -16,9 +16,9 @@ from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
 from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.patches import colour_levels, mean_colours, patchify, unpatchify
-from vitkit.train import last_metrics, train
-from vitkit.train.state import State
-from vitkit.train.step import gradient
+from vitkit.training import last_metrics, train
+from vitkit.training.state import State
+from vitkit.training.step import gradient
 from vitkit.weights import Classifier
 
 CONFIG = ViTConfig(width=24, depth=2, mlp=48, heads=2, patch=8, image=(32, 24), classes=0)

@@ -15,8 +15,8 @@ from vitkit.evaluate import Eval, Neighbours
 from vitkit.objectives import MaskedPatches, Objective, SelfDistillation, Supervised
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
-from vitkit.train import train
-from vitkit.train.record import class_name, differences, to_json
+from vitkit.training import train
+from vitkit.training.record import class_name, differences, to_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
 OTHER = '''

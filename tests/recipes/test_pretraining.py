@@ -10,7 +10,7 @@ from vitkit.models import Backbone, ResNetConfig, ViTConfig
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.recipes import RECIPES, listing, recipe, with_model
 from vitkit.system.span import Span
-from vitkit.train import train
+from vitkit.training import train
 
 
 def narrow(config):
@@ -71,7 +71,7 @@ def toy(full):
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_two_steps(name, tmp_path, quiet, monkeypatch):
     # Of sixty recipes: other tests measure on the test images
-    monkeypatch.setattr("vitkit.train.loop.evaluate", lambda *_: None)
+    monkeypatch.setattr("vitkit.training.loop.evaluate", lambda *_: None)
     full = RECIPES[name]()
     assert full.name == name
     train(toy(full), tmp_path, "cpu", quiet)

@@ -13,8 +13,8 @@ import pytest
 from vitkit.studies import Cell, read_rows, run_grid
 from vitkit.studies.grid import COLUMNS
 from vitkit.system.span import Span
-from vitkit.train import Optim, train
-from vitkit.train.log import last_metrics
+from vitkit.training import Optim, train
+from vitkit.training.log import last_metrics
 
 
 def table(grid_dir):
@@ -131,7 +131,7 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.studies import Cell, run_grid
 from vitkit.system.span import Span
-from vitkit.train import Data, Recipe
+from vitkit.training import Data, Recipe
 
 data = Data(
     "digits",

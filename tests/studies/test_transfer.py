@@ -14,8 +14,8 @@ from vitkit.objectives import MaskedPatches
 from vitkit.studies import transfer
 from vitkit.studies.transfer import best, select
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe
-from vitkit.train.log import last_metrics
+from vitkit.training import Data, Optim, Recipe
+from vitkit.training.log import last_metrics
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from vitkit.data import uniforms
 from vitkit.models import vit
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches
 from vitkit.objectives.autoencoder import HIDDEN
-from vitkit.train.begin import take_pretraining
+from vitkit.training.begin import take_pretraining
 from vitkit.weights import convert, load, save
 
 DECODER = {

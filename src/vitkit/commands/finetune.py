@@ -20,7 +20,7 @@ from vitkit.studies import Transfer, transfer
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word
 from vitkit.system.watchdog import PATIENCE
-from vitkit.train import Recipe
+from vitkit.training import Recipe
 from vitkit.weights.description import Hints
 
 
@@ -103,7 +103,7 @@ def defaults(words: list[str]) -> Defaults:
 
 def finetune(command: Finetune) -> int:
     """Fine-tune, print what each learning rate and seed reached, and write the report."""
-    from vitkit.train.report import report
+    from vitkit.training.report import report
 
     run_dir = command.workdir or Path("runs") / command.recipe.name
     with process_group(command.device, command.patience):

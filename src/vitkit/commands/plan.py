@@ -9,8 +9,8 @@ from tyro.conf import arg
 
 from vitkit.commands import Defaults
 from vitkit.commands.recipe import first_recipe
-from vitkit.train import Facts, Recipe
-from vitkit.train.plan import GIB, Machine, Memory, Spent
+from vitkit.training import Facts, Recipe
+from vitkit.training.plan import GIB, Machine, Memory, Spent
 
 
 @dataclass
@@ -38,9 +38,9 @@ def defaults(words: list[str]) -> Defaults:
 
 def plan(command: Plan) -> int:
     """Print what a run needs. Raises ValueError if the GPUs cannot share a batch equally."""
-    from vitkit.train import resolve
-    from vitkit.train.memory import count
-    from vitkit.train.plan import advice, memory, spent
+    from vitkit.training import resolve
+    from vitkit.training.memory import count
+    from vitkit.training.plan import advice, memory, spent
 
     # The run, with every span in steps
     machine = command.machine
@@ -69,7 +69,7 @@ def _facts(command: Plan) -> Facts:
     """How many images there are, and their classes: as the command says, or counted. Raises
     ValueError if there is nothing to count."""
     from vitkit.data import open_splits
-    from vitkit.train.data import divide
+    from vitkit.training.data import divide
 
     if command.examples:
         return Facts(command.examples, tuple(map(str, range(command.classes))))

@@ -11,7 +11,7 @@ from vitkit.commands import WordsMissing
 from vitkit.evaluate import EVALUATORS, Eval
 from vitkit.recipes import listing, recipe, with_model
 from vitkit.system.terminal import fill
-from vitkit.train import Recipe
+from vitkit.training import Recipe
 
 
 def first_recipe(command: str, words: list[str], options: str = "") -> Recipe:

@@ -13,8 +13,8 @@ from vitkit.evaluate import EvaluatorName
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word
 from vitkit.system.watchdog import PATIENCE
-from vitkit.train import Recipe
-from vitkit.train import train as run
+from vitkit.training import Recipe
+from vitkit.training import train as run
 
 
 @dataclass
@@ -43,7 +43,7 @@ def defaults(words: list[str]) -> Defaults:
 
 def train(command: Train) -> int:
     """Train, write the report, and print what to do next."""
-    from vitkit.train.report import report
+    from vitkit.training.report import report
 
     run_dir = command.workdir or Path("runs") / command.recipe.name
     with process_group(command.device, command.patience):

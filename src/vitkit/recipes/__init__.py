@@ -20,7 +20,7 @@ from vitkit.recipes.small import (
 )
 from vitkit.system.scripts import function_in
 from vitkit.system.terminal import fill, terminal_width, two_columns
-from vitkit.train import Recipe
+from vitkit.training import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits": digits,

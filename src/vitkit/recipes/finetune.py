@@ -16,7 +16,7 @@ from vitkit.data import (
 from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe
+from vitkit.training import Data, Optim, Recipe
 from vitkit.weights import adopt, load_as
 from vitkit.weights.adopt import preprocessing_for
 from vitkit.weights.description import Hints

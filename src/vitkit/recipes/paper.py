@@ -23,7 +23,7 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, named, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe
+from vitkit.training import Data, Optim, Recipe
 
 EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs averages pixels
 TRAINING = Augmentation(antialias=False)

@@ -6,7 +6,7 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.system.span import Span
-from vitkit.train import Data, Optim, Recipe
+from vitkit.training import Data, Optim, Recipe
 
 
 def digits() -> Recipe:

@@ -20,11 +20,11 @@ from vitkit.evaluate import Metric
 from vitkit.evaluate.metric import plain_number
 from vitkit.system.files import on_this_machine, whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
-from vitkit.train import Recipe, train
-from vitkit.train.earlier import Occupied, earlier_call, refuse_other_recipe
-from vitkit.train.finish import model_is_intact
-from vitkit.train.log import read_metrics, to_line
-from vitkit.train.record import to_json
+from vitkit.training import Recipe, train
+from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
+from vitkit.training.finish import model_is_intact
+from vitkit.training.log import read_metrics, to_line
+from vitkit.training.record import to_json
 
 RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
 METRICS = "metrics.jsonl"  # in a cell's directory: what was measured

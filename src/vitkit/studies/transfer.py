@@ -16,7 +16,7 @@ from vitkit.evaluate.metric import plain_number
 from vitkit.studies.grid import Cell, run_grid
 from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
-from vitkit.train import Recipe
+from vitkit.training import Recipe
 
 
 class Transfer(NamedTuple):

@@ -14,7 +14,7 @@ from vitkit.suites.frozen import Frozen
 from vitkit.suites.task import Images, Task
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
-from vitkit.train import Recipe
+from vitkit.training import Recipe
 from vitkit.weights import load_as
 from vitkit.weights.description import Hints
 

@@ -3,7 +3,7 @@
 torchrun starts a run of several processes, its ranks, each with a device of its own.
 `process_group()` makes them one run: FSDP2 shards the model, each rank takes its share of a batch,
 and sums go over all ranks. In a run of one process every function here does nothing or returns its
-argument. Only this file, the watchdog and train/state.py name torch.distributed.
+argument. Only this file, the watchdog and training/state.py name torch.distributed.
 """
 
 import os

@@ -1,0 +1,143 @@
+"""Measuring a run while it trains: its recipe's evaluators, each when it is due."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from vitkit.data import Batch, Source, eval_batches, subset
+from vitkit.data.loader import EvalBatches
+from vitkit.evaluate import Eval, Metric, Part, Subject
+from vitkit.evaluate.evaluator import learns
+from vitkit.objectives.objective import Learner
+from vitkit.system.machine import autocast
+from vitkit.system.ranks import on_rank_0, world
+from vitkit.system.span import due
+from vitkit.training.recipe import output_names
+from vitkit.training.run import Run
+from vitkit.weights import Classifier
+from vitkit.weights.files import write_safetensors
+
+SHOWN = 8  # images that an objective's pictures are made of
+
+
+def evaluate(run: Run) -> None:
+    """Measure by every evaluator that is due at this step, and write its metrics down.
+
+    An evaluator that has measured at this step, before the run was interrupted, does not do it
+    again.
+    If there is an average of the weights, it is what is measured.
+    """
+    recipe, log = run.recipe, run.log
+    step = run.state.step
+    total = recipe.length.n
+    due_now = [
+        each
+        for each in recipe.evals
+        if due(step, each.every.n, total) and (step, each.title) not in log.evaluated
+    ]
+    shows = due(step, recipe.evaluate_every.n, total)
+    if not due_now and not shows:
+        return
+
+    measured = []
+    with log.meter.pausing():
+        # Each evaluator that is due. Runs are compared by the first one's first metric
+        for each in due_now:
+            metrics, primary = _measure(run, each)
+            if each is not recipe.evals[0]:
+                primary = ""
+            log.evaluation(step, each.title, metrics, primary)
+            measured += metrics
+        if measured:
+            log.metrics(step, measured)
+
+        # What the objective can show of its work
+        if shows:
+            write_pictures(run)
+
+    # On with the training: an evaluator may leave the model in evaluation mode
+    run.state.learner.train()
+
+
+def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:
+    """The metrics of an evaluator on every part that it measures on, and the name of its primary
+    one: the first on the last of those parts, which is the test part, if there is one."""
+    metrics = []
+    primary = ""
+    for name, source in _parts(run, each).items():
+        read = partial(_watched_batches, run, name)
+        part = Part(source, read(source), _train_part(run, each), read)
+        part_metrics = _measure_part(run, each, part)
+        named = [each.named(metric, name) for metric in part_metrics]  # "test/top1"
+        if named:
+            primary = named[0].name
+        metrics += named
+    return metrics, primary
+
+
+def _parts(run: Run, each: Eval) -> dict[str, Source]:
+    """The images that an evaluator measures on, by the names that its metrics begin with."""
+    if each.data:
+        return {each.images: run.data.others[each.images]}
+    return run.data.held_out
+
+
+def _train_part(run: Run, each: Eval) -> Source | None:
+    """The training images that belong to those, for an evaluator that learns; None for others."""
+    if not learns(each.evaluator):
+        return None
+    if each.data:
+        return run.data.others[each.train_images]
+    return run.data.train
+
+
+def _watched_batches(run: Run, name: str, source: Source) -> Iterator[Batch]:
+    """This rank's share of the images, under the run's progress bar, until someone stops it."""
+    return run.stop.watch(run.log.evaluating(name, _batches(run, source)))
+
+
+def _batches(run: Run, source: Source) -> EvalBatches:
+    """This rank's share of the images. A batch is as large as a micro-batch of the training, so it
+    fits into memory too."""
+    recipe = run.recipe
+    rank, world_size = world()
+    rows = min(recipe.micro_batch, recipe.batch // world_size) * world_size
+    pin = run.state.device.type == "cuda"
+    share = (rank, world_size)
+    return eval_batches(source, recipe.data.preprocessing, rows, run.workers, share, pin=pin)
+
+
+def _measure_part(run: Run, each: Eval, part: Part) -> list[Metric]:
+    """The metrics of an evaluator on one part, of the model as it would be saved now."""
+    recipe = run.recipe
+    labels = output_names(recipe, run.data.facts)
+    activation = recipe.objective.activation()
+    with run.state.deployed() as learner, autocast(run.state.device, recipe.precision):
+        classifier = Classifier(learner.model, recipe.data.preprocessing, labels, activation)
+        return list(each.evaluator.measure(Subject(classifier, learner), part))
+
+
+@torch.no_grad()
+def write_pictures(run: Run) -> None:
+    """Write an objective's pictures of a few held-out images to pictures.safetensors, for the
+    report."""
+    # Most learners have none: nothing is decoded for those
+    if run.state.learner.pictures.__func__ is Learner.pictures:
+        return
+    recipe, device = run.recipe, run.state.device
+
+    # A few images, evenly spread over the first part
+    part = next(iter(run.data.held_out.values()), run.data.train)
+    count = min(SHOWN, len(part))
+    some = subset(part, [i * len(part) // count for i in range(count)])
+    batch = next(iter(eval_batches(some, recipe.data.preprocessing, count, 0)))
+
+    # Their pictures, by title. An image's index is its key, so that they stay comparable
+    with run.state.deployed() as learner, autocast(device, recipe.precision):
+        images = recipe.data.preprocessing.normalise(batch.images.to(device))  # (SHOWN, C, H, W)
+        pictures = learner.eval().pictures(images, batch.indices.to(device))
+    if pictures and on_rank_0():
+        tensors = {name: x.cpu().contiguous() for name, x in pictures.items()}
+        order = {"order": ",".join(pictures)}  # a safetensors file has none of its own
+        write_safetensors(run.run_dir / "pictures.safetensors", tensors, order)

@@ -1,0 +1,235 @@
+"""The training loop: one for every objective.
+
+`train` prepares a run and `_steps` is its loop. What a section does is in the file of its name:
+data.py, recipe.py (resolve), begin.py, step.py (gradient and update), recover.py, evaluation.py,
+state.py (checkpoints) and finish.py.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from vitkit.data import Batch, train_batches
+from vitkit.evaluate.labels import notes
+from vitkit.system.errors import Interrupted
+from vitkit.system.machine import slow
+from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
+from vitkit.system.span import due
+from vitkit.system.text import counted, printable
+from vitkit.system.watchdog import watchdog
+from vitkit.training.begin import begin
+from vitkit.training.checkpoints import checkpoints
+from vitkit.training.data import RunData, open_data
+from vitkit.training.evaluation import evaluate
+from vitkit.training.finish import finish, is_finished
+from vitkit.training.log import Log
+from vitkit.training.machine import compute_as_begun
+from vitkit.training.recipe import Facts, Recipe, check_numbers, output_names, resolve
+from vitkit.training.recover import skip
+from vitkit.training.run import Run, locked, record_run, with_precision
+from vitkit.training.state import State
+from vitkit.training.step import gradient, set_rates, update
+from vitkit.training.stop import stoppable
+from vitkit.weights import Classifier, load
+
+
+def train(
+    recipe: Recipe, run_dir: Path | str, device: str = "auto", console: Console | None = None
+) -> Classifier:
+    """Run a recipe in a directory, or continue the run that is there; returns the finished model,
+    which is saved in `model/`.
+
+    A run that is killed at any moment and called again ends with the weights of a run that was
+    never disturbed: bit for bit on a CPU. Raises ValueError for what cannot run, Interrupted after
+    SIGTERM or Ctrl-C, OSError when the disk is full, FloatingPointError when the loss stays
+    non-finite.
+    """
+    run_dir = Path(run_dir)
+    with process_group(device) as own_device, locked(run_dir):
+        if not on_rank_0():
+            console = Console(quiet=True)
+        return _train(recipe, run_dir, own_device, console or Console())
+
+
+def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console) -> Classifier:
+    """A run, as every rank trains it."""
+
+    def say(text: str) -> None:
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+    # Open the images, and fill in what the recipe leaves open. The recipe that is saved is the one
+    # that runs
+    check_numbers(recipe)  # before the images, which may take long to check
+    data = open_data(recipe.data, recipe.evals, run_dir, say)
+    recipe = resolve(recipe, data.facts)
+    recipe = with_precision(recipe, run_dir, device, say)
+    _check_batch(recipe)
+    record_run(run_dir, recipe, data, say)
+
+    if is_finished(run_dir, say):
+        steps = f"{recipe.length.n:,} steps"
+        say(f"this run is finished after {steps}; another --workdir starts a new one")
+        return load(run_dir, quiet=True)
+
+    # By which libraries it computes: those that it began with
+    continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
+    compute_as_begun(run_dir, device, recipe.precision, continues, say)
+
+    # Where the run begins: at its own checkpoint, with given weights, or from scratch
+    state = begin(recipe, run_dir, data, device, say)
+
+    # What is about to run, for the person who watches
+    log = Log(run_dir, state.step, recipe.length.n, recipe.tensorboard, console)
+    for sentence in _summary(recipe, data, state):
+        log.say(sentence)
+
+    # The steps, until the last one or until the run is asked to stop
+    with stoppable() as stop:
+        try:
+            _steps(Run(recipe, run_dir, data, state, log, stop))
+            state.wait()
+        except Interrupted:
+            _save_interrupted(recipe, run_dir, state, log)
+            raise
+        except FloatingPointError:  # every rank raises it, so all can wait for the last checkpoint
+            state.wait()
+            raise
+        finally:
+            log.close()
+            watchdog.pause()
+
+    return finish(recipe, run_dir, state, data.facts, say)
+
+
+def _steps(run: Run) -> None:
+    """The loop: from the state's step to the last one."""
+    recipe, state, log = run.recipe, run.state, run.log
+    total = recipe.length.n
+
+    # Save the beginning: a disk that has no room for a checkpoint says so now, not hours later
+    if state.step == 0 and not from_rank_0(lambda: checkpoints(run.run_dir)):
+        state.save(run.run_dir, recipe.keep)
+
+    with closing(_batches(run)) as batches:
+        evaluate(run)  # if the run was interrupted between a step and its evaluation
+        state.learner.train()
+        while state.step < total:
+            # The next batch
+            with log.meter.waiting():
+                batch = next(batches)
+            run.stop.raise_if_asked()
+
+            # Its rates and its gradient. What follows sees the step as finished, so one more
+            rate = set_rates(recipe, state)
+            state.learner.before(state.step, total)
+            loss, norm = gradient(recipe, state, batch)
+            state.step += 1
+
+            # The update. A step that is not finite is skipped; after a few the run goes back
+            if torch.isfinite(loss + norm):
+                update(recipe, state)
+            else:
+                skip(run, batch, loss, norm)
+            state.optimizer.zero_grad()
+
+            log.at(state.step)
+            if due(state.step, recipe.log_every, total):
+                log.training(state.step, recipe.batch, loss.item(), norm.item(), rate)
+
+            # Save, unless the step was skipped: its weights may be the cause, so a rollback must
+            # not return to them. After the last step there is none
+            is_good = state.bad_in_row == 0 or state.step == total
+            if due(state.step, recipe.save_every.n, total) and is_good:
+                with log.meter.pausing():
+                    state.save(run.run_dir, recipe.keep)
+
+            evaluate(run)
+
+
+def _batches(run: Run) -> Iterator[Batch]:
+    """This rank's share of every batch that follows the state's step. Which images a batch has is a
+    function of (seed, step), so nothing of it needs to be saved."""
+    data = run.recipe.data
+    return train_batches(
+        run.data.train,
+        data.augmentation,
+        data.preprocessing,
+        run.recipe.batch,
+        run.recipe.seed,
+        run.state.step,
+        run.workers,
+        world(),
+        run.state.device,
+    )
+
+
+def _check_batch(recipe: Recipe) -> None:
+    """Raises ValueError for a batch that the ranks cannot share equally."""
+    world_size = world().world_size
+    if recipe.batch % world_size:
+        next_multiple = -(-recipe.batch // world_size) * world_size
+        raise ValueError(
+            f"a batch of {recipe.batch} cannot be shared equally by {world_size} processes; choose "
+            f"--batch {next_multiple}, or another number of processes"
+        )
+
+
+def _save_interrupted(recipe: Recipe, run_dir: Path, state: State, log: Log) -> None:
+    """Save the state at which the run was asked to stop. If its last step was skipped it is not
+    saved, and the run continues from the checkpoint before that step."""
+    if state.bad_in_row == 0:
+        state.save(run_dir, recipe.keep, scheduled=False)
+    state.wait()
+    saved = max(state.saved_step, 0)
+    log.say(f"interrupted at step {state.step:,}, saved at {saved:,}; the same command continues")
+
+
+def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
+    """Sentences that say what is about to run, in the numbers that people get wrong (effective
+    batch, rate, length), and what will be missing."""
+    # The model, and where it is
+    parameters = sum(p.numel() for p in state.learner.parameters())
+    model = f"{parameters:,} parameters on {state.device}"
+    if recipe.init:
+        model = f"from {recipe.init}: {model}"
+    if world().world_size > 1:
+        model += f" and {world().world_size - 1} more"
+
+    # The images
+    height, width = recipe.model.image
+    images = [counted(len(data.train), "training image")]
+    images += [f"{len(part):,} {name}" for name, part in data.held_out.items()]
+    images += [_targets(data.facts), f"{height} x {width}"]
+
+    # The steps
+    optim = recipe.optim
+    steps = f"{recipe.length} of {recipe.batch} ({optim.name}, lr {optim.lr:g}, {optim.schedule})"
+    if state.step:
+        steps += f"; continuing at step {state.step:,}"
+
+    # What the person may not expect
+    sentences = [f"{model}, {recipe.precision}; {', '.join(images)}; {steps}"]
+    if not data.held_out:
+        sentences.append("nothing is held out to evaluate on")
+    elif not recipe.evals:
+        sentences.append("nothing measures this run: its images have no classes to judge by")
+    labels = output_names(recipe, data.facts)
+    for name, source in data.others.items():
+        sentences += [f"{name}: {note}" for note in notes(source.labels, labels)]
+    if slow(state.device, recipe.precision):
+        sentences.append(
+            "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"
+        )
+    return sentences
+
+
+def _targets(facts: Facts) -> str:
+    """What the images are labelled with, in two or three words."""
+    if facts.target_kind == "number":
+        return "a number each"
+    if facts.target_kind == "none":
+        return "no labels"
+    return f"{len(facts.labels):,} classes"

@@ -1,0 +1,289 @@
+"""Damaged files of a run: the same command ends with the bits of an undisturbed run, or says which
+file is damaged."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vitkit.evaluate import Accuracy, Eval
+from vitkit.system.span import Span
+from vitkit.training import Optim, train
+from vitkit.training.log import read_metrics
+from vitkit.training.sealed import read_sealed, sealed
+from vitkit.weights import load
+
+STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run
+
+
+@pytest.fixture(scope="module")
+def short(tiny):
+    """Twelve steps, with a checkpoint after each sixth."""
+    return replace(tiny, length=Span(12), save_every=Span(6), keep=3)
+
+
+@pytest.fixture(scope="module")
+def finished(short, quiet, tmp_path_factory):
+    """The directory of a run that was never disturbed."""
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    train(short, run_dir, "cpu", quiet)
+    return run_dir
+
+
+@pytest.fixture
+def paused(finished, tmp_path):
+    """The same run, as if it had been killed after its sixth step."""
+    run_dir = tmp_path / "paused"
+    shutil.copytree(finished, run_dir)
+    shutil.rmtree(run_dir / "model")
+    (run_dir / "finished.json").unlink()
+    shutil.rmtree(run_dir / "checkpoints" / "step-00000012")
+    (run_dir / "LAST").write_text("step-00000006")
+    return run_dir
+
+
+def weights_of_tensors(run_dir):
+    """Without the description, which repeats metrics and the run's name."""
+    tensors = load_file(run_dir / "model" / "model.safetensors")
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def weights_of(run_dir):
+    return (run_dir / "model" / "model.safetensors").read_bytes()
+
+
+def change(path, **values):
+    """Change values of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+DAMAGE = {
+    "LAST is not text": lambda run: (run / "LAST").write_bytes(b"\xff\xfe\x00"),
+    "LAST is empty": lambda run: (run / "LAST").write_bytes(b""),
+    "recipe.json is cut": lambda run: (run / "recipe.json").write_text('{"name": "ti'),
+    "recipe.json has another value": lambda run: change(run / "recipe.json", batch=51),
+    "recipe.json is gone": lambda run: (run / "recipe.json").unlink(),
+    "data.json is cut": lambda run: (run / "data.json").write_text('{"sou'),
+    "data.json has another value": lambda run: change(run / "data.json", counts={"train": 3}),
+    "data.json is a list": lambda run: (run / "data.json").write_text("[]"),
+    "a line of metrics is garbage": lambda run: prepend(run / "metrics.jsonl", b"\x00\x00\n"),
+    "a line of metrics has no step": lambda run: prepend(
+        run / "metrics.jsonl", b'{"event": "training"}\n'
+    ),
+    "a checkpoint says another step": lambda run: change(run / STATE, step=4),
+    "a checkpoint says a far step": lambda run: change(run / STATE, step=4000),
+    "a checkpoint is not JSON": lambda run: (run / STATE).write_bytes(b"\xff"),
+    "a checkpoint has another name": lambda run: (run / STATE).parent.rename(
+        run / "checkpoints" / "step-00000009"
+    ),
+    "a folder is called as a checkpoint is": lambda run: (
+        run / "checkpoints" / "step-tomorrow"
+    ).mkdir(),
+}
+
+
+def prepend(path, line: bytes):
+    path.write_bytes(line + path.read_bytes())
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_run_ends_with_the_same_bits(damage, short, paused, finished, quiet):
+    DAMAGE[damage](paused)
+    train(short, paused, "cpu", quiet)
+    assert weights_of(paused) == weights_of(finished)
+    assert json.loads((paused / "data.json").read_text())["source"] == "digits"
+    assert json.loads((paused / "recipe.json").read_text())["batch"] == short.batch
+
+
+def test_damaged_lines_of_metrics_are_counted_aloud(short, paused, capsys):
+    prepend(paused / "metrics.jsonl", b"{\n\x00\n")
+    train(short, paused, "cpu")
+    assert f"2 damaged lines of {paused / 'metrics.jsonl'} are left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "preprocessor_config.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_model_is_saved_again_from_the_last_checkpoint(
+    file, damage, short, finished, quiet, tmp_path
+):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    path = run_dir / "model" / file
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    train(short, run_dir, "cpu", quiet)
+    assert path.read_bytes() == data
+    load(run_dir, quiet=True)
+    assert (run_dir / "model.earlier").is_dir()  # nothing is thrown away
+
+
+def test_a_run_that_was_killed_before_it_said_that_it_is_finished_keeps_its_model(
+    short, finished, tmp_path, capsys
+):
+    """Between model/ and finished.json. What a kill while model/ was written has left goes."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "finished.json").unlink()
+    (run_dir / "model.new").mkdir()
+    (run_dir / "model" / "README.md").write_text("my own words")
+    train(short, run_dir, "cpu")
+    assert not list(run_dir.glob("model?*"))
+    assert (run_dir / "model" / "README.md").read_text() == "my own words"
+    assert "kept as" not in capsys.readouterr().out
+
+
+def test_a_model_that_is_replaced_is_kept_and_it_is_said(short, finished, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "model" / "model.safetensors").write_bytes(b"")
+    (run_dir / "finished.json").unlink()
+    train(short, run_dir, "cpu")
+    assert f"kept as {run_dir / 'model.earlier'}" in capsys.readouterr().out
+    assert weights_of(run_dir) == weights_of(finished)
+
+
+def test_a_description_that_its_owner_edited_is_no_damage(short, finished, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    config = run_dir / "model" / "config.json"
+    config.write_text(config.read_text().replace('"0": "0"', '"0": "zero"'))
+    assert train(short, run_dir, "cpu").labels[0] == "zero"
+    out = capsys.readouterr().out
+    assert f"{run_dir / 'model'}: config.json was edited since the run saved it" in out
+    assert "this run is finished" in out
+    assert not (run_dir / "model.earlier").exists()
+
+
+def test_settings_that_no_weight_depends_on_may_change_when_a_run_continues(
+    short, paused, finished, capsys
+):
+    """Another evaluator, on images of its own too, another time, another name."""
+    evals = (Eval(Accuracy(), every=Span(5)), Eval(Accuracy(), data="digits"))
+    changed = replace(short, name="renamed", evals=evals, evaluate_every=Span(4))
+    train(changed, paused, "cpu")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "changed since this run began, and no weight depends on it: " in out
+    assert "evals.0.every: 10 steps -> 5 steps; evals.1; " in out
+    assert "name: unnamed -> renamed" in out
+    assert weights_of_tensors(paused) == weights_of_tensors(finished)
+    steps = {line["step"] for line in read_metrics(paused / "metrics.jsonl") if "metrics" in line}
+    assert {8, 10} <= steps
+    assert "digits/top1" in (paused / "metrics.jsonl").read_text()
+
+    # And back: the images of an evaluator that is gone are forgotten
+    (paused / "finished.json").unlink()
+    train(short, paused, "cpu")
+
+
+SOMEBODYS = ["data.json", "recipe.json", "model", "metrics.jsonl", "checkpoints", "report.html"]
+
+
+@pytest.mark.parametrize("name", SOMEBODYS)
+def test_a_directory_of_somebody_is_not_a_run(name, short, quiet, tmp_path):
+    (tmp_path / name).write_text('{"port": 80}')
+    with pytest.raises(ValueError, match=f"holds {name}, which no run has written there"):
+        train(short, tmp_path, "cpu", quiet)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with pytest.raises(ValueError, match="is a file, and a run is a directory"):
+        train(short, tmp_path / name, "cpu", quiet)
+
+
+@pytest.fixture
+def bare(finished, tmp_path):
+    """The finished run, whose checkpoints were removed to save space."""
+    run_dir = tmp_path / "bare"
+    shutil.copytree(finished, run_dir)
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "LAST").unlink()
+    return run_dir
+
+
+def test_a_finished_run_without_checkpoints_is_finished(short, bare, capsys):
+    written = (bare / "model" / "model.safetensors").stat().st_mtime_ns
+    train(short, bare, "cpu")
+    assert "this run is finished after 12 steps" in capsys.readouterr().out
+    assert (bare / "model" / "model.safetensors").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("lost", ["", "recipe.json", "finished.json"])
+def test_another_recipe_does_not_overwrite_a_finished_model(lost, short, bare, quiet):
+    if lost:
+        (bare / lost).unlink()
+    model = weights_of(bare)
+    with pytest.raises(ValueError, match=r"another recipe \(seed: 0 -> 1\)"):
+        train(replace(short, seed=1), bare, "cpu", quiet)
+    assert weights_of(bare) == model
+
+
+def test_a_model_of_which_no_file_says_the_recipe_is_not_overwritten(short, bare, quiet):
+    (bare / "recipe.json").unlink()
+    (bare / "finished.json").unlink()
+    with pytest.raises(ValueError, match="nothing says by which recipe"):
+        train(short, bare, "cpu", quiet)
+
+
+def test_a_damaged_model_without_checkpoints_is_trained_again_and_it_is_said(
+    short, bare, finished, capsys
+):
+    (bare / "model" / "model.safetensors").write_bytes(b"")
+    train(short, bare, "cpu")
+    assert "there is no checkpoint, so it is trained again" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert weights_of(bare) == weights_of(finished)
+
+
+def test_a_finished_run_says_so_and_keeps_a_card_of_its_owner(short, finished, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "model" / "README.md").write_text("my own words")
+    train(short, run_dir, "cpu")
+    assert "this run is finished after 12 steps" in capsys.readouterr().out
+    assert (run_dir / "model" / "README.md").read_text() == "my own words"
+
+
+def test_weights_that_are_not_finite_are_not_saved(short, quiet, tmp_path):
+    """One step whose update overflows: its loss and gradient are finite, its weights are not."""
+    diverging = Optim(lr=1e30, weight_decay=1e30, warmup=Span(0))
+    recipe = replace(short, optim=diverging, length=Span(1), average=0.0)
+    with pytest.raises(FloatingPointError, match="the trained weights are not finite"):
+        train(recipe, tmp_path, "cpu", quiet)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("lr", [float("inf"), float("nan"), 0.0, -1.0])
+def test_a_learning_rate_is_a_number_above_0(lr):
+    with pytest.raises(ValueError, match=f"lr is {lr}; it must be a number above 0"):
+        Optim(lr=lr)
+
+
+def test_a_damaged_checkpoint_is_named(short, paused, capsys):
+    change(paused / STATE, step=4)
+    train(short, paused, "cpu")
+    assert "step-00000006 is damaged" in capsys.readouterr().out
+    assert torch.isfinite(next(load(paused, quiet=True).model.parameters())).all()
+
+
+def test_a_setting_that_earlier_code_did_not_have_counts_as_its_default(
+    short, paused, finished, quiet
+):
+    """Of the recipe, of its parts, and of the preprocessing. A run whose value is not the default
+    is another recipe."""
+    for path in paused.glob("checkpoints/*/state.json"):
+        values = read_sealed(path)
+        del values["recipe"]["tune"], values["recipe"]["data"]["parts"]
+        del values["recipe"]["data"]["preprocessing"]["antialias"]
+        path.write_text(sealed(values))
+    with pytest.raises(ValueError, match=r"another recipe \(data.parts: given -> final\)"):
+        train(replace(short, data=replace(short.data, parts="final")), paused, "cpu", quiet)
+    train(short, paused, "cpu", quiet)
+    assert weights_of_tensors(paused) == weights_of_tensors(finished)

@@ -1,0 +1,135 @@
+"""Runs on images with several classes, a number, or nothing: what is learned, how it is measured,
+what is saved."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from vitkit.cli import main
+from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
+from vitkit.system.span import Span
+from vitkit.training import last_metrics, primary_metric, train
+
+
+@pytest.fixture
+def images(tmp_path):
+    """images(label): 120 patches of colour with a table, whose label column is a function of red,
+    green and blue."""
+    colours = np.random.default_rng(0).integers(0, 256, (120, 3))
+
+    def make(label):
+        lines = []
+        for i, colour in enumerate(colours.tolist()):
+            Image.new("RGB", (8, 8), tuple(colour)).save(tmp_path / f"{i:03}.png")
+            line = {"image": f"{i:03}.png", "split": "test" if i % 4 == 3 else "train"}
+            if label is not None:
+                line["label"] = label(*colour)
+            lines.append(json.dumps(line))
+        (tmp_path / "table.jsonl").write_text("\n".join(lines))
+        return str(tmp_path / "table.jsonl")
+
+    return make
+
+
+def names(red, green, blue):
+    """Several classes, one, or none."""
+    levels = {"red": red, "green": green, "blue": blue}
+    return [name for name, level in levels.items() if level > 127]
+
+
+def on(recipe, source, objective, steps=4):
+    return replace(
+        recipe,
+        data=replace(recipe.data, source=source, check=False),
+        objective=objective,
+        length=Span(steps),
+        batch=24,
+        optim=replace(recipe.optim, warmup=Span(1)),
+    )
+
+
+def test_several_classes(tiny, quiet, tmp_path, images):
+    source = images(names)
+    recipe = on(tiny, source, Supervised("sigmoid", mixup=0.2), steps=60)
+    recipe = replace(recipe, optim=replace(recipe.optim, lr=1e-2))
+    model = train(recipe, tmp_path / "run", "cpu", quiet)
+    assert model.labels == ("blue", "green", "red") and model.activation == "sigmoid"
+    metrics = last_metrics(tmp_path / "run")
+    assert primary_metric(tmp_path / "run") == metrics["test/map"]
+    assert metrics["test/map"].value > 0.9 and metrics["test/seen"].value == 30
+    with pytest.raises(ValueError, match="softmax loss cannot .* several classes each: use --obj"):
+        train(on(tiny, source, Supervised()), tmp_path / "other", "cpu", quiet)
+
+
+def test_a_number(tiny, quiet, tmp_path, images, capsys):
+    source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
+    recipe = on(tiny, source, Supervised("squared"), steps=60)
+    recipe = replace(recipe, optim=replace(recipe.optim, lr=1e-2))
+    model = train(recipe, tmp_path / "run", "cpu", quiet)
+    assert (model.labels, model.activation) == (("value",), "none")
+    metrics = last_metrics(tmp_path / "run")
+    assert primary_metric(tmp_path / "run") == metrics["test/mae"]
+    assert metrics["test/mae"].value < 0.4 and metrics["test/r2"].value > 0.8
+    picture = tmp_path / "000.png"
+    (answer,) = vitkit.predict(vitkit.load(tmp_path / "run", quiet=True), [picture], device="cpu")
+    assert answer.labels == ("value",) and 997 < answer.probabilities[0] < 1004
+    whole = images(lambda red, green, blue: 1000 + round((red - blue) / 100))
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), whole, "--json", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["mae"]["value"] < 1.2
+
+    source = images(lambda red, green, blue: 1000.5 + (red - blue) / 100)
+    for loss in ("softmax", "sigmoid"):
+        with pytest.raises(ValueError, match=f"{loss} loss cannot .* number each: use --objective"):
+            train(on(tiny, source, Supervised(loss)), tmp_path / "other", "cpu", quiet)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        MaskedPatches(),
+        MaskedAutoencoder(width=16, depth=1, heads=2),
+        SelfDistillation(outputs=32, hidden=16, bottleneck=8, local_size=4, local_views=1),
+    ],
+    ids=lambda objective: type(objective).__name__,
+)
+def test_nothing(tiny, tmp_path, images, objective, capsys):
+    model = train(on(tiny, images(None), objective), tmp_path / "run", "cpu")
+    assert model.labels == () and (tmp_path / "run" / "pictures.safetensors").exists()
+    out = capsys.readouterr().out
+    distilled = isinstance(objective, SelfDistillation)
+    assert ("nothing measures this run: its images have no classes to judge by" in out) == distilled
+    assert ("test/loss" in last_metrics(tmp_path / "run")) != distilled
+    with pytest.raises(ValueError, match="softmax loss cannot .* have no labels: say which column"):
+        train(on(tiny, images(None), Supervised()), tmp_path / "other", "cpu")
+
+
+def test_of_several_classes_each_is_smoothed_alone():
+    import torch
+
+    from vitkit.models import ViTConfig, create
+
+    model = create(ViTConfig(24, 1, 48, 2, patch=2, image=(8, 8), classes=4), seed=0)
+    learner = Supervised("sigmoid", label_smoothing=0.2, off_target=0.1).learner(model)
+    outputs = learner.desired_outputs(torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0]]))
+    smooth = 0.05 + 0.8 * np.array([[1, 0, 1, 0], [0, 0, 0, 0]])
+    assert outputs.numpy() == pytest.approx(0.1 + 0.8 * smooth)
+    assert learner.desired_outputs(torch.tensor([2])).numpy() == pytest.approx(
+        0.1 + 0.8 * np.array([[0.05, 0.05, 0.85, 0.05]])
+    )
+
+
+def test_what_suits_no_loss_is_refused():
+    for wrong, message in (
+        ({"loss": "squared", "label_smoothing": 0.1}, "label_smoothing is 0.1; it is for classes"),
+        ({"loss": "squared", "off_target": 0.1}, "0 for squared"),
+        ({"loss": "cubed"}, "loss is 'cubed'; it is one of softmax, sigmoid, squared"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Supervised(**wrong)
+    with pytest.raises(ValueError, match="squared loss cannot .* have one class each"):
+        Supervised("squared").head("class", 10)

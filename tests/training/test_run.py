@@ -1,0 +1,627 @@
+"""What a run promises: the same result again, after an interruption, after damage; sentences for
+what cannot run."""
+
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from vitkit.data import Batch, Preprocessing
+from vitkit.evaluate import Accuracy, Eval
+from vitkit.models import create
+from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
+from vitkit.objectives.supervised import SupervisedLearner
+from vitkit.system.span import Span
+from vitkit.training import Interrupted, Optim, last_metrics, primary_metric, train
+from vitkit.training.checkpoints import checkpoints, step_of
+from vitkit.training.recipe import Facts, resolve
+from vitkit.training.state import State, trained
+from vitkit.training.step import clip_gradient, gradient, keys_of
+from vitkit.training.tune import Tune
+from vitkit.weights import License
+
+
+def weights(run_dir):
+    return load_file(run_dir / "model" / "model.safetensors")
+
+
+def same(tensors, others):
+    if tensors.keys() != others.keys():
+        return False
+    return all(torch.equal(tensors[name], others[name]) for name in tensors)
+
+
+def curve(run_dir):
+    """The lines of metrics.jsonl, without what a clock says."""
+    lines = []
+    for text in (run_dir / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        line.pop("images_per_second", None)
+        line.pop("data_wait", None)
+        lines.append(line)
+    return lines
+
+
+def assert_same_run(run_dir, other):
+    assert same(weights(run_dir), weights(other))
+    assert curve(run_dir) == curve(other)
+
+
+def last_state(run_dir):
+    return json.loads((checkpoints(run_dir)[0] / "state.json").read_text())
+
+
+def checkpoint_steps(run_dir):
+    return [step_of(path) for path in checkpoints(run_dir)]
+
+
+def state_of(recipe):
+    """The state of a new run of a resolved recipe."""
+    model = create(recipe.model, seed=0)
+    learner = recipe.objective.learner(model, recipe.data.preprocessing)
+    return State(learner, recipe.optim.build(learner))
+
+
+FACTS = Facts(1437, tuple("0123456789"))  # of the digits
+
+
+def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
+    classifier = train(tiny, tmp_path, "cpu", quiet)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "LAST", "LOCK", "checkpoints", "data.json", "finished.json", "machine.json", "metrics.jsonl",
+        "model", "recipe.json",
+    }  # fmt: skip
+    assert checkpoint_steps(tmp_path) == [30, 24]
+    ran = json.loads((tmp_path / "recipe.json").read_text())
+    assert ran["length"] == "30 steps"
+    assert ran["model"]["classes"] == 10
+    assert ran["optim"]["warmup"] == "5 steps"
+    data = json.loads((tmp_path / "data.json").read_text())
+    assert data["source"] == "digits"
+    assert data["counts"] == {"train": 1438, "test": 359}
+    assert data["skipped"] == {}
+    lines = curve(tmp_path)
+    assert [x["step"] for x in lines if x["event"] == "training"] == [5, 10, 15, 20, 25, 30]
+    assert [x["step"] for x in lines if x["event"] == "evaluation"] == [10, 20, 30]
+    metrics = [x["metrics"] for x in lines if x["event"] == "evaluation"]
+    assert all(of_step["test/seen"]["value"] == 359 for of_step in metrics)
+    assert classifier.labels == tuple("0123456789")
+    top1 = last_metrics(tmp_path)["test/top1"]
+    assert classifier.origin["metrics"]["test/top1"] == top1.text()
+    assert primary_metric(tmp_path) == top1
+    assert top1.value == metrics[-1]["test/top1"]["value"] > 0.1
+    assert not classifier.model.training
+
+
+def test_the_same_recipe_gives_the_same_bits_for_any_number_of_workers(tiny, quiet, tmp_path):
+    train(tiny, tmp_path / "a", "cpu", quiet)
+    train(replace(tiny, data=replace(tiny.data, workers=2)), tmp_path / "b", "cpu", quiet)
+    train(replace(tiny, seed=1), tmp_path / "c", "cpu", quiet)
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+
+@contextmanager
+def events(stop=(), poison=()):
+    """Within it runs of Eventful get SIGTERM, or a loss that is NaN, in the step that follows so
+    many others."""
+    Eventful.stop = stop
+    Eventful.poison = poison
+    try:
+        yield
+    finally:
+        Eventful.stop = ()
+        Eventful.poison = ()
+
+
+@dataclass(frozen=True)
+class Eventful(Supervised):
+    """The supervised loss, with `events`. They are not settings: a run may be continued without
+    them."""
+
+    stop: ClassVar[Sequence[int]] = ()
+    poison: ClassVar[Sequence[int]] = ()
+
+    def learner(self, model, preprocessing=None):
+        return EventfulLearner(model, self)
+
+
+class EventfulLearner(SupervisedLearner):
+    def before(self, step, total):
+        self.step = step
+
+    def forward(self, images, labels, keys):
+        loss = super().forward(images, labels, keys)
+        if self.step in self.objective.stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.step in self.objective.poison:
+            return loss * float("nan")
+        return loss
+
+
+@pytest.mark.parametrize("step", [0, 7, 29])
+def test_stopped_and_continued_is_as_if_nothing_happened(tiny, quiet, tmp_path, step):
+    tiny = replace(tiny, objective=Eventful())
+    train(tiny, tmp_path / "undisturbed", "cpu", quiet)
+    with events(stop=[step]), pytest.raises(Interrupted):
+        train(tiny, tmp_path / "stopped", "cpu", quiet)
+    train(tiny, tmp_path / "stopped", "cpu", quiet)
+    assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
+
+
+def test_a_second_call_on_a_finished_run_does_nothing(tiny, quiet, tmp_path):
+    first = train(tiny, tmp_path, "cpu", quiet)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    second = train(tiny, tmp_path, "cpu", quiet)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+    assert same(first.model.state_dict(), second.model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": -1}, "seed is -1; it must be from 0 to"),
+        ({"seed": 2**45}, "seed is 35184372088832; it must be from 0 to"),
+        ({"batch": 49, "objective": Supervised(mixup=0.2)}, "a batch of 49 .* has odd ones"),
+        ({"micro_batch": 7, "objective": Supervised(cutmix=1.0)}, "micro-batches of 7 has odd"),
+        ({"save_every": Span(-5)}, "save_every is -5 steps; a duration is 0 or more"),
+        ({"optim": Optim(warmup=Span(-5))}, "optim.warmup is -5 steps"),
+        ({"evals": (Eval(Accuracy(), Span(-1, "epochs")),)}, "evals.0.every is -1 epochs"),
+    ],
+)
+def test_settings_that_cannot_run_are_refused_before_the_images_are_read(tiny, changes, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(replace(tiny, **changes), FACTS)
+
+
+def test_a_run_whose_last_step_is_not_finite_is_finished(tiny, quiet, tmp_path, capsys):
+    tiny = replace(tiny, length=Span(8), save_every=Span(4), objective=Eventful())
+    with events(poison=[7]):
+        train(tiny, tmp_path, "cpu", quiet)
+    assert checkpoint_steps(tmp_path) == [8, 4]
+    before = (tmp_path / "metrics.jsonl").read_text()
+    train(tiny, tmp_path, "cpu")
+    assert "this run is finished after 8 steps" in capsys.readouterr().out
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_another_recipe_in_the_same_directory_is_refused(tiny, quiet, tmp_path):
+    train(tiny, tmp_path, "cpu", quiet)
+    with pytest.raises(ValueError, match=r"another recipe \(optim.lr: 0.002 -> 0.5\)"):
+        train(replace(tiny, optim=replace(tiny.optim, lr=0.5)), tmp_path, "cpu", quiet)
+    # Settings that do not change the weights may be others
+    train(replace(tiny, log_every=7), tmp_path, "cpu", quiet)
+
+
+def test_settings_that_were_refused_do_not_occupy_a_directory(tiny, quiet, tmp_path):
+    """The next run there is as in a new directory."""
+    odd = replace(tiny, batch=48, micro_batch=15, objective=Supervised(mixup=0.2))
+    refused = [
+        (replace(tiny, tune=Tune(blocks=9)), "the model has 2 blocks"),
+        (replace(tiny, init=str(tmp_path / "none")), "none"),
+        (odd, "make the batch and the micro-batch even"),
+    ]
+    for recipe, message in refused:
+        with pytest.raises((ValueError, OSError), match=message):
+            train(recipe, tmp_path / "run", "cpu", quiet)
+    good = replace(odd, micro_batch=16, seed=1)
+    train(good, tmp_path / "run", "cpu", quiet)
+    train(good, tmp_path / "new", "cpu", quiet)
+    assert_same_run(tmp_path / "run", tmp_path / "new")
+
+
+class TestDamage:
+    def interrupted(self, tiny, quiet, run_dir):
+        """The checkpoints of a run that was stopped in step 21, newest first."""
+        with events(stop=[20]), pytest.raises(Interrupted):
+            train(replace(tiny, objective=Eventful()), run_dir, "cpu", quiet)
+        return checkpoints(run_dir)
+
+    @pytest.mark.parametrize("how", ["flipped", "truncated", "gone", "no counters"])
+    def test_falls_back_to_the_checkpoint_before(self, tiny, quiet, tmp_path, how, capsys):
+        last, before, *_ = self.interrupted(tiny, quiet, tmp_path / "run")
+        file = last / "state.safetensors"
+        if how == "flipped":
+            content = bytearray(file.read_bytes())
+            content[-100] ^= 1
+            file.write_bytes(content)
+        elif how == "truncated":
+            file.write_bytes(file.read_bytes()[:-50])
+        elif how == "gone":
+            file.unlink()
+        else:
+            (last / "state.json").write_text("{}")
+        train(replace(tiny, objective=Eventful()), tmp_path / "run", "cpu")
+        output = capsys.readouterr().out
+        assert "is damaged" in output
+        assert "trying the one before" in output
+        assert f"continuing at step {step_of(before)}" in output
+
+    def test_a_damaged_one_does_not_count_among_those_that_are_kept(self, tiny, tmp_path):
+        state = state_of(resolve(tiny, FACTS))
+        for state.step in (6, 12):
+            state.save(tmp_path, keep=2)
+        (tmp_path / "checkpoints" / "step-00000012" / "state.safetensors").write_bytes(b"")
+        with pytest.raises(ValueError, match="its checksum does not fit"):
+            state.load(tmp_path / "checkpoints" / "step-00000012")
+        state.load(tmp_path / "checkpoints" / "step-00000006")
+        for state.step, remaining in ((18, [18, 6]), (24, [24, 18])):
+            state.save(tmp_path, keep=2)
+            assert checkpoint_steps(tmp_path) == remaining
+
+    def test_all_damaged_is_a_sentence(self, tiny, quiet, tmp_path):
+        for checkpoint in self.interrupted(tiny, quiet, tmp_path):
+            (checkpoint / "state.json").unlink()
+        with pytest.raises(ValueError, match="every checkpoint in .* is damaged; remove"):
+            train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
+
+    def test_a_full_disk_loses_nothing(self, tiny, quiet, tmp_path):
+        """The system limits the size of files, which stands in for a disk without room: it refuses
+        the checkpoint's last bytes."""
+        self.interrupted(tiny, quiet, tmp_path)
+        folder = tmp_path / "checkpoints"
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        state = state_of(resolve(tiny, FACTS))
+        state.step = 25
+        message = "could not write a checkpoint at step 25 .* the earlier ones are untouched"
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        try:
+            with pytest.raises(OSError, match=message):
+                state.save(tmp_path, keep=2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert after == before
+
+
+class TestNotFinite:
+    def test_a_bad_step_is_skipped_counted_and_written_down(self, tiny, quiet, tmp_path):
+        with events(poison=[3, 8]):
+            train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
+        lines = [line for line in curve(tmp_path) if line["event"] == "skipped"]
+        assert [line["step"] for line in lines] == [4, 9]
+        for line in lines:
+            assert len(line["indices"]) == 50
+            assert line["notes"]["loss"] == "nan"
+        state = last_state(tmp_path)
+        assert (state["skipped"], state["rollbacks"]) == (2, 0)
+        assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+
+    def test_three_in_a_row_go_back_to_the_last_good_checkpoint(self, tiny, quiet, tmp_path):
+        with events(poison=[8, 9, 10]):
+            train(replace(tiny, average=0.9, objective=Eventful()), tmp_path, "cpu", quiet)
+        (rollback,) = [line for line in curve(tmp_path) if line["event"] == "rollback"]
+        assert (rollback["step"], rollback["checkpoint"]) == (11, "step-00000006")
+        state = last_state(tmp_path)
+        assert (state["step"], state["skipped"], state["rollbacks"]) == (30, 3, 1)
+
+    def test_an_interruption_before_does_not_change_where_it_goes_back_to(
+        self, tiny, quiet, tmp_path
+    ):
+        tiny = replace(tiny, objective=Eventful())
+        with events(poison=[8, 9, 10]):
+            train(tiny, tmp_path / "undisturbed", "cpu", quiet)
+        with events(stop=[6]), pytest.raises(Interrupted):
+            train(tiny, tmp_path / "stopped", "cpu", quiet)
+        assert checkpoint_steps(tmp_path / "stopped") == [7, 6, 0]
+        with events(poison=[8, 9, 10]):
+            train(tiny, tmp_path / "stopped", "cpu", quiet)
+        assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
+
+    def test_again_after_that_it_stops(self, tiny, quiet, tmp_path):
+        sentence = "not finite at step 18, after going back once already; lower --optim.lr"
+        with (
+            events(poison=[8, 9, 10, 15, 16, 17]),
+            pytest.raises(FloatingPointError, match=sentence),
+        ):
+            train(replace(tiny, objective=Eventful()), tmp_path, "cpu", quiet)
+
+
+def random_batch(n):
+    """n images of 8 x 8 pixels, of ten classes."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (n, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    targets = torch.randint(0, 10, (n,), generator=generator)
+    return Batch(images, targets, torch.ones(n, dtype=torch.bool), torch.arange(n))
+
+
+def gradients_of(recipe):
+    """Loss, norm, and the gradient of each parameter for a random batch. The head is not zero, or
+    nothing would reach what is below it."""
+    state = state_of(resolve(recipe, FACTS))
+    head = state.learner.model.head
+    torch.nn.init.normal_(head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
+    loss, norm = gradient(recipe, state, random_batch(16))
+    return loss, norm, [parameter.grad for parameter in state.learner.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("micro", "objective"),
+    [(micro, Supervised(loss, 0.1)) for micro in (1, 4, 7, 16) for loss in ("softmax", "sigmoid")]
+    + [(6, Supervised(loss, 0.1, mixup=0.5, cutmix=1.0)) for loss in ("softmax", "sigmoid")],
+)
+def test_accumulated_micro_batches_are_the_big_batch(tiny, micro, objective):
+    whole = replace(
+        tiny,
+        model=replace(tiny.model, dropout=0, stochastic_depth=0),
+        batch=16,
+        objective=objective,
+    )
+    loss, norm, grads = gradients_of(replace(whole, micro_batch=16))
+    micro_loss, micro_norm, micro_grads = gradients_of(replace(whole, micro_batch=micro))
+    torch.testing.assert_close(micro_loss, loss, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(micro_norm, norm, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(micro_grads, grads, atol=1e-6, rtol=1e-4)
+
+
+def test_clipping_is_of_the_global_norm(tiny):
+    optim = replace(tiny.optim, clip=0.01)
+    _, norm, grads = gradients_of(replace(tiny, batch=16, micro_batch=16, optim=optim))
+    assert norm > 0.01
+    clipped = torch.stack([grad.norm() for grad in grads]).norm()
+    assert clipped.item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_norm_is_exact_whatever_the_sizes_of_its_parts():
+    """One large derivative beside a million small ones, which a float32 sum forgets."""
+    layer = torch.nn.Linear(2048, 512)
+    for parameter in layer.parameters():
+        parameter.grad = torch.full_like(parameter, 0.1)
+    layer.weight.grad[0, 0] = 1e3
+    exact = (1e6 + 0.01 * (2048 * 512 + 512 - 1)) ** 0.5
+    for clip in (0, 2 * exact):  # it is not clipped
+        assert clip_gradient(layer.parameters(), Optim(clip=clip)).item() == pytest.approx(
+            exact, rel=1e-7
+        )
+        assert layer.weight.grad[0, 0] == 1e3
+    assert clip_gradient(layer.parameters(), Optim(clip=1)).item() == pytest.approx(exact, rel=1e-7)
+    assert clip_gradient(layer.parameters(), Optim(clip=0)).item() == pytest.approx(1, rel=1e-6)
+
+
+def test_clipping_may_be_of_the_norm_of_each_parameter(tiny):
+    recipe = replace(tiny, batch=16, micro_batch=16)
+    free = replace(tiny.optim, clip=0.0)
+    clipping = replace(tiny.optim, clip=0.1, clip_each=True)
+    _, norm, grads = gradients_of(replace(recipe, optim=free))
+    _, clipped_norm, clipped_grads = gradients_of(replace(recipe, optim=clipping))
+    assert torch.equal(norm, clipped_norm)
+    norms = [grad.norm().item() for grad in grads]
+    assert min(norms) < 0.1 < max(norms)
+    expected = [grad * min(1, 0.1 / size) for grad, size in zip(grads, norms, strict=True)]
+    torch.testing.assert_close(clipped_grads, expected, atol=1e-7, rtol=1e-3)
+
+
+@dataclass(frozen=True)
+class Still(Supervised):
+    """A loss without a gradient."""
+
+    def learner(self, model, preprocessing=None):
+        return StillLearner(model, self)
+
+
+class StillLearner(SupervisedLearner):
+    def forward(self, images, labels, keys):
+        return super().forward(images, labels, keys) * 0
+
+
+def test_a_weight_decay_that_grows_does_so_in_the_run(tiny, quiet, tmp_path):
+    """Without a gradient a weight is what every step's lr * decay leaves of it, and one that does
+    not decay stays."""
+    optim = Optim(
+        lr=0.1, schedule="constant", weight_decay=0.1, weight_decay_end=0.5, decay_on="kernels"
+    )
+    recipe = replace(tiny, objective=Still(), optim=optim, length=Span(8), average=0.0)
+    after = train(recipe, tmp_path, "cpu", quiet).model.state_dict()
+    before = create(tiny.model, seed=0).state_dict()
+    share = 1.0
+    for step in range(8):
+        decay = 0.5 - 0.2 * (1 + np.cos(np.pi * step / 8))
+        share *= 1 - 0.1 * decay
+    name = "blocks.0.mlp.expand.weight"
+    torch.testing.assert_close(after[name], before[name] * share)
+    assert torch.equal(after["positions.table"], before["positions.table"])
+
+
+def test_polyak_average_by_hand(tiny):
+    state = state_of(resolve(tiny, FACTS))
+    state.average = {name: value.clone() for name, value in trained(state.learner).items()}
+    model = state.learner.model
+    expected = model.norm.weight.detach().clone()
+    for step in range(1, 60):
+        with torch.no_grad():
+            model.norm.weight.add_(0.1 * step)
+        state.step = step
+        state.update_average(0.8)
+        factor = min(0.8, (1 + step) / (10 + step))
+        expected = factor * expected + (1 - factor) * model.norm.weight.detach()
+    torch.testing.assert_close(state.average["model.norm.weight"], expected)
+    weight = model.norm.weight.detach().clone()
+    with state.averaged():
+        torch.testing.assert_close(model.norm.weight.detach(), expected)
+    assert torch.equal(model.norm.weight, weight)
+
+
+class TestWeightsToBeginWith:
+    def test_the_new_head_has_the_recipe_s_bias(self, tiny, quiet, tmp_path):
+        """The first loss is that of a new head: a bias of -10 and one class among ten, whatever the
+        encoder has learned."""
+        train(tiny, tmp_path / "first", "cpu", quiet)
+        second = replace(
+            tiny,
+            init=str(tmp_path / "first"),
+            model=replace(tiny.model, head_bias=-10.0),
+            objective=Supervised("sigmoid"),
+            optim=Optim(),
+            length=Span(1),
+            log_every=1,
+        )
+        train(second, tmp_path / "second", "cpu", quiet)
+        expected = 10 + 10 * np.log1p(np.exp(-10))
+        assert curve(tmp_path / "second")[0]["loss"] == pytest.approx(expected, rel=1e-4)
+
+    def test_a_run_begins_where_another_ended_with_a_new_head(self, tiny, quiet, tmp_path):
+        first = train(tiny, tmp_path / "first", "cpu", quiet)
+        card = tmp_path / "first" / "model" / "README.md"
+        card.write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+        still = replace(
+            tiny, init=str(tmp_path / "first"), average=0, length=Span(1), optim=Optim(lr=1e-30)
+        )
+        second = train(still, tmp_path / "second", "cpu", quiet)
+        after = second.model.state_dict()
+        for name, tensor in first.model.state_dict().items():
+            if not name.startswith("head"):
+                assert torch.equal(after[name], tensor), name
+        assert second.model.head.weight.abs().max() < 1e-20 < first.model.head.weight.abs().max()
+        assert second.origin["init"] == "first"  # no path of this machine
+        assert second.license == License("cc-by-nc-4.0")
+
+        # Continued where those weights are no more, it is under their licence all the same
+        shutil.rmtree(tmp_path / "first")
+        shutil.rmtree(tmp_path / "second" / "model")
+        (tmp_path / "second" / "finished.json").unlink()
+        assert train(still, tmp_path / "second", "cpu", quiet).license == second.license
+
+    def test_the_average_begins_there_too(self, tiny, quiet, tmp_path):
+        first = train(tiny, tmp_path / "first", "cpu", quiet)
+        still = replace(tiny, init=str(tmp_path / "first"), length=Span(1), optim=Optim(lr=1e-30))
+        second = train(still, tmp_path / "second", "cpu", quiet)
+        torch.testing.assert_close(second.model.norm.weight, first.model.norm.weight)
+
+    def test_another_architecture_is_refused_by_name(self, tiny, quiet, tmp_path):
+        train(tiny, tmp_path / "first", "cpu", quiet)
+        other = replace(tiny, init=str(tmp_path / "first"), model=replace(tiny.model, heads=3))
+        message = r"holds another model than the recipe's \(heads: 2 -> 3\)"
+        with pytest.raises(ValueError, match=message):
+            train(other, tmp_path / "second", "cpu", quiet)
+
+
+def test_keys_are_a_function_of_seed_step_and_place():
+    keys = keys_of(3, 7, 64)
+    assert torch.equal(keys, keys_of(3, 7, 64))
+    assert len({*keys.tolist(), *keys_of(3, 8, 64).tolist(), *keys_of(4, 7, 64).tolist()}) == 192
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"precision": "bfloat16"},
+            {"recompute": True},
+            {"tensorboard": True},
+            pytest.param({"compile": True}, marks=pytest.mark.slow),
+        ],
+        ids=lambda c: next(iter(c)),
+    )
+    def test_each_trains(self, tiny, quiet, tmp_path, changes):
+        train(replace(tiny, **changes), tmp_path, "cpu", quiet)
+        losses = [line["loss"] for line in curve(tmp_path) if line["event"] == "training"]
+        assert losses[-1] < losses[0]
+        assert any(tmp_path.glob("tensorboard/events*")) == ("tensorboard" in changes)
+
+    def test_a_run_goes_on_in_the_precision_that_it_began_in(
+        self, tiny, quiet, tmp_path, monkeypatch
+    ):
+        """What ran is written down, whatever the machine would choose now."""
+        open_to_both = replace(tiny, precision="auto", length=Span(6), evals=())
+        for has, other in ((True, "float32"), (False, "bfloat16")):
+            run_dir = tmp_path / str(has)
+            monkeypatch.setattr("vitkit.system.machine.has_bfloat16", lambda _, has=has: has)
+            train(open_to_both, run_dir, "cpu", quiet)
+            began_in = json.loads((run_dir / "recipe.json").read_text())["precision"]
+            assert began_in != other
+            monkeypatch.setattr("vitkit.system.machine.has_bfloat16", lambda _, has=has: not has)
+            console = Console(file=io.StringIO(), width=1000)
+            train(open_to_both, run_dir, "cpu", console)
+            text = console.file.getvalue()
+            assert f"this run began in {began_in} and goes on in it" in text
+            assert json.loads((run_dir / "recipe.json").read_text())["precision"] == began_in
+
+    def test_recomputing_changes_no_bit(self, tiny, quiet, tmp_path):
+        train(tiny, tmp_path / "a", "cpu", quiet)
+        train(replace(tiny, recompute=True), tmp_path / "b", "cpu", quiet)
+        assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+class TestResolve:
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"batch": 0}, "batch is 0"),
+            ({"average": 1.0}, "average is 1.0"),
+            ({"keep": 0}, "keep is 0"),
+            ({"length": Span(0)}, "is not one step of 50 images"),
+        ],
+    )
+    def test_sentences(self, tiny, changes, sentence):
+        with pytest.raises(ValueError, match=sentence):
+            resolve(replace(tiny, **changes), FACTS)
+
+    def test_size_and_classes_must_fit(self, tiny):
+        larger = replace(tiny.data, preprocessing=Preprocessing(size=(16, 16)))
+        message = "set both: --model.image 16 16 --data.preprocessing.size 16 16"
+        with pytest.raises(ValueError, match=message):
+            resolve(replace(tiny, data=larger), FACTS)
+        with pytest.raises(ValueError, match="the model has 7 classes, the data 10"):
+            resolve(replace(tiny, model=replace(tiny.model, classes=7)), FACTS)
+        masked = replace(tiny, objective=MaskedPatches(), model=replace(tiny.model, classes=10))
+        with pytest.raises(ValueError, match="10 classes, but the objective learns without"):
+            resolve(masked, FACTS)
+        with pytest.raises(ValueError, match="a warm-up of 30 steps leaves nothing"):
+            resolve(replace(tiny, optim=replace(tiny.optim, warmup=Span(30))), FACTS)
+
+    def test_spans_become_steps_and_nothing_else_changes(self, tiny):
+        recipe = replace(tiny, length=Span(2, "epochs"), evaluate_every=Span(500, "images"))
+        resolved = resolve(recipe, FACTS)
+        assert resolved.length == Span(57, "steps")
+        assert resolved.evaluate_every == Span(10, "steps")
+        assert resolve(resolved, FACTS) == resolved
+        distilled = replace(tiny, objective=SelfDistillation(teacher_warmup=Span(100, "images")))
+        objective = resolve(distilled, FACTS).objective
+        assert objective == SelfDistillation(teacher_warmup=Span(2), last_layer_still=Span(29))
+
+
+SCRIPT = """
+import threading
+from dataclasses import replace
+
+from vitkit.recipes import recipe
+from vitkit.system.span import Span
+from vitkit.training import train
+
+
+def main():
+    digits = recipe("digits")
+    optim = replace(digits.optim, warmup=Span(1))
+    data = replace(digits.data, check=False, workers=1)
+    train(replace(digits, data=data, optim=optim, length=Span(2), batch=16), "run", "cpu")
+
+
+if __name__ == "__main__":
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_a_script_can_call_train(tmp_path):
+    """From a thread, which cannot catch signals, and with worker processes."""
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "mine.py"]
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment, timeout=120)
+    assert (tmp_path / "run" / "model" / "config.json").exists()

@@ -1,0 +1,69 @@
+"""A run computes as it began, and says so if it cannot."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from test_run import Eventful, assert_same_run, events
+
+from vitkit.models import dense
+from vitkit.system import matmul
+from vitkit.training import Interrupted, train
+from vitkit.training.machine import FILE
+
+pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")
+
+
+@pytest.fixture(autouse=True)
+def every_product(monkeypatch):
+    """All dense layers are large enough for oneDNN, and nothing is chosen yet."""
+    monkeypatch.delenv("VITKIT_MATMUL")
+    monkeypatch.setattr(dense, "LEAST_WORK", 0)
+    matmul.use(None)
+    yield
+    matmul.use(None)
+
+
+def stopped(recipe, run_dir, console):
+    with events(stop=[7]), pytest.raises(Interrupted):
+        train(recipe, run_dir, "cpu", console)
+
+
+def test_a_run_continues_with_the_libraries_it_began_with(tiny, tmp_path, monkeypatch, capsys):
+    """Though a measurement would now choose another one: the bits are those of an undisturbed run."""
+    recipe = replace(tiny, objective=Eventful())
+    monkeypatch.setattr(matmul, "measure", lambda: matmul.OneDnn(True, False, True))
+    train(recipe, tmp_path / "undisturbed", "cpu", Console(quiet=True))
+    stopped(recipe, tmp_path / "stopped", Console(quiet=True))
+
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "another cache"))
+    monkeypatch.setattr(matmul, "measure", lambda: matmul.NONE)
+    matmul.use(None)
+    train(recipe, tmp_path / "stopped", "cpu")
+    assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
+    assert json.loads((tmp_path / "stopped" / FILE).read_text())["matmul"] == [True, False, True]
+    assert "last bits" not in capsys.readouterr().out
+
+
+def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
+    recipe = replace(tiny, objective=Eventful())
+    monkeypatch.setenv("VITKIT_MATMUL", "onednn")
+    stopped(recipe, tmp_path, Console(quiet=True))
+
+    facts = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(facts | {"torch": "1.0", "device": "an abacus"}))
+    monkeypatch.setenv("VITKIT_MATMUL", "torch")
+    train(recipe, tmp_path, "cpu")
+    output = " ".join(capsys.readouterr().out.split())
+    assert "this run began on another machine" in output
+    assert "device an abacus -> " in output and "PyTorch 1.0 -> " in output
+    assert "dense layers by onednn -> torch" in output
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"matmul": ["yes"]}', '{"matmul": 3}'])
+def test_a_damaged_record_stops_nothing(tiny, tmp_path, content):
+    recipe = replace(tiny, objective=Eventful())
+    stopped(recipe, tmp_path, Console(quiet=True))
+    (tmp_path / FILE).write_text(content)
+    train(recipe, tmp_path, "cpu", Console(quiet=True))

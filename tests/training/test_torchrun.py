@@ -1,0 +1,183 @@
+"""Runs under the real torchrun: ranks that are killed, stopped or hang in the middle of a step, and
+two agents as two machines."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vitkit.training.checkpoints import checkpoints
+from vitkit.training.log import read_metrics
+
+pytestmark = pytest.mark.slow
+SETTINGS = """--device cpu --length 40 --batch 48 --micro-batch 12 --save-every 5
+--evaluate-every 20 --log-every 1 --optim.name sgd --optim.lr 0.3 --optim.warmup 5
+--optim.weight-decay 0.001 --average 0.9 --model.dropout 0.1 --model.width 24 --model.depth 2
+--model.mlp 48 --model.heads 2 --data.workers 1""".split()
+
+
+def agent(run_dir, *settings, ranks=2, options=("--standalone",)):
+    """A torchrun of so many ranks, in a process group of its own."""
+    vitkit = ["-m", "vitkit", "train", "digits", "--workdir", str(run_dir), *SETTINGS, *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(ranks),
+        *options,
+        *vitkit,
+    ]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+
+
+def finish(process, limit=180):
+    """Its exit code and all that it said; nothing of it stays behind."""
+    try:
+        output, _ = process.communicate(timeout=limit)
+        return process.returncode, output
+    finally:
+        for pid in [process.pid, *workers(process.pid)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def workers(pid):
+    """Ranks that an agent has started, in order."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return sorted(map(int, children.read_text().split())) if children.exists() else []
+
+
+def until(process, run_dir, step):
+    """Wait for a training step."""
+    while process.poll() is None:
+        if any(
+            line["step"] >= step and "loss" in line
+            for line in read_metrics(run_dir / "metrics.jsonl")
+        ):
+            return
+        time.sleep(0.02)
+    raise AssertionError(process.communicate()[0])
+
+
+def assert_same_weights(run_dir, expected_dir):
+    weights = load_file(run_dir / "model" / "model.safetensors")
+    expected = load_file(expected_dir / "model" / "model.safetensors")
+    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("undisturbed")
+    code, output = finish(agent(run_dir, ranks=1))
+    assert code == 0, output
+    return run_dir
+
+
+def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_nothing_happened(
+    undisturbed, tmp_path
+):
+    process = agent(tmp_path, options=("--standalone", "--max-restarts", "3"))
+    for step in (7, 23):
+        until(process, tmp_path, step)
+        os.kill(workers(process.pid)[-1], signal.SIGKILL)
+        time.sleep(3)
+    code, output = finish(process)
+    assert code == 0, output
+    assert output.count("continuing at step") == 2 and "lost contact with another one" in output
+    assert_same_weights(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("whom", ["the agent", "one rank", "everyone twice"])
+def test_preemption_saves_on_all_ranks_and_any_number_continues(undisturbed, tmp_path, whom):
+    process = agent(tmp_path, ranks=4)
+    until(process, tmp_path, 7)
+    if whom == "the agent":
+        process.terminate()
+    elif whom == "one rank":
+        os.kill(workers(process.pid)[2], signal.SIGTERM)
+    else:
+        for pid in (*workers(process.pid), process.pid, *workers(process.pid)):
+            os.kill(pid, signal.SIGTERM)
+    code, output = finish(process)
+    assert code != 0 and output.count("the same command continues") == 1, output
+    assert "Traceback" not in output.partition("torch/distributed/elastic")[0]
+    if whom == "one rank":  # the agent reports its workers' own status
+        assert "exitcode  : 75" in output
+    assert len(list(checkpoints(tmp_path)[0].glob("*.safetensors"))) == 4
+    code, output = finish(agent(tmp_path))
+    assert code == 0 and "continuing at step" in output
+    assert_same_weights(tmp_path, undisturbed)
+
+
+def test_a_rank_that_hangs_is_named(tmp_path):
+    process = agent(
+        tmp_path, "--patience", "6", options=("--standalone", "--shutdown-timeout", "5")
+    )
+    until(process, tmp_path, 7)
+    os.kill(workers(process.pid)[1], signal.SIGSTOP)
+    code, output = finish(process)
+    assert code != 0
+    assert "vitkit: rank 1 did not answer for 6 s while the others waited" in output, output
+
+
+def test_a_second_run_in_the_same_directory_is_refused_once(tmp_path):
+    first = agent(tmp_path, "--length", "100000")
+    until(first, tmp_path, 3)
+    code, output = finish(agent(tmp_path, "--length", "100000"))
+    assert first.poll() is None
+    assert (
+        code != 0 and output.count(f"vitkit: another process is training into {tmp_path}") == 1
+    ), output
+    for pid in (*workers(first.pid), first.pid):
+        os.kill(pid, signal.SIGKILL)
+    first.communicate()
+
+
+def test_two_machines_are_one_run(undisturbed, tmp_path):
+    """Two agents on the loopback, which meet by the c10d rendezvous, as two hosts do."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meet = (
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{port}",
+        "--rdzv-id",
+        "vitkit",
+    )
+    here, there = (agent(tmp_path, options=(*meet, "--local-addr", "127.0.0.1")) for _ in range(2))
+    code, output = finish(here)
+    code2, output2 = finish(there)
+    assert (code, code2) == (0, 0), output + output2
+    assert len(list(checkpoints(tmp_path)[0].glob("*.safetensors"))) == 4
+    assert ("test/top1" in output) != ("test/top1" in output2)  # one speaks
+    assert_same_weights(tmp_path, undisturbed)
+
+
+def test_compiled_blocks_in_bfloat16(tmp_path):
+    code, output = finish(
+        agent(tmp_path, "--compile", "--precision", "bfloat16", "--recompute"), 400
+    )
+    assert code == 0, output
+    losses = [line["loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "loss" in line]
+    assert len(losses) == 40 and all(loss < 3 for loss in losses)
