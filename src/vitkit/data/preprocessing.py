@@ -84,9 +84,21 @@ class Preprocessing:
         )
 
         height, width = self.size
-        top = round((resized_height - height) / 2)
-        left = round((resized_width - width) / 2)
+        top, left = self._crop_corner(resized_height, resized_width)
         return image[:, top : top + height, left : left + width]
+
+    def visible(self, picture: Picture) -> tuple[float, float, float, float]:
+        """The box of the upright picture that the model gets: (top, left, height, width) in the
+        picture's own pixels, fractions of them included. Raises BadImage."""
+        resized_height, resized_width = self._resized_size(picture)
+        down = picture.size[0] / resized_height  # pixels of the picture for one of the resized
+        across = picture.size[1] / resized_width
+        top, left = self._crop_corner(resized_height, resized_width)
+        return top * down, left * across, self.size[0] * down, self.size[1] * across
+
+    def _crop_corner(self, resized_height: int, resized_width: int) -> tuple[int, int]:
+        """Top and left of the centre crop in the resized picture."""
+        return round((resized_height - self.size[0]) / 2), round((resized_width - self.size[1]) / 2)
 
     def _resized_size(self, picture: Picture) -> tuple[int, int]:
         """(height, width) of a picture before the centre crop.

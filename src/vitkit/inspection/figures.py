@@ -1,10 +1,11 @@
-"""Arrays to matplotlib figures: curves in panels, and rows of images."""
+"""Arrays to figures: curves in panels, rows of images, and maps over photographs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,3 +106,41 @@ def show_image(axes: "Axes", image: np.ndarray) -> None:
         interpolation = "nearest"
     axes.imshow(image, interpolation=interpolation)
     axes.axis("off")
+
+
+def darkened(
+    pixels: np.ndarray, weights: np.ndarray, box: tuple[float, float, float, float]
+) -> np.ndarray:
+    """A photograph that is dark where a map has little weight, as Fig. 6 has it: uint8 (H, W, 3).
+
+    pixels: the photograph, uint8 (H, W, 3). weights: a map of the patches, (h, w), not negative.
+    box: where in the photograph the patches lie, (top, left, height, width) in its pixels, as
+    `Preprocessing.visible` says; around it all is dark.
+
+    The map is enlarged smoothly and divided by its maximum, which keeps its pixels as they are.
+    """
+    # The map at the size of its box
+    largest = max(float(weights.max()), np.finfo(np.float32).tiny)
+    share = Image.fromarray((weights / largest).astype(np.float32))
+    rows, columns = whole_pixels(box, pixels.shape[:2])
+    size = (columns.stop - columns.start, rows.stop - rows.start)
+    enlarged = np.asarray(share.resize(size, Image.Resampling.BILINEAR))
+
+    # Channel by channel, as photographs are large and floating point numbers four times as large
+    drawn = np.zeros_like(pixels)
+    for channel in range(3):
+        drawn[rows, columns, channel] = (pixels[rows, columns, channel] * enlarged).round()
+    return drawn
+
+
+def whole_pixels(
+    box: tuple[float, float, float, float], size: tuple[int, int]
+) -> tuple[slice, slice]:
+    """The rows and columns of an image of `size` (height, width) that a box (top, left, height,
+    width) covers, at least one of each."""
+    ranges = []
+    for start, length, side in zip(box[:2], box[2:], size, strict=True):
+        first = min(max(round(start), 0), side - 1)
+        end = min(max(round(start + length), first + 1), side)
+        ranges.append(slice(first, end))
+    return ranges[0], ranges[1]
