@@ -67,6 +67,7 @@ def test_a_calibrated_model_answers_the_same(models, photographs, tmp_path, caps
     words = ("evaluate", models / "one", photographs, "--device", "cpu")
     status, out, _ = say(capsys, *words, "--calibrate", tmp_path / "warm")
     assert status == 0 and "Fitted temperature" in out and "fitted on these very" not in out
+    assert "a temperature from 40 images is a rough guess" in " ".join(out.split())
     assert f"next: vitkit evaluate {tmp_path / 'warm'} DATA" in out
     origin = load(tmp_path / "warm", quiet=True).origin
     assert origin["temperature"] > 0 and origin["temperature_fitted_on"].startswith("40 images")
@@ -89,6 +90,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(models, tmp_
     (tmp_path / "file").write_text("mine")
     for option, sentence in {
         "--report page.pdf": "--report is page.pdf; its ending says what it is",
+        "--workers -7": "--workers is -7; it is a number of processes, or -1",
         f"--calibrate {tmp_path}": "file) and no model",
         f"--calibrate {tmp_path}/file/model": "is no folder that you may write to",
     }.items():

@@ -116,6 +116,11 @@ def test_means_are_over_corruptions_and_severities():
     assert names[0] == "corrupted/top1" and names[6] == "corrupted/fog/severity_1/top1"
     assert len(names) == 1 + 5 + 10
 
+    # The mean of one is itself
+    alone = robustness(clean, ("snow",), ask)
+    cells = [(cell.value, cell.interval) for cell in alone.cells["snow"]]
+    assert [(metric.value, metric.interval) for metric in alone.by_severity] == cells
+
 
 def test_logits_that_are_not_finite_have_no_accuracy():
     def ask(corruption, severity):

@@ -197,6 +197,10 @@ def test_the_command_says_the_protocol(objectnet, tmp_path, capsys):
         "--as objectnet --report report.html",
     ):
         assert text in out, text
-    for option in (["--calibrate", str(tmp_path / "new")], ["--real", "real.json"]):
+    for option in (
+        ["--calibrate", str(tmp_path / "new")],
+        ["--real", "real.json"],
+        ["--on-unknown-class", "skip"],
+    ):
         assert cli.main([*words, "--as", "objectnet", *option]) == 1
         assert "--as" in capsys.readouterr().err

@@ -107,7 +107,7 @@ def model(tmp_path_factory):
 
 def test_every_trouble_is_found(troubled, model, tmp_path, capsys):
     page = tmp_path / "page.html"
-    excluded = tmp_path / "list.txt"
+    excluded = tmp_path / "list.csv"
     words = ["data", "review", str(troubled), "--model", model, "-o", str(page)]
     assert main([*words, "--exclude", str(excluded), "--json"]) == 0
     found = {}
@@ -129,8 +129,15 @@ def test_every_trouble_is_found(troubled, model, tmp_path, capsys):
     listed = [line for line in excluded.read_text().splitlines() if not line.startswith("#")]
     assert 2 <= len(listed) == len(train) - len(without(train, excluded))
 
-    # As a table
-    assert main(words) == 0
+    # A run leaves them out
+    run = ["finetune", model, str(troubled), "--workdir", str(tmp_path / "run"), "--batch", "8"]
+    short = "--length 1steps --optim.warmup 0steps --data.workers 0 --data.on-bad-image skip"
+    assert main([*run, *short.split(), "--data.exclude", str(excluded)]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"{len(listed)} training images that {excluded} lists are left out" in output
+
+    # As a table, the model as the second word
+    assert main(["data", "review", str(troubled), model, "-o", str(page)]) == 0
     output = capsys.readouterr().out
     assert "Labels that are probably wrong" in output and "next: open" in output
 
@@ -139,10 +146,22 @@ def test_what_cannot_be_reviewed_is_a_sentence(troubled, model, tmp_path, capsys
     words = ["data", "review", str(troubled), "--model", model]
     assert main([*words, "-o", str(tmp_path / "page.png")]) == 1
     assert "give the name of an .html file" in capsys.readouterr().err
+    assert main(words[:3]) == 1
+    assert f"vitkit data review {troubled} MODEL" in capsys.readouterr().err
+    assert main([*words, "other"]) == 1
+    assert "are two models" in capsys.readouterr().err
     mine = tmp_path / "mine.html"
     mine.write_text("my own")
     assert main([*words, "-o", str(mine)]) == 1
     assert mine.read_text() == "my own"
+
+
+def test_a_model_that_knows_little_is_said_to(model, folder, tmp_path, capsys):
+    files = {f"{'abcd'[i % 4]}/{i}.png": 20 for i in range(24)}  # noise, whatever the class
+    words = ["data", "review", str(folder(files)), model, "-o", str(tmp_path / "page.html")]
+    assert main(words) == 0
+    assert "the model knows little of these classes" in capsys.readouterr().out
+    assert "the model knows little of these classes" in (tmp_path / "page.html").read_text()
 
 
 def test_repeats_are_of_all_parts(troubled):

@@ -15,7 +15,7 @@ from vitkit.models import create, vit
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
 from vitkit.suites.frozen import Frozen
 from vitkit.suites.protocol import LIGHT, PAPER, FineTuning
-from vitkit.suites.table import lines, markdown, mean, over_seeds
+from vitkit.suites.table import cell, lines, markdown, mean, over_seeds
 from vitkit.suites.vtab import clevr_count, clevr_distance, dsprites_class, kitti_distance
 from vitkit.weights import Classifier, load, save
 from vitkit.weights.description import Hints
@@ -66,6 +66,11 @@ def results(folder):
 
 
 # The runner
+
+
+def test_a_lopsided_interval_is_a_range():
+    assert cell(share_right("top1", 10, 10)) == "100.0 (72.2 to 100.0)"
+    assert cell(share_right("top1", 724, 1000)) == "72.4 ± 2.8"
 
 
 def test_what_is_there_runs_what_is_not_is_said_and_nothing_runs_twice(

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
 from vitkit.commands import MODEL
 from vitkit.commands.arguments import Data, DataColumns, Device, ModelHints
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vitkit.curate import Survey
 
 SHOWN = 10  # probably wrong labels on the terminal
+KNOWS_LITTLE = 0.7  # share of answers as labelled below which a model's doubts are often its own
 LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that --exclude lists
 
 
@@ -36,7 +37,9 @@ class Review:
     odd-sized ones. Nothing is trained, and nothing is changed."""
 
     data: Data
-    model: Annotated[str, arg(help=MODEL)]
+    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)] = ""
+    named_model: Annotated[str, arg(name="model", metavar="MODEL")] = ""
+    """The same MODEL, if it is not the second word."""
     output: Annotated[Path, arg(aliases=["-o"])] = Path("review.html")
     """Page of the pictures."""
     exclude: Path | None = None
@@ -61,6 +64,7 @@ def review(command: Review) -> int:
     from vitkit.weights import load_as
 
     # What is to be looked at, and by which model
+    name = _name_of_model(command)
     if command.output.suffix.lower() != ".html":
         raise ValueError(f"--output is {command.output}; give the name of an .html file")
     check_replaceable(command.output)
@@ -69,7 +73,7 @@ def review(command: Review) -> int:
     splits = open_splits(command.data, command.columns, command.split_seed)
     if command.exclude is not None and splits.train is None:
         raise ValueError(f"{command.data} has no training images, so --exclude could list none")
-    classifier = load_as(command.model, command.hints)
+    classifier = load_as(name, command.hints)
     classifier = classifier.to(pick_device(command.device)).for_inference()
 
     # Look
@@ -93,12 +97,27 @@ def review(command: Review) -> int:
         print(f"wrote {counted(listed, 'training image')} into {command.exclude}", file=terminal)
         next_command = (
             f"look through {as_word(command.exclude)}, then vitkit finetune "
-            f"{as_word(command.model)} {as_word(command.data)} --data.exclude "
+            f"{as_word(name)} {as_word(command.data)} --data.exclude "
             f"{as_word(command.exclude)}"
         )
     if not command.json:
         print(f"next: {next_command}")
     return 0
+
+
+def _name_of_model(command: Review) -> str:
+    """The model that is to look. Raises ValueError if there is none, or there are two."""
+    names = {command.model, command.named_model} - {""}
+    if not names:
+        raise ValueError(
+            "which model is to look? vitkit data review "
+            f"{as_word(command.data)} MODEL; any pre-trained one will do"
+        )
+    if len(names) > 1:
+        raise ValueError(
+            f"{command.model} and {command.named_model} are two models; give the one that is to look"
+        )
+    return names.pop()
 
 
 def _parts(splits: Splits) -> dict[str, Source]:
@@ -140,6 +159,11 @@ def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[s
         found, accuracy = _labels(parts, places, x)
         findings += found
         facts.append(f"{accuracy:.1%} of the images are answered as labelled by all the others")
+        if accuracy < KNOWS_LITTLE:
+            facts.append(
+                "the model knows little of these classes: many of the labels that it doubts are right, "
+                "and it misses wrong ones; a model that was fine-tuned on such images says more"
+            )
     else:
         facts.append("labels were not judged: that takes images of one class each, of two or more")
     findings += _duplicates(parts, surveys)

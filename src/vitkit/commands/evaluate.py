@@ -90,6 +90,8 @@ def evaluate(command: Evaluate) -> int:
     its share of the images."""
     if command.batch < 1:
         raise ValueError(f"--batch is {command.batch}; it is a number of images, at least 1")
+    if command.workers < -1:
+        raise ValueError(f"--workers is {command.workers}; it is a number of processes, or -1")
     check_files(command.report, command.calibrate)
     with process_group(command.device) as device:
         precision = pick_precision(command.precision, device)

@@ -75,6 +75,10 @@ def named_images(command: "Evaluate") -> tuple["Named", Source, str]:
         raise ValueError(
             f"--real has labels for ImageNet's validation images, and --as says {command.named}"
         )
+    if command.on_unknown_class != "fail":
+        raise ValueError(
+            f"--as {command.named} says itself which classes count; leave out --on-unknown-class"
+        )
     named = open_named(command.named, command.data, command.columns, command.split)
     if command.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))

@@ -18,7 +18,7 @@ from vitkit.commands.flags import flags
 from vitkit.data import Source
 from vitkit.evaluate import Part
 from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.system.text import as_word
+from vitkit.system.text import as_word, counted
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vitkit.evaluate.named import Named
     from vitkit.evaluate.report import Report
 
+FEW = 50  # images from which a temperature is more than a guess
 FITTED_HERE = (
     "the model's temperature was fitted on these very images, so its calibration error and loss look "
     "better here than on others"
@@ -212,7 +213,10 @@ def _calibrated(request: Request, found: "Report", given: "Answers") -> "Report"
     calibrated.origin["temperature_fitted_on"] = request.title
     calibrated.origin["temperature_images"] = fingerprint(request.source)
     save(calibrated, request.command.calibrate)
-    return replace(found, calibration=calibration)
+    notes = found.notes
+    if len(given) < FEW:
+        notes = (*notes, f"a temperature from {counted(len(given), 'image')} is a rough guess")
+    return replace(found, notes=notes, calibration=calibration)
 
 
 def _deliver(command: "Evaluate", found: "Report", source: Source) -> None:

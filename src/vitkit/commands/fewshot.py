@@ -149,7 +149,7 @@ def _print(command: MeasureFewshot, metrics: dict[str, list[Metric]]) -> None:
             top1 = found[f"{shots}-shot/top1"]
             values.append(top1.value)
             row = [escape(printable(data)), str(shots), top1.unit.text(top1.value)]
-            row += [_interval(top1), _text(found.get(f"{shots}-shot/deviation"))]
+            row += [top1.interval_text(), _text(found.get(f"{shots}-shot/deviation"))]
             if command.form == "ranked":
                 exponent = found.get(f"{shots}-shot/l2_exponent")
                 if exponent is not None:
@@ -163,13 +163,6 @@ def _print(command: MeasureFewshot, metrics: dict[str, list[Metric]]) -> None:
         print(f"top-1 is the mean of {command.seeds} draws of images; deviation, that between them")
     if command.form == "ranked":
         print("l2 was chosen by its rank on these test images, which flatters the model a little")
-
-
-def _interval(metric: Metric) -> str:
-    """The interval of a metric, as text."""
-    if metric.interval is None:
-        return ""
-    return " to ".join(map(metric.unit.text, metric.interval))
 
 
 def _text(metric: Metric | None) -> str:

@@ -214,6 +214,9 @@ def robustness(
     shares = np.stack(right).reshape(len(cells), len(SEVERITIES), -1).mean(0)
     names = [f"corrupted/severity_{severity}/top1" for severity in SEVERITIES]
     *by_severity, mean = _means(shares, [*names, "corrupted/top1"])
+    if len(cells) == 1:  # the mean of one is itself, and so is its interval
+        (row,) = cells.values()
+        by_severity = [replace(cell, name=name) for cell, name in zip(row, names, strict=True)]
     return Robustness(clean, cells, tuple(by_severity), mean)
 
 

@@ -10,6 +10,8 @@ from vitkit.evaluate import Metric
 from vitkit.suites.run import WAITING, Outcome
 from vitkit.suites.task import Task
 
+LOPSIDED = 0.1  # of an interval's width, from which its two sides are not printed as one
+
 
 class Line(NamedTuple):
     """A line of the table."""
@@ -100,12 +102,18 @@ def mean(rows: Sequence[Sequence[Metric]]) -> tuple[Metric, ...]:
 
 
 def cell(metric: Metric) -> str:
-    """An accuracy as the table has it: "72.4 ± 3.9", in percent."""
-    text = f"{metric.value * metric.unit.scale:.1f}"
+    """An accuracy as the table has it: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
+    interval reaches farther on one side."""
+    scale = metric.unit.scale
+    text = f"{metric.value * scale:.1f}"
     if metric.interval is None:
         return text
     low, high = metric.interval
-    return f"{text} ± {(high - low) / 2 * metric.unit.scale:.1f}"
+    below = metric.value - low
+    above = high - metric.value
+    if abs(above - below) > LOPSIDED * (high - low):
+        return f"{text} ({low * scale:.1f} to {high * scale:.1f})"
+    return f"{text} ± {(high - low) / 2 * scale:.1f}"
 
 
 def markdown(outcome: Outcome) -> str:
