@@ -12,14 +12,22 @@ from vitkit.system.text import counted, printable
 
 def without_broken(source: Source) -> Source:
     """The images that can be decoded; a sentence about each other one is printed."""
-    from vitkit.data import check_images, subset
+    from vitkit.data import subset
+
+    broken = broken_images(source)
+    return subset(source, [i for i in range(len(source)) if i not in broken])
+
+
+def broken_images(source: Source) -> dict[int, str]:
+    """The images that cannot be decoded, by index, with a sentence about each, which is printed."""
+    from vitkit.data import check_images
     from vitkit.system.machine import cpus
 
     broken = from_rank_0(lambda: dict(check_images(source, cpus())))
     if on_rank_0():
         for sentence in broken.values():
             print(f"left out: {printable(sentence)}", file=sys.stderr)
-    return subset(source, [i for i in range(len(source)) if i not in broken])
+    return broken
 
 
 def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:

@@ -5,7 +5,7 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from vitkit.system.files import check_can_be_made
 from vitkit.system.text import as_word, counted, printable
 from vitkit.weights import Classifier
 from vitkit.weights.description import Hints
+
+if TYPE_CHECKING:
+    from vitkit.evaluate.teach import Memory
 
 
 @dataclass
@@ -59,8 +62,9 @@ class FitProbe:
 
 def probe(command: FitProbe) -> int:
     """Fit the head, print what it reaches, and save it."""
-    from vitkit.data import open_splits
+    from vitkit.data import is_elsewhere, open_splits
     from vitkit.evaluate.probe import known_classes
+    from vitkit.evaluate.teach import remembered
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
     from vitkit.weights import load_as
@@ -93,7 +97,8 @@ def probe(command: FitProbe) -> int:
             check_savable(classifier, command.to)
         deployed = classifier.for_inference()
         measured = {}
-        with autocast(device, pick_precision(command.precision, device)):
+        precision = pick_precision(command.precision, device)
+        with autocast(device, precision):
             learned = _features(deployed, train, known)
             if test is not None:
                 measured[name] = _features(deployed, test, known)
@@ -125,8 +130,15 @@ def probe(command: FitProbe) -> int:
     if command.to is None:
         print("next: the same with --to DIRECTORY, which saves the model with it", file=terminal)
         return 0
-    saved = _save(command, classifier, fitted, metrics, opened.made_fingerprint)
-    print(f"wrote {saved}", file=terminal)
+    memory = None
+    if command.method == "linear" and not is_elsewhere(train):
+        memory = remembered(train, learned, labels, precision)
+    origin = _origin(command, fitted, metrics, opened.made_fingerprint)
+    saved = _save(command.to, replace(classifier, origin=origin), fitted, memory)
+    if memory is None:
+        print(f"wrote {saved}", file=terminal)
+    else:
+        print(f"wrote {saved}; vitkit teach {as_word(saved)} changes what it knows", file=terminal)
     print(
         f"next: vitkit predict {as_word(saved)} IMAGE..., or vitkit evaluate {as_word(saved)} DATA",
         file=terminal,
@@ -210,27 +222,13 @@ def _fit(command: FitProbe, learned: Features, source: Source, labels: tuple[str
 
 def _measured(fitted: Probe, learned: Features, measured: dict[str, Features]) -> list[Metric]:
     """How good the left-out answers are, and those to the images that were not learned from."""
+    from vitkit.evaluate.probe import quality
+
     answered = fitted.left_out.isfinite().all(1)
-    metrics = _quality("left_out", fitted.left_out[answered], learned.y[answered.numpy()])
+    metrics = quality("left_out", fitted.left_out[answered], learned.y[answered.numpy()])
     for name, (x, y) in measured.items():
-        metrics += _quality(name, fitted.logits(torch.tensor(x)), y)
+        metrics += quality(name, fitted.logits(torch.tensor(x)), y)
     return metrics
-
-
-def _quality(name: str, logits: torch.Tensor, classes: np.ndarray) -> list[Metric]:
-    """The accuracy and the calibration error of logits (N, K); empty if there are none."""
-    from vitkit.evaluate.calibration import calibration_error
-    from vitkit.evaluate.metric import MISFIT, share_right
-
-    if not len(classes):
-        return []
-    confidence, predicted = logits.softmax(1).max(1)
-    right = predicted.numpy() == classes
-    error = calibration_error(confidence.numpy(), right)
-    return [
-        share_right(f"{name}/top1", int(right.sum()), len(right)),
-        Metric(f"{name}/calibration_error", error, MISFIT),
-    ]
 
 
 def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> list[Metric]:
@@ -248,18 +246,9 @@ def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> lis
     return metrics
 
 
-def _save(
-    command: FitProbe,
-    classifier: Classifier,
-    fitted: Probe,
-    metrics: list[Metric],
-    held_out: str | None,
-) -> Path:
-    """Put the head on the model and save it, with where it comes from. held_out: the fingerprint of
-    a test part that was made, by which `vitkit evaluate` knows it again."""
-    from vitkit.evaluate.probe import with_probe
-    from vitkit.weights import save
-
+def _origin(command: FitProbe, fitted: Probe, metrics: list[Metric], held_out: str | None) -> dict:
+    """Where the model comes from. held_out: the fingerprint of a test part that was made, by which
+    `vitkit evaluate` knows it again."""
     origin = {
         "init": command.model,
         "head": f"{command.method} probe, temperature {fitted.temperature:.3g}",
@@ -269,16 +258,25 @@ def _save(
     }
     if held_out:
         origin["held_out"] = held_out
+    return origin
+
+
+def _save(folder: Path, classifier: Classifier, fitted: Probe, memory: "Memory | None") -> Path:
+    """Put the head on the model and save it, with what it remembers, for `vitkit teach`."""
+    from vitkit.evaluate.memory import write_memory
+    from vitkit.evaluate.probe import with_probe
+    from vitkit.weights import save
+
     probed = with_probe(classifier.to("cpu"), fitted, classifier.labels)
-    return save(replace(probed, origin=origin), command.to)
+    saved = save(probed, folder)
+    if memory is not None:
+        write_memory(folder, memory, probed)
+    return saved
 
 
 def _print(metrics: list[Metric]) -> None:
     """Print a table of metrics, with the intervals of those that have one."""
     table = Table("metric", "value", "95 % interval")
     for metric in metrics:
-        interval = ""
-        if metric.interval is not None:
-            interval = " to ".join(map(metric.unit.text, metric.interval))
-        table.add_row(metric.name, metric.unit.text(metric.value), interval)
+        table.add_row(metric.name, metric.unit.text(metric.value), metric.interval_text())
     Console().print(table)

@@ -156,6 +156,11 @@ def fingerprint(source: Source) -> str:
     return digest.hexdigest()
 
 
+def is_elsewhere(source: Source) -> bool:
+    """Whether images lie at an address, from which each would have to be fetched again."""
+    return any(map(is_address, getattr(source.store, "files", ())))
+
+
 def content_digest(source: Source) -> str:
     """A digest of the images themselves, in their order, whatever their names and targets.
 
@@ -166,13 +171,13 @@ def content_digest(source: Source) -> str:
     digest = hashlib.sha256()
     count = len(source)
     step = count // SAMPLE + 1
-    is_elsewhere = any(map(is_address, getattr(source.store, "files", ())))
+    elsewhere = is_elsewhere(source)
 
     # Names and sizes, if not every image is read
-    if step > 1 or is_elsewhere:
+    if step > 1 or elsewhere:
         for row in source.rows.tolist():
             digest.update(source.store.identity(row).encode("utf-8", "surrogateescape") + b"\0")
-    if is_elsewhere:
+    if elsewhere:
         return digest.hexdigest()
 
     # The images: the bytes of a file, or an array of pixels

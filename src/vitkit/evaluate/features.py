@@ -8,7 +8,7 @@ Legend: B batch, N images, D width, K classes.
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -154,30 +154,47 @@ def _path(classifier: Classifier, source: Source) -> Path | None:
     """The file for these features; None for a model whose weights are not all tensors, such as a
     quantised one."""
     digest = hashlib.sha256(f"{__version__} {arithmetic(classifier)}".encode())
-    for name, weight in classifier.model.state_dict().items():
-        if name.startswith("head."):  # it reads the features
-            continue
-        if not isinstance(weight, Tensor):
-            return None
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    weights = below_head(classifier)
+    if not all(isinstance(weight, Tensor) for weight in weights.values()):
+        return None
+    add_weights(digest, weights)
     digest.update(content_digest(source).encode())
     return cache_dir() / "features" / f"{digest.hexdigest()}.npy"
 
 
-def arithmetic(classifier: Classifier) -> dict:
-    """What decides features beside weights and images: configuration, preprocessing, precision."""
+def below_head(classifier: Classifier) -> dict[str, Tensor]:
+    """The weights that features are computed by, by name: all but the head's, which reads them."""
+    state = classifier.model.state_dict()
+    return {name: weight for name, weight in state.items() if not name.startswith("head.")}
+
+
+def add_weights(digest: "hashlib._Hash", weights: Mapping[str, Tensor]) -> None:
+    """Add weights to a digest: their names, dtypes, shapes and numbers."""
+    for name, weight in weights.items():
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def architecture(classifier: Classifier) -> dict:
+    """What decides features beside the weights: configuration and preprocessing."""
     config = asdict(classifier.model.config)
     for name in ("classes", "head_bias"):  # of the head
         config.pop(name, None)
+    return {
+        "model": type(classifier.model).__name__,
+        "config": config,
+        "preprocessing": classifier.preprocessing.to_json(),
+    }
+
+
+def arithmetic(classifier: Classifier) -> dict:
+    """The architecture, and what computes it: device and precision."""
     device = classifier.device.type
     precision = "float32"
     if torch.is_autocast_enabled(device):
         precision = str(torch.get_autocast_dtype(device))
     return {
-        "model": type(classifier.model).__name__,
-        "config": config,
-        "preprocessing": classifier.preprocessing.to_json(),
+        **architecture(classifier),
         "device": device,
         "precision": [precision, torch.get_float32_matmul_precision()],
     }

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.data import Source
+from vitkit.evaluate.calibration import calibration_error
+from vitkit.evaluate.metric import MISFIT, Metric, share_right
 from vitkit.evaluate.ridge import LeaveOneOut, Moments
 from vitkit.evaluate.temperature import fit_temperature
 from vitkit.models.pooling import DistilledHead
@@ -184,6 +186,20 @@ def with_probe(classifier: Classifier, fitted: Probe, labels: tuple[str, ...]) -
             head.weight.copy_(weight)
             head.bias.copy_(bias)
     return replace(classifier, labels=labels, activation="softmax")
+
+
+def quality(name: str, logits: Tensor, classes: np.ndarray) -> list[Metric]:
+    """The accuracy and the calibration error of logits (N, K), under this name; empty if there are
+    none."""
+    if not len(classes):
+        return []
+    confidence, predicted = logits.softmax(1).max(1)
+    right = predicted.numpy() == classes
+    error = calibration_error(confidence.numpy(), right)
+    return [
+        share_right(f"{name}/top1", int(right.sum()), len(right)),
+        Metric(f"{name}/calibration_error", error, MISFIT),
+    ]
 
 
 def known_classes(source: Source) -> np.ndarray:

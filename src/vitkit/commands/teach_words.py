@@ -1,0 +1,166 @@
+"""What the words of `vitkit teach` stand for: photographs to add, and examples to remove."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data import Source, merge_parts, open_parts
+from vitkit.data.formats.folder import SUFFIXES, find_images
+from vitkit.data.stores import Files
+from vitkit.evaluate.teach import Memory, digest_of
+from vitkit.system.text import counted, printable_name
+
+
+class Batch(NamedTuple):
+    """Photographs that one word of --add stands for."""
+
+    source: Source
+    """Images, each of one class."""
+    notes: tuple[str, ...] = ()
+    """What was decided on the way, for the user to read."""
+
+
+def photographs_of(word: str, memory: Memory) -> Batch:
+    """The photographs of a word of --add: a folder that is a class, a folder of such, a photograph,
+    or a data set; CLASS=PATH says which class they are.
+
+    Raises ValueError, in one sentence, for what is not there, or whose class nobody has said.
+    """
+    label = None
+    path = Path(word)
+    if not path.exists() and "=" in word:
+        label, _, rest = word.partition("=")
+        path = Path(rest)
+        if not label.strip() or not rest:
+            raise ValueError(f"--add {word}: write CLASS=PATH, such as cats=photos/cats")
+        if not path.exists():
+            raise ValueError(f"--add {word}: there is no {rest}")
+
+    # A photograph, whose class is the folder that it lies in if that is one
+    if path.is_file() and path.suffix.lower() in SUFFIXES:
+        return Batch(_files(path.parent, [path.name], label or _class_of_folder(path, memory)))
+
+    # All images of a folder, of one class
+    if label is not None:
+        if not path.is_dir():
+            raise ValueError(
+                f"--add {word}: {path} is neither a photograph nor a folder of them; a data set says "
+                "itself which classes it has"
+            )
+        names, _ = find_images(path)
+        if not names:
+            raise ValueError(f"--add {word}: {path} holds no images")
+        return Batch(_files(path, names, label))
+
+    # A data set, or a folder that is one class
+    sources, notes, _ = open_parts(word)
+    kind = next(iter(sources.values())).target_kind
+    if kind == "none" and path.is_dir():
+        names, _ = find_images(path)
+        return Batch(_files(path, names, path.resolve().name))
+    if kind != "class":
+        raise ValueError(
+            f"--add {word}: a taught model answers with one class, and the targets of {word} are of "
+            f"the kind {kind!r}"
+        )
+    return _learned(word, sources, notes)
+
+
+def rows_of(word: str, memory: Memory) -> list[int]:
+    """The examples that a word of --remove stands for, by number: a class; or a photograph or a
+    folder of them, known by what is in them; or what a photograph was called.
+
+    Raises ValueError if there are none, or the name is of several.
+    """
+    # A class
+    if members := memory.members(word.rstrip("/")) or memory.members(word):
+        return members
+
+    # Images that are there: known again even if they have another name now
+    path = Path(word)
+    digests = []
+    if path.is_dir():
+        names, _ = find_images(path)
+        digests = [digest_of((path / name).read_bytes()) for name in names]
+    elif path.is_file():
+        digests = [digest_of(path.read_bytes())]
+    wanted = set(digests)
+    if rows := [i for i in memory.rows.tolist() if memory.examples[i].digest in wanted]:
+        return rows
+
+    # Images that are not there any more, or were edited
+    rows = [i for i in memory.rows.tolist() if _is_called(memory, i, word)]
+    if len(rows) == 1:
+        return rows
+    if rows:
+        several = ", ".join(sorted({_in_class(memory, i) for i in rows})[:3])
+        raise ValueError(
+            f"--remove {word}: {len(rows)} photographs are called so ({several}, ...); write "
+            "CLASS/NAME"
+        )
+    raise ValueError(_nothing_of(word, memory, len(digests)))
+
+
+def _files(root: Path, names: Sequence[str], label: str) -> Source:
+    """Files of one class."""
+    rows = np.arange(len(names))
+    return Source(Files.of(root, names), rows, np.zeros(len(names), np.int64), (label,))
+
+
+def _class_of_folder(path: Path, memory: Memory) -> str:
+    """The class of a photograph: the name of its folder. Raises ValueError if that is none yet."""
+    folder = path.resolve().parent.name
+    if folder in memory.classes:
+        return folder
+    raise ValueError(
+        f"--add {path}: of which class is it? Write --add CLASS={path}, or add the whole folder"
+    )
+
+
+def _learned(word: str, sources: dict[str, Source], notes: tuple[str, ...]) -> Batch:
+    """All parts of a data set but the one to test on."""
+    if "" in sources:
+        return Batch(sources[""], notes)
+    held_out = "test" if "test" in sources else "val"
+    learned = [source for name, source in sources.items() if name != held_out]
+    if not learned:
+        raise ValueError(f"--add {word}: it has a {held_out} part only, which is not learned from")
+    if held_out in sources:
+        note = (
+            f"its {held_out} part, {counted(len(sources[held_out]), 'image')}, is not learned from"
+        )
+        notes = (*notes, note)
+    source = learned[0]
+    for more in learned[1:]:
+        source = merge_parts(source, more)
+    return Batch(source, notes)
+
+
+def _is_called(memory: Memory, i: int, word: str) -> bool:
+    """Whether a word is an example's name, the end of it, or CLASS/NAME."""
+    name = memory.examples[i].name
+    return name == word or name.endswith(f"/{word}") or _in_class(memory, i) == word
+
+
+def _in_class(memory: Memory, i: int) -> str:
+    """CLASS/NAME of an example."""
+    return f"{memory.label_of(i)}/{Path(memory.examples[i].name).name}"
+
+
+def _nothing_of(word: str, memory: Memory, looked_at: int) -> str:
+    """A sentence that no example is meant by a word."""
+    if looked_at:
+        return (
+            f"--remove {word}: {counted(looked_at, 'image')} there, none of which was learned from"
+        )
+    classes = ", ".join(map(printable_name, memory.classes))
+    sentence = (
+        f"--remove {word}: no class and no photograph is called so; the classes are {classes}"
+    )
+    names = [*memory.classes, *(Path(memory.examples[i].name).name for i in memory.rows)]
+    if near := get_close_matches(word.rstrip("/"), names, 1):
+        sentence += f"; did you mean {near[0]}?"
+    return sentence
