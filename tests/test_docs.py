@@ -30,6 +30,7 @@ MODELS = [
     *"MODEL OTHER ONE TWO imagenet21k+imagenet2012/ViT-B_16".split(),
     *"google/vit-base-patch16-224 google/vit-base-patch16-224-in21k".split(),
 ]
+CLASSES = ("ants", "bees", "cats")  # folders of photographs that are a class each
 FIRST = ("README.md", "weights.md")  # pages whose commands run at once; others as slow tests
 PLACEHOLDERS = {"IMAGE...": "holiday.jpg", "RECIPE": "digits", "FORMAT": "native"}
 
@@ -121,6 +122,11 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     for name in PHOTOGRAPHS:
         make_photographs(tmp_path / name)
+    for seed, name in enumerate(CLASSES):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            file = tmp_path / name / f"{i}.jpg"
+            file.write_bytes(encoded(photograph(40, 30, seed=1000 + 10 * seed + i)))
     config = vit("mu/16", image=(32, 32), classes=2)
     model = create(config, seed=0)
     noise = torch.Generator().manual_seed(HEAD)
