@@ -30,10 +30,9 @@ class Plan:
 
 
 def defaults(words: list[str]) -> Defaults:
-    """Every setting of a run, from the recipe that the first word names."""
-    return Defaults(
-        Plan(first_recipe("plan", words, "--gpus N --memory GIB --examples N")), words=1
-    )
+    """Every setting of a run, from the recipe and the images that the first words name."""
+    recipe, count = first_recipe("plan", words, "--gpus N --memory GIB --examples N")
+    return Defaults(Plan(recipe), count)
 
 
 def plan(command: Plan) -> int:

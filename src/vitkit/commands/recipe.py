@@ -4,35 +4,82 @@ Two options decide which settings there are, so they are read before tyro reads 
 (a ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own).
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from vitkit.commands import WordsMissing
 from vitkit.evaluate import EVALUATORS, Eval
-from vitkit.recipes import listing, recipe, with_model
+from vitkit.recipes import RECIPES, listing, recipe, with_model
+from vitkit.system.scripts import functions_of
 from vitkit.system.terminal import fill
+from vitkit.system.text import as_word
 from vitkit.training import Recipe
 
 
-def first_recipe(command: str, words: list[str], options: str = "") -> Recipe:
-    """The recipe that the first word names, with the model of --model and the evaluators of
-    --evals. `options` are the command's own, for its usage.
+def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Recipe, int]:
+    """The recipe that the first word names, on the images that the second one does, if that is no
+    option, with the model of --model and the evaluators of --evals; and how many words these were.
+    `options` are the command's own, for its usage.
 
     Raises WordsMissing, with a list of recipes, if the first word is no name; ValueError for an
     unknown recipe.
     """
     if not words or words[0].startswith("-"):
-        usage = f"usage: vitkit {command} RECIPE {options} [--model NAME] [--setting value]"
+        usage = f"usage: vitkit {command} RECIPE [DATA] {options} [--model NAME] [--setting value]"
         raise WordsMissing(
-            f"{' '.join(usage.split())}\n\n"
+            f"{fill(' '.join(usage.split()))}\n\n"
             f"Recipes (or file.py:function):\n{listing()}\n\n"
-            f"{fill(f'vitkit {command} RECIPE --help lists every setting with its value.')}"
+            f"{fill(f'vitkit {command} RECIPE --help says more.')}"
         )
-    named = with_evals(recipe(words[0]), words)
+
+    # The recipe, and its images
+    named = with_evals(recipe(_recipe_word(command, words)), words)
+    count = 1
+    if len(words) > 1 and not words[1].startswith("-"):
+        images = replace(named.data, source=words[1])
+        named = replace(named, data=images)
+        count = 2
+
+    # Another model
     model = option_words("--model", words)
-    if not model or not model[0]:
-        return named
-    return with_model(named, model[0])
+    if model and model[0]:
+        named = with_model(named, model[0])
+    return named, count
+
+
+def _recipe_word(command: str, words: list[str]) -> str:
+    """The first word, or what it must mean: a file of one's own with one function is that function.
+    Raises ValueError, with the right words, for images in the place of a recipe."""
+    first = words[0]
+    path = Path(first)
+    if first in RECIPES:
+        return first
+
+    # A file of recipes, without a function of it
+    if path.suffix == ".py" and path.is_file():
+        names = functions_of(path)
+        if len(names) == 1:
+            print(f"took {first} for {first}:{names[0]}, its only function", file=sys.stderr)
+            return f"{first}:{names[0]}"
+        choices = " or ".join(f"{first}:{name}" for name in names) or "a function that returns one"
+        raise ValueError(f"{first} is a file, and a recipe is a function of it: say {choices}")
+
+    # Images
+    if path.exists():
+        images = as_word(first)
+        others = [word for word in words[1:2] if word in RECIPES]
+        if others:
+            raise ValueError(
+                f"the recipe comes before the images: vitkit {command} {others[0]} {images}"
+            )
+        raise ValueError(
+            f"{first} are images, and no recipe: vitkit finetune {images} trains published weights "
+            f"on them, which few images suffice for; vitkit {command} scratch {images} begins "
+            "without any"
+        )
+    return first
 
 
 def with_evals(recipe: Recipe, words: Sequence[str]) -> Recipe:

@@ -1,6 +1,6 @@
 """`vitkit train`: a run by a recipe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from vitkit.system.text import as_word
 from vitkit.system.watchdog import PATIENCE
 from vitkit.training import Recipe
 from vitkit.training import train as run
+from vitkit.training.naming import run_dir, tidied
 
 
 @dataclass
@@ -29,7 +30,8 @@ class Train:
     """Evaluators that measure the run, instead of the recipe's. Each then has settings, such as
     --evals.0.every and --evals.0.data."""
     workdir: Path | None = None
-    """Directory of the run. Default: runs/NAME. Run the same command again to continue a run."""
+    """Directory of the run. Default: in runs/, named after the images and the recipe. Run the same
+    command again to continue a run."""
     device: Device = "auto"
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
@@ -37,24 +39,26 @@ class Train:
 
 
 def defaults(words: list[str]) -> Defaults:
-    """Every setting of a run, from the recipe that the first word names."""
-    return Defaults(Train(first_recipe("train", words)), words=1)
+    """Every setting of a run, from the recipe and the images that the first words name."""
+    recipe, count = first_recipe("train", words)
+    return Defaults(Train(recipe), count)
 
 
 def train(command: Train) -> int:
     """Train, write the report, and print what to do next."""
     from vitkit.training.report import report
 
-    run_dir = command.workdir or Path("runs") / command.recipe.name
+    images = tidied(command.recipe.data.source)
+    recipe = replace(command.recipe, data=replace(command.recipe.data, source=images))
+    workdir = command.workdir or run_dir(images, recipe.name)
     with process_group(command.device, command.patience):
-        classifier = run(command.recipe, run_dir, command.device)
+        classifier = run(recipe, workdir, command.device)
         if on_rank_0():
-            page = report(run_dir)
-            print(f"wrote {run_dir / 'model'} and {page}")
+            page = report(workdir)
+            print(f"wrote {workdir / 'model'} and {page}")
+            word = as_word(workdir)
             if classifier.labels:
-                print(
-                    f"next: vitkit evaluate {as_word(run_dir)} DATA, or vitkit predict {as_word(run_dir)} IMAGE..."
-                )
+                print(f"next: vitkit evaluate {word} DATA, or vitkit predict {word} IMAGE...")
             else:
-                print(f"next: vitkit finetune {as_word(run_dir)} DATA, which gives it a head")
+                print(f"next: vitkit finetune {word} DATA, which gives it a head")
     return 0

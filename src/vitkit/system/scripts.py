@@ -1,6 +1,7 @@
 """A user's own functions (recipes and data sets), named on the command line as
 "file.py:function"."""
 
+import ast
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,17 @@ def function_in(where: str) -> Callable | None:
     if not callable(function):
         raise ValueError(f"{file!r} has no function {name!r}")
     return function
+
+
+def functions_of(path: Path) -> list[str]:
+    """The functions that a file defines and does not keep to itself, in its order; the file is not
+    run. Raises ValueError for a file that is not Python."""
+    try:
+        nodes = ast.parse(path.read_bytes()).body
+    except SyntaxError as error:
+        raise ValueError(f"{path} is not Python: {error}") from error
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    return [name for name in functions if not name.startswith("_")]
 
 
 def _run(path: Path) -> ModuleType:

@@ -81,7 +81,7 @@ class Recipe:
     data: Data
     """The images."""
     name: str = "unnamed"
-    """What the run is called; its directory is runs/NAME by default."""
+    """What the run is called, after the name of its images, if it is given no directory."""
     init: str = ""
     """Weights to begin with, in any format: a run, a model directory, a file, or a published
     model's name. Empty is none."""
