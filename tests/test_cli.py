@@ -15,6 +15,8 @@ import vitkit
 from vitkit import cli
 from vitkit.cli import main
 from vitkit.commands import COMMANDS
+from vitkit.commands.help import EVERYDAY
+from vitkit.commands.options import options
 
 PATHS = os.environ | {"PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
 
@@ -242,11 +244,25 @@ def test_every_command_is_in_the_overview_and_explains_itself(command, capsys, m
 
 
 @pytest.mark.parametrize("command", ["train", "plan"])
-def test_help_of_a_recipe_lists_every_setting_with_its_value(command, capsys):
+def test_help_of_a_recipe_has_two_levels(command, capsys):
     status, out, _ = say(capsys, command, "digits", "--help")
     assert status == 0
     assert f"usage: vitkit {command} digits" in out
+    assert "--length DURATION" in out and "(90epochs)" in out
+    assert "--model.width" not in out and "--help-all lists all" in out
+    status, out, _ = say(capsys, command, "digits", "--help-all")
+    assert status == 0
+    assert f"usage: vitkit {command} digits" in out
     assert "--model.width" in out and "(default: 64)" in out
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_the_first_level_of_help_is_short_and_has_no_name_that_is_not_there(name):
+    (command,) = [command for command in COMMANDS if command.name == name]
+    names = {option.name for option in options(command.load_settings())}
+    entries = [entry for of_title in EVERYDAY[name].values() for entry in of_title]
+    assert {entry.split()[0] for entry in entries} <= names
+    assert len(entries) <= 13
 
 
 @pytest.mark.parametrize("width", [60, 120])
@@ -260,7 +276,7 @@ def test_help_fits_into_the_terminal(words, width, capsys, monkeypatch):
 
 def test_the_line_ends_of_a_docstring_are_not_those_of_help(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    _, out, _ = say(capsys, "finetune", "--help")
+    _, out, _ = say(capsys, "finetune", "--help-all")
     after = out.split("--patience FLOAT")[1].splitlines()[:2]  # beside the name, or below it
     assert any("which one is missing." in line for line in after)
 
@@ -278,21 +294,21 @@ def test_help_of_plan_names_its_own_options(capsys):
 
 @pytest.mark.parametrize("words", [["--evals=neighbours"], ["--evals", "neighbours"]])
 def test_evaluators_are_named_in_both_ways_of_giving_an_option(words, capsys):
-    _, out, _ = say(capsys, "train", "digits", *words, "--help")
+    _, out, _ = say(capsys, "train", "digits", *words, "--help-all")
     assert "--evals.0.evaluator.k" in out  # a setting of neighbours
     assert "--evals.1" not in out
 
 
 @pytest.mark.parametrize("words", [["--model=BiT-R50x1"], ["--model", "BiT-R50x1"]])
 def test_a_model_is_named_in_both_ways_of_giving_an_option(words, capsys):
-    _, out, _ = say(capsys, "train", "scratch", *words, "--help")
+    _, out, _ = say(capsys, "train", "scratch", *words, "--help-all")
     assert "--model.backbone" in out
 
 
 def test_help_of_finetune_without_a_model_shows_its_own_options(capsys):
     status, out, _ = say(capsys, "finetune", "--help")
     assert status == 0
-    for option in ("--preset {none,", "--select", "--seeds", "--rates", "--workdir"):
+    for option in ("--preset", "--batch", "--workdir", "--device"):
         assert option in out, option
 
 
@@ -313,18 +329,18 @@ def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch):
 def test_help_of_finetune_is_there_for_a_model_that_is_not(capsys):
     status, out, _ = say(capsys, "finetune", "NOSUCH", "digits", "--help")
     assert status == 0
-    assert out.startswith(
-        "Without the settings of a run, which follow from MODEL and DATA, because"
-    )
+    assert out.startswith("Without the values of this run, because there is nothing at NOSUCH")
     assert "--preset" in out
     assert say(capsys, "finetune", "NOSUCH", "digits")[0] == 1
 
 
 def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsys):
     say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK)
-    status, out, _ = say(capsys, "finetune", tmp_path / "run", "digits", "--help")
+    status, out, _ = say(capsys, "finetune", tmp_path / "run", "digits", "--help-all")
     assert status == 0
     assert "--model.width" in out and "(default: 24)" in out
+    out = say(capsys, "finetune", tmp_path / "run", "digits", "--help")[1]
+    assert "How long the run is (449steps)" in " ".join(out.split())
 
 
 def test_a_recipe_of_ones_own(tmp_path, capsys):

@@ -11,13 +11,19 @@ import sys
 import threading
 from _thread import interrupt_main
 from collections.abc import Sequence
+from typing import Any
 
-from vitkit.commands import COMMANDS, DATA, MODEL, Command, WordsMissing
+from vitkit.commands import COMMANDS, DATA, MODEL, Command, WordsMissing, WrongWords
 from vitkit.system.limits import VARIABLE, max_pixels
 
+# The commands that someone with a folder of photographs needs, in the order of need
+FIRST_HOUR = ("finetune", "predict", "evaluate", "app", "data stats", "doctor")
 # Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
 STOPPED = 75
+WRONG_WORDS = 2
 HELP = ("-h", "--help")
+HELP_ALL = "--help-all"  # every setting of a command, where --help shows some
+VERSION = ("--version", "-V", "version")
 MAX_PIXELS = "--max-pixels"
 
 
@@ -68,14 +74,15 @@ def _main(words: list[str]) -> int:
     try:
         max_pixels()
     except ValueError as error:
-        _complain(str(error))
-        return 2
+        return _complain(str(error), WRONG_WORDS)
 
     # What needs no command
-    if not words or words[0] in (*HELP, "help"):
+    if words[:1] == ["help"] and len(words) > 1:  # `vitkit help train`
+        words = [*words[1:], "--help"]
+    if not words or words[0] in (*HELP, HELP_ALL, "help"):
         print(overview())
         return 0
-    if words[0] == "--version":
+    if words[0] in VERSION:
         from vitkit import __version__
 
         print(f"vitkit {__version__}")
@@ -87,10 +94,16 @@ def _main(words: list[str]) -> int:
     group = [command for command in COMMANDS if command.name.startswith(f"{name} ")]
     if group:  # `vitkit data`, without saying which of the commands for data
         print(overview(group))
-        return 0 if words else 2
+        return 0 if words else WRONG_WORDS
     if command is None:
-        print(_unknown(name), file=sys.stderr)
-        return 2
+        from vitkit.commands.guesses import other_command
+
+        other = other_command(name, words)
+        if other is None:
+            print(f"vitkit: {_unknown(name)}", file=sys.stderr)
+            return WRONG_WORDS
+        name, words = _split(other)
+        command = {command.name: command for command in COMMANDS}[name]
     return _run_and_report(command, words)
 
 
@@ -109,15 +122,24 @@ def _take_max_pixels(words: list[str]) -> list[str]:
 
 
 def overview(commands: Sequence[Command] = COMMANDS) -> str:
-    """What `vitkit` says without a command: these commands, from the table."""
-    from vitkit.system.terminal import fill, two_columns
+    """What `vitkit` says without a command: these commands, from the table, those of the first hour
+    before the others."""
+    from vitkit.system.terminal import fill, titled, two_columns
 
-    rows = [(f"{command.name} {command.words}".strip(), command.summary) for command in commands]
-    lines = ["usage: vitkit COMMAND ...", ""]
-    lines += two_columns(rows)
+    # The commands
+    rows = {}
+    for command in commands:
+        rows[command.name] = (f"{command.name} {command.words}".strip(), command.summary)
+    first = [rows[name] for name in FIRST_HOUR if name in rows]
+    others = [row for row in rows.values() if row not in first]
+    lines = ["", *two_columns(list(rows.values()))]
+    if len(commands) == len(COMMANDS):
+        lines = titled({"your own photographs": first, "and more": others})
+
+    # What their words mean
     limit = "the largest image to decode, with any command; 178,956,970 pixels by default"
     rows = [("MODEL", MODEL), ("DATA", DATA), (f"{MAX_PIXELS} N", limit)]
-    lines += ["", *two_columns(rows)]
+    lines = ["usage: vitkit COMMAND ...", *lines, "", *two_columns(rows)]
     lines += ["", fill("vitkit COMMAND --help says more. Try this first: vitkit train digits")]
     return "\n".join(lines)
 
@@ -125,21 +147,26 @@ def overview(commands: Sequence[Command] = COMMANDS) -> str:
 def _split(words: list[str]) -> tuple[str, list[str]]:
     """The command's name, of one word or of two ("data stats"), and the words that follow it."""
     first = words[0]
-    has_second_word = len(words) > 1 and words[1] not in HELP
+    has_second_word = len(words) > 1 and words[1] not in (*HELP, HELP_ALL)
     if has_second_word and any(command.name.startswith(f"{first} ") for command in COMMANDS):
         return " ".join(words[:2]), words[2:]
     return first, words[1:]
 
 
 def _unknown(name: str) -> str:
-    """A sentence that there is no such command, with the nearest name, and the overview."""
+    """A sentence that there is no such command, with the nearest name, or what to do with a file."""
     from difflib import get_close_matches
 
-    sentence = f"vitkit: no command {name!r}"
+    from vitkit.commands.guesses import not_a_command
+
+    answer = not_a_command(name)
+    if answer:
+        return answer
+    sentence = f"there is no command {name!r}"
     near = get_close_matches(name, [command.name for command in COMMANDS], 1)
     if near:
-        sentence += f"; did you mean {near[0]!r}?"
-    return f"{sentence}\n\n{overview()}"
+        return f"{sentence}; did you mean {near[0]!r}? vitkit alone lists all"
+    return f"{sentence}; vitkit alone lists all"
 
 
 def _run_and_report(command: Command, words: list[str]) -> int:
@@ -149,10 +176,12 @@ def _run_and_report(command: Command, words: list[str]) -> int:
 
     try:
         return _run(command, words)
+    except WrongWords as error:
+        return _complain(str(error), WRONG_WORDS)
     except WordsMissing as usage:
         print(usage)
-        asked_for_help = any(word in HELP for word in words)
-        return 0 if asked_for_help else 2
+        asked_for_help = any(word in (*HELP, HELP_ALL) for word in words)
+        return 0 if asked_for_help else WRONG_WORDS
     except Interrupted:
         return STOPPED
     except PeerFailed:
@@ -170,31 +199,36 @@ def _run_and_report(command: Command, words: list[str]) -> int:
         return _complain(f"{advice} ({str(error).splitlines()[0]})")
 
 
-def _complain(sentence: str) -> int:
-    """Print one sentence in red; returns the exit status of a failure."""
+def _complain(sentence: str, status: int = 1) -> int:
+    """Print one sentence in red; returns the exit status."""
     from rich.console import Console
 
     from vitkit.system.text import printable
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"vitkit: {printable(sentence)}", style="red")
-    return 1
+    return status
 
 
 def _run(command: Command, words: list[str]) -> int:
     """Read the settings of a command from its words, and run it."""
+    from vitkit.commands.guesses import meant
+    from vitkit.commands.help import has_two_levels
+    from vitkit.commands.options import check_options
     from vitkit.commands.parsing import read_settings
 
+    # In vitkit's own words, if they are another tool's or in another order
+    words = meant(command, words)
+    if has_two_levels(command) and any(word in HELP for word in words):
+        print(_everyday_help(command, words))
+        return 0
+    words = ["--help" if word == HELP_ALL else word for word in words]
+
     # The defaults, which may follow from the first words
-    program = f"vitkit {command.name}"
-    default = None
-    read_first_words = command.load_defaults()
-    if read_first_words is not None:
-        default, count = read_first_words(words)
-        program = " ".join([program, *words[:count]])
-        words = words[count:]
+    program, default, words = _read_first_words(command, words)
 
     # The other words change settings
+    check_options(command.load_settings(), default, words, program)
     settings = read_settings(command.load_settings(), program, words, default)
     action = command.load_action()
 
@@ -203,3 +237,33 @@ def _run(command: Command, words: list[str]) -> int:
         gc.freeze()
         gc.enable()
     return action(settings)
+
+
+def _read_first_words(command: Command, words: list[str]) -> tuple[str, Any, list[str]]:
+    """What was typed up to the options, the settings that follow from it if they do, and the other
+    words."""
+    program = f"vitkit {command.name}"
+    read_first_words = command.load_defaults()
+    if read_first_words is None:
+        return program, None, words
+    default, count = read_first_words(words)
+    return " ".join([program, *words[:count]]), default, words[count:]
+
+
+def _everyday_help(command: Command, words: list[str]) -> str:
+    """The settings that people use; with their values, if the first words can be read."""
+    from vitkit.commands.help import short_help
+
+    settings = command.load_settings()
+    words = [word for word in words if word not in HELP]
+    program = f"vitkit {command.name}"
+    if not words and not command.words.startswith("RECIPE"):
+        return short_help(command, program, settings)
+    try:
+        program, default, _ = _read_first_words(command, words)
+    except (ValueError, OSError) as error:
+        if command.words.startswith("RECIPE"):
+            raise
+        reason = f"Without the values of this run, because {error}"
+        return f"{reason}\n\n{short_help(command, program, settings)}"
+    return short_help(command, program, settings, default)

@@ -65,6 +65,10 @@ class WordsMissing(Exception):
     """A command's first words are missing; the text says what to type."""
 
 
+class WrongWords(Exception):
+    """Words that mean nothing here; the text is a sentence that names the right ones."""
+
+
 def _function(name: str) -> Callable:
     """A function of this room by "file.function"."""
     from importlib import import_module
@@ -74,13 +78,13 @@ def _function(name: str) -> Callable:
 
 
 COMMANDS = (
-    Command("train", "RECIPE [--setting value]",
+    Command("train", "RECIPE [DATA]",
             "train a model, or continue the run that is there",
             "train.train", defaults="train.defaults"),
     Command("finetune", "MODEL DATA",
             "fine-tune published weights on your own images",
             "finetune.finetune", defaults="finetune.defaults"),
-    Command("plan", "RECIPE --gpus N",
+    Command("plan", "RECIPE [DATA] --gpus N",
             "count the memory, time and energy that a recipe needs; nothing is run",
             "plan.plan", defaults="plan.defaults"),
     Command("evaluate", "MODEL DATA",
@@ -133,4 +137,4 @@ COMMANDS = (
             "doctor.doctor"),
 )  # fmt: skip
 
-__all__ = ["COMMANDS", "DATA", "MODEL", "Command", "Defaults", "WordsMissing"]
+__all__ = ["COMMANDS", "DATA", "MODEL", "Command", "Defaults", "WordsMissing", "WrongWords"]

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, get_type_hints
 
+from vitkit.commands.options import MISSING, default_of, option_name
+
 
 def flags(settings: Any, prefix: str = "") -> list[str]:
     """The options of a dataclass whose values are not the defaults: ["--split", "val"]. Settings
@@ -11,12 +13,10 @@ def flags(settings: Any, prefix: str = "") -> list[str]:
     words = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        if default is dataclasses.MISSING or value == default:
+        default = default_of(field, None)
+        if default is MISSING or value == default:
             continue
-        name = _option(field.name, types[field.name])
+        name = option_name(field.name, types[field.name])
         if dataclasses.is_dataclass(value):
             words += flags(value, f"{name}." if name else "")
             continue
@@ -26,12 +26,3 @@ def flags(settings: Any, prefix: str = "") -> list[str]:
         elif value is not True:
             words.append(str(value))
     return words
-
-
-def _option(field: str, annotation: Any) -> str:
-    """What an option is called: as its field, unless tyro's `arg` names it."""
-    for mark in getattr(annotation, "__metadata__", ()):
-        name = getattr(mark, "name", None)
-        if name is not None:
-            return name
-    return field.replace("_", "-")

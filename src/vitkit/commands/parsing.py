@@ -9,7 +9,6 @@ from functools import partial
 from textwrap import indent
 from typing import Annotated, Any, get_type_hints
 
-import docstring_parser
 import tyro
 from tyro.constructors import (
     ConstructorRegistry,
@@ -20,6 +19,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from vitkit.commands.options import MISSING, default_of, docstrings
 from vitkit.system.span import Span
 from vitkit.system.terminal import fill, paragraphs
 
@@ -102,44 +102,25 @@ def _dataclass(info: StructTypeInfo) -> StructConstructorSpec | None:
     if not dataclasses.is_dataclass(info.type):
         return None
     types = get_type_hints(info.type, include_extras=True)
-    docstrings = _docstrings(info.type)
+    texts = docstrings(info.type)
     specs = []
     for field in dataclasses.fields(info.type):
-        help_text = docstrings.get(field.name)
+        help_text = texts.get(field.name)
         if help_text is None and dataclasses.is_dataclass(types[field.name]):
             help_text = paragraphs(types[field.name].__doc__)
+        default = default_of(field, info.default)
+        if default is MISSING:
+            default = tyro.MISSING_NONPROP
         default_text = tyro.conf.arg(help_behavior_hint=partial(_default_text, help_text))
         specs.append(
             StructFieldSpec(
                 name=field.name,
                 type=Annotated[types[field.name], default_text],
-                default=_default(field, info.default),
+                default=default,
                 helptext=help_text,
             )
         )
     return StructConstructorSpec(instantiate=info.type, fields=tuple(specs))
-
-
-def _docstrings(settings: type) -> dict[str, str]:
-    """The docstrings of a dataclass's fields, by name; those of its bases too."""
-    texts = {}
-    for base in reversed(settings.__mro__):
-        if dataclasses.is_dataclass(base):
-            for field in docstring_parser.parse_from_object(base).params:
-                texts[field.arg_name] = paragraphs(field.description)
-    return texts
-
-
-def _default(field: dataclasses.Field, owner: Any) -> Any:
-    """The default of a field: the value in `owner`, a default of the whole dataclass if there is
-    one, or the field's own."""
-    if dataclasses.is_dataclass(owner):
-        return getattr(owner, field.name)
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return tyro.MISSING_NONPROP
 
 
 def _default_text(help_text: str | None, default: str) -> str:

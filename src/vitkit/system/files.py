@@ -41,6 +41,31 @@ def refuse_special(path: Path) -> Path:
     return path
 
 
+def nearest(path: Path | str) -> str:
+    """ "; did you mean PATH?" with a file or folder that is there and is called almost so, for the
+    sentence that there is none; "" if there is none such. Each folder above may be misspelt too."""
+    from difflib import get_close_matches
+
+    missing = Path(path)
+    if missing.exists():
+        return ""
+    near = Path(missing.anchor)
+    for part in missing.relative_to(missing.anchor).parts:
+        if (near / part).exists() or part == "..":
+            near = near / part
+            continue
+        try:
+            names = [path.name for path in near.iterdir()]
+        except OSError:  # a file, or nobody may look
+            return ""
+        by_case = {name.lower(): name for name in names}
+        close = get_close_matches(part.lower(), by_case, 1, 0.7)
+        if not close:
+            return ""
+        near = near / by_case[close[0]]
+    return f"; did you mean {near}?"
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path to write to. When the block ends and all of it is on the disk, it is renamed

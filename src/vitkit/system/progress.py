@@ -1,11 +1,14 @@
-"""Progress bars on the terminal, for work that takes longer than a moment."""
+"""Progress of work that takes longer than a moment: a bar on a terminal, plain lines where the
+standard error goes elsewhere, such as into a file."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 PATIENCE = 2.0  # seconds before there is a bar
+BETWEEN_LINES = 30.0  # seconds between two lines, where there is no terminal
 
 Shown = Callable[[Iterable, int], Iterable]  # (items, how many) -> the same items
 
@@ -32,11 +35,17 @@ def bar(text: str) -> Shown:
         else:
             return
 
-        # The remaining items under a bar. rich takes a while to import: only here
-        from rich.console import Console
-        from rich.progress import track
+        # The remaining items under another bar, with lines, or under a bar
+        if _is_shown_already():
+            yield from items
+        elif not sys.stderr.isatty():
+            yield from _with_lines(items, text, done, total)
+        else:
+            # rich takes a while to import: only here
+            from rich.console import Console
+            from rich.progress import track
 
-        yield from track(items, text, total, done, console=Console(stderr=True), transient=True)
+            yield from track(items, text, total, done, console=Console(stderr=True), transient=True)
 
     return shown
 
@@ -50,7 +59,12 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
     ended = threading.Event()
 
     def show() -> None:
-        if ended.wait(PATIENCE):  # the work was quick
+        if ended.wait(PATIENCE) or _is_shown_already():  # or the work was quick
+            return
+        began = time.monotonic()
+        if not sys.stderr.isatty():
+            while not ended.wait(BETWEEN_LINES):
+                _print_line(text, count(), total, time.monotonic() - began)
             return
         from rich.console import Console
         from rich.progress import Progress
@@ -67,3 +81,35 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def _with_lines(items: Iterable, text: str, done: int, total: int) -> Iterator:
+    """The same items, of which `done` are behind, with a line about them now and then."""
+    began = last = time.monotonic()
+    first = done
+    for item in items:
+        yield item
+        done += 1
+        now = time.monotonic()
+        if now - last > BETWEEN_LINES and done < total:
+            last = now
+            _print_line(text, done, total, (now - began) * done / (done - first))
+
+
+def _print_line(text: str, done: int, total: int, seconds: float) -> None:
+    """A line that says how many of the items were done in so many seconds, and how long the others
+    will take."""
+    left = "just begun"
+    if done:
+        left = f"{seconds * (total - done) / done:,.0f} s left"
+    print(f"{text}: {done:,} of {total:,}, {left}", file=sys.stderr, flush=True)
+
+
+def _is_shown_already() -> bool:
+    """Whether a bar of rich's is on the terminal, such as a run's: two would overwrite each other.
+    While there is one, it stands in for the standard error."""
+    if "rich.file_proxy" not in sys.modules:
+        return False
+    from rich.file_proxy import FileProxy
+
+    return isinstance(sys.stderr, FileProxy)

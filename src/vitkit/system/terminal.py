@@ -1,6 +1,6 @@
 """Text for a terminal: sentences beside their names, wrapped to its width."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shutil import get_terminal_size
 from textwrap import fill as fill_lines
 from textwrap import wrap
@@ -16,14 +16,19 @@ def fill(text: str, margin: int = 0) -> str:
     return fill_lines(text, terminal_width() - margin, break_on_hyphens=False)
 
 
-def two_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+Row = tuple[str, str]
+"""A name and a sentence."""
+
+
+def two_columns(rows: Sequence[Row], beside: Sequence[Row] = ()) -> list[str]:
     """Lines with a name and a sentence for each row.
 
     The sentence stands beside its name and is wrapped to the terminal. In a narrow terminal, it
-    stands below its name.
+    stands below its name. There is room for the names of `beside` too, so that several such lists
+    line up.
     """
     width = terminal_width()
-    indent = max(len(name) for name, _ in rows) + 5
+    indent = max(len(name) for name, _ in (*rows, *beside)) + 5
     lines = []
     if indent > width // 2:
         for name, sentence in rows:
@@ -34,6 +39,15 @@ def two_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
         first, *others = wrap(sentence, width - indent) or [""]
         lines.append(f"  {name:{indent - 2}}{first}".rstrip())
         lines += [" " * indent + line for line in others]
+    return lines
+
+
+def titled(groups: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Groups of rows in two columns that line up, each below its title and an empty line."""
+    everything = [row for rows in groups.values() for row in rows]
+    lines = []
+    for title, rows in groups.items():
+        lines += ["", f"{title}:", *two_columns(rows, everything)]
     return lines
 
 

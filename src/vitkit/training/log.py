@@ -7,14 +7,29 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
+from torch import Tensor
 
 from vitkit.evaluate import Metric
 from vitkit.evaluate.metric import number_of, plain_number
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.text import printable
+
+TEXT_WIDTH = 72  # columns of the longest text beside the bar
+SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is worth saying
+
+
+class Pace(NamedTuple):
+    """How fast a run is."""
+
+    images_per_second: float
+    data_wait: float
+    """Share of the time spent waiting for data."""
+    seconds_left: float
 
 
 class Log:
@@ -56,9 +71,14 @@ class Log:
         if tensorboard and writes:
             self.board = _tensorboard(run_dir, step)
         self.bar = _bar(self.console)
-        self.task = self.bar.add_task("step", total=total, completed=step, text="")
+        self.task = self.bar.add_task("", total=total, completed=step, text="")
         self.bar.start()
         self.meter = Meter(step)
+        self.began_at = step
+        self.shown_at = 0.0
+        """When the bar's numbers were last brought up to date, in seconds of a clock."""
+        self.said_step = -1
+        """The step that the last line without a terminal was about."""
         if damaged:
             self.say(f"{damaged:,} damaged lines of {self.path} are left out")
 
@@ -97,25 +117,43 @@ class Log:
     def training(self, step: int, images: int, loss: float, norm: float, lr: float) -> None:
         """Write a point of the training curve, with the speed; `images` is those of one step."""
         # To the file, in six digits
-        speed, data_wait, seconds = self.meter.read(step, images, self.total)
+        pace = self.meter.read(step, images, self.total)
         values = {
             "loss": loss,
             "norm": norm,
             "lr": lr,
-            "images_per_second": speed,
-            "data_wait": data_wait,
+            "images_per_second": pace.images_per_second,
+            "data_wait": pace.data_wait,
         }
         rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
         self("training", step, **rounded)
 
-        # To the bar, or without a terminal as a line
-        text = (
-            f"{step:>7,}/{self.total:,}  loss {loss:.4f}  lr {lr:.2e}  {speed:,.0f} images/s  "
-            f"data wait {data_wait:.0%}  {clock(seconds)} left"
-        )
+        self._show(step, pace, loss, f"  lr {lr:.2e}")
+
+    def at(self, step: int, images: int, loss: Tensor) -> None:
+        """Move the bar, and about once a second its numbers: `images` are those of one step, and
+        the loss is the step's. The first step is shown at once, without a terminal as a line."""
+        now = time.perf_counter()
+        is_first = step == self.began_at + 1
+        on_terminal = self.console.is_terminal
+        if is_first or (on_terminal and now - self.shown_at > 1):  # item() waits for a GPU
+            self._show(step, self.meter.so_far(step, images, self.total), loss.item())
+        elif on_terminal:
+            self.bar.update(self.task, completed=step)
+
+    def _show(self, step: int, pace: Pace, loss: float, rate: str = "") -> None:
+        """The numbers of a step beside the bar; without a terminal as a line, which has the learning
+        rate too."""
+        self.shown_at = time.perf_counter()
+        numbers = f"{step:,}/{self.total:,}  loss {loss:.4f}"
+        speed = f"{pace.images_per_second:,.0f} images/s"
+        if pace.data_wait >= SLOW_DATA:
+            speed += f"  data wait {pace.data_wait:.0%}"
+        text = f"{numbers}  {speed}  {clock(pace.seconds_left)} left"
         self.bar.update(self.task, completed=step, text=text)
-        if not self.console.is_terminal:
-            self.say(text)
+        if not self.console.is_terminal and step != self.said_step:
+            self.said_step = step
+            self.say(f"{numbers}{rate}  {speed}  {clock(pace.seconds_left)} left")
 
     def metrics(self, step: int, metrics: Sequence[Metric]) -> None:
         """Print what was measured, without what is neither good nor bad, such as counts."""
@@ -125,14 +163,10 @@ class Log:
                 texts.append(f"{metric.name} {metric.text()}")
         self.say(f"step {step:,}: {', '.join(texts)}")
 
-    def at(self, step: int) -> None:
-        """Move the bar; its text changes with the next point of the training curve."""
-        self.bar.update(self.task, completed=step)
-
     def evaluating(self, name: str, batches) -> Iterator:
         """The same batches, while the bar says how many of them are done."""
         for number, batch in enumerate(batches, 1):
-            text = f"evaluating {name}, batch {number:,} of {len(batches):,}"
+            text = f"evaluating {name:.20}, batch {number:,} of {len(batches):,}"
             self.bar.update(self.task, text=text)
             yield batch
         self.bar.update(self.task, text="")
@@ -146,11 +180,11 @@ class Log:
 
 
 def _bar(console: Console) -> Progress:
-    """A bar with a text after it, on a terminal; nothing elsewhere."""
+    """A bar with a text after it, in one line of a terminal; nothing elsewhere."""
+    width = min(max(console.width - TEXT_WIDTH, 4), 30)
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[text]}"),
+        BarColumn(bar_width=width),
+        TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         console=console,
         transient=True,
         auto_refresh=console.is_terminal,
@@ -198,17 +232,18 @@ class Meter:
         yield
         self.paused += time.perf_counter() - began
 
-    def read(self, step: int, images: int, total: int) -> tuple[float, float, float]:
-        """Images per second, the share of the time spent waiting for data, and seconds left;
-        `images` is those of one step."""
-        now = time.perf_counter()
+    def so_far(self, step: int, images: int, total: int) -> Pace:
+        """The pace since the last reading; `images` is those of one step."""
         steps = step - self.step
-        seconds = max(now - self.since - self.paused, 1e-9)
-        speed = steps * images / seconds
-        data_wait = self.waited / seconds
+        seconds = max(time.perf_counter() - self.since - self.paused, 1e-9)
         seconds_left = (total - step) * seconds / max(steps, 1)
-        self._begin(step, now)
-        return speed, data_wait, seconds_left
+        return Pace(steps * images / seconds, self.waited / seconds, seconds_left)
+
+    def read(self, step: int, images: int, total: int) -> Pace:
+        """The same, and the next reading begins here."""
+        pace = self.so_far(step, images, total)
+        self._begin(step, time.perf_counter())
+        return pace
 
 
 def to_line(line: dict) -> str:

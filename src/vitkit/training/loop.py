@@ -135,7 +135,7 @@ def _steps(run: Run) -> None:
                 skip(run, batch, loss, norm)
             state.optimizer.zero_grad()
 
-            log.at(state.step)
+            log.at(state.step, recipe.batch, loss)
             if due(state.step, recipe.log_every, total):
                 log.training(state.step, recipe.batch, loss.item(), norm.item(), rate)
 

@@ -69,7 +69,7 @@ def _holds_another(folder: Path, data: str) -> bool:
     if not earlier.trained or not earlier.recipe:
         return False
     source = earlier.recipe.get("data", {}).get("source", "")
-    return os.path.abspath(source) != os.path.abspath(data)
+    return Path(source).resolve() != Path(data).resolve()
 
 
 def _name_of(data: str) -> str:
@@ -85,7 +85,7 @@ def _name_of(data: str) -> str:
     if is_address(text):
         text = text.partition("://")[2].partition("?")[0]
     elif text:
-        text = os.path.abspath(text)
+        text = os.path.normpath(Path(text).absolute())
 
     # The last part of the path that says something, which a user's own folder does not
     if text == str(Path.home()):

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from vitkit.system.download import download
-from vitkit.system.files import cache_dir
+from vitkit.system.files import cache_dir, nearest
 from vitkit.system.private import paths_of_this_machine
 from vitkit.weights.licenses import CARD, NAMES, License
 
@@ -41,11 +41,16 @@ def fetch(source: Path | str) -> Path:
         return from_google(google)
     repository = name.removeprefix("hf-hub:")
     if isinstance(source, str) and HUB.fullmatch(repository) and ".." not in repository:
-        return from_hub(repository)
+        try:
+            return from_hub(repository)
+        except ValueError as error:
+            raise ValueError(f"{error}{nearest(name)}") from error
+    if near := nearest(name):
+        raise ValueError(f"there is nothing at {name}{near}")
     raise ValueError(
-        f"there is nothing at {name}, and it is not the name of a model; give a run, a model directory, "
-        "a file of weights, a hub repository such as google/vit-base-patch16-224, or one of "
-        "Google's such as imagenet21k/ViT-B_16"
+        f"there is nothing at {name}, and it is not the name of a model; give a run, "
+        "a model directory, a file of weights, a hub repository such as "
+        "google/vit-base-patch16-224, or one of Google's such as imagenet21k/ViT-B_16"
     )
 
 

@@ -16,7 +16,7 @@ from vitkit.data.formats.published import read_published
 from vitkit.data.formats.selection import images_of, is_selection, select
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
 from vitkit.data.tables import Columns, Table
-from vitkit.system.files import refuse_special
+from vitkit.system.files import nearest, refuse_special
 
 # Each reads what a path, an address or a name stands for, or returns None if that is of another
 # kind. The first that can read it does: a folder of shards is not a folder of images.
@@ -50,7 +50,7 @@ def read_table(where: str, columns: Columns) -> Table:
         raise ValueError(
             f"{where} is not a {known} or {SUFFIXES[-1]} file; give one, or a folder of images"
         )
-    message = f"there is no folder, file or data set {where!r}"
+    message = f"there is no folder, file or data set {where!r}{nearest(where)}"
     nearby = named_beside(where)
     if nearby:
         message += f"; beside it there are {', '.join(nearby)}"

@@ -1,0 +1,212 @@
+"""What other tools call the commands and settings of vitkit: one table of each, by which words that
+mean something certain are taken for it (guesses.py).
+
+The names are those of timm's train.py, Transformers' run_image_classification.py, ultralytics and
+torchvision's references.
+"""
+
+COMMANDS = {
+    "eval": "evaluate",
+    "test": "evaluate",
+    "val": "evaluate",
+    "validate": "evaluate",
+    "benchmark": "evaluate",
+    "classify": "predict",
+    "infer": "predict",
+    "inference": "predict",
+    "label": "predict",
+    "fine-tune": "finetune",
+    "fine_tune": "finetune",
+    "tune": "finetune",
+    "fit": "finetune",
+    "retrain": "finetune",
+    "linear-probe": "probe",
+    "embed": "features",
+    "extract": "features",
+    "info": "show",
+    "describe": "show",
+    "diff": "compare",
+    "export": "convert",
+    "upload": "push",
+    "list": "models",
+    "zoo": "models",
+    "check": "doctor",
+    "env": "doctor",
+    "checks": "doctor",
+    "stats": "data stats",
+    "pack": "data pack",
+    "review": "data review",
+}
+"""Commands of other names."""
+
+# A value is put for {}; two numbers, or one twice, for {size}. The first of a line that the command
+# has is taken: an option, or one of its words such as MODEL
+_DATA = ("--data.source {}", "DATA {}", "IMAGE {}", "--data {}")
+_MODEL = ("--model {}", "MODEL {}")
+_LENGTH = ("--length {}epochs", "--epochs {}")
+_RATE = ("--optim.lr {}",)
+_BATCH = ("--batch {}",)
+_WORKERS = ("--data.workers {}", "--workers {}")
+_WHERE = ("--workdir {}", "--output {}", "DEST {}", "--to {}")
+_SIZE = (
+    "--image {size}",
+    "--model.image {size} --data.preprocessing.size {size} --data.preprocessing.resize 0",
+)
+_BFLOAT16 = ("--precision bfloat16",)
+_FASTEST = ("--precision auto",)
+
+SETTINGS = {
+    # What, and on what
+    "data": _DATA,
+    "data-dir": _DATA,
+    "data-path": _DATA,
+    "dataset": _DATA,
+    "dataset-name": _DATA,
+    "dataset-dir": _DATA,
+    "train-dir": _DATA,
+    "root": _DATA,
+    "source": _DATA,
+    "folder": _DATA,
+    "images": _DATA,
+    "input": _DATA,
+    "model": _MODEL,
+    "arch": _MODEL,
+    "model-name": _MODEL,
+    "model-name-or-path": _MODEL,
+    "weights": ("MODEL {}", "--init {}"),
+    "checkpoint": ("MODEL {}", "--init {}"),
+    "initial-checkpoint": ("MODEL {}", "--init {}"),
+    "recipe": ("RECIPE {}",),
+    # How long, how fast, in what portions
+    "epochs": _LENGTH,
+    "epoch": _LENGTH,
+    "num-epochs": _LENGTH,
+    "n-epochs": _LENGTH,
+    "num-train-epochs": _LENGTH,
+    "max-epochs": _LENGTH,
+    "steps": ("--length {}",),
+    "num-steps": ("--length {}",),
+    "max-steps": ("--length {}",),
+    "iterations": ("--length {}",),
+    "lr": _RATE,
+    "lr0": _RATE,
+    "learning-rate": _RATE,
+    "opt": ("--optim.name {}",),
+    "optim": ("--optim.name {}",),
+    "optimizer": ("--optim.name {}",),
+    "wd": ("--optim.weight-decay {}",),
+    "weight-decay": ("--optim.weight-decay {}",),
+    "momentum": ("--optim.momentum {}",),
+    "warmup": ("--optim.warmup {}",),
+    "warmup-steps": ("--optim.warmup {}",),
+    "warmup-epochs": ("--optim.warmup {}epochs",),
+    "lr-warmup-epochs": ("--optim.warmup {}epochs",),
+    "sched": ("--optim.schedule {}",),
+    "scheduler": ("--optim.schedule {}",),
+    "lr-scheduler": ("--optim.schedule {}",),
+    "lr-scheduler-type": ("--optim.schedule {}",),
+    "layer-decay": ("--optim.layer-decay {}",),
+    "clip-grad": ("--optim.clip {}",),
+    "clip-grad-norm": ("--optim.clip {}",),
+    "max-grad-norm": ("--optim.clip {}",),
+    "b": _BATCH,
+    "bs": _BATCH,
+    "batch": _BATCH,
+    "batch-size": _BATCH,
+    "per-device-train-batch-size": _BATCH,
+    "per-device-eval-batch-size": _BATCH,
+    "train-batch-size": _BATCH,
+    "validation-batch-size": _BATCH,
+    # The images, and regularisation
+    "img-size": _SIZE,
+    "image-size": _SIZE,
+    "imgsz": _SIZE,
+    "input-size": _SIZE,
+    "resolution": _SIZE,
+    "smoothing": ("--objective.label-smoothing {}",),
+    "label-smoothing": ("--objective.label-smoothing {}",),
+    "label-smoothing-factor": ("--objective.label-smoothing {}",),
+    "mixup": ("--objective.mixup {}",),
+    "cutmix": ("--objective.cutmix {}",),
+    "drop": ("--model.dropout {}",),
+    "dropout": ("--model.dropout {}",),
+    "drop-path": ("--model.stochastic-depth {}",),
+    "reprob": ("--data.augmentation.erase {}",),
+    "random-erase": ("--data.augmentation.erase {}",),
+    "model-ema-decay": ("--average {}",),
+    "split-seed": ("--data.split-seed {}",),
+    # The machine
+    "j": _WORKERS,
+    "workers": _WORKERS,
+    "num-workers": _WORKERS,
+    "dataloader-num-workers": _WORKERS,
+    "gpu": ("--device cuda:{}",),
+    "gpu-id": ("--device cuda:{}",),
+    "cuda": ("--device cuda",),
+    "cpu": ("--device cpu",),
+    "no-cuda": ("--device cpu",),
+    "use-cpu": ("--device cpu",),
+    "amp": _FASTEST,
+    "half": _FASTEST,
+    "fp16": _FASTEST,
+    "mixed-precision": _FASTEST,
+    "bf16": _BFLOAT16,
+    "bfloat16": _BFLOAT16,
+    "torchcompile": ("--compile",),
+    "torch-compile": ("--compile",),
+    "grad-checkpointing": ("--recompute",),
+    "gradient-checkpointing": ("--recompute",),
+    # What is written, and where
+    "o": _WHERE,
+    "out": _WHERE,
+    "output": _WHERE,
+    "outdir": _WHERE,
+    "output-dir": _WHERE,
+    "save-dir": _WHERE,
+    "log-dir": _WHERE,
+    "work-dir": _WHERE,
+    "run-dir": _WHERE,
+    "project": _WHERE,
+    "log-interval": ("--log-every {}",),
+    "logging-steps": ("--log-every {}",),
+    "save-steps": ("--save-every {}",),
+    "eval-steps": ("--evaluate-every {}",),
+    "save-total-limit": ("--keep {}",),
+    "topk": ("--top {}",),
+    "top-k": ("--top {}",),
+}
+"""Settings of other names, without their dashes."""
+
+ANSWERS = {
+    "gpus": "one process computes on one GPU: torchrun --nproc-per-node {} -m vitkit {words}",
+    "pretrained": "vitkit finetune and vitkit probe always begin with published weights, and "
+    "vitkit train does with --init WEIGHTS; leave out --pretrained",
+    "resume": "the same command again continues a run, in its --workdir if it was given one; leave "
+    "out --resume",
+    "num-classes": "the classes are those of the images; leave out --num-classes",
+    "gradient-accumulation-steps": "--batch is what an update sees and --micro-batch what a forward "
+    "pass sees; set both instead of --gradient-accumulation-steps",
+    "validation-dir": "put the folders train and val into one folder, and give that as DATA",
+    "val-split": "--data.split-seed draws the images that are held out if DATA has no test or val "
+    "part, a fifth of every class; leave out --val-split",
+}
+"""Settings that have no counterpart, each with what to do instead."""
+
+SAME_ANSWER = {
+    "num-gpus": "gpus",
+    "n-gpu": "gpus",
+    "nproc": "gpus",
+    "nproc-per-node": "gpus",
+    "world-size": "gpus",
+    "devices": "gpus",
+    "classes": "num-classes",
+    "nb-classes": "num-classes",
+    "num-labels": "num-classes",
+    "grad-accum-steps": "gradient-accumulation-steps",
+    "accumulate": "gradient-accumulation-steps",
+    "val-dir": "validation-dir",
+    "validation-split": "val-split",
+    "train-val-split": "val-split",
+    "resume-from-checkpoint": "resume",
+}
+"""Other names of settings that ANSWERS has."""

@@ -1,0 +1,123 @@
+"""Help in two levels: --help shows the settings that people use, --help-all every one.
+
+Commands with a few settings have one level: they are not in the table.
+"""
+
+from typing import Any
+
+from vitkit.commands import Command
+from vitkit.commands.options import MISSING, Option, options
+from vitkit.system.span import Span
+from vitkit.system.terminal import fill, paragraphs, titled, two_columns
+
+RUN = ("workdir DIR", "device NAME", "data.workers N", "seed N")
+EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
+    "train": {
+        "what is trained": ("data.source DATA", "model NAME", "init WEIGHTS"),
+        "for how long, and how": (
+            "length DURATION", "batch N", "optim.lr RATE", "precision NAME", "evaluate-every DURATION",
+        ),
+        "where": RUN,
+    },
+    "finetune": {
+        "how": (
+            "preset NAME", "length DURATION", "batch N", "optim.lr RATE", "select", "image SIDE",
+            "precision NAME",
+        ),
+        "where": RUN,
+    },
+    "plan": {
+        "the machine": ("gpus N", "memory GIB", "tflops N"),
+        "the run": ("data.source DATA", "examples N", "classes N", "model NAME", "length DURATION",
+                    "batch N", "micro-batch N", "recompute", "precision NAME"),
+    },
+    "evaluate": {
+        "what": ("split PART", "against MODEL", "evals NAME...", "corruptions common"),
+        "what is written": ("report FILE...", "calibrate DIR", "json"),
+        "how": ("on-bad-image skip", "batch N", "image SIDE", "precision NAME", "device NAME"),
+    },
+    "probe": {
+        "what": ("to DIR", "method NAME", "k N", "json"),
+        "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
+    },
+    "suite": {
+        "what": ("data DIR", "from-hub", "protocol NAME", "tasks NAME..."),
+        "how": ("rates RATE...", "steps N", "seeds N", "workdir DIR", "device NAME", "json"),
+    },
+    "fewshot": {
+        "what": ("shots N...", "seeds N", "form NAME", "json"),
+        "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
+    },
+    "features": {
+        "what": ("output FILE", "split PART"),
+        "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
+    },
+    "data review": {
+        "what": ("model MODEL", "output FILE", "exclude FILE", "json"),
+        "how": ("device NAME", "image SIDE"),
+    },
+}  # fmt: skip
+"""The settings that people use, by command and by a title; each with what is typed after it."""
+
+
+def has_two_levels(command: Command) -> bool:
+    """Whether --help leaves settings of this command to --help-all."""
+    return command.name in EVERYDAY
+
+
+def short_help(command: Command, program: str, settings: type, default: Any = None) -> str:
+    """The settings that people use, with their values if `default` has them. `program` is what was
+    typed up to the options, such as "vitkit train digits"."""
+    every = list(options(settings, default))
+    named = {option.name: option for option in every if not option.is_word}
+    shows_values = default is not None or not command.defaults
+
+    # What it is, and its words
+    typed = len(program.split()) - len(command.name.split()) - 1
+    words = command.words.split(" -")[0].split(" [-")[0].split()[typed:]
+    usage = " ".join(["usage:", program, *words, "[--setting value]"])
+    lines = [fill(usage), "", fill(paragraphs(settings.__doc__ or "").split("\n\n")[0])]
+    described = [(_shown_word(option), option.help) for option in every if option.is_word]
+    if described and words:
+        lines += ["", *two_columns(described[-len(words) :])]
+
+    # Its settings, by title
+    groups = {}
+    for title, entries in EVERYDAY[command.name].items():
+        rows = []
+        for entry in entries:
+            option = named.get(entry.split()[0])
+            if option:
+                rows.append((f"--{entry}", _first_sentence(option, shows_values)))
+        groups[title] = rows
+    lines += titled(groups)
+    lines += ["", fill(f"{program} --help-all lists all {len(named)} settings.")]
+    return "\n".join(lines)
+
+
+def _shown_word(option: Option) -> str:
+    """A word without a name, as usage has it."""
+    return option.name.upper()
+
+
+def _first_sentence(option: Option, shows_value: bool) -> str:
+    """What a setting is, in one sentence, and its value."""
+    text = option.help.split("\n\n")[0]
+    sentence = text.partition(". ")[0].rstrip(".")
+    value = _text(option.value)
+    if shows_value and value:
+        return f"{sentence} ({value})"
+    return sentence
+
+
+def _text(value: Any) -> str:
+    """A value as it would be typed; "" if there is none."""
+    if value in (MISSING, None, "", ()) or isinstance(value, bool):
+        return ""
+    if isinstance(value, Span):
+        return str(value).replace(" ", "").lower()
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -1,0 +1,183 @@
+"""What people type who have not read help: it is done where it is certain what they mean, else
+answered in one sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pictures import encoded, make_photographs, photograph
+
+from vitkit.cli import main
+from vitkit.commands import COMMANDS, foreign
+from vitkit.commands.guesses import meant
+from vitkit.commands.options import options
+
+NAMES = {command.name: command for command in COMMANDS}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with photographs, an archive of them, a file of recipes, and a finished run."""
+    monkeypatch.chdir(tmp_path)
+    make_photographs(tmp_path)
+    Path("photo.jpg").write_bytes(encoded(photograph(40, 40), "JPEG"))
+    Path("photos.zip").write_bytes(b"PK\x03\x04")
+    Path("run/model").mkdir(parents=True)
+    Path("one.py").write_text(
+        "from vitkit.recipes import recipe\ndef mine():\n    return recipe('digits')\n"
+    )
+    Path("two.py").write_text("def a(): ...\ndef b(): ...\ndef _c(): ...\n")
+    return tmp_path
+
+
+def answer(capsys, words: str) -> tuple[int, str]:
+    """Runs `vitkit WORDS`: its exit status, and all that it printed, on one line."""
+    try:
+        status = main(words.split())
+    except SystemExit as end:
+        status = end.code
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+    return status, " ".join((printed.out + printed.err).split())
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        # No command, or another tool's
+        ("photo.jpg", 2, "photo.jpg is an image, and what to do with it comes first: vitkit predict"),
+        ("photos/", 2, "vitkit finetune photos/ makes a classifier of it"),
+        ("run", 2, "run is a model, and what to do with it comes first: vitkit predict run"),
+        ("one.py", 2, "vitkit train one.py:FUNCTION"),
+        ("nosuch", 2, "there is no command 'nosuch'; vitkit alone lists all"),
+        ("tran digits", 2, "there is no command 'tran'; did you mean 'train'?"),
+        ("version", 0, "vitkit "),
+        ("eval", 2, "took eval for vitkit evaluate vitkit: MODEL is missing"),
+        ("classify photo.jpg", 2, "photo.jpg is no model, and MODEL comes first: vitkit predict"),
+        ("test run", 2, "DATA is missing: vitkit evaluate MODEL DATA"),
+        ("help data", 0, "data stats DATA"),
+        ("help show", 0, "usage: vitkit show"),
+        # The first words of train
+        ("train photos/", 1, "vitkit finetune photos/ trains published weights on them"),
+        ("train photos scratch", 1, "the recipe comes before the images: vitkit train scratch photos"),
+        ("train two.py", 1, "a recipe is a function of it: say two.py:a or two.py:b"),
+        ("train one.py --length soon", 2, "took one.py for one.py:mine, its only function"),
+        ("train scratch photos/ --gpus 2", 2, "torchrun --nproc-per-node 2 -m vitkit train"),
+        ("train scratch photos/ --pretrained", 2, "vitkit finetune and vitkit probe always begin"),
+        ("train scratch photos/ --num-classes 2", 2, "the classes are those of the images"),
+        ("train scratch photos/ --resume run", 2, "the same command again continues a run"),
+        ("train scratch photos/ more", 2, "more is one word too many: vitkit train RECIPE [DATA]"),
+        # Options that nothing has
+        ("train digits --optm.lr 1", 2, "has no --optm.lr; did you mean --optim.lr?"),
+        ("train digits --width 1", 2, "has no --width; did you mean --model.width?"),
+        ("evaluate run photos --epochs 5", 2, "vitkit evaluate has no --epochs; --help-all lists"),
+        # Words in other places
+        ("evaluate photos/", 2, "photos/ is no model, and MODEL comes first: vitkit evaluate"),
+        ("probe photos", 2, "photos is no model, and MODEL comes first: vitkit probe"),
+        ("predict run photos.zip", 2, "photos.zip is an archive; unpack it, and give the folder"),
+        ("predict photos.zip", 2, "photos.zip is an archive"),
+        ("data stats photos.zip", 2, "photos.zip is an archive"),
+        ("evaluate run photo phot more", 2, "phot is one word too many: vitkit evaluate MODEL DATA"),
+        ("data photos", 0, "took data photos for vitkit data stats photos"),
+    ],
+)  # fmt: skip
+def test_a_guess_is_done_or_answered(words, status, sentence, capsys):
+    actual_status, printed = answer(capsys, words)
+    assert sentence in printed
+    assert actual_status == status
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        ("train digits --epochs 5 --batch_size=16", "digits --length 5epochs --batch 16"),
+        ("train scratch --data photos/", "scratch --data.source photos/"),
+        ("train scratch photos --lr 0.01 --wd 0.1", "scratch photos --optim.lr 0.01 --optim.weight-decay 0.1"),
+        ("train digits --gpu 0 --fp16 True", "digits --device cuda:0 --precision auto"),
+        ("train digits --fp16 False", "digits"),
+        ("train digits --device 1 -j 2", "digits --device cuda:1 --data.workers 2"),
+        ("train digits --output_dir here", "digits --workdir here"),
+        ("train digits --model-name S/16", "digits --model S/16"),
+        (
+            "train scratch photos --img-size 384",
+            "scratch photos --model.image 384 384 --data.preprocessing.size 384 384 "
+            "--data.preprocessing.resize 0",
+        ),
+        ("train digits epochs=3 batch=8 imgsz=8", "digits --length 3epochs --batch=8 --model.image 8 8 "
+         "--data.preprocessing.size 8 8 --data.preprocessing.resize 0"),
+        ("evaluate run photos --num-workers 3 --batch-size 9", "run photos --workers 3 --batch 9"),
+        ("evaluate --model run --data photos", "run photos"),
+        ("evaluate --data photos run", "run photos"),
+        ("evaluate photos run --json", "run photos --json"),
+        ("predict photo.jpg run", "run photo.jpg"),
+        ("predict run photo.jpg --top-k 3 --imgsz 100", "run photo.jpg --top 3 --image 100"),
+        ("probe photos google/vit-base --output here", "google/vit-base photos --to here"),
+        ("finetune photos run", "run photos"),
+        ("finetune run photos --num_train_epochs 3", "run photos --length 3epochs"),
+        ("features run photos -o x.npz", "run photos -o x.npz"),
+        ("convert run --output there --to timm", "run there --to timm"),
+        # As they are
+        ("predict run photo.jpg other/photo.jpg", "run photo.jpg other/photo.jpg"),
+        ("evaluate run x=y/photos", "run x=y/photos"),
+        ("train digits --batch 8 --optim.lr -1", "digits --batch 8 --optim.lr -1"),
+    ],
+)  # fmt: skip
+def test_what_is_certain_is_taken_for_what_it_means(words, taken, capsys):
+    name, *rest = words.split()
+    assert meant(NAMES[name], rest) == taken.split()
+    told = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("took ") for line in told)
+    assert bool(told) == (rest != taken.split() and "False" not in rest)
+
+
+OWN = set()
+WORDS = " ".join(command.words for command in COMMANDS)
+for _command in COMMANDS:
+    for _option in options(_command.load_settings()):
+        OWN.add(f"{_option.name}." if _option.is_open else _option.name)
+
+
+@pytest.mark.parametrize("name", foreign.SETTINGS)
+def test_every_foreign_name_stands_for_something_that_a_command_has(name):
+    """A renamed setting is not forgotten in the table."""
+    for template in foreign.SETTINGS[name]:
+        first, *_ = template.split()
+        option = first.removeprefix("--")
+        if option == first:
+            assert first in WORDS
+        else:
+            assert option in OWN or f"{option.partition('.')[0]}." in OWN, template
+
+
+def test_other_names_are_no_names_of_ours():
+    assert not foreign.COMMANDS.keys() & NAMES.keys()
+    assert set(foreign.COMMANDS.values()) <= NAMES.keys()
+    assert set(foreign.SAME_ANSWER.values()) <= foreign.ANSWERS.keys()
+    assert not foreign.ANSWERS.keys() & foreign.SETTINGS.keys()
+
+
+QUICK = (
+    "--epochs 1 --batch-size 16 --lr 0.01 --num-workers 0 --device cpu --warmup 0 --img-size 32 "
+    "--model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2 --model.patch 8"
+)
+
+
+def test_a_whole_run_in_the_words_of_other_tools(capsys, monkeypatch):
+    status, printed = answer(capsys, f"train scratch photos/ {QUICK}")
+    assert status == 0, printed
+    assert "took --epochs 1 for --length 1epochs" in printed
+    assert "wrote runs/photos-scratch/model" in printed
+    recipe = json.loads(Path("runs/photos-scratch/recipe.json").read_text())
+    assert recipe["batch"] == 16 and recipe["data"]["source"] == "photos"
+
+    # With and without a slash it is the same run; another folder of that name is another
+    status, printed = answer(capsys, f"train scratch photos {QUICK}")
+    assert "this run is finished" in printed
+    other = make_photographs(Path("other"))
+    status, printed = answer(capsys, f"train scratch {other} {QUICK}")
+    assert status == 0 and "wrote runs/photos-scratch-2/model" in printed
+
+    # Its model is in every answer that needs one
+    assert "vitkit predict runs/photos-scratch" in answer(capsys, "photo.jpg")[1]
+    status, printed = answer(capsys, "test photos runs/photos-scratch --device cpu")
+    assert status == 0 and "took photos runs/photos-scratch for vitkit evaluate" in printed
