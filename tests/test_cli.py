@@ -249,7 +249,7 @@ def test_help_of_a_recipe_has_two_levels(command, capsys):
     assert status == 0
     assert f"usage: vitkit {command} digits" in out
     assert "--length DURATION" in out and "(90epochs)" in out
-    assert "--model.width" not in out and "--help-all lists all" in out
+    assert "--model.width" not in out and "lists all 1" in out
     status, out, _ = say(capsys, command, "digits", "--help-all")
     assert status == 0
     assert f"usage: vitkit {command} digits" in out

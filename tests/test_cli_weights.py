@@ -172,10 +172,10 @@ def test_what_is_said_of_a_bare_file_reaches_every_command(photographs, tmp_path
 
 
 def test_finetune_help_is_about_this_model_and_this_data(model, capsys):
-    status, out, _ = say(capsys, "finetune", model, "digits", "--preset", "pets", "--help")
+    status, out, _ = say(capsys, "finetune", model, "digits", "--preset", "pets", "--help-all")
     assert status == 0
     assert "--model.image" in out and "384 384" in out and "--tune.lora" in out
-    status, out, _ = say(capsys, "finetune", model, "digits", "--preset", "none", "--help")
+    status, out, _ = say(capsys, "finetune", model, "digits", "--preset", "none", "--help-all")
     assert status == 0 and "finetune-own" in out
     assert say(capsys, "finetune")[0] == 2
     status, _, err = say(capsys, "finetune", model, "nowhere")

@@ -91,7 +91,7 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
                 rows.append((f"--{entry}", _first_sentence(option, shows_values)))
         groups[title] = rows
     lines += titled(groups)
-    lines += ["", fill(f"{program} --help-all lists all {len(named)} settings.")]
+    lines += ["", fill(f"--help-all instead of --help lists all {len(named)} settings.")]
     return "\n".join(lines)
 
 

@@ -81,12 +81,12 @@ def _panels(lines: list[dict]) -> list[Panel]:
 
     # A panel for each unit
     for unit, of_unit in by_unit.items():
-        curves = {name: _curve(points) for name, points in of_unit.items()}
+        curves = {name: metric_curve(points) for name, points in of_unit.items()}
         panels.append(Panel(f"held-out, {unit.name}", unit.axis, curves))
     return panels
 
 
-def _curve(points: list[tuple[int, Metric]]) -> Curve:
+def metric_curve(points: list[tuple[int, Metric]]) -> Curve:
     """A metric at the steps where it was measured, with its intervals, if it has any."""
     steps = []
     values = []
