@@ -105,20 +105,14 @@ def test_other_processes_prepare_the_same_images_in_the_same_order(
     here = list(predict(classifier, names, batch=3, device="cpu", workers=0))
     assert list(predict(classifier, names, batch=3, device="cpu", workers=workers)) == here
     assert [prediction.error is None for prediction in here].count(False) == 2
-    assert (
-        list(predict(classifier, iter(names), batch=3, device="cpu")) == here
-    )  # a batch at a time
+    stream = predict(classifier, iter(names), batch=3, device="cpu", workers=workers)
+    assert list(stream) == here
 
 
 def test_images_of_a_data_set_are_prepared_by_other_processes(classifier):
     items = list(pictures(["digits"]))[:40]
     here = list(predict(classifier, items, batch=8, device="cpu", workers=0))
     assert list(predict(classifier, items, batch=8, device="cpu", workers=2)) == here
-
-
-def test_one_name_is_not_taken_letter_by_letter(classifier, files):
-    with pytest.raises(ValueError, match="give a list of names"):
-        list(predict(classifier, str(files[0]), device="cpu"))
 
 
 def _die() -> bytes:

@@ -9,8 +9,8 @@ import numpy as np
 
 from vitkit.commands.arguments import Data, DataColumns
 from vitkit.commands.data_pack import training_command
+from vitkit.commands.predict import check_sheet
 from vitkit.commands.stats_tables import print_tables, same_or_like
-from vitkit.commands.use import check_sheet
 from vitkit.curate import Pair, Survey
 from vitkit.data import Columns, Source, Splits
 from vitkit.system.files import check_replaceable

@@ -166,7 +166,7 @@ class Encoded:
         stored_box = _before_turn(box, self.size, self.orientation)
         with _as_bad_image(self.name):
             pixels = self._decode_stored(stored_box, reduce)
-        return _upright(pixels, self.orientation)
+        return upright(pixels, self.orientation)
 
     def _decode_with_header(self, box: Box, reduce: int) -> np.ndarray | None:
         """A box of a JPEG whose header is known; None if Pillow must decode it."""
@@ -257,8 +257,8 @@ def _before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
     return top, left, height, width
 
 
-def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels (h, w, 3) as they are stored, turned upright, contiguous."""
+def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels (h, w, 3) as they are stored, turned upright by Exif's orientation, contiguous."""
     swapped, flip_rows, flip_columns = _TURNS[orientation]
     if swapped:
         pixels = pixels.transpose(1, 0, 2)

@@ -1,6 +1,7 @@
 """Using a trained model: predictions, and what computes them."""
 
-from vitkit.deploy.predict import Prediction, pictures, predict
+from vitkit.deploy.items import Item, pictures
+from vitkit.deploy.predict import Prediction, predict
 from vitkit.deploy.runtimes import Runtime, eager
 
-__all__ = ["Prediction", "Runtime", "eager", "pictures", "predict"]
+__all__ = ["Item", "Prediction", "Runtime", "eager", "pictures", "predict"]

@@ -3,42 +3,30 @@
 Legend: B images of a batch, K classes, h w pixels of what the model gets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from itertools import islice
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data import (
-    BadImage,
-    Preprocessing,
-    Source,
-    default_workers,
-    open_image,
-    open_source,
-)
-from vitkit.data.engine.workers import in_order, ranges
-from vitkit.data.formats.folder import find_images
-from vitkit.data.formats.manifest import SUFFIXES as TABLES
-from vitkit.data.stores import read_file
+from vitkit.data import Source
+from vitkit.deploy.items import Item
+from vitkit.deploy.prepare import Batches, Prepared, from_sequence, from_stream
 from vitkit.deploy.runtimes import Runtime, eager
 from vitkit.weights import Classifier
 from vitkit.weights.classifier import activate
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
-class Item(NamedTuple):
-    """An image to classify: its name, how to read its bytes or pixels, and the name of its true
-    class if that is known."""
+    One = str | Path | bytes | np.ndarray | Tensor | Image | Item
 
-    name: str
-    read: Callable[[], bytes | np.ndarray]
-    truth: str | None = None
+BATCH = 32
 
 
 class Prediction(NamedTuple):
@@ -55,194 +43,116 @@ class Prediction(NamedTuple):
     error: str | None = None
 
 
-def pictures(sources: Iterable[str], labels: Sequence[str] = ()) -> Iterator[Item]:
-    """The images that names stand for: a file, all images below a folder, or the test part of a data
-    set.
+class Answered(NamedTuple):
+    """A batch of images with a model's answers."""
 
-    Classes of a data set are called as the model's `labels` that they are, if all are among them.
-
-    Raises ValueError if there is nothing of a name, or no image.
-    """
-    for name in sources:
-        files = _files(Path(name))
-        for file in files:
-            yield Item(str(file), partial(read_file, str(file)))
-        if not files:
-            # A data set; or nothing, and open_source says so
-            source = open_source(name)
-            names = _names_of_model(source.labels, labels)
-            for i in range(len(source)):
-                yield Item(source.name(i), partial(_image, source, i), _in_words(source, i, names))
-
-
-def _names_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """What a model calls each of the data's classes, as `vitkit evaluate` takes them: by name, by
-    WordNet's, or by position. Empty if not all are among the model's."""
-    from vitkit.evaluate.labels import align  # with all evaluators: files need none of them
-
-    if not data or not labels:
-        return {}
-    try:
-        classes = align(data, labels).classes.tolist()
-    except ValueError:
-        return {}
-    return {name: labels[k] for name, k in zip(data, classes, strict=True)}
-
-
-def _in_words(source: Source, i: int, names: dict[str, str]) -> str | None:
-    """The true class of an example, as the model calls it if it has such a class."""
-    answer = source.answer(i)
-    return names.get(answer, answer)
-
-
-def _files(path: Path) -> list[Path]:
-    """The image files of a path: itself, or those of a folder. None if it is a table of images, or
-    does not exist."""
-    if path.is_dir():
-        names, _ = find_images(path)
-        return [path / name for name in names]
-    if path.is_file() and path.suffix.lower() not in (*TABLES, ".parquet"):
-        return [path]
-    return []
-
-
-def _image(source: Source, i: int) -> bytes | np.ndarray:
-    """The image of an example, without its target."""
-    image, _ = source[i]
-    return image
+    items: Sequence[Item]
+    predictions: list[Prediction]
+    """One for each item."""
+    prepared: Prepared
+    """The images as the model got them."""
 
 
 def predict(
     classifier: Classifier | Runtime,
-    items: Iterable[Item | str | Path],
+    images: "One | Source | Iterable[One]",
     top: int = 5,
-    batch: int = 32,
+    batch: int = BATCH,
     device: str = "auto",
     workers: int = -1,
 ) -> Iterator[Prediction]:
-    """Classify images: yields a Prediction for each, in order. A broken image yields its `error`.
+    """Classify one image or many: yields a Prediction for each, in order. A broken image yields its
+    `error`.
 
-    Items are file names, or what `pictures` yields. Every image goes through the classifier's own
-    preprocessing. PyTorch runs a copy of a Classifier on `device`, in float32, and the given one
-    stays where it is; another Runtime, such as `eager` makes, has a device and a precision of its
-    own.
+        for answer in vitkit.predict(classifier, "photos/"):
+            print(answer.name, answer.labels[0], answer.probabilities[0])
 
-    workers: processes that read and decode a list's images while the model computes; 0 is none
-    besides this one, -1 as many as suit the CPUs and the images. Those of an iterator are read here,
-    a batch at a time.
+    An image is a file's name or path, a folder (all images below it), a pattern ("**/*.jpg"), a web
+    address, or a data set (its test part); the bytes of a file; a Pillow image; a numpy array
+    (h, w, 3), (h, w, 4) or (h, w), or (B, h, w, 3) for several; or a tensor (3, h, w) or
+    (B, 3, h, w). Arrays and tensors are uint8, or float from 0 to 1, red first. Many are a list or an
+    iterator of such. Every image goes through the classifier's own preprocessing.
 
-    Raises ValueError for a model without a head, and for one that answers for every token;
-    WorkerDied when a worker is killed.
+    PyTorch runs a copy of a Classifier on `device`, in float32, and the given one stays where it is;
+    another Runtime, such as `eager` makes, has a device and a precision of its own.
+
+    workers: processes that read and decode images while the model computes; 0 is none besides this
+    one, -1 as many as suit the CPUs and the images. An iterator is read some batches ahead; for one
+    that lives, such as a camera's, give batch 1 and workers 0.
+
+    Raises ValueError for what is no image, for a folder or pattern without images, for a model
+    without a head, and for one that answers for every token; WorkerDied when a worker is killed.
     """
+    from vitkit.deploy.given import as_items
+
+    check_settings(top, batch, workers)
+    runtime = as_runtime(classifier, device)
+    items = as_items(images)
+    if isinstance(items, Sequence):
+        batches = from_sequence(items, runtime.preprocessing, batch, workers)
+    else:
+        batches = from_stream(_batched(items, batch), runtime.preprocessing, workers)
+    return _one_by_one(answers(runtime, batches, top))
+
+
+def check_settings(top: int, batch: int, workers: int) -> None:
+    """Raises ValueError for numbers that cannot be."""
     if top < 1 or batch < 1:
         raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
     if workers < -1:
         raise ValueError(f"workers is {workers}; it is 0 or more, or -1")
-    if isinstance(items, str | Path):
-        raise ValueError(
-            f"the images are {str(items)!r}; give a list of names, such as [{str(items)!r}]"
-        )
+
+
+def as_runtime(classifier: Classifier | Runtime, device: str) -> Runtime:
+    """What computes the logits. Raises ValueError for a model that has no answer to an image."""
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
-    runtime = classifier
     if isinstance(classifier, Classifier):
-        runtime = eager(classifier, device)
-    batches = _in_turn(items, runtime.preprocessing, batch)
-    if isinstance(items, Sequence):
-        batches = _ahead(items, runtime.preprocessing, batch, workers)
-    for chunk, prepared in batches:
-        yield from _classify(runtime, chunk, prepared, top)
+        return eager(classifier, device)
+    return classifier
 
 
-class _Prepared:
-    """The images of a batch of items, ready for the model."""
-
-    def __init__(self, items: Iterable[Item], preprocessing: Preprocessing):
-        self.errors: dict[int, str] = {}
-        """By the number of a broken item, what is wrong with it."""
-        self.rows: list[int] = []
-        """The numbers of the others."""
-        images = []
-        for i, item in enumerate(items):
-            try:
-                images.append(_prepare(item, preprocessing).numpy())
-                self.rows.append(i)
-            except BadImage as error:
-                self.errors[i] = str(error)
-        # An array, not a tensor, travels from a worker through a pipe: without /dev/shm
-        self.images = np.array(images, dtype=np.uint8)
-        """uint8 (B, 3, h, w)"""
-
-
-_Batches = Iterator[tuple[list[Item], _Prepared]]
-
-
-def _in_turn(
-    items: Iterable[Item | str | Path], preprocessing: Preprocessing, batch: int
-) -> _Batches:
-    """The items in batches, each prepared when it is asked for."""
-    items = map(_item, items)
+def _batched(items: Iterable[Item], batch: int) -> Iterator[list[Item]]:
+    """The items in lists of `batch`."""
+    items = iter(items)
     while chunk := list(islice(items, batch)):
-        yield chunk, _Prepared(chunk, preprocessing)
+        yield chunk
 
 
-def _ahead(
-    items: Sequence[Item | str | Path], preprocessing: Preprocessing, batch: int, workers: int
-) -> _Batches:
-    """The items in batches that worker processes prepare while the model computes."""
-    items = [_item(item) for item in items]
-    chunks = ranges(len(items), batch)
-    if workers < 0:
-        workers = default_workers()
-        if len(chunks) < 2:  # while one batch is decoded there is nothing to compute
-            workers = 0
-    task = partial(_prepare_rows, items, preprocessing)
-    prepared = in_order(task, chunks, min(workers, len(chunks)))
-    with closing(prepared):
-        for rows, batch_of in zip(chunks, prepared, strict=True):
-            yield items[rows.start : rows.stop], batch_of
+def _one_by_one(batches: Iterator[Answered]) -> Iterator[Prediction]:
+    """The predictions of all batches."""
+    with closing(batches):
+        for answered in batches:
+            yield from answered.predictions
 
 
-def _prepare_rows(items: Sequence[Item], preprocessing: Preprocessing, rows: range) -> _Prepared:
-    """Some of the items, by their numbers: a worker has all of them."""
-    return _Prepared(items[rows.start : rows.stop], preprocessing)
+def answers(runtime: Runtime, batches: Batches, top: int) -> Iterator[Answered]:
+    """The answers to images in batches, as they are prepared."""
+    with closing(batches):
+        for items, prepared in batches:
+            yield Answered(items, _predictions(runtime, items, prepared, top), prepared)
 
 
-def _item(item: Item | str | Path) -> Item:
-    """The item of a file's name."""
-    if isinstance(item, Item):
-        return item
-    return Item(str(item), partial(read_file, str(item)))
-
-
-def _prepare(item: Item, preprocessing: Preprocessing) -> Tensor:
-    """The image as uint8 (3, h, w). Raises BadImage, with a sentence, if it cannot be read."""
-    try:
-        return preprocessing(open_image(item.read(), item.name))
-    except OSError as error:
-        raise BadImage(f"{item.name} cannot be read: {error}") from error
-
-
-def _classify(
-    runtime: Runtime, items: Sequence[Item], prepared: _Prepared, top: int
-) -> Iterator[Prediction]:
+def _predictions(
+    runtime: Runtime, items: Sequence[Item], prepared: Prepared, top: int
+) -> list[Prediction]:
     """The predictions of one batch, in the items' order."""
-    answers = {}
+    likeliest = {}
     if prepared.rows:
         images = torch.from_numpy(prepared.images)
-        answers = dict(zip(prepared.rows, _likeliest(runtime, images, top), strict=True))
+        likeliest = dict(zip(prepared.rows, _likeliest(runtime, images, top), strict=True))
 
-    errors = prepared.errors
+    predictions = []
     for i, item in enumerate(items):
-        if i not in errors and not isfinite(sum(answers[i][1])):
-            errors[i] = (
-                f"{item.name}: the model's outputs are not finite; its weights may be damaged"
-            )
-        if i in errors:
-            yield Prediction(item.name, truth=item.truth, error=errors[i])
+        error = prepared.errors.get(i)
+        labels, probabilities = likeliest.get(i, ((), ()))
+        if error is None and not isfinite(sum(probabilities)):
+            error = f"{item.name}: the model's outputs are not finite; its weights may be damaged"
+        if error is not None:
+            predictions.append(Prediction(item.name, truth=item.truth, error=error))
         else:
-            labels, probabilities = answers[i]
-            yield Prediction(item.name, labels, probabilities, item.truth)
+            predictions.append(Prediction(item.name, labels, probabilities, item.truth))
+    return predictions
 
 
 def _likeliest(

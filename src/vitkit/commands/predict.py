@@ -1,0 +1,243 @@
+"""`vitkit predict`: the likeliest classes of images, as they come; printed, written to a file, filed
+in folders, or drawn."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.system.files import check_can_be_made, check_replaceable
+from vitkit.system.machine import pick_device
+from vitkit.system.text import as_word, printable
+from vitkit.weights import Classifier
+from vitkit.weights.description import Hints
+
+if TYPE_CHECKING:
+    from vitkit.deploy.items import Item, Pictures
+    from vitkit.deploy.predict import Answered
+    from vitkit.deploy.runtimes import Runtime
+
+INPUT = "-"  # names come through the standard input
+
+
+@dataclass
+class Predict:
+    """Print the likeliest classes of images, with their probabilities."""
+
+    model: Model
+    images: Annotated[
+        Positional[tuple[str, ...]],
+        arg(
+            metavar="IMAGE...",
+            help="Image files, folders of images, patterns ('**/*.jpg'), web addresses, data sets "
+            "(their test part), or digits; - reads names from the standard input, one a line.",
+        ),
+    ]
+    top: int = 5
+    """Classes to name for each image."""
+    limit: int = 0
+    """Largest number of images, chosen evenly from all, or with - and --watch the first; 0 is
+    all."""
+    to: Path | None = None
+    """Write a row for each image into this file, instead of printing it: .csv, .jsonl or
+    .parquet."""
+    sort_into: Path | None = None
+    """File the photographs in this folder, each in the folder of its class. The originals stay where
+    they are, and nothing is replaced."""
+    sort_by: Literal["link", "copy"] = "link"
+    """How they are filed: as hard links, which take no space and are the same files (copies, where
+    no link can be made), or as copies."""
+    sure: float = 0.5
+    """Probability that --sort-into needs; photographs with less go to its folder "unsure"."""
+    attention: Path | None = None
+    """Draw into this folder, for each image, what the model looked at."""
+    sheet: Path | None = None
+    """Draw images and predictions into this PNG file."""
+    watch: bool = False
+    """Classify what arrives in a folder, until Ctrl-C."""
+    workers: int = -1
+    """Processes that read and decode images; -1 follows the CPU quota."""
+    precision: Precision = "auto"
+    device: Device = "auto"
+    json: bool = False
+    """Print one line of JSON per image."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+def predict(command: Predict) -> int:
+    """`vitkit predict`. Returns 1 if an image was broken; the others are classified all the
+    same."""
+    from vitkit import deploy
+    from vitkit.commands.predict_progress import Progress
+    from vitkit.commands.predict_results import Results
+    from vitkit.weights import load_as
+
+    # What cannot be done is refused before the model is loaded
+    check(command)
+
+    # The model
+    classifier = with_head(load_as(command.model, command.hints), command.model)
+    device = pick_device(command.device)
+    runtime = deploy.eager(classifier, device, pick_precision(command.precision, device))
+    if command.attention is not None:
+        from vitkit.deploy.looks import Looking
+
+        runtime = Looking(runtime)
+
+    # The images, and their answers as they come
+    items = None
+    if not (command.watch or command.images == (INPUT,)):
+        items = _items(command, classifier)
+    batches = _answers(command, runtime, items)
+    progress = Progress(None if items is None else len(items))
+    with Results(command, runtime, progress) as results, closing(batches):
+        try:
+            for answered in batches:
+                results.take(answered)
+        except KeyboardInterrupt:
+            if not command.watch:  # there it is how one ends
+                raise
+    results.conclude()
+    return int(progress.unreadable > 0)
+
+
+def check(command: Predict) -> None:
+    """Raises ValueError for settings that cannot go together, and for files that cannot be
+    written."""
+    from vitkit.deploy.predict import BATCH, check_settings
+
+    check_settings(command.top, BATCH, command.workers)
+    if not command.images:
+        raise ValueError(
+            f"there is no image to classify; vitkit predict {as_word(command.model)} IMAGE... "
+            "takes files, folders, patterns and data sets, and - for names from the standard input"
+        )
+    if INPUT in command.images and len(command.images) > 1:
+        raise ValueError("- reads the names of all images from the standard input: give it alone")
+    if command.watch and (len(command.images) > 1 or not Path(command.images[0]).is_dir()):
+        raise ValueError(
+            f"--watch waits for what arrives in one folder; got {' '.join(command.images)}"
+        )
+    if command.sheet:
+        check_sheet(command.sheet)
+    if command.to:
+        from vitkit.deploy.rows import check_rows_file
+
+        check_rows_file(command.to)
+    if command.json and command.to:
+        raise ValueError(f"--json prints what --to {command.to} writes; give one of them")
+    for flag, folder in (("--sort-into", command.sort_into), ("--attention", command.attention)):
+        if folder is not None:
+            _check_folder(flag, folder, command.images)
+
+
+def _check_folder(flag: str, folder: Path, images: tuple[str, ...]) -> None:
+    """Raises ValueError for a folder to write to that is none, or is one of the images'."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{flag} is {folder}, which is a file; give a folder")
+    for image in images:
+        if Path(image).is_dir() and Path(image).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"{flag} is {folder}, and the images are in {image}: what is written there would be "
+                "taken for images; give another folder, such as sorted"
+            )
+    check_can_be_made(folder / "photograph")
+
+
+def check_sheet(file: Path) -> None:
+    """Raises ValueError for a path that a contact sheet cannot be written to."""
+    if file.suffix.lower() != ".png":
+        raise ValueError(f"--sheet is {file}; give the name of a PNG file, such as {file}.png")
+    check_replaceable(file)
+
+
+def with_head(classifier: Classifier, name: str) -> Classifier:
+    """The same classifier. Raises ValueError if it has no head."""
+    if not classifier.labels:
+        raise ValueError(
+            f"{name} has no classification head, so it names no classes; "
+            f"vitkit show {name} says what it is"
+        )
+    return classifier
+
+
+# The images
+
+
+def _written_to(command: Predict) -> list[Path]:
+    """The folders whose images are no images to classify: the command writes them."""
+    return [folder for folder in (command.sort_into, command.attention) if folder is not None]
+
+
+def _items(command: Predict, classifier: Classifier) -> "Pictures | list[Item]":
+    """The images that the command names."""
+    from vitkit.deploy import pictures
+
+    items = pictures(command.images, classifier.labels, _written_to(command))
+    if command.sort_into is not None and not items.are_files():
+        raise ValueError(
+            f"--sort-into files photographs that are files of this machine; among "
+            f"{printable(' '.join(command.images))} are others"
+        )
+    return spread(items, command.limit)
+
+
+def spread(items: "Pictures", limit: int) -> "Pictures | list[Item]":
+    """At most `limit` of the items, evenly spread; 0 is all."""
+    if not 0 < limit < len(items):
+        return items
+    return [items[i * len(items) // limit] for i in range(limit)]
+
+
+def _answers(
+    command: Predict, runtime: "Runtime", items: "Pictures | list[Item] | None"
+) -> "Iterator[Answered]":
+    """The answers to the images, in batches; to those that come while it runs, if there are no
+    items."""
+    from vitkit.deploy.predict import BATCH, answers
+    from vitkit.deploy.prepare import from_sequence, from_stream
+
+    if items is not None:
+        batches = from_sequence(items, runtime.preprocessing, BATCH, command.workers)
+    else:
+        batches = from_stream(_coming(command, BATCH), runtime.preprocessing, command.workers)
+    return answers(runtime, batches, command.top)
+
+
+def _coming(command: Predict, batch: int) -> "Iterator[list[Item]]":
+    """The images whose names come while they are classified, in lists, some of them empty."""
+    from vitkit.deploy.arrivals import arrivals, names_from
+    from vitkit.deploy.items import items_of
+
+    # Their names
+    leave_out = _written_to(command)
+    if command.watch:
+        (folder,) = command.images
+        print(
+            f"watching {printable(folder)}: what is there and what arrives; Ctrl-C ends",
+            file=sys.stderr,
+        )
+        names = arrivals(folder, batch, leave_out)
+    else:
+        names = names_from(sys.stdin.fileno(), batch)
+
+    # Their items; the name of a folder is that of many
+    count = 0
+    for some in names:
+        items = chain.from_iterable(items_of(name, leave_out) for name in some)
+        chunk = []
+        for item in items:
+            chunk.append(item)
+            count += 1
+            if len(chunk) == batch or count == command.limit:
+                yield chunk
+                chunk = []
+            if count == command.limit:
+                return
+        yield chunk

@@ -1,0 +1,113 @@
+"""Images that a program has in memory, as open_image takes them: uint8 (h, w, 3) or (h, w).
+
+Arrays have their channels last, as Pillow, OpenCV and matplotlib have them; tensors first, as
+torchvision has them. Channels are red, green and blue.
+
+Legend: B images, h w pixels.
+"""
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitkit.data import BadImage
+from vitkit.data.engine import pillow
+from vitkit.data.images import upright
+
+OVERSHOOT = 1e-3  # by which rounding may leave the range from 0 to 1
+
+
+def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
+    """A Pillow image of any mode as uint8 (h, w, 3), made RGB and turned upright as a file is.
+
+    Raises BadImage if its file cannot be decoded.
+    """
+    try:
+        turn = pillow.orientation(image)
+        pixels = pillow.rgb(image, (0, 0, image.height, image.width))
+    except Exception as error:  # a damaged file raises nearly anything
+        raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
+    return upright(pixels, turn)
+
+
+def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
+    """The image of an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), or the images of a batch
+    (B, h, w, channels): each uint8 (h, w, 3) or (h, w).
+
+    uint8, float from 0 to 1, or 16-bit grey; the fourth channel is alpha, laid on white. Raises
+    ValueError, with what it got, for anything else.
+    """
+    channels_last = array.ndim == 2 or (array.ndim in (3, 4) and array.shape[-1] in (1, 3, 4))
+    if not channels_last or not array.size:
+        advice = ""
+        if array.ndim in (3, 4) and array.shape[-3] in (1, 3):
+            advice = "; the channels come first here: give array.transpose(1, 2, 0)"
+            if array.ndim == 4:
+                advice = "; the channels come first here: give array.transpose(0, 2, 3, 1)"
+        raise ValueError(
+            f"{name} is an array of {array.dtype} {array.shape}; an image is (h, w, 3) or (h, w), "
+            f"and several are (B, h, w, 3){advice}"
+        )
+    if array.dtype == np.uint16 and array.ndim == 2:
+        return [pixels_of_pillow(Image.fromarray(array), name)]
+    levels = _levels(array, name)
+    images = [levels]
+    if levels.ndim == 4:
+        images = list(levels)
+    return [_on_white(image, name) for image in images]
+
+
+def _levels(array: np.ndarray, name: str) -> np.ndarray:
+    """The same array as uint8. Raises ValueError for floats outside of 0 to 1, and for other
+    types."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype.kind != "f":
+        raise ValueError(
+            f"{name} is an array of {array.dtype}; values are uint8 from 0 to 255, or float from 0 "
+            "to 1"
+        )
+    least = float(array.min())
+    most = float(array.max())
+    if not (least >= -OVERSHOOT and most <= 1 + OVERSHOOT):  # NaN is outside too
+        advice = "an image as it is before mean and standard deviation: vitkit normalises it itself"
+        if least >= 0 and most > 2:
+            advice = "it as uint8, or divide it by 255"
+        raise ValueError(
+            f"{name} has values from {least:.4g} to {most:.4g}; floats go from 0 to 1: give {advice}"
+        )
+    return (array.astype(np.float32) * 255).round().clip(0, 255).astype(np.uint8)
+
+
+def _on_white(image: np.ndarray, name: str) -> np.ndarray:
+    """An image of any number of channels as uint8 (h, w, 3) or (h, w)."""
+    if image.shape[2:] == (4,):
+        return pixels_of_pillow(Image.fromarray(image), name)
+    if image.shape[2:] == (1,):
+        return image[..., 0]
+    return image
+
+
+def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:
+    """The image of a tensor (3, h, w), (1, h, w) or (h, w), or the images of a batch (B, 3, h, w),
+    on any device: each uint8 (h, w, 3) or (h, w).
+
+    uint8, or float from 0 to 1. Raises ValueError, with what it got, for anything else.
+    """
+    channels_first = tensor.ndim == 2 or (tensor.ndim in (3, 4) and tensor.shape[-3] in (1, 3))
+    if not channels_first or not tensor.numel():
+        advice = ""
+        if tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3):
+            advice = "; the channels come last here: give tensor.movedim(-1, -3)"
+        raise ValueError(
+            f"{name} is a tensor of {str(tensor.dtype).removeprefix('torch.')} "
+            f"{tuple(tensor.shape)}; an image is (3, h, w), and several are (B, 3, h, w){advice}"
+        )
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point():
+        tensor = tensor.to(torch.float32)  # numpy has no bfloat16
+    array = tensor.numpy()
+    if array.ndim > 2:
+        array = np.moveaxis(array, -3, -1)
+    return images_of_array(array, name)

@@ -1,0 +1,111 @@
+"""Predictions as files for other programs: what is in them, and what happens to what was there."""
+
+import csv
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from vitkit.deploy import rows
+from vitkit.deploy.predict import Prediction
+from vitkit.deploy.rows import RowsFile
+
+GOOD = Prediction("a.jpg", ("cat", "dog"), (0.75, 0.25), "dog")
+EVIL = Prediction("=cmd|' /C calc'!A0.jpg", ("+1", "@x"), (0.5, 0.5))
+BROKEN = Prediction('b\n",\udcff.jpg', error="b.jpg is missing")
+ALL = [GOOD, EVIL, BROKEN]
+
+
+def written(path, extra=()):
+    more = [dict.fromkeys(extra, "there") for _ in ALL]
+    with RowsFile(path, 2, extra) as file:
+        file.write(ALL[:1], more[:1])
+        file.write(ALL[1:], more[1:])
+    assert not path.with_name(f"{path.name}.partial").exists()
+    return path
+
+
+def test_csv_has_a_row_for_each_and_no_formula(tmp_path):
+    path = written(tmp_path / "new folder" / "a.csv", ["sorted_to"])
+    with path.open(newline="", encoding="utf-8") as file:
+        good, evil, broken = csv.DictReader(file)
+    expected = {"name": "a.jpg", "label": "cat", "probability": "0.75", "label_2": "dog"}
+    expected |= {"probability_2": "0.25", "truth": "dog", "error": "", "sorted_to": "there"}
+    assert good == expected
+    assert evil["name"] == "'=cmd|' /C calc'!A0.jpg" and evil["label_2"] == "'@x"
+    assert evil["label"] == "+1"  # a number, as some classes are called
+    assert broken["name"] == 'b\n",\\udcff.jpg' and broken["error"] == BROKEN.error
+
+
+def test_json_lines_and_parquet_have_the_exact_text(tmp_path):
+    lines = written(tmp_path / "a.jsonl").read_text().splitlines()
+    good, evil, broken = map(json.loads, lines)
+    assert good == GOOD._asdict() | {"labels": ["cat", "dog"], "probabilities": [0.75, 0.25]}
+    assert evil["name"] == EVIL.name
+    assert broken == {"name": BROKEN.name, "error": BROKEN.error}
+
+    table = pq.read_table(written(tmp_path / "a.parquet", ["attention"]))
+    assert table.column("probability_2").to_pylist() == [0.25, 0.5, None]
+    assert table.column("name").to_pylist()[1:] == [EVIL.name, 'b\n",\\udcff.jpg']
+    assert table.column("truth").to_pylist() == ["dog", None, None]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_only_own_files_are_replaced(tmp_path, suffix):
+    path = written(tmp_path / f"a.{suffix}")
+    first = path.read_bytes()
+    written(path)
+    assert path.read_bytes() == first
+    path.write_bytes(b"somebody's")
+    with pytest.raises(ValueError, match="is not as vitkit wrote it"):
+        written(path)
+    assert path.read_bytes() == b"somebody's"
+
+
+def test_an_edited_file_is_somebodys(tmp_path):
+    path = written(tmp_path / "a.csv")
+    path.write_text(path.read_text().replace("cat", "lynx"))
+    with pytest.raises(ValueError, match="give another name, or remove it"):
+        written(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_what_there_is_after_an_interruption_can_be_read(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    path.touch()
+    with pytest.raises(KeyboardInterrupt), RowsFile(path, 2) as file:
+        file.write([GOOD], [{}])
+        raise KeyboardInterrupt
+    partial = tmp_path / f"a.{suffix}.partial"
+    assert path.read_bytes() == b""
+    if suffix == "parquet":
+        assert pq.read_table(partial).num_rows == 1
+    else:
+        assert "cat" in partial.read_text()
+    written(path)  # the next time it is replaced
+
+
+def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch):
+    def full(self, *_):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "a.jsonl"
+    with RowsFile(path, 2) as file:
+        file.write([GOOD], [{}])
+        monkeypatch.setattr(rows.JsonRows, "write", full)
+        with pytest.raises(OSError, match=r"No space left on device; the first 1 rows are in .*"):
+            file.write([GOOD], [{}])
+
+
+def test_a_link_is_written_through(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "a.csv"
+    link.symlink_to(tmp_path / "elsewhere" / "b.csv")
+    written(link)
+    assert link.is_symlink() and "cat" in (tmp_path / "elsewhere" / "b.csv").read_text()
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a", "a.csv.gz"])
+def test_other_kinds_of_files_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=r"--to is .*; its ending says what it is: \.csv, \.jsonl"):
+        RowsFile(tmp_path / name, 2)
