@@ -21,7 +21,7 @@ from vitkit.system.files import MARK, check_replaceable, write_whole
 from vitkit.system.machine import autocast
 from vitkit.weights.classifier import Activation
 
-LEAST = 320  # pixels of a picture's side, at least: photographs are enlarged to it
+LEAST = 400  # pixels of a side, about: photographs are enlarged to it
 GAP = 8  # pixels between the photograph and the map
 
 
