@@ -118,6 +118,15 @@ def test_what_is_no_image_is_a_sentence(classifier, images, sentence):
         predict(classifier, images, device="cpu")
 
 
+def test_an_archive_is_a_sentence(classifier, tmp_path):
+    archive = tmp_path / "my photos.zip"
+    archive.write_bytes(b"PK")
+    with pytest.raises(ValueError, match="is an archive; unpack it .* and give the folder"):
+        predict(classifier, [archive], device="cpu")
+    (prediction,) = predict(classifier, iter([archive]), device="cpu")  # the others come
+    assert "is an archive" in prediction.error
+
+
 def test_an_error_of_an_iterator_is_its_own(classifier):
     def images():
         yield photograph(20, 20)

@@ -7,7 +7,6 @@ import json
 import os
 import threading
 import time
-import zipfile
 from _thread import interrupt_main
 
 import pytest
@@ -181,12 +180,9 @@ def test_ctrl_c_keeps_what_there_is(run, photos, tmp_path, monkeypatch, model):
 
 
 def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_path):
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
-        archive.writestr("a.jpg", b"")
     (tmp_path / "a.csv").write_text("mine")
     empty = folder({"notes.txt": 0, "more.zip": 0}, "empty")
     sentences = {
-        (tmp_path / "photos.zip",): "is an archive; unpack it",
         (empty,): "holds no images that are read here, but 1 .txt files, 1 .zip files",
         (photos, "--to", tmp_path / "a.csv"): "is not as vitkit wrote it",
         (photos, "--to", tmp_path / "a.xls"): "its ending says what it is",
