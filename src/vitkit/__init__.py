@@ -10,15 +10,17 @@ _ROOMS = {
     "ViTConfig": "vitkit.models",
     "VisionTransformer": "vitkit.models",
     "vit": "vitkit.models",
-    "create": "vitkit.models",
+    "hidden_states": "vitkit.models",
     "recording": "vitkit.models",
     "Preprocessing": "vitkit.data",
     "Classifier": "vitkit.weights",
+    "create": "vitkit.weights",
     "load": "vitkit.weights",
     "save": "vitkit.weights",
     "Recipe": "vitkit.training",
     "train": "vitkit.training",
     "predict": "vitkit.deploy",
+    "VitClassifier": "vitkit.estimator",
 }
 __all__ = ["__version__", *_ROOMS]
 

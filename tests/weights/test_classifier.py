@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pictures import encoded, photograph
+from PIL import Image
 
-from vitkit.data import Preprocessing, open_image
+from vitkit.data import BadImage, Preprocessing, open_image
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, adopt, convert, load, save
 
@@ -42,6 +44,27 @@ def test_a_batch_is_what_the_preprocessing_makes(classifier):
     images = classifier.batch(iter(pictures))
     assert images.dtype == torch.uint8 and images.shape == (3, 3, 16, 16)
     assert torch.equal(images[1], classifier.preprocessing(pictures[1]))
+
+
+def test_a_batch_of_images_of_any_sort(classifier, tmp_path):
+    """One or several, each by its path, its bytes, or its pixels."""
+    pixels = photograph(20, 30)
+    data = encoded(pixels, "PNG")
+    path = tmp_path / "photograph.png"
+    path.write_bytes(data)
+    expected = classifier.batch([open_image(pixels, "it")])
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+    sorts = [path, str(path), data, Image.open(path), pixels, tensor]
+    for image in sorts:
+        assert torch.equal(classifier.batch(image), expected)
+    for images in (sorts, tuple(sorts), np.stack([pixels] * 6), np.array([str(path)] * 6)):
+        assert torch.equal(classifier.batch(images), expected.expand(6, -1, -1, -1))
+    with pytest.raises(ValueError, match="there are no images"):
+        classifier.batch([])
+    with pytest.raises(BadImage, match=r"nothing\.png is missing"):
+        classifier.batch([path, "nothing.png"])
+    with pytest.raises(BadImage, match="image 1 is float64; expected a Pillow image"):
+        classifier.batch([path, pixels / 255])
 
 
 def test_logits_are_those_of_evaluation_and_need_no_gradient(classifier, images):

@@ -13,6 +13,7 @@ from vitkit.models.build import KERNEL_LAYERS, Model, ModelConfig, build, parame
 from vitkit.models.config import ViTConfig
 from vitkit.models.cost import Cost, cost, exaflops
 from vitkit.models.dense import Dense
+from vitkit.models.hidden import hidden_states
 from vitkit.models.lenet import LeNet, LeNetConfig
 from vitkit.models.recording import Recording, recording
 from vitkit.models.resampling import RESAMPLE, resample
@@ -116,6 +117,7 @@ __all__ = [
     "create",
     "exaflops",
     "for_inference",
+    "hidden_states",
     "named",
     "parameters",
     "recording",

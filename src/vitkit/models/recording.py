@@ -90,9 +90,12 @@ def check_recordable(model: nn.Module) -> None:
     # By its attributes, so that a compiled model, which passes them on, is one too.
     ours = hasattr(model, "layer_of") and hasattr(model, "head") and hasattr(model, "blocks")
     if not ours:
-        raise ValueError(
+        message = (
             f"{type(model).__name__} is not a model of vitkit's, so there is nothing to show of it"
         )
+        if hasattr(model, "model"):  # a Classifier
+            message += "; give its .model"
+        raise ValueError(message)
     if model.recompute and model.training:
         raise ValueError(
             "a model that recomputes its blocks in the backward pass cannot be recorded while it "

@@ -3,6 +3,7 @@ there."""
 
 from vitkit.weights.adopt import adopt
 from vitkit.weights.classifier import Classifier
+from vitkit.weights.create import create
 from vitkit.weights.licenses import License
 from vitkit.weights.proof import Proof, convert
 from vitkit.weights.store import load, load_as, load_for, save
@@ -13,6 +14,7 @@ __all__ = [
     "Proof",
     "adopt",
     "convert",
+    "create",
     "load",
     "load_as",
     "load_for",

@@ -1,6 +1,7 @@
 """The one place where a loaded model is fitted to another task: a new head, another image size."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from vitkit.data import Preprocessing
 from vitkit.models import Model, build, resized
 from vitkit.weights.classifier import Classifier, check_labels
+from vitkit.weights.labels import counted
 from vitkit.weights.own import check_own_weights
 
 
@@ -54,6 +56,55 @@ def adopt(
 
     adopted = replace(classifier, model=model, preprocessing=preprocessing, labels=tuple(labels))
     return adopted, sentences
+
+
+def with_labels(
+    classifier: Classifier, labels: Sequence[str], new_head: bool = False
+) -> tuple[Classifier, list[str]]:
+    """The model for the classes that a user names, and what changed, in sentences.
+
+    As many names as the head has outputs are names of these; other than as many, or `new_head`,
+    give it a new head of zeros. Raises ValueError for what is no list of names, and for one that
+    most of the model's own classes are in, though it is not as long: a mistake in such a list would
+    cost the head.
+    """
+    labels = checked_names(labels)
+    classes = classifier.model.config.classes
+    if new_head or not classes:
+        return adopt(classifier, labels=labels, new_head=True)
+    if len(labels) == classes:
+        if labels == classifier.labels:
+            return classifier, []
+        sentence = f"labels: yours, for the {counted(classes)} that the head has"
+        return replace(classifier, labels=labels), [sentence]
+
+    own = len(set(labels) & set(classifier.labels))
+    if 2 * own > classes:
+        raise ValueError(
+            f"there are {len(labels):,} labels for a head of {counted(classes)}, and {own:,} of them "
+            "are the head's own; give one for each class, or new_head=True for a new head of zeros"
+        )
+    return adopt(classifier, labels=labels, new_head=True)
+
+
+def checked_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """The names of classes that a user gives, as a tuple. Raises ValueError for what is no list of
+    names, for an empty one, and for a name that is there twice."""
+    check_labels(labels)
+    if not isinstance(labels, Iterable):
+        raise ValueError(f"labels is {labels!r}; give a list of names, one a class")
+    names = tuple(labels)
+    if not names:
+        raise ValueError("labels is empty; give a list of names, one a class")
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(
+                f"labels holds {name!r}, which is no string; give a name for each class"
+            )
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"labels holds {twice[0]!r} twice; every class needs a name of its own")
+    return tuple(str(name) for name in names)  # numpy's strings become ordinary ones
 
 
 def with_new_head(model: Model, classes: int) -> Model:

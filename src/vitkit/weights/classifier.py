@@ -6,13 +6,13 @@ Legend: B batch, K classes, h w pixels of what the model gets.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
-from vitkit.data.images import Picture
+from vitkit.data.given import as_pictures
 from vitkit.models import Model, for_inference
 from vitkit.weights.licenses import License
 
@@ -76,11 +76,17 @@ class Classifier:
         model = for_inference(self.model, self.preprocessing.size)
         return replace(self, model=model)
 
-    def batch(self, pictures: Iterable[Picture]) -> Tensor:
-        """Prepare pictures: -> uint8 (B, 3, h, w) on the model's device. Raises BadImage for one
-        that cannot be decoded."""
-        images = [self.preprocessing(picture) for picture in pictures]
-        return torch.stack(images).to(self.device)
+    def batch(self, images: Any) -> Tensor:
+        """Prepare images: -> uint8 (B, 3, h, w) on the model's device.
+
+        They are one or a list of paths, bytes of files, Pillow images, uint8 arrays (h, w) or (h,
+        w, 3), uint8 tensors (3, h, w), or pictures (`vitkit.data.open_image`). Raises BadImage for
+        one that cannot be decoded, and ValueError for an empty list.
+        """
+        prepared = [self.preprocessing(picture) for picture in as_pictures(images)]
+        if not prepared:
+            raise ValueError("there are no images to prepare")
+        return torch.stack(prepared).to(self.device)
 
     def logits(self, images: Tensor) -> Tensor:
         """Prepared images, uint8 (B, 3, h, w) on any device, -> float32 (B, K), without a gradient,

@@ -12,7 +12,8 @@ from safetensors import SafetensorError
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, parameters
 from vitkit.system.text import printable
-from vitkit.weights.classifier import Classifier, check_labels
+from vitkit.weights.adopt import with_labels
+from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, Hints, from_json
 from vitkit.weights.fetch import fetch, license_of_download
 from vitkit.weights.files import Opened, Tensors, open_weights
@@ -33,6 +34,7 @@ def load(
     image: tuple[int, int] | None = None,
     heads: int | None = None,
     labels: Sequence[str] | None = None,
+    new_head: bool = False,
     preprocessing: Preprocessing | None = None,
     quiet: bool = False,
 ) -> Classifier:
@@ -45,21 +47,26 @@ def load(
     `quiet`. The model is in evaluation mode, on the CPU.
 
     `heads` is for files that do not say it. `image` (height, width) is the size that the position
-    table is for, if that is not known and it can be; else positions are resampled to it. `labels`
-    and `preprocessing` replace what the file has. Nothing is unpickled or run, and every name and
-    shape is checked before memory is taken: ValueError names all that does not fit.
+    table is for, if that is not known and it can be; else positions are resampled to it.
+    `preprocessing` replaces what the file has.
+
+    `labels` are the names of your classes. As many as the head has outputs, they name these. Of
+    another number, or with `new_head`, they give the model a new head of zeros, to be trained
+    (Section 3.2): `load("google/vit-base-patch16-224", labels=["ant", "bee"])`.
+
+    Nothing is unpickled or run, and every name and shape is checked before memory is taken:
+    ValueError names all that does not fit.
     """
     hints = Hints(image=image or (), heads=heads)
     classifier, account = _open(source, hints)
     check_heads(source, classifier.model.config, heads)
 
     # What the caller knows better
+    if new_head and labels is None:
+        raise ValueError("new_head is for other classes; give their names in labels")
     if labels is not None:
-        check_labels(labels)
-        classes = classifier.model.config.classes
-        if len(labels) != classes:
-            raise ValueError(f"{len(labels)} labels for a head of {classes}")
-        classifier = replace(classifier, labels=tuple(labels))
+        classifier, changes = with_labels(classifier, labels, new_head)
+        account += changes
     if preprocessing is not None:
         classifier = replace(classifier, preprocessing=preprocessing)
 

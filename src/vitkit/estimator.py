@@ -1,0 +1,222 @@
+"""`VitClassifier`: a classifier of images as scikit-learn has them, for its pipelines, searches and
+cross-validation.
+
+Legend: N images or examples, D width of their features, K classes, h w pixels.
+"""
+
+import multiprocessing
+import threading
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor
+
+from vitkit.data import Source, default_workers, eval_batches
+from vitkit.data.given import from_images
+from vitkit.evaluate.features import BATCH, features
+from vitkit.evaluate.probe import FIT, Method, Probe, probe, with_probe
+from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
+from vitkit.system.text import counted
+from vitkit.weights import Classifier, adopt, load
+
+
+class VitClassifier(ClassifierMixin, BaseEstimator):
+    """A linear head, fitted in closed form, on the features of a pre-trained model, whose weights
+    stay as they are: seconds for hundreds of images, and nothing is random.
+
+    X is images: a list, a tuple, a 1-d array or a pandas Series of paths, bytes of files, Pillow
+    images, uint8 arrays (h, w) or (h, w, 3) or uint8 tensors (3, h, w), also mixed; or all of them
+    as one uint8 array (N, h, w, 3) or (N, h, w). They go through the model's own preprocessing.
+    Without a `model`, X is features, float (N, D), as `vitkit.evaluate.features` and `vitkit
+    features` make them: several fits then share them.
+
+    Parameters
+    ----------
+    model : what `vitkit.load` takes, or a Classifier; None if X is features.
+    method : "linear", least squares whose strength is chosen by the answers to left-out examples;
+        "prototype", the nearest mean of a class; "logistic", scikit-learn's regression.
+    image : (height, width) of the images that the model gets, if not those that it was made for.
+    device : "auto" is the best there is.
+    precision : "auto" is bfloat16 where the device has instructions for it.
+    verbose : print what was found in the model's file, which may include guesses.
+
+    Attributes
+    ----------
+    classes_ : the K classes, sorted.
+    coef_, intercept_ : the head, float64 (K, D) and (K,). The softmax of its scores is calibrated.
+    left_out_score_ : the accuracy of the answers to each example by a fit without it.
+    classifier_ : with a model, the Classifier with this head, for `vitkit.save` and
+        `vitkit.predict`.
+    n_features_in_ : D.
+    """
+
+    def __init__(
+        self,
+        model: Path | str | Classifier | None = None,
+        *,
+        method: Method = "linear",
+        image: tuple[int, int] | None = None,
+        device: str = "auto",
+        precision: PrecisionChoice = "auto",
+        verbose: bool = False,
+    ):
+        self.model = model
+        self.method = method
+        self.image = image
+        self.device = device
+        self.precision = precision
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> "VitClassifier":
+        """Fit the head to images or features, and to a class for each: numbers, strings or
+        booleans.
+
+        Raises ValueError for fewer than two classes, and for an image that cannot be read, with its
+        name.
+        """
+        if self.method not in FIT:
+            raise ValueError(f"method is {self.method!r}; it is one of {', '.join(FIT)}")
+
+        # What there is to learn from
+        if self.model is None:
+            _check_features(X)
+            x, y = validate_data(self, X, y)
+        else:
+            source = _images(X)
+            y = validate_data(self, y=y)
+            check_consistent_length(source.rows, y)
+        check_classification_targets(y)
+        self.classes_, classes = np.unique(y, return_inverse=True)
+        count = len(self.classes_)
+        if count < 2:
+            name = self.classes_.tolist()[0]
+            raise ValueError(f"all of y is one class, {name!r}; a classifier needs two or more")
+
+        # Features of the images, as the new head will read them
+        if self.model is not None:
+            labels = tuple(map(str, self.classes_))
+            classifier = self._load(labels)
+            x = self._features(classifier, source, cached=True)
+            self.n_features_in_ = x.shape[1]
+
+        # The head, and what it answers to left-out examples
+        fitted = probe(self.method, x, classes, count)
+        self.coef_ = fitted.weight.numpy()
+        self.intercept_ = fitted.bias.numpy()
+        self.left_out_score_ = _accuracy(fitted, classes)
+        if self.model is not None:
+            probed = with_probe(classifier, fitted, labels)
+            self.classifier_ = replace(probed, origin=self._origin(fitted, len(source)))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each image, (N,), one of `classes_`."""
+        likeliest = self._scores(X).argmax(1)
+        return self.classes_[likeliest]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class, in the order of `classes_`: float64 (N, K)."""
+        return torch.from_numpy(self._scores(X)).softmax(1).numpy()
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """(N, K)"""
+        check_is_fitted(self)
+        if self.model is None:
+            x = validate_data(self, X, reset=False)
+        else:
+            source = _images(X)
+            # Few images take less time than to digest the weights for the cache
+            x = self._features(self.classifier_, source, cached=len(source) >= BATCH)
+        return x.astype(np.float64) @ self.coef_.T + self.intercept_
+
+    def _load(self, labels: tuple[str, ...]) -> Classifier:
+        """The model with a head of zeros for these classes, on its own weights."""
+        classifier = self.model
+        if not isinstance(classifier, Classifier):
+            classifier = load(classifier, quiet=not self.verbose)
+        adopted, _ = adopt(classifier, labels=labels, image=self.image, new_head=True)
+        return adopted
+
+    def _origin(self, fitted: Probe, count: int) -> dict:
+        """Where the fitted classifier comes from, for people."""
+        init = self.model
+        if isinstance(init, Classifier):
+            init = init.origin
+        elif not isinstance(init, str):
+            init = str(init)
+        return {
+            "init": init,
+            "head": f"{self.method} probe, temperature {fitted.temperature:.3g}",
+            "metrics": {
+                "left_out/top1": f"{self.left_out_score_:.2%} of {counted(count, 'image')}"
+            },
+        }
+
+    def _features(self, classifier: Classifier, source: Source, cached: bool) -> np.ndarray:
+        """float32 (N, D)"""
+        device = pick_device(self.device)
+        deployed = classifier.for_inference().to(device)
+        batch = min(BATCH, len(source))
+        batches = eval_batches(source, classifier.preprocessing, batch, _workers(len(source)))
+        with autocast(device, pick_precision(self.precision, device).precision):
+            return features(deployed, source, batches, cached).x
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        if self.model is not None:
+            tags.input_tags.two_d_array = False
+            tags.input_tags.three_d_array = True
+            tags.input_tags.string = True
+        return tags
+
+
+def _accuracy(fitted: Probe, classes: np.ndarray) -> float:
+    """Of the answers to left-out examples; those that have none do not count."""
+    answered = fitted.left_out.isfinite().all(1).numpy()
+    right = fitted.left_out.argmax(1).numpy() == classes
+    if not answered.any():
+        return float("nan")
+    return float(right[answered].mean())
+
+
+def _workers(count: int) -> int:
+    """Processes that decode images while the model computes: none for a single batch, and none
+    where starting them is forbidden or unsafe, as within joblib's processes and threads."""
+    is_daemon = multiprocessing.current_process().daemon
+    is_main = threading.current_thread() is threading.main_thread()
+    if count <= BATCH or is_daemon or not is_main:
+        return 0
+    return default_workers()
+
+
+def _images(X: Any) -> Source:
+    """Images, where features would be a mistake. Raises ValueError."""
+    if isinstance(X, np.ndarray | Tensor) and X.ndim == 2 and X.shape[1] > 1:
+        raise ValueError(
+            f"X is {X.dtype} {tuple(X.shape)}, and a model is to compute the features of images; if "
+            "X is features, leave out model"
+        )
+    return from_images(X)
+
+
+def _check_features(X: Any) -> None:
+    """Raises ValueError for images where features are expected."""
+    first = X
+    if isinstance(X, list | tuple) and X:
+        first = X[0]
+    is_one = isinstance(first, str | PurePath | bytes | Image.Image)
+    is_text = isinstance(X, np.ndarray) and X.dtype.kind in ("U", "S")
+    is_pixels = isinstance(first, np.ndarray | Tensor) and first.ndim > 2
+    if is_one or is_text or is_pixels:
+        raise ValueError(
+            "X is images, and there is no model to compute their features with; give one: "
+            "VitClassifier(model=...)"
+        )

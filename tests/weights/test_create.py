@@ -1,0 +1,100 @@
+"""Published weights with a new head in one line: `load(..., labels=...)`, `create(...,
+weights=...)`."""
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from vitkit.models import vit
+from vitkit.weights import create, load, save
+
+CONFIG = vit("mu/8", image=(32, 32), classes=7, representation=24, gelu="erf", eps=1e-12)
+
+
+@pytest.fixture
+def published(random_classifier, tmp_path):
+    return save(random_classifier(CONFIG), tmp_path / "published")
+
+
+def test_labels_give_a_new_head(published, capsys):
+    classifier = load(published, labels=["ant", "bee"], image=(64, 32))
+    assert "newly made: a head of 2 classes, all zeros" in capsys.readouterr().err
+    assert classifier.labels == ("ant", "bee")
+    assert classifier.preprocessing.size == classifier.model.config.image == (64, 32)
+    x = torch.randn(1, 3, 64, 32)
+    assert torch.equal(classifier.model(x), torch.zeros(1, 2))
+    torch.testing.assert_close(
+        classifier.model.encode(x), load(published, quiet=True).model.encode(x)
+    )
+
+
+def test_as_many_labels_are_names_for_the_head_that_is_there(published, capsys):
+    whole = load(published, quiet=True)
+    named = load(published, labels=np.array(list("abcdefg")))
+    assert "labels: yours, for the 7 classes that the head has" in capsys.readouterr().err
+    assert named.labels == tuple("abcdefg")
+    assert {type(label) for label in named.labels} == {str}
+    assert torch.equal(named.model.head.weight, whole.model.head.weight)
+    new = load(published, labels=list("abcdefg"), new_head=True, quiet=True)
+    assert not new.model.head.weight.any() and not new.model.config.representation
+    assert load(published, labels=whole.labels, quiet=True).labels == whole.labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("ant", "labels is 'ant', one string; give a list of names"),
+        (5, "labels is 5; give a list of names"),
+        ([], "labels is empty"),
+        ([0, 1], "labels holds 0, which is no string"),
+        (["ant", "bee", "ant"], "labels holds 'ant' twice"),
+        ([f"class {i}" for i in range(6)], "6 labels for a head of 7 classes, and 6 of them are"),
+        ([f"class {i}" for i in range(8)], "8 labels for a head of 7 classes, and 7 of them are"),
+    ],
+)
+def test_labels_that_are_none(labels, message, published):
+    with pytest.raises(ValueError, match=message):
+        load(published, labels=labels, quiet=True)
+
+
+def test_new_head_needs_labels(published):
+    with pytest.raises(ValueError, match="give their names in labels"):
+        load(published, new_head=True, quiet=True)
+
+
+def test_a_model_by_name_with_published_weights(published):
+    whole = load(published, quiet=True).model
+    settings = {"classes": 5, "image": 48, "dropout": 0.1, "stochastic_depth": 0.2}
+    model = vitkit.create("mu/8", weights=published, **settings)
+    assert model.training and model.config.gelu == "erf" and model.config.eps == 1e-12
+    assert (model.config.dropout, model.config.stochastic_depth) == (0.1, 0.2)
+    model.eval()
+    x = torch.randn(2, 3, 48, 48)
+    assert torch.equal(model(x), torch.zeros(2, 5))
+    torch.testing.assert_close(model.encode(x), whole.encode(x))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    for same in (create("mu/8", weights=published), create("mu/8", classes=7, weights=published)):
+        assert torch.equal(same.head.weight, whole.head.weight)
+    assert create(CONFIG, weights=published).config == whole.config
+
+
+def test_without_weights_it_is_the_models_rooms_own():
+    assert create("mu/8", classes=3, seed=1).config == vit("mu/8", classes=3)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("Ti/8", {}, "holds ViT-mu/8, not ViT-Ti/8"),
+        ("mu/16", {"classes": 3}, "holds ViT-mu/8, not ViT-mu/16"),
+        ("mu/8", {"pool": "gap"}, "another model: pool is 'token' there, 'gap' here"),
+        (vit("mu/8"), {}, "eps is 1e-12 there, 1e-06 here; gelu is 'erf' there, 'tanh' here"),
+        (vit("mu/8"), {"classes": 3}, "use dataclasses.replace on a config"),
+        ("mu/8", {"clases": 3}, "no setting 'clases'; did you mean 'classes'"),
+        ("mu/8", {"seed": 0}, "seed is for initial weights"),
+    ],
+)
+def test_what_the_weights_are_not_is_refused(model, settings, message, published):
+    with pytest.raises(ValueError, match=message):
+        create(model, weights=published, **settings)
