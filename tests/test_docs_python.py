@@ -40,7 +40,7 @@ LIBRARIES = {
 def save_published(image: tuple[int, int], labels: tuple[str, ...]) -> None:
     """A random model as the published ones that the page names: one file and one directory."""
     model = vitkit.create("Ti/16", image=image, classes=len(labels), gelu="erf", seed=0).eval()
-    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(0))
     classifier = vitkit.Classifier(model, Preprocessing(size=image), labels)
     convert(classifier, Path(FILE), "timm")
     vitkit.save(classifier, DIRECTORY)
@@ -117,7 +117,7 @@ def torchvisions_file() -> None:
     path = Path(torch.hub.get_dir(), "checkpoints/vit_b_16-c867db91.pth")
     path.parent.mkdir(parents=True)
     model = vit_b_16()
-    torch.nn.init.normal_(model.heads.head.weight)
+    torch.nn.init.normal_(model.heads.head.weight, std=0.02)
     torch.save(model.state_dict(), path)
 
 
