@@ -101,9 +101,7 @@ def test_it_works_within_scikit_learn(model, paths):
     files, y = paths
     estimator = VitClassifier(model)
     assert cross_val_score(estimator, files, y, cv=2).tolist() == [1, 1]
-    search = GridSearchCV(
-        estimator, {"method": ["linear", "prototype"], "image": [None, (48, 48)]}, cv=2
-    )
+    search = GridSearchCV(estimator, {"method": ["linear", "prototype"], "image": [None, 48]}, cv=2)
     search.fit(np.array(files), y)
     assert search.best_score_ == 1 and len(search.cv_results_["params"]) == 4
     opened = make_pipeline(
@@ -163,6 +161,7 @@ def test_what_is_wrong_is_said(model, paths, tmp_path):
         "photos": "the images are one str; give a list",
         b"bytes": "the images are one bytes; give a list",
         5: "the images are a int; give a list of paths",
+        frozenset(files): "the images are a frozenset; give a list",
     }.items():
         with pytest.raises(ValueError, match=message):
             with_model.fit(x, y)
@@ -181,7 +180,14 @@ def test_what_is_wrong_is_said(model, paths, tmp_path):
         with_model.fit(files, ["ant"] * len(files))
     with pytest.raises(ValueError, match="method is 'svm'; it is one of linear"):
         VitClassifier(model, method="svm").fit(files, y)
-    for images in (files, pixels, list(pixels), np.array(files)):
+    with pytest.raises(ValueError, match="precision is 'fp16'; it is one of auto"):
+        VitClassifier(model, precision="fp16").fit(files, y)
+    with pytest.raises(ValueError, match="y holds None; give a class for each image"):
+        with_model.fit(files, [None, *y[1:]])
+    with pytest.raises(ValueError, match="to be loaded is a VisionTransformer; give a path"):
+        VitClassifier(load(model, quiet=True).model).fit(files, y)
+    objects = np.array([Path(file) for file in files], dtype=object)
+    for images in (files, pixels, list(pixels), np.array(files), objects, pd.Series(files)):
         with pytest.raises(ValueError, match="X is images, and there is no model"):
             VitClassifier().fit(images, y)
 

@@ -8,7 +8,7 @@ import multiprocessing
 import threading
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitkit.data import Source, default_workers, eval_batches
 from vitkit.data.given import from_images
+from vitkit.data.preprocessing import check_choice
 from vitkit.evaluate.features import BATCH, features
 from vitkit.evaluate.probe import FIT, Method, Probe, probe, with_probe
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
@@ -43,7 +44,8 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
     model : what `vitkit.load` takes, or a Classifier; None if X is features.
     method : "linear", least squares whose strength is chosen by the answers to left-out examples;
         "prototype", the nearest mean of a class; "logistic", scikit-learn's regression.
-    image : (height, width) of the images that the model gets, if not those that it was made for.
+    image : (height, width) of the images that the model gets, or one side of a square, if not those
+        that it was made for.
     device : "auto" is the best there is.
     precision : "auto" is bfloat16 where the device has instructions for it.
     verbose : print what was found in the model's file, which may include guesses.
@@ -63,7 +65,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         model: Path | str | Classifier | None = None,
         *,
         method: Method = "linear",
-        image: tuple[int, int] | None = None,
+        image: tuple[int, int] | int | None = None,
         device: str = "auto",
         precision: PrecisionChoice = "auto",
         verbose: bool = False,
@@ -82,8 +84,8 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         Raises ValueError for fewer than two classes, and for an image that cannot be read, with its
         name.
         """
-        if self.method not in FIT:
-            raise ValueError(f"method is {self.method!r}; it is one of {', '.join(FIT)}")
+        check_choice("method", self.method, tuple(FIT))
+        check_choice("precision", self.precision, get_args(PrecisionChoice))
 
         # What there is to learn from
         if self.model is None:
@@ -93,6 +95,8 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
             source = _images(X)
             y = validate_data(self, y=y)
             check_consistent_length(source.rows, y)
+        if any(name is None for name in y):
+            raise ValueError("y holds None; give a class for each image")
         check_classification_targets(y)
         self.classes_, classes = np.unique(y, return_inverse=True)
         count = len(self.classes_)
@@ -209,13 +213,17 @@ def _images(X: Any) -> Source:
 
 def _check_features(X: Any) -> None:
     """Raises ValueError for images where features are expected."""
-    first = X
-    if isinstance(X, list | tuple) and X:
-        first = X[0]
-    is_one = isinstance(first, str | PurePath | bytes | Image.Image)
-    is_text = isinstance(X, np.ndarray) and X.dtype.kind in ("U", "S")
-    is_pixels = isinstance(first, np.ndarray | Tensor) and first.ndim > 2
-    if is_one or is_text or is_pixels:
+    values = X
+    if hasattr(X, "to_numpy"):  # pandas and polars
+        values = X.to_numpy()
+    shape = getattr(values, "shape", ())
+    first = None
+    if isinstance(values, list | tuple | np.ndarray) and len(values) and len(shape) < 2:
+        first = values[0]
+    is_one = isinstance(values, str | PurePath | bytes | Image.Image)
+    is_list = isinstance(first, str | PurePath | bytes | Image.Image)
+    is_pixels = len(shape) > 2 or getattr(first, "ndim", 0) > 1
+    if is_one or is_list or is_pixels:
         raise ValueError(
             "X is images, and there is no model to compute their features with; give one: "
             "VitClassifier(model=...)"

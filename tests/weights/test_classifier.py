@@ -61,6 +61,10 @@ def test_a_batch_of_images_of_any_sort(classifier, tmp_path):
         assert torch.equal(classifier.batch(images), expected.expand(6, -1, -1, -1))
     with pytest.raises(ValueError, match="there are no images"):
         classifier.batch([])
+    with pytest.raises(ValueError, match="the images are a int; give a list of paths"):
+        classifier.batch(5)
+    with pytest.raises(ValueError, match=r"the images are a list; prepare them with batch"):
+        classifier.logits([path])
     with pytest.raises(BadImage, match=r"nothing\.png is missing"):
         classifier.batch([path, "nothing.png"])
     with pytest.raises(BadImage, match="image 1 is float64; expected a Pillow image"):

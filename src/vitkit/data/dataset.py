@@ -234,6 +234,7 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
         channels_first = value.ndim == 3 and value.shape[0] in (1, 3)
     else:
         channels_first = getattr(value, "ndim", 0) == 3 and value.shape[2] not in (1, 3)
+        channels_first = channels_first and value.shape[0] in (1, 3)
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         kind = getattr(value, "dtype", type(value).__name__)
         raise BadImage(

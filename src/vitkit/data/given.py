@@ -35,6 +35,7 @@ def as_pictures(images: Any) -> Iterator[Picture]:
         is_one = images.ndim < 4
     if is_one:
         images = [images]
+    _check_collection(images)
     for number, image in enumerate(images):
         if isinstance(image, Picture):
             yield image
@@ -105,12 +106,17 @@ def _one_by_one(images: Any) -> list:
         _check_array(images)
         if images.ndim == 2:  # a table of one column
             images = images[:, 0]
-    elif isinstance(images, dict) or not hasattr(images, "__iter__"):
-        raise ValueError(f"the images are a {type(images).__name__}; give a list of {KINDS}")
+    _check_collection(images)
     values = list(images)
     if not values:
         raise ValueError("there are no images: the list is empty")
     return values
+
+
+def _check_collection(images: Any) -> None:
+    """Raises ValueError for what holds no images one after the other; a set has no order."""
+    if isinstance(images, dict | set | frozenset) or not hasattr(images, "__iter__"):
+        raise ValueError(f"the images are a {type(images).__name__}; give a list of {KINDS}")
 
 
 def _is_list(array: np.ndarray | Tensor) -> bool:

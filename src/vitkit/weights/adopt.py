@@ -8,6 +8,7 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import Model, build, resized
+from vitkit.models.backbone import as_image_size
 from vitkit.weights.classifier import Classifier, check_labels
 from vitkit.weights.labels import counted
 from vitkit.weights.own import check_own_weights
@@ -17,7 +18,7 @@ def adopt(
     classifier: Classifier,
     *,
     labels: Sequence[str] | None = None,
-    image: tuple[int, int] | None = None,
+    image: tuple[int, int] | int | None = None,
     method: str | None = None,
     new_head: bool = False,
 ) -> tuple[Classifier, list[str]]:
@@ -25,7 +26,7 @@ def adopt(
 
     Other `labels` than the model's give it a new head of zeros and drop the hidden layer before it
     (Section 3.2, App. B.1.1); `new_head` does that for the same labels too, and no labels leave it
-    without a head. `image` (height, width) resamples positions (`method`: google, timm, huggingface
+    without a head. `image`, (height, width) or one side of a square, resamples positions (`method`: google, timm, huggingface
     or torchvision; the origin's own unless told), and the preprocessing follows. All other weights
     are the classifier's own, not copies.
 
@@ -48,6 +49,7 @@ def adopt(
         sentences += head_sentences(old, model)
 
     # Another size of images
+    image = as_image_size(image)
     if image is not None and tuple(image) != tuple(model.config.image):
         old = model
         model = resized(old, image, method)

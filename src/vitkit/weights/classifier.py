@@ -105,6 +105,9 @@ class Classifier:
     # takes here, as tensors that autograd could then not use.
     @torch.no_grad()
     def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        if not isinstance(images, Tensor):
+            kind = type(images).__name__
+            raise ValueError(f"the images are a {kind}; prepare them with batch(images)")
         images = self.preprocessing.normalise(images.to(self.device, non_blocking=True))
         with evaluating(self.model):
             return function(images).float()

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ from vitkit.weights.writing import check_destination, write_model
 def load(
     source: Path | str,
     *,
-    image: tuple[int, int] | None = None,
+    image: tuple[int, int] | int | None = None,
     heads: int | None = None,
     labels: Sequence[str] | None = None,
     new_head: bool = False,
@@ -46,8 +47,9 @@ def load(
     preprocessing) is set, and a short account of that is printed to the standard error unless
     `quiet`. The model is in evaluation mode, on the CPU.
 
-    `heads` is for files that do not say it. `image` (height, width) is the size that the position
-    table is for, if that is not known and it can be; else positions are resampled to it.
+    `heads` is for files that do not say it. `image`, (height, width) or one side of a square, is the
+    size that the position table is for, if that is not known and it can be; else positions are
+    resampled to it.
     `preprocessing` replaces what the file has.
 
     `labels` are the names of your classes. As many as the head has outputs, they name these. Of
@@ -57,6 +59,12 @@ def load(
     Nothing is unpickled or run, and every name and shape is checked before memory is taken:
     ValueError names all that does not fit.
     """
+    if not isinstance(source, str | PathLike):
+        raise ValueError(
+            f"what is to be loaded is a {type(source).__name__}; give a path or the name of a "
+            "published model. A network becomes a Classifier with its preprocessing and labels: "
+            "Classifier(model, preprocessing, labels)"
+        )
     hints = Hints(image=image or (), heads=heads)
     classifier, account = _open(source, hints)
     check_heads(source, classifier.model.config, heads)
