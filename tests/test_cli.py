@@ -124,7 +124,7 @@ def test_without_labels_then_with_them(photographs, tmp_path, capsys):
 
     # Fine-tune with labels
     tuned = tmp_path / "tuned"
-    options = "--length 4 --optim.warmup 1 --device cpu"
+    options = "--preset none --length 4 --optim.warmup 1 --device cpu"
     words = ("finetune", masked, photographs, "--workdir", tuned)
     assert say(capsys, *words, *options.split())[0] == 0
     status, out, _ = say(capsys, "evaluate", tuned, photographs, "--json", "--device", "cpu")
@@ -308,7 +308,7 @@ def test_a_model_is_named_in_both_ways_of_giving_an_option(words, capsys):
 def test_help_of_finetune_without_a_model_shows_its_own_options(capsys):
     status, out, _ = say(capsys, "finetune", "--help")
     assert status == 0
-    for option in ("--preset", "--batch", "--workdir", "--device"):
+    for option in ("--preset", "--minutes", "--batch", "--workdir", "--device"):
         assert option in out, option
 
 

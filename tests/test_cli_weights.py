@@ -161,7 +161,7 @@ def test_what_is_said_of_a_bare_file_reaches_every_command(photographs, tmp_path
 
     # Fine-tuning: the run's own recipe has it, and the weights are read so
     words = ("finetune", file, photographs, "--workdir", tmp_path / "run", *said)
-    options = "--length 2steps --optim.warmup 0 --data.workers 0 --device cpu"
+    options = "--preset none --length 2steps --optim.warmup 0 --data.workers 0 --device cpu"
     status, _, err = say(capsys, *words, *options.split())
     assert status == 0, err
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
@@ -190,7 +190,10 @@ def test_the_real_model_at_another_size(shared, tmp_path, capsys):
         for i in range(5):
             Image.new("RGB", (70 + i, 64), colour).save(tmp_path / "p" / name / f"{i}.png")
     words = ("finetune", shared(TI16), tmp_path / "p", "--workdir", tmp_path / "run")
-    options = "--image 64 --length 12 --optim.warmup 2 --batch 8 --micro-batch 8 --device cpu"
+    options = (
+        "--preset none --image 64 --length 12 --optim.warmup 2 --batch 8 --micro-batch 8 "
+        "--device cpu"
+    )
     status, out, err = say(capsys, *words, *options.split())
     assert status == 0, err
     assert "resampled: the position table from 14 x 14 to 4 x 4 patches" in out

@@ -259,6 +259,7 @@ CHANGES = {
         "seed": Change(1),
         "evals": Change((Eval(Neighbours()),)),
         "evaluate_every": Change(Span(1)),
+        "early_stop": Change(1, {"evaluate_every": Span(1), "optim": Optim(lr=1e-12)}),
         "save_every": Change(Span(1)),
         "keep": Change(1),
         "log_every": Change(1),

@@ -1,5 +1,6 @@
 """`vitkit finetune`: published weights, trained further on your own images."""
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,20 +9,31 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import arg
 
-from vitkit.commands import Defaults
+from vitkit.commands import Defaults, WordsMissing
 from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
+from vitkit.commands.finetune_quick import earlier_model, finetune_quick, quick_run_dir
 from vitkit.commands.parsing import read_some
 from vitkit.commands.recipe import with_evals
 from vitkit.data import Columns
 from vitkit.evaluate import EvaluatorName
 from vitkit.recipes.finetune import PRESETS, SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
+from vitkit.recipes.pretrained import choose_pretrained
 from vitkit.studies import Transfer, transfer
+from vitkit.system.machine import pick_device
 from vitkit.system.ranks import on_rank_0, process_group
-from vitkit.system.text import as_word
+from vitkit.system.text import as_word, printable
 from vitkit.system.watchdog import PATIENCE
 from vitkit.training import Recipe
 from vitkit.weights.description import Hints
+from vitkit.weights.files.opening import ENDINGS
+
+HELP = ("-h", "--help")
+NO_PHOTOGRAPHS = (
+    "vitkit finetune DATA, or vitkit finetune MODEL DATA: which photographs? DATA is a folder with a "
+    "folder of photographs for every class, such as photos/cats and photos/dogs; vitkit finetune "
+    "--help says more"
+)
 
 
 @dataclass
@@ -30,9 +42,11 @@ class Options:
 
     model: Model
     data: Data
-    preset: Literal[PRESETS] = "none"
-    """A row of the paper's Table 4, or BiT's rule. none is for your own images: a smaller batch and
-    fewer steps."""
+    preset: Literal[PRESETS] = "quick"
+    """quick: a head in closed form in seconds, then fine-tuning for --minutes, and the better of the
+    two. none: ten epochs. The others are rows of the paper's Table 4, and BiT's rule."""
+    minutes: float = 2.0
+    """With --preset quick: the time for the fine-tuning, at most."""
     select: bool = False
     """Choose the learning rate first, on held-out training images, then train on everything but the
     test part."""
@@ -54,17 +68,18 @@ class Options:
 
 @dataclass
 class FirstPass(Options):
-    """Fine-tune published weights on your own images, as the paper does. The same command continues
-    a run that was interrupted. `vitkit finetune MODEL DATA --help` lists every setting of the run,
-    with the values that follow from MODEL, DATA and --preset."""
+    """Make a classifier of your own images from published weights: `vitkit finetune photos/`, with a
+    folder of photographs for every class. MODEL may be left out. With --preset, train as the paper
+    does. The same command continues a run that was interrupted. `vitkit finetune MODEL DATA --help`
+    lists every setting of the run, with the values that follow from MODEL, DATA and --preset."""
 
     columns: DataColumns = field(default_factory=Columns)
 
 
 @dataclass
 class Finetune(Options):
-    """Fine-tune published weights on your own images, as the paper does. The same command continues
-    a run that was interrupted."""
+    """Make a classifier of your own images from published weights; with --preset, as the paper
+    does. The same command continues a run that was interrupted."""
 
     recipe: Annotated[Recipe, arg(name="")] = field(kw_only=True)
 
@@ -77,31 +92,102 @@ def defaults(words: list[str]) -> Defaults:
     1. Here, for what decides the recipe: MODEL, DATA, --preset, --data.columns and what is said of MODEL.
     2. By the command line, for all settings, which begin as the recipe has them.
 
-    If the words do not begin with MODEL and DATA, --help is answered in the first pass.
+    MODEL may be left out: then it is chosen. If the words do not begin with DATA, --help is answered
+    in the first pass.
     """
-    model_and_data_come_first = len(words) > 1 and not any(
-        word.startswith("-") for word in words[:2]
-    )
-    first_words = words
-    if model_and_data_come_first:  # --help is for the second pass, which knows all settings
-        first_words = [word for word in words if word not in ("-h", "--help")]
-    first = read_some(FirstPass, "vitkit finetune", first_words)
+    names = _names(words)
+    asks_for_help = any(word in HELP for word in words)
+    if not names and not asks_for_help:
+        raise WordsMissing(NO_PHOTOGRAPHS)
+
+    # MODEL and DATA, in this order
+    rest = words[len(names) :]
+    named = names
+    if len(names) == 1:
+        named = [_model_for(names[0], rest), names[0]]
+    elif names:
+        named = _in_order(names)
+
+    # What decides the recipe; --help is for the second pass, which knows all settings
+    if names:
+        rest = [word for word in rest if word not in HELP]
+    first = read_some(FirstPass, "vitkit finetune", [*named, *rest])
+    preset = first.preset
+    if preset == "quick" and (first.select or first.rates or first.seeds > 1):
+        preset = "none"
     try:
-        recipe = paper(first.model, first.data, first.preset, first.hints, first.columns)
+        recipe = paper(first.model, first.data, preset, first.hints, first.columns)
     except (ValueError, OSError) as error:
-        if first_words == words:  # --help was not among them
+        if not asks_for_help:
             raise
         print(f"Without the settings of a run, which follow from MODEL and DATA, because {error}\n")
         read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
         raise
     recipe = with_evals(recipe, words)
-    settings = Finetune(first.model, first.data, first.preset, hints=first.hints, recipe=recipe)
-    if model_and_data_come_first:
-        return Defaults(settings, words=2)
-    return Defaults(settings, words=0)
+    settings = Finetune(
+        first.model, first.data, preset, first.minutes, hints=first.hints, recipe=recipe
+    )
+    return Defaults(settings, words=len(names))
+
+
+def _names(words: list[str]) -> list[str]:
+    """The words before the first option, two at most: MODEL and DATA, or DATA alone."""
+    names = []
+    for word in words[:2]:
+        if word.startswith("-"):
+            break
+        names.append(word)
+    return names
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """MODEL and DATA. They are exchanged if the first can only be images, and the second only a
+    model."""
+    first, second = names
+    if _is_model(second) and Path(first).exists() and not _is_model(first):
+        say = f"taken as MODEL {second} and DATA {first}: MODEL comes first"
+        print(printable(say), file=sys.stderr)
+        return [second, first]
+    return names
+
+
+def _is_model(name: str) -> bool:
+    """Whether a path holds weights: a file of them, a model directory, or a run."""
+    path = Path(name)
+    if path.is_dir():
+        return any((path / file).is_file() for file in ("config.json", "model/config.json"))
+    return path.is_file() and path.suffix.lower() in ENDINGS
+
+
+def _model_for(data: str, rest: list[str]) -> str:
+    """The weights to begin with, if nobody says: those that a run for the same images began with,
+    else chosen now. Says which, and why."""
+    if _is_model(data):
+        raise ValueError(
+            f"{data} is a model, and the photographs are missing: vitkit finetune {as_word(data)} DATA"
+        )
+    first = read_some(FirstPass, "vitkit finetune", ["", data, *_without_help(rest)])
+    run_dir = first.workdir or quick_run_dir(data)
+    earlier = earlier_model(run_dir)
+    if earlier:
+        return earlier
+    choice = choose_pretrained(first.minutes, pick_device(first.device))
+    print(printable(f"beginning with {choice.why}"), file=sys.stderr)
+    return choice.model
+
+
+def _without_help(words: list[str]) -> list[str]:
+    return [word for word in words if word not in HELP]
 
 
 def finetune(command: Finetune) -> int:
+    """Make a classifier of images: quickly, or by a protocol."""
+    if command.preset == "quick":
+        return finetune_quick(command)
+    return _by_protocol(command)
+
+
+def _by_protocol(command: Finetune) -> int:
     """Fine-tune, print what each learning rate and seed reached, and write the report."""
     from vitkit.training.report import report
 

@@ -23,6 +23,7 @@ from vitkit.weights.description import Hints
 from vitkit.weights.hints import changed_preprocessing
 from vitkit.weights.labels import numbered
 
+LOSS = {"classes": "sigmoid", "number": "squared"}  # by the kind of targets; softmax for one class
 SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
 
 
@@ -60,7 +61,7 @@ TABLE_4 = {
     "flowers": Task(500, 100, 0.003),
     "vtab": Task(2_500, 500, 0.01, (0.01,), hold_out=0.2),
 }
-PRESETS = ("none", *TABLE_4, "bit")
+PRESETS = ("quick", "none", *TABLE_4, "bit")
 
 
 def finetune(
@@ -80,7 +81,10 @@ def finetune(
       part;
     - "bit": BiT-HyperRule, which the paper tries for ResNets too;
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
-      image size, in bfloat16 where the machine has instructions for it.
+      image size, in bfloat16 where the machine has instructions for it;
+    - "quick": the same without a length, which `vitkit.studies.answer` chooses by the time that
+      there is. A part of the training images is held out, broken images are left out, and the loss
+      is the one for the data's kind of targets.
 
     `hints` say what the model's file does not, and may give another size of images and another
     preprocessing. Raises ValueError for an unknown preset, and for a model or data that cannot be
@@ -88,7 +92,7 @@ def finetune(
     """
     if preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    protocol = preset != "none"
+    protocol = preset not in ("quick", "none")
     hints = hints or Hints()
     if hints.labels:
         raise ValueError(
@@ -114,7 +118,7 @@ def finetune(
     augmentation = Augmentation()
     if task.bit:
         augmentation = Augmentation(crop="resize_crop", resize=square_before_crop(max(size)))
-    return Recipe(
+    recipe = Recipe(
         name=f"finetune-{preset}" if protocol else "finetune-own",
         init=model,
         model=adopted.model.config,
@@ -140,6 +144,26 @@ def finetune(
         evaluate_every=Span(max(task.steps // 5, 1), "steps"),
         save_every=Span(max(task.steps // 10, 1), "steps"),
         log_every=max(min(50, task.steps // 20), 1),
+    )
+    if preset == "quick":
+        return _quick(recipe, columns)
+    return recipe
+
+
+def _quick(recipe: Recipe, columns: Columns) -> Recipe:
+    """The recipe for as long as there is time, which is not known yet: its spans are 0."""
+    target_kind = open_splits(recipe.data.source, columns).target_kind
+    later = Span(0, "steps")
+    return replace(
+        recipe,
+        data=replace(recipe.data, parts="select", hold_out=0.2, on_bad_image="skip"),
+        optim=replace(recipe.optim, warmup=later),
+        objective=Supervised(loss=LOSS.get(target_kind, "softmax")),
+        length=later,
+        evaluate_every=later,
+        save_every=later,
+        early_stop=3,
+        log_every=50,
     )
 
 

@@ -11,8 +11,9 @@ from vitkit.evaluate import Eval, Metric, Part, Subject
 from vitkit.evaluate.evaluator import learns
 from vitkit.objectives.objective import Learner
 from vitkit.system.machine import autocast
-from vitkit.system.ranks import on_rank_0, world
+from vitkit.system.ranks import from_rank_0, on_rank_0, world
 from vitkit.system.span import due
+from vitkit.training.log import primary_lines
 from vitkit.training.recipe import output_names
 from vitkit.training.run import Run
 from vitkit.weights import Classifier
@@ -21,8 +22,9 @@ from vitkit.weights.files import write_safetensors
 SHOWN = 8  # images that an objective's pictures are made of
 
 
-def evaluate(run: Run) -> None:
-    """Measure by every evaluator that is due at this step, and write its metrics down.
+def evaluate(run: Run, is_last: bool = False) -> None:
+    """Measure by every evaluator that is due at this step, and write its metrics down. After the
+    last step all are due.
 
     An evaluator that has measured at this step, before the run was interrupted, does not do it
     again.
@@ -30,7 +32,7 @@ def evaluate(run: Run) -> None:
     """
     recipe, log = run.recipe, run.log
     step = run.state.step
-    total = recipe.length.n
+    total = step if is_last else recipe.length.n
     due_now = [
         each
         for each in recipe.evals
@@ -58,6 +60,36 @@ def evaluate(run: Run) -> None:
 
     # On with the training: an evaluator may leave the model in evaluation mode
     run.state.learner.train()
+
+
+def gains_no_more(run: Run) -> bool:
+    """Whether the first evaluator's last measurements, as many as the recipe's `early_stop`, are in
+    no metric better than the best one before them. Every rank gets the same answer."""
+    recipe = run.recipe
+    if not recipe.early_stop or not recipe.evals:
+        return False
+    if not due(run.state.step, recipe.evals[0].every.n, recipe.length.n):
+        return False  # nothing was measured at this step that was not known before
+    return from_rank_0(lambda: _gains_no_more(run))
+
+
+def _gains_no_more(run: Run) -> bool:
+    measured = primary_lines(run.run_dir)
+    earlier = measured[: -run.recipe.early_stop]
+    if not earlier:
+        return False
+    best = {}
+    for metrics in earlier:
+        for name, metric in metrics.items():
+            if name not in best or _beats(metric, best[name]):
+                best[name] = metric
+    latest = measured[-run.recipe.early_stop :]
+    return not any(_beats(metrics[name], best[name]) for metrics in latest for name in best)
+
+
+def _beats(metric: Metric, other: Metric) -> bool:
+    """Whether a metric is better than an earlier value; never, for one of which no value is."""
+    return metric.unit.better != "neither" and metric.beats(other)
 
 
 def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:

@@ -314,6 +314,12 @@ def last_metrics(run_dir: Path) -> dict[str, Metric]:
     return metrics
 
 
+def primary_lines(run_dir: Path) -> list[dict[str, Metric]]:
+    """What a run's first evaluator measured, at each of its evaluations."""
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    return [line["metrics"] for line in lines if "primary" in line]
+
+
 def primary_metric(run_dir: Path) -> Metric | None:
     """The metric by which a run is compared with others, at its latest evaluation; None if nothing
     is measured.

@@ -23,7 +23,7 @@ from vitkit.system.watchdog import watchdog
 from vitkit.training.begin import begin
 from vitkit.training.checkpoints import checkpoints
 from vitkit.training.data import RunData, open_data
-from vitkit.training.evaluation import evaluate
+from vitkit.training.evaluation import evaluate, gains_no_more
 from vitkit.training.finish import finish, is_finished
 from vitkit.training.log import Log
 from vitkit.training.machine import compute_as_begun
@@ -37,13 +37,20 @@ from vitkit.weights import Classifier, load
 
 
 def train(
-    recipe: Recipe, run_dir: Path | str, device: str = "auto", console: Console | None = None
+    recipe: Recipe,
+    run_dir: Path | str,
+    device: str = "auto",
+    console: Console | None = None,
+    ends_on_request: bool = False,
 ) -> Classifier:
     """Run a recipe in a directory, or continue the run that is there; returns the finished model,
     which is saved in `model/`.
 
     A run that is killed at any moment and called again ends with the weights of a run that was
-    never disturbed: bit for bit on a CPU. Raises ValueError for what cannot run, Interrupted after
+    never disturbed: bit for bit on a CPU. With `ends_on_request` Ctrl-C ends a run of one process as
+    if it were done: what it has learned so far is saved as its model.
+
+    Raises ValueError for what cannot run, Interrupted after
     SIGTERM or Ctrl-C, OSError when the disk is full, FloatingPointError when the loss stays
     non-finite.
     """
@@ -51,10 +58,12 @@ def train(
     with process_group(device) as own_device, locked(run_dir):
         if not on_rank_0():
             console = Console(quiet=True)
-        return _train(recipe, run_dir, own_device, console or Console())
+        return _train(recipe, run_dir, own_device, console or Console(), ends_on_request)
 
 
-def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console) -> Classifier:
+def _train(
+    recipe: Recipe, run_dir: Path, device: torch.device, console: Console, ends_on_request: bool
+) -> Classifier:
     """A run, as every rank trains it."""
 
     def say(text: str) -> None:
@@ -71,6 +80,8 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
 
     if is_finished(run_dir, say):
         steps = f"{recipe.length.n:,} steps"
+        if recipe.early_stop:
+            steps += " or fewer"
         say(f"this run is finished after {steps}; another --workdir starts a new one")
         return load(run_dir, quiet=True)
 
@@ -92,8 +103,12 @@ def _train(recipe: Recipe, run_dir: Path, device: torch.device, console: Console
             _steps(Run(recipe, run_dir, data, state, log, stop))
             state.wait()
         except Interrupted:
-            _save_interrupted(recipe, run_dir, state, log)
-            raise
+            is_end = ends_on_request and stop.by_a_person and world().world_size == 1
+            if not is_end:
+                _save_interrupted(recipe, run_dir, state, log)
+                raise
+            state.wait()
+            log.say(f"stopped at step {state.step:,}; what it has learned so far is kept")
         except FloatingPointError:  # every rank raises it, so all can wait for the last checkpoint
             state.wait()
             raise
@@ -116,7 +131,7 @@ def _steps(run: Run) -> None:
     with closing(_batches(run)) as batches:
         evaluate(run)  # if the run was interrupted between a step and its evaluation
         state.learner.train()
-        while state.step < total:
+        while state.step < total and not gains_no_more(run):
             # The next batch
             with log.meter.waiting():
                 batch = next(batches)
@@ -147,6 +162,14 @@ def _steps(run: Run) -> None:
                     state.save(run.run_dir, recipe.keep)
 
             evaluate(run)
+
+        # A run that gains no more ends early: what was not due at that step is measured now
+        if state.step < total:
+            counted_steps = f"{state.step:,} of {total:,} steps"
+            log.say(
+                f"no gain in {recipe.early_stop} evaluations: the run ends after {counted_steps}"
+            )
+            evaluate(run, is_last=True)
 
 
 def _batches(run: Run) -> Iterator[Batch]:

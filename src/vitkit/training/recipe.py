@@ -126,6 +126,9 @@ class Recipe:
     evaluate_every: Span = Span(1, "epochs")
     """Time between evaluations of those `evals` that do not say their own; one always ends the
     run."""
+    early_stop: int = 0
+    """Evaluations in a row in which no metric of the first evaluator gains, neither accuracy nor
+    loss, after which the run ends; 0 is never."""
     save_every: Span = Span(1, "epochs")
     """Time between checkpoints."""
     keep: int = 2
@@ -251,6 +254,10 @@ def check_numbers(recipe: Recipe) -> None:
         )
     if not 0 <= recipe.seed < MAX_SEED:
         raise ValueError(f"seed is {recipe.seed}; it must be from 0 to {MAX_SEED - 1:,}")
+    if recipe.early_stop < 0:
+        raise ValueError(
+            f"early_stop is {recipe.early_stop}; it is a number of evaluations, or 0 for never"
+        )
     _check_pairs(recipe)
     _check_spans(recipe)
     for name in ("keep", "log_every"):

@@ -24,6 +24,8 @@ class Stop:
     def __init__(self):
         self.asked = False
         """Whether this rank was asked."""
+        self.by_a_person = False
+        """Whether it was by Ctrl-C."""
 
     def raise_if_asked(self) -> None:
         """Raises Interrupted on every rank if any of them was asked, so that they stop at the same
@@ -48,6 +50,7 @@ def stoppable() -> Iterator[Stop]:
 
     def note(number, frame):
         stop.asked = True
+        stop.by_a_person = number == signal.SIGINT
         # Ctrl-C a second time ends a run of one process at once. Not so SIGTERM, which SLURM sends
         # twice in a moment; nor several processes, to which torchrun and the scheduler both pass
         # the same signal on, and which they kill if that takes too long.

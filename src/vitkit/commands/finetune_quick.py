@@ -1,0 +1,147 @@
+"""`vitkit finetune DATA`: from a folder of photographs to a model, in seconds and then in
+minutes."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from vitkit.data import Batch, Source, default_workers, eval_batches
+from vitkit.evaluate import Metric, Part, answers
+from vitkit.studies.answer import PLAN, RUN, Answer, answer
+from vitkit.system.errors import Interrupted
+from vitkit.system.machine import autocast, pick_precision
+from vitkit.system.progress import bar
+from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
+from vitkit.system.text import as_word, counted, printable
+from vitkit.training import naming
+from vitkit.training.report import report as report_of_run
+from vitkit.weights import Classifier
+
+BATCH = 64  # images of a forward pass on all ranks
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitkit.commands.finetune import Finetune
+
+
+def quick_run_dir(data: str) -> Path:
+    """Where the model for these images is made, unless --workdir says."""
+    return naming.run_dir(data, "")
+
+
+def earlier_model(run_dir: Path) -> str:
+    """The weights that an earlier call began with there; empty if there was none."""
+    try:
+        return str(json.loads((run_dir / PLAN).read_bytes())["init"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def finetune_quick(command: "Finetune") -> int:
+    """Make the model, say what it reached and why it was chosen, and write the report."""
+    run_dir = command.workdir or quick_run_dir(command.data)
+
+    def say(sentence: str) -> None:
+        if on_rank_0():
+            print(printable(sentence), flush=True)
+
+    with process_group(command.device, command.patience) as device:
+        try:
+            reached = answer(command.recipe, run_dir, command.minutes, device, say)
+        except Interrupted:
+            if (run_dir / "model").exists():
+                say(f"{run_dir / 'model'} holds the model in closed form")
+            raise
+        page = _report(command, reached, run_dir, device)
+    if on_rank_0():
+        _print(reached)
+        _print_next(command, run_dir, page)
+    return 0
+
+
+def test_batches(classifier: Classifier, source: Source) -> Iterable[Batch]:
+    """This rank's share of the images to test on, under a progress bar."""
+    workers = default_workers(source)
+    batches = eval_batches(source, classifier.preprocessing, BATCH, workers, world())
+    if not on_rank_0():
+        return batches
+    return bar("evaluating")(batches, len(batches))
+
+
+def _report(
+    command: "Finetune", reached: Answer, run_dir: Path, device: "torch.device"
+) -> Path | None:
+    """The page about the chosen model: its mistakes on the images to test on, for images of one
+    class each; else how it was trained. None if there is nothing to measure on."""
+    from vitkit.evaluate.report import report
+    from vitkit.evaluate.report_page import write_report
+
+    if reached.photographs.target_kind != "class":
+        return from_rank_0(lambda: report_of_run(run_dir / RUN))
+    source = reached.photographs.test
+    if source is None:
+        return None
+    ready = reached.classifier.to(device).for_inference()
+    precision = pick_precision(command.recipe.precision, device).precision
+    with autocast(device, precision):
+        given = answers(ready, Part(source, test_batches(ready, source)))
+    facts = {
+        "command": f"vitkit finetune {as_word(command.model)} {as_word(command.data)}",
+        "model": f"{reached.chosen}, from {command.model}",
+        "preprocessing": str(reached.classifier.preprocessing),
+        "computed in": f"{precision} on {device}",
+    }
+    title = f"{counted(len(source), 'image')} of {command.data} ({reached.photographs.test_name})"
+    page = run_dir / "report.html"
+    if on_rank_0():
+        write_report(page, report(given, source, str(run_dir), title, facts), source)
+    return page
+
+
+def _print(reached: Answer) -> None:
+    """What each candidate reached, and why one was chosen."""
+    held_out = reached.photographs.held_out
+    if held_out is None:
+        return
+    columns = ["", f"{len(held_out):,} held out"]
+    if reached.test:
+        columns.append(f"{len(reached.photographs.test):,} of {reached.photographs.test_name}")
+    table = Table(*columns, "")
+    for each in reached.candidates:
+        row = [each.name, short(each.held_out)]
+        if reached.test:
+            row.append(short(reached.test.get(each.name)))
+        remark = ""
+        if each.name == reached.chosen and len(reached.candidates) > 1:
+            remark = "chosen: the best on the held-out images"
+        table.add_row(*row, remark)
+    Console().print(table)
+
+
+def short(metric: Metric | None) -> str:
+    """A metric without its interval; empty for one that was not measured."""
+    if metric is None:
+        return ""
+    return metric.unit.text(metric.value)
+
+
+def _print_next(command: "Finetune", run_dir: Path, page: Path | None) -> None:
+    """Where the model is, and what one would want next."""
+    if page is None:
+        print(f"wrote {run_dir / 'model'}")
+    else:
+        print(f"wrote {run_dir / 'model'} and {page}")
+    word = as_word(run_dir)
+    data = as_word(command.data)
+    print("next:")
+    print(f"  vitkit predict {word} IMAGE...   what it says of other photographs")
+    print(f"  vitkit data review {data} --model {word}   labels that may be wrong")
+    print(
+        f"  vitkit finetune {data} --minutes {5 * command.minutes:g} "
+        f"--workdir {as_word(f'{run_dir}-longer')}   with more time"
+    )

@@ -1,0 +1,406 @@
+"""From a folder of photographs to a model. A head in closed form comes first, seconds after the
+command; then all weights are fine-tuned for as long as held-out images gain and there is time; the
+best on held-out images is kept.
+
+The paper fine-tunes from a head of zeros (Section 3.2), and so does this: a solved head has a small
+loss at once, so nothing would push the features to where they could be better.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.data import Source, fingerprint
+from vitkit.evaluate import Features, Metric, features
+from vitkit.studies.candidates import (
+    AVERAGE,
+    CLOSED_FORM,
+    FINE_TUNED,
+    Candidate,
+    accuracy,
+    answers_of,
+    average,
+    best,
+    candidate,
+    solved,
+    with_head,
+)
+from vitkit.studies.pace import seconds_of_a_step
+from vitkit.studies.photographs import Photographs, look, look_alikes, open_photographs
+from vitkit.system.files import write_json
+from vitkit.system.machine import autocast, pick_precision
+from vitkit.system.ranks import from_rank_0
+from vitkit.system.span import Span
+from vitkit.system.text import counted
+from vitkit.training import Recipe, train
+from vitkit.training.data import Say
+from vitkit.training.earlier import MODEL, Occupied
+from vitkit.training.run import locked
+from vitkit.weights import Classifier, adopt, save
+from vitkit.weights.store import load_for
+
+RUN = "fine-tuned"  # the directory of the fine-tuning, in the study's directory
+PLAN = "plan.json"  # there: what was decided before the fine-tuning, which continues by it
+ANSWER = "answer.json"  # there: what each candidate reached
+EVALUATIONS = 8  # during the fine-tuning
+EPOCHS = 20  # at most, however much time there is
+FEWEST = 200  # steps that it may always have
+TOO_FEW = 25  # steps that make nothing better
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a folder of photographs."""
+
+    chosen: str
+    """The name of the model that is saved."""
+    classifier: Classifier
+    """That model."""
+    candidates: tuple[Candidate, ...]
+    """All that were tried, as they did on held-out images; none if nothing could be held out."""
+    left_out: Metric | None
+    """The accuracy of the closed form's answers to each image by a fit without it; None if there are
+    no classes."""
+    photographs: Photographs
+    """The images."""
+    test: dict[str, Metric] = field(default_factory=dict)
+    """By the names of the models that were tested, what they reached on images to test on."""
+
+
+class Plan(NamedTuple):
+    """What is decided by the machine and the clock, and must stay when a run is continued."""
+
+    steps: int
+    """Of the fine-tuning; 0 for none."""
+    precision: str
+    minutes: float
+    init: str
+    """The pre-trained model."""
+    images: str
+    """Fingerprint of the images to learn from."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What every step of the study reads."""
+
+    recipe: Recipe
+    run_dir: Path
+    photographs: Photographs
+    minutes: float
+    device: torch.device
+    say: Say
+    began: float
+
+    def seconds(self) -> str:
+        """How long it has taken so far."""
+        return f"{time.monotonic() - self.began:.1f} s"
+
+
+def answer(recipe: Recipe, run_dir: Path, minutes: float, device: torch.device, say: Say) -> Answer:
+    """Make the best model for the recipe's images that the minutes allow, and save it in
+    `run_dir`/model; returns it, with what it and the others reached. A model is there from the first
+    seconds on. The same call continues one that was killed.
+
+    The recipe is that of the fine-tuning. Its spans may be 0: then they follow from the time.
+
+    Raises ValueError for images that no classifier can be made of, and for a directory of another
+    run; Interrupted after SIGTERM.
+    """
+    if not minutes > 0:
+        raise ValueError(f"--minutes is {minutes:g}; it is a time above 0")
+    began = time.monotonic()
+    with locked(run_dir):
+        photographs = open_photographs(recipe.data)
+        _check(photographs, recipe)
+        for sentence in look(photographs):
+            say(sentence)
+        picked = from_rank_0(lambda: pick_precision(recipe.precision, device))
+        plan = _earlier_plan(run_dir, recipe, photographs, minutes)
+        precision = plan.precision if plan is not None else picked.precision
+        work = _Work(
+            replace(recipe, precision=precision),
+            run_dir,
+            photographs,
+            minutes,
+            device,
+            say,
+            began,
+        )
+        if photographs.target_kind == "class":
+            return _of_classes(work, plan)
+        return _of_other_targets(work, plan)
+
+
+def _check(photographs: Photographs, recipe: Recipe) -> None:
+    """Raises ValueError for images that teach nothing."""
+    source = recipe.data.source
+    if photographs.target_kind == "none":
+        raise ValueError(
+            f"{source} has no classes: put its photographs into a folder a class, such as "
+            f"{source}/cats and {source}/dogs, or say which column of a manifest has them with "
+            "--data.columns.label"
+        )
+    if photographs.target_kind == "class" and len(photographs.labels) < 2:
+        raise ValueError(
+            f"{source} has one class, {', '.join(photographs.labels)}; a classifier tells two or "
+            "more apart: add a folder with photographs of something else"
+        )
+
+
+# Images of one class each
+
+
+def _of_classes(work: _Work, plan: Plan | None) -> Answer:
+    """The closed form, the fine-tuning, and the best of both and their average."""
+    photographs = work.photographs
+    labels = photographs.labels
+    bare = _pretrained(work, labels)
+
+    # The first answer: a head on features, and each image answered by a fit without it
+    learned = _features(work, bare, photographs.learned)
+    whole = solved(learned.x, learned.y, len(labels))
+    first = _described(work, with_head(bare, whole.fitted), CLOSED_FORM, whole.left_out)
+    from_rank_0(lambda: save(first, work.run_dir / MODEL))
+    work.say(
+        f"after {work.seconds()} a first model is in {work.run_dir / MODEL}: a head in closed form, "
+        f"right on {whole.left_out.text()} of the images by fits without them"
+    )
+    test = {}
+    if photographs.test is not None:
+        given = _features(work, bare, photographs.test)
+        logits = whole.fitted.logits(torch.tensor(given.x))
+        test[CLOSED_FORM] = accuracy(photographs.test_name, logits, given.y)
+        work.say(
+            f"it is right on {test[CLOSED_FORM].text()} of the {len(given.y):,} images to test on"
+        )
+        _say_look_alikes(work, learned, given)
+
+    # The same on the images that are not held out, to compare with
+    tried = []
+    if photographs.held_out is not None:
+        count = len(photographs.train)
+        alone = solved(learned.x[:count], learned.y[:count], len(labels))
+        logits = alone.fitted.logits(torch.tensor(learned.x[count:]))
+        compared = with_head(bare, alone.fitted)
+        tried.append(candidate(CLOSED_FORM, compared, logits, learned.y[count:]))
+
+    # The fine-tuning, if it makes sense
+    plan = plan or _planned(work, bare, tried)
+    if not plan.steps:
+        return _end(
+            work, Answer(CLOSED_FORM, first, tuple(tried), whole.left_out, photographs, test)
+        )
+    tuned = _fine_tuned(work, plan).to(work.device)
+    held_out = photographs.held_out
+    for name, each in ((FINE_TUNED, tuned), (AVERAGE, average(tried[0].classifier, tuned))):
+        tried.append(candidate(name, each, _answers(work, each, held_out), held_out.targets))
+
+    # The best of them
+    chosen = from_rank_0(lambda: best(tried).name)
+    final = first
+    if chosen != CLOSED_FORM:
+        picked = {each.name: each for each in tried}[chosen]
+        final = _described(work, picked.classifier, chosen, picked.held_out)
+        from_rank_0(lambda: save(final.to("cpu"), work.run_dir / MODEL))
+        if photographs.test is not None:
+            logits = _answers(work, picked.classifier, photographs.test)
+            test[chosen] = accuracy(photographs.test_name, logits, photographs.test.targets)
+    return _end(work, Answer(chosen, final, tuple(tried), whole.left_out, photographs, test))
+
+
+def _pretrained(work: _Work, labels: Sequence[str]) -> Classifier:
+    """The pre-trained model with a head of zeros for these classes, for the recipe's images."""
+    recipe = work.recipe
+    published, _ = load_for(recipe.init, recipe.model)
+    fitted, _ = adopt(published, labels=labels, image=recipe.model.image, new_head=True)
+    return replace(fitted.to(work.device), preprocessing=recipe.data.preprocessing)
+
+
+def _features(work: _Work, classifier: Classifier, source: Source) -> Features:
+    """The features of images, from the cache if they are there."""
+    with autocast(work.device, work.recipe.precision):
+        found = features(classifier.for_inference(), source)
+    broken = np.flatnonzero(~np.isfinite(found.x).all(1))
+    if len(broken):
+        raise ValueError(
+            f"{work.recipe.init} gives NaN or infinity for {len(broken):,} of {len(found.x):,} "
+            f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
+        )
+    return found
+
+
+def _answers(work: _Work, classifier: Classifier, source: Source) -> Tensor:
+    with autocast(work.device, work.recipe.precision):
+        return answers_of(classifier, source)
+
+
+def _say_look_alikes(work: _Work, learned: Features, given: Features) -> None:
+    """Say how many images to test on are also learned from, for all that the model can see."""
+    alike = int(look_alikes(learned.x, given.x).sum())
+    if alike:
+        work.say(
+            f"{alike:,} of the {len(given.y):,} images to test on look the same as one to learn from, "
+            f"so the accuracy is too good: vitkit data review {work.recipe.data.source} shows them"
+        )
+
+
+def _described(work: _Work, classifier: Classifier, name: str, metric: Metric) -> Classifier:
+    """The classifier with where it comes from."""
+    origin = {
+        "recipe": work.recipe.name,
+        "init": work.recipe.init,
+        "head": name,
+        "data": work.recipe.data.source,
+        "metrics": {metric.name: metric.text()},
+        "split_seed": work.recipe.data.split_seed,
+    }
+    if work.photographs.made_fingerprint:
+        origin["held_out"] = work.photographs.made_fingerprint
+    return replace(classifier, origin=origin)
+
+
+# Images of several classes, or of a number
+
+
+def _of_other_targets(work: _Work, plan: Plan | None) -> Answer:
+    """The fine-tuning alone: the closed form is for images of one class each."""
+    recipe = work.recipe
+    outputs = recipe.objective.head(work.photographs.target_kind, len(work.photographs.labels))
+    bare = _pretrained(work, tuple(map(str, range(outputs))))
+    plan = plan or _planned(work, bare, [])
+    if not plan.steps:
+        raise ValueError(
+            f"{time_text(work.minutes)} is too short to train anything: more --minutes"
+        )
+    tuned = _fine_tuned(work, plan)
+    from_rank_0(lambda: save(tuned, work.run_dir / MODEL))
+    return _end(work, Answer(FINE_TUNED, tuned, (), None, work.photographs))
+
+
+# The fine-tuning
+
+
+def _earlier_plan(
+    run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float
+) -> Plan | None:
+    """The plan of an earlier call; None if there is none. Raises Occupied for another one's."""
+    path = run_dir / PLAN
+    try:
+        plan = Plan(**from_rank_0(lambda: json.loads(path.read_bytes()) if path.exists() else {}))
+    except (TypeError, ValueError):  # there is none, or it is damaged: the fine-tuning refuses then
+        return None
+    changed = []
+    if plan.init != recipe.init:
+        changed.append(f"from {plan.init}, now {recipe.init}")
+    if plan.images != fingerprint(photographs.learned):
+        changed.append("on other images")
+    if plan.minutes != minutes:
+        changed.append(f"for {plan.minutes:g} minutes, now {minutes:g}")
+    if changed:
+        raise Occupied(
+            f"{run_dir} was begun {' and '.join(changed)}; choose another --workdir, or remove it"
+        )
+    return plan
+
+
+def _planned(work: _Work, classifier: Classifier, tried: list[Candidate]) -> Plan:
+    """How many steps fit into the time; it is written down, and said."""
+    steps = _steps(work, classifier, tried)
+    plan = Plan(
+        steps,
+        work.recipe.precision,
+        work.minutes,
+        work.recipe.init,
+        fingerprint(work.photographs.learned),
+    )
+    plan = Plan(*from_rank_0(lambda: tuple(plan)))
+    from_rank_0(lambda: write_json(work.run_dir / PLAN, plan._asdict()))
+    return plan
+
+
+def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> int:
+    """How many steps to fine-tune for; 0 if that would make nothing better, which is said."""
+    recipe = work.recipe
+    photographs = work.photographs
+    if photographs.held_out is None:
+        work.say(
+            "nothing can be held out to choose by, so nothing is fine-tuned: more images would help"
+        )
+        return 0
+    if tried and tried[0].held_out.value == 1 and len(photographs.held_out) >= 100:
+        work.say(
+            "every held-out image is answered right: there is nothing that fine-tuning could gain"
+        )
+        return 0
+    if recipe.length.n:
+        return round(recipe.length.steps(recipe.batch, len(photographs.train)))
+
+    # What fits into the time, beside the evaluations: a forward pass takes a third of a step
+    step = seconds_of_a_step(classifier.model, recipe, work.device)
+    evaluation = len(photographs.held_out) * step / (3 * recipe.batch)
+    seconds = 60 * work.minutes - EVALUATIONS * evaluation
+    steps = int(seconds / step)
+    if steps < TOO_FEW:
+        enough = (EVALUATIONS * evaluation + FEWEST * step) / 60
+        work.say(
+            f"a training step takes {step:.1f} s here, too long for {time_text(work.minutes)}; "
+            f"--minutes {max(enough, 1):.0f} would do, or a smaller model, or a GPU"
+        )
+        return 0
+    epochs = Span(EPOCHS, "epochs").steps(recipe.batch, len(photographs.train))
+    return min(steps, max(FEWEST, int(epochs)))
+
+
+def _fine_tuned(work: _Work, plan: Plan) -> Classifier:
+    """The fine-tuned model; continues the run if it was interrupted."""
+    recipe = _timed(work.recipe, plan.steps)
+    work.say(
+        f"now fine-tuning for {counted(plan.steps, 'step')} or fewer, about {time_text(work.minutes)}; "
+        "Ctrl-C ends it and keeps the best"
+    )
+    return train(recipe, work.run_dir / RUN, work.device.type, ends_on_request=True)
+
+
+def _timed(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe for so many steps; spans that were given stay."""
+    if not recipe.optim.warmup.n:
+        recipe = replace(recipe, optim=replace(recipe.optim, warmup=Span(steps // 10, "steps")))
+    if not recipe.evaluate_every.n:
+        recipe = replace(recipe, evaluate_every=Span(max(steps // EVALUATIONS, 1), "steps"))
+    if not recipe.save_every.n:
+        recipe = replace(recipe, save_every=Span(max(steps // 4, 1), "steps"))
+    log_every = max(min(recipe.log_every, steps // 10), 1)
+    return replace(recipe, length=Span(steps, "steps"), log_every=log_every)
+
+
+def time_text(minutes: float) -> str:
+    """A time as people say it: "2 minutes", or "30 seconds"."""
+    if minutes < 1:
+        return f"{60 * minutes:.0f} seconds"
+    if minutes == 1:
+        return "a minute"
+    return f"{minutes:g} minutes"
+
+
+def _end(work: _Work, reached: Answer) -> Answer:
+    """Write down what was reached."""
+    candidates = {
+        each.name: {"held_out": each.held_out.to_json(), "loss": each.loss}
+        for each in reached.candidates
+    }
+    values = {
+        "chosen": reached.chosen,
+        "candidates": candidates,
+        "test": {name: metric.to_json() for name, metric in reached.test.items()},
+        "seconds": round(time.monotonic() - work.began, 1),
+    }
+    from_rank_0(lambda: write_json(work.run_dir / ANSWER, values))
+    return reached

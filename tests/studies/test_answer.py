@@ -1,0 +1,208 @@
+"""From a folder of photographs to a model: which of the candidates is kept, that a first model is
+there at once, and that a call that was killed is continued."""
+
+import json
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from vitkit.data import Augmentation, Preprocessing, open_splits
+from vitkit.data.tables import Columns
+from vitkit.evaluate import Metric
+from vitkit.evaluate.metric import SHARE
+from vitkit.models import create, vit
+from vitkit.recipes.finetune import finetune
+from vitkit.studies.answer import answer
+from vitkit.studies.candidates import AVERAGE, CLOSED_FORM, FINE_TUNED, Candidate, average, best
+from vitkit.studies.photographs import look, look_alikes, open_photographs
+from vitkit.system.errors import Interrupted
+from vitkit.system.span import Span
+from vitkit.training import Data
+from vitkit.training.earlier import Occupied
+from vitkit.weights import Classifier, save
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    """A model of random weights, whose features of digits tell them apart well enough."""
+    config = vit("mu/16", image=(8, 8), patch=2, classes=2)
+    classifier = Classifier(create(config, seed=0), Preprocessing(size=(8, 8)), ("a", "b"))
+    return str(save(classifier, tmp_path / "pretrained"))
+
+
+@pytest.fixture
+def recipe(pretrained):
+    """The quick recipe on the digits, so short that it is fine-tuned in a second."""
+    quick = finetune(pretrained, "digits", "quick")
+    data = replace(quick.data, augmentation=Augmentation(crop="none"), workers=0)
+    return replace(quick, data=data, length=Span(12, "steps"), precision="float32")
+
+
+def test_a_first_model_then_the_better_one(recipe, tmp_path):
+    said = []
+    reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)
+    assert [each.name for each in reached.candidates] == [CLOSED_FORM, FINE_TUNED, AVERAGE]
+
+    # A head on random features beats twelve steps, and is what was said to be there at first
+    assert reached.chosen == CLOSED_FORM and reached.left_out.value > 0.4
+    first = next(sentence for sentence in said if "a first model is in" in sentence)
+    assert reached.left_out.text() in first
+    written = json.loads((tmp_path / "run" / "answer.json").read_text())
+    assert written["chosen"] == CLOSED_FORM and list(written["test"]) == [CLOSED_FORM]
+
+    # The saved model reaches what was said, measured by hand
+    classifier = vitkit.load(tmp_path / "run", quiet=True)
+    test = open_splits("digits").test
+    right = [
+        prediction.labels[0] == test.labels[target]
+        for prediction, target in zip(
+            vitkit.predict(classifier, list(tmp_images(test)), workers=0, device="cpu"),
+            test.targets,
+            strict=True,
+        )
+    ]
+    assert np.mean(right) == pytest.approx(reached.test[CLOSED_FORM].value)
+
+
+def tmp_images(source):
+    from vitkit.deploy.predict import Item
+
+    for i in range(len(source)):
+        yield Item(source.name(i), lambda i=i: source[i][0])
+
+
+def test_fine_tuning_wins_where_features_must_move(recipe, tmp_path):
+    """The features of random weights are poor, and Adam trains them in a second."""
+    optim = replace(recipe.optim, name="adam", lr=0.003)
+    longer = replace(recipe, length=Span(200, "steps"), optim=optim)
+    reached = answer(longer, tmp_path / "run", 1, CPU, lambda text: None)
+    by_name = {each.name: each.held_out.value for each in reached.candidates}
+    assert reached.chosen == max(by_name, key=by_name.get)
+    assert reached.chosen != CLOSED_FORM
+    saved = vitkit.load(tmp_path / "run", quiet=True).model.state_dict()
+    chosen = {each.name: each for each in reached.candidates}[reached.chosen].classifier
+    for name, weight in chosen.model.state_dict().items():
+        assert torch.equal(weight, saved[name]), name
+
+
+def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
+    undisturbed = answer(recipe, tmp_path / "one", 1, CPU, lambda text: None)
+
+    # SIGTERM at the sixth step: the first model is there, and the same call finishes
+    stop_at(monkeypatch, 6, signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
+    assert vitkit.load(tmp_path / "two", quiet=True).labels == tuple(map(str, range(10)))
+    monkeypatch.undo()
+    monkeypatch.setattr("vitkit.studies.answer.seconds_of_a_step", None)  # the plan is kept
+    again = answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
+    for one, other in zip(undisturbed.candidates, again.candidates, strict=True):
+        assert (one.name, one.held_out, one.loss) == (other.name, other.held_out, other.loss)
+
+    # Another time is another run
+    with pytest.raises(Occupied, match="was begun for 1 minutes, now 2"):
+        answer(recipe, tmp_path / "two", 2, CPU, lambda text: None)
+
+
+def test_ctrl_c_ends_the_fine_tuning_and_keeps_the_best(recipe, tmp_path, monkeypatch):
+    stop_at(monkeypatch, 6, signal.SIGINT)
+    reached = answer(recipe, tmp_path / "run", 1, CPU, lambda text: None)
+    assert [each.name for each in reached.candidates] == [CLOSED_FORM, FINE_TUNED, AVERAGE]
+    assert vitkit.load(tmp_path / "run" / "fine-tuned", quiet=True).origin["steps"] == 7
+
+
+def stop_at(monkeypatch, step: int, number: int) -> None:
+    """The signal comes while the rates of this step are set."""
+    from vitkit.training import loop
+
+    set_rates = loop.set_rates
+
+    def interrupted(recipe, state):
+        if state.step == step:
+            signal.raise_signal(number)
+        return set_rates(recipe, state)
+
+    monkeypatch.setattr(loop, "set_rates", interrupted)
+
+
+def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitkit.studies.answer.seconds_of_a_step", lambda *_: 1.0)
+    by_time = replace(recipe, length=Span(0, "steps"))
+    said = []
+    answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
+    assert "too long for 18 seconds" in " ".join(said)
+    assert not (tmp_path / "short" / "fine-tuned").exists()
+
+    monkeypatch.setattr("vitkit.studies.answer.train", stopped)
+    with pytest.raises(Interrupted):
+        answer(by_time, tmp_path / "long", 2, CPU, said.append)
+    plan = json.loads((tmp_path / "long" / "plan.json").read_text())
+    assert 90 < plan["steps"] < 120  # of a second each, and the evaluations take some
+
+
+def stopped(*_, **__):
+    raise Interrupted
+
+
+def metric(value: float) -> Metric:
+    return Metric("held_out/top1", value, SHARE)
+
+
+def test_the_best_is_right_most_often_then_surest_then_first():
+    one = Candidate("one", None, metric(0.5), 0.7)
+    surer = Candidate("surer", None, metric(0.5), 0.6)
+    better = Candidate("better", None, metric(0.6), 0.9)
+    same = Candidate("same", None, metric(0.6), 0.9)
+    assert best([one, surer]).name == "surer"
+    assert best([one, better, surer]).name == "better"
+    assert best([better, same]).name == "better"
+
+
+def test_the_average_is_the_mean_of_the_weights(pretrained):
+    one = vitkit.load(pretrained, quiet=True)
+    other = replace(one, model=create(one.model.config, seed=1))
+    mean = average(one, other).model.state_dict()
+    for name, weight in one.model.state_dict().items():
+        expected = (weight + other.model.state_dict()[name]) / 2
+        torch.testing.assert_close(mean[name], expected)
+
+
+def test_what_a_folder_holds_is_said(folder):
+    files = {f"cat/{i}.png": 40 + i for i in range(12)} | {f"dog/{i}.png": 30 for i in range(2)}
+    photos = folder(files | {"cat/broken.png": 0})
+    data = Data(source=str(photos), parts="select", hold_out=0.2)
+    said = look(open_photographs(data))
+    assert "to learn from" in said[0] and "held out" in said[0]
+    text = " ".join(said)
+    assert "2 classes: cat" in text and "unbalanced: cat has" in text
+    assert "left out:" in text and "broken.png" in text
+
+
+def test_look_alikes_are_found_by_their_features():
+    random = np.random.default_rng(0)
+    learned = random.normal(size=(50, 32)).astype(np.float32)
+    others = random.normal(size=(20, 32)).astype(np.float32)
+    others[3] = 2 * learned[7]
+    others[9] = learned[8] + 0.01 * others[9]
+    assert np.flatnonzero(look_alikes(learned, others)).tolist() == [3, 9]
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"cat/1.png": 20, "cat/2.png": 20}, "has one class, cat"),
+        ({"1.png": 20, "2.png": 20}, "has no classes: put its photographs into a folder a class"),
+        ({f"{k}/{i}.png": 0 for k in "ab" for i in range(3)}, "not one of the"),
+    ],
+)
+def test_images_that_teach_nothing(files, sentence, folder, pretrained, tmp_path):
+    photos = str(folder(files))
+    quick = finetune(pretrained, photos, "quick", columns=Columns())
+    with pytest.raises(ValueError, match=sentence):
+        answer(quick, tmp_path / "run", 1, CPU, lambda text: None)

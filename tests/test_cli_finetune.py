@@ -1,0 +1,106 @@
+"""`vitkit finetune` as somebody with a folder of photographs types it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from pictures import encoded, photograph
+from test_cli import say
+
+import vitkit
+from vitkit.data import Preprocessing
+from vitkit.models import create, vit
+from vitkit.recipes.pretrained import FAMILY
+from vitkit.weights import Classifier, save
+
+FAST = "--length 2steps --batch 4 --micro-batch 4 --data.workers 0 --device cpu".split()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory without a network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+@pytest.fixture
+def model(here):
+    config = vit("mu/16", image=(32, 32), classes=3)
+    classifier = Classifier(create(config, seed=0), Preprocessing(size=(32, 32)), ("a", "b", "c"))
+    return save(classifier, here / "weights")
+
+
+def test_a_folder_and_nothing_else(model, photographs, here, capsys):
+    """Without a network the weights that are there are taken, under a published name."""
+    _, _, err = say(capsys, "finetune", photographs)
+    assert "no pre-trained weights: the Hugging Face hub cannot be reached" in err
+    tiny = FAMILY[-1].name.partition("/")[2]
+    shutil.copy(model / "model.safetensors", here / f"{tiny}.safetensors")
+
+    status, out, err = say(capsys, "finetune", photographs.name, *FAST)
+    assert status == 0, err
+    assert f"beginning with {tiny}.safetensors, which is in this directory" in err
+    run = here / "runs" / photographs.name
+    for text in ("a first model is in", "held out", "closed form", "chosen", "vitkit data review"):
+        assert text in out, text
+    assert vitkit.load(run, quiet=True).labels == ("blue", "red")
+    assert "<html" in (run / "report.html").read_text()
+    words = ("evaluate", run, photographs, "--json", "--device", "cpu")
+    status, out, _ = say(capsys, *words)
+    reached = json.loads((run / "answer.json").read_text())
+    said = reached["test"][reached["chosen"]]["value"]
+    assert status == 0 and json.loads(out)["top1"]["value"] == said
+
+    # The same command continues, and says so
+    status, out, _ = say(capsys, "finetune", photographs.name, *FAST)
+    assert status == 0 and "this run is finished" in out
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_weights_in_the_hubs_cache_are_found(cached, here, model, photographs, capsys):
+    if cached:
+        name = FAMILY[-1].name
+        repository = here / "hub" / f"models--{name.replace('/', '--')}"
+        snapshot = repository / "snapshots" / "0123abc"
+        shutil.copytree(model, snapshot)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text("0123abc")
+    status, _, err = say(capsys, "finetune", photographs, *FAST)
+    if cached:
+        assert status == 0, err
+        assert "which is in the cache" in err
+    else:
+        assert status == 1
+
+
+def test_words_in_the_other_order_and_words_that_are_missing(model, photographs, here, capsys):
+    status, _, err = say(capsys, "finetune", photographs, model, *FAST)
+    assert status == 0, err
+    assert f"taken as MODEL {model} and DATA {photographs}" in err
+    assert "which photographs?" in say(capsys, "finetune")[1]
+    status, _, err = say(capsys, "finetune", model)
+    assert status == 1 and "the photographs are missing" in err
+    status, _, err = say(capsys, "finetune", model, photographs, "--minutes", -1)
+    assert status == 1 and "--minutes is -1" in err
+
+
+@pytest.mark.parametrize("kind", ["classes", "number"])
+def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
+    torch.manual_seed(0)
+    lines = []
+    for i in range(24):
+        (here / f"{i}.png").write_bytes(encoded(photograph(40, 40, i), "PNG"))
+        label = [["cat"], ["cat", "dog"], []][i % 3]
+        if kind == "number":
+            label = i / 10
+        lines.append(json.dumps({"file_name": f"{i}.png", "label": label}))
+    (here / "manifest.jsonl").write_text("\n".join(lines))
+    words = ("finetune", model, "manifest.jsonl", "--workdir", "run")
+    status, _, err = say(capsys, *words, *FAST)
+    assert status == 0, err
+    activation = vitkit.load(here / "run", quiet=True).activation
+    assert activation == {"classes": "sigmoid", "number": "none"}[kind]
