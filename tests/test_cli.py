@@ -339,7 +339,7 @@ def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsy
     status, out, _ = say(capsys, "finetune", tmp_path / "run", "digits", "--help-all")
     assert status == 0
     assert "--model.width" in out and "(default: 24)" in out
-    out = say(capsys, "finetune", tmp_path / "run", "digits", "--help")[1]
+    out = say(capsys, "finetune", tmp_path / "run", "digits", "--preset", "none", "--help")[1]
     assert "How long the run is (449steps)" in " ".join(out.split())
 
 

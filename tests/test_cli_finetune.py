@@ -80,8 +80,8 @@ def test_weights_in_the_hubs_cache_are_found(cached, here, model, photographs, c
 def test_words_in_the_other_order_and_words_that_are_missing(model, photographs, here, capsys):
     status, _, err = say(capsys, "finetune", photographs, model, *FAST)
     assert status == 0, err
-    assert f"taken as MODEL {model} and DATA {photographs}" in err
-    assert "which photographs?" in say(capsys, "finetune")[1]
+    assert f"took {photographs} {model} for vitkit finetune {model} {photographs}" in err
+    assert "DATA is missing" in say(capsys, "finetune")[2]
     status, _, err = say(capsys, "finetune", model)
     assert status == 1 and "the photographs are missing" in err
     status, _, err = say(capsys, "finetune", model, photographs, "--minutes", -1)

@@ -12,6 +12,7 @@ from tyro.conf import arg
 from vitkit.commands import Defaults, WordsMissing
 from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
 from vitkit.commands.finetune_quick import earlier_model, finetune_quick, quick_run_dir
+from vitkit.commands.guesses import is_model
 from vitkit.commands.parsing import read_some
 from vitkit.commands.recipe import with_evals
 from vitkit.data import Columns
@@ -26,7 +27,6 @@ from vitkit.system.text import as_word, printable
 from vitkit.system.watchdog import PATIENCE
 from vitkit.training import Recipe
 from vitkit.weights.description import Hints
-from vitkit.weights.files.opening import ENDINGS
 
 HELP = ("-h", "--help")
 NO_PHOTOGRAPHS = (
@@ -100,13 +100,11 @@ def defaults(words: list[str]) -> Defaults:
     if not names and not asks_for_help:
         raise WordsMissing(NO_PHOTOGRAPHS)
 
-    # MODEL and DATA, in this order
+    # MODEL and DATA
     rest = words[len(names) :]
     named = names
     if len(names) == 1:
         named = [_model_for(names[0], rest), names[0]]
-    elif names:
-        named = _in_order(names)
 
     # What decides the recipe; --help is for the second pass, which knows all settings
     if names:
@@ -140,29 +138,10 @@ def _names(words: list[str]) -> list[str]:
     return names
 
 
-def _in_order(names: list[str]) -> list[str]:
-    """MODEL and DATA. They are exchanged if the first can only be images, and the second only a
-    model."""
-    first, second = names
-    if _is_model(second) and Path(first).exists() and not _is_model(first):
-        say = f"taken as MODEL {second} and DATA {first}: MODEL comes first"
-        print(printable(say), file=sys.stderr)
-        return [second, first]
-    return names
-
-
-def _is_model(name: str) -> bool:
-    """Whether a path holds weights: a file of them, a model directory, or a run."""
-    path = Path(name)
-    if path.is_dir():
-        return any((path / file).is_file() for file in ("config.json", "model/config.json"))
-    return path.is_file() and path.suffix.lower() in ENDINGS
-
-
 def _model_for(data: str, rest: list[str]) -> str:
     """The weights to begin with, if nobody says: those that a run for the same images began with,
     else chosen now. Says which, and why."""
-    if _is_model(data):
+    if is_model(data):
         raise ValueError(
             f"{data} is a model, and the photographs are missing: vitkit finetune {as_word(data)} DATA"
         )

@@ -21,8 +21,8 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "finetune": {
         "how": (
-            "preset NAME", "length DURATION", "batch N", "optim.lr RATE", "select", "image SIDE",
-            "precision NAME",
+            "minutes N", "preset NAME", "length DURATION", "batch N", "optim.lr RATE", "select",
+            "image SIDE", "precision NAME",
         ),
         "where": RUN,
     },
