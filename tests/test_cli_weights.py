@@ -245,7 +245,6 @@ def test_compare_decodes_an_image_once_for_both_models(model, photographs, monke
 def test_predict_says_what_it_cannot_do_before_it_begins(model, photographs, tmp_path, capsys):
     image = photographs / "red" / "2.jpg"
     sentences = {
-        ("predict", model): "there is no image to classify",
         ("predict", model, image, "--sheet", tmp_path / "s"): "give the name of a PNG file",
         ("predict", model, image, "--sheet", tmp_path / "s.txt"): "give the name of a PNG file",
         ("predict", model / "config.json", image): "give the directory that it is in",
@@ -256,6 +255,8 @@ def test_predict_says_what_it_cannot_do_before_it_begins(model, photographs, tmp
         status, out, err = say(capsys, *words)
         assert (status, out) == (1, "")
         assert sentence in err.replace("\n", " ")
+    status, out, err = say(capsys, "predict", model)
+    assert (status, out) == (2, "") and "IMAGE is missing" in err
 
 
 def test_a_regression_shows_all_its_numbers_and_has_no_accuracy(
