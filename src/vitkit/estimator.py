@@ -34,8 +34,9 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
     stay as they are: seconds for hundreds of images, and nothing is random.
 
     X is images: a list, a tuple, a 1-d array or a pandas Series of paths, bytes of files, Pillow
-    images, uint8 arrays (h, w) or (h, w, 3) or uint8 tensors (3, h, w), also mixed; or all of them
-    as one uint8 array (N, h, w, 3) or (N, h, w). They go through the model's own preprocessing.
+    images, arrays (h, w, 3) or (h, w) and tensors (3, h, w) of uint8, or of floats from 0 to 1, also
+    mixed; or all of them as one array (N, h, w, 3) or (N, h, w), or tensor (N, 3, h, w). They go
+    through the model's own preprocessing.
     Without a `model`, X is features, float (N, D), as `vitkit.evaluate.features` and `vitkit
     features` make them: several fits then share them.
 

@@ -54,11 +54,11 @@ def test_a_batch_of_images_of_any_sort(classifier, tmp_path):
     path.write_bytes(data)
     expected = classifier.batch([open_image(pixels, "it")])
     tensor = torch.from_numpy(pixels).permute(2, 0, 1)
-    sorts = [path, str(path), data, Image.open(path), pixels, tensor]
+    sorts = [path, str(path), data, Image.open(path), pixels, tensor, pixels / 255, tensor / 255]
     for image in sorts:
         assert torch.equal(classifier.batch(image), expected)
-    for images in (sorts, tuple(sorts), np.stack([pixels] * 6), np.array([str(path)] * 6)):
-        assert torch.equal(classifier.batch(images), expected.expand(6, -1, -1, -1))
+    for images in (sorts, tuple(sorts), np.stack([pixels] * 8), np.array([str(path)] * 8)):
+        assert torch.equal(classifier.batch(images), expected.expand(8, -1, -1, -1))
     with pytest.raises(ValueError, match="there are no images"):
         classifier.batch([])
     with pytest.raises(ValueError, match="the images are a int; give a list of paths"):
@@ -67,8 +67,8 @@ def test_a_batch_of_images_of_any_sort(classifier, tmp_path):
         classifier.logits([path])
     with pytest.raises(BadImage, match=r"nothing\.png is missing"):
         classifier.batch([path, "nothing.png"])
-    with pytest.raises(BadImage, match="image 1 is float64; expected a Pillow image"):
-        classifier.batch([path, pixels / 255])
+    with pytest.raises(BadImage, match=r"image 1 has values from .* to .*; floats go from 0 to 1"):
+        classifier.batch([path, pixels / 255 - 0.5])
 
 
 def test_logits_are_those_of_evaluation_and_need_no_gradient(classifier, images):

@@ -1,7 +1,7 @@
 """Images that a program holds, as pictures and as a Source.
 
-An image is a path, the bytes of a file, a Pillow image, a uint8 array (h, w) or (h, w, 3), or a
-uint8 tensor (3, h, w). What decides is `as_image`, in dataset.py.
+An image is a path, the bytes of a file, a Pillow image, an array (h, w), (h, w, 3) or (h, w, 4), or a
+tensor (3, h, w); of numbers uint8, or float from 0 to 1 (see pixels.py).
 
 Legend: N images, h w their pixels.
 """
@@ -16,19 +16,21 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data.dataset import as_image
-from vitkit.data.images import Picture, open_image
+from vitkit.data.images import BadImage, Picture, open_image
+from vitkit.data.pixels import images_of_array, images_of_tensor, pixels_of_pillow
 from vitkit.data.sources import Source
+from vitkit.data.stores import read_file
 from vitkit.system.text import counted
 
-KINDS = "paths, bytes of files, Pillow images, or uint8 arrays"
+KINDS = "paths, bytes of files, Pillow images, arrays or tensors"
 ONE = str | PurePath | bytes | bytearray | Image.Image | Picture  # no list of images
 
 
 def as_pictures(images: Any) -> Iterator[Picture]:
-    """Images as pictures: one, or several in a list or an array (N, h, w, 3).
+    """Images as pictures: one, or several in a list, an array (N, h, w, 3) or a tensor (N, 3, h, w).
 
-    Raises BadImage for what is none, with its path or which of them it is.
+    Raises ValueError for what holds no images, and BadImage for one that is none, with its path or
+    which of them it is.
     """
     is_one = isinstance(images, ONE)
     if isinstance(images, np.ndarray | Tensor) and not _is_list(images):
@@ -41,12 +43,12 @@ def as_pictures(images: Any) -> Iterator[Picture]:
             yield image
             continue
         name = name_of(image, f"image {number}")
-        yield open_image(as_image(image, name), name)
+        yield open_image(contents(image, name), name)
 
 
 def from_images(images: Any) -> Source:
     """Several images, without targets: a list, a tuple, a 1-d array, or a column of a table, of
-    images of any sort; or uint8 (N, h, w, 3) or (N, h, w).
+    images of any sort; or an array (N, h, w, 3) or (N, h, w), or a tensor (N, 3, h, w).
 
     Raises ValueError for what is none of these, and for paths where there is no file.
     """
@@ -69,7 +71,7 @@ class Images:
     values: Sequence[Any]
 
     def read(self, row: int) -> bytes | np.ndarray:
-        return as_image(self.values[row], self.name(row))
+        return contents(self.values[row], self.name(row))
 
     def name(self, row: int) -> str:
         return name_of(self.values[row], f"image {row}")
@@ -86,6 +88,29 @@ class Images:
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
+
+
+def contents(image: Any, name: str) -> bytes | np.ndarray:
+    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 3). Raises BadImage for what is
+    none."""
+    if isinstance(image, bytes | bytearray):
+        return bytes(image)
+    if isinstance(image, str | PurePath):
+        return read_file(str(image))
+    if isinstance(image, Image.Image):
+        return pixels_of_pillow(image, name)
+    if isinstance(image, np.ndarray | Tensor):
+        read = images_of_array
+        if isinstance(image, Tensor):
+            read = images_of_tensor
+        try:
+            several = read(image, name)
+        except ValueError as error:
+            raise BadImage(str(error)) from None
+        if len(several) != 1:
+            raise BadImage(f"{name} is {len(several)} images in one array; give them one by one")
+        return several[0]
+    raise BadImage(f"{name} is a {type(image).__name__}; an image is one of {KINDS}")
 
 
 def name_of(image: Any, otherwise: str) -> str:
@@ -127,11 +152,12 @@ def _is_list(array: np.ndarray | Tensor) -> bool:
 def _check_array(array: np.ndarray | Tensor) -> None:
     """Raises ValueError for an array that is neither a list of images nor their pixels."""
     shape = tuple(array.shape)
-    if _is_list(array) and (len(shape) == 1 or shape[1:] == (1,)):
-        return
-    is_uint8 = str(array.dtype) in ("uint8", "torch.uint8")
-    if not is_uint8 or len(shape) not in (3, 4):
+    if _is_list(array):
+        is_right = len(shape) == 1 or shape[1:] == (1,)
+    else:
+        is_right = len(shape) in (3, 4)
+    if not is_right:
         raise ValueError(
             f"the images are an array of {array.dtype} {shape}; give a list of {KINDS}, or an array "
-            "uint8 (N, h, w, 3) or (N, h, w)"
+            "(N, h, w, 3) or (N, h, w)"
         )

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vitkit.data import BadImage, Source
 from vitkit.data.engine.workers import forked
+from vitkit.data.pixels import images_of_array, images_of_tensor, pixels_of_pillow
 from vitkit.deploy.items import Examples, Item, Pictures, items_of, pictures
-from vitkit.deploy.pixels import images_of_array, images_of_tensor, pixels_of_pillow
 
 Image_ = str | Path | bytes | np.ndarray | Tensor | Image.Image | Item
 """What may be one image, or the name of several."""

@@ -79,9 +79,10 @@ class Classifier:
     def batch(self, images: Any) -> Tensor:
         """Prepare images: -> uint8 (B, 3, h, w) on the model's device.
 
-        They are one or a list of paths, bytes of files, Pillow images, uint8 arrays (h, w) or (h,
-        w, 3), uint8 tensors (3, h, w), or pictures (`vitkit.data.open_image`). Raises BadImage for
-        one that cannot be decoded, and ValueError for an empty list.
+        They are one or several of: a path, the bytes of a file, a Pillow image, an array (h, w, 3)
+        or (h, w), a tensor (3, h, w); of uint8, or float from 0 to 1; or a picture
+        (`vitkit.data.open_image`). Raises BadImage for one that cannot be decoded, and ValueError
+        for an empty list.
         """
         prepared = [self.preprocessing(picture) for picture in as_pictures(images)]
         if not prepared:

@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data import BadImage
 from vitkit.data.engine import pillow
-from vitkit.data.images import upright
+from vitkit.data.images import BadImage, upright
 
 OVERSHOOT = 1e-3  # by which rounding may leave the range from 0 to 1
 
