@@ -21,6 +21,7 @@ FIRST_HOUR = ("finetune", "predict", "evaluate", "app", "data stats", "doctor")
 # Exit status of a run that was asked to stop and has saved itself: EX_TEMPFAIL, run it again
 STOPPED = 75
 WRONG_WORDS = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 HELP = ("-h", "--help")
 HELP_ALL = "--help-all"  # every setting of a command, where --help shows some
 VERSION = ("--version", "-V", "version")
@@ -44,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `vitkit models | head`
         sys.stderr.close()
         return 1
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first one's end was prepared
+        status = INTERRUPTED
     if own_process:
         # A second Ctrl-C would print a traceback of Python's own clearing up
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -187,7 +190,7 @@ def _run_and_report(command: Command, words: list[str]) -> int:
     except PeerFailed:
         return 1
     except KeyboardInterrupt:  # outside of a training run, where there is nothing to save
-        return 130  # 128 + SIGINT, as shells have it
+        return INTERRUPTED
     except BrokenPipeError:  # no mistake of the user's, though an OSError
         raise
     except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:

@@ -1,18 +1,11 @@
-"""`vitkit doctor`: the machine and the installation, as they matter to speed and to what works."""
+"""`vitkit doctor`: what is wrong, and what could be better: of this machine (doctor_machine.py), or of
+a run, images or a model (doctor_run.py, doctor_data.py, doctor_model.py)."""
 
 import json
-import os
-import platform
-import shutil
-import socket
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
-from urllib.request import getproxies
 
 from rich.console import Console
 from rich.table import Table
@@ -21,8 +14,18 @@ from rich.table import Table
 @dataclass
 class Doctor:
     """Say what this machine and this installation can do, what is fast, and what is missing, with
-    a line of advice where something can be better."""
+    a line of advice where something can be better. Of --data, --model and --run it says what is
+    wrong with those instead, in a minute or so."""
 
+    data: str = ""
+    """Images to examine: classes, balance, broken ones, duplicates between parts."""
+    model: str = ""
+    """A model to examine: its preprocessing; and with --data, whether it can learn a few of those
+    images by heart, and whether it would wait for them."""
+    run: Path | None = None
+    """A run to examine: its loss, rate, gradients, data and preprocessing."""
+    device: str = "auto"
+    """Where --model computes: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
     json: bool = False
     """Print JSON."""
 
@@ -37,15 +40,13 @@ class Finding(NamedTuple):
 
 def doctor(command: Doctor) -> int:
     """Print a table of findings, then the advice."""
-    findings = [
-        *_software(),
-        *_processor(),
-        *_devices(),
-        *_memory(),
-        *_images(),
-        *_packages(),
-        *_places(),
-    ]
+    findings = []
+    if command.run or command.data or command.model:
+        findings += _examinations(command)
+    else:
+        from vitkit.commands.doctor_machine import examine_machine
+
+        findings += examine_machine()
     if command.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=1))
         return 0
@@ -61,187 +62,36 @@ def doctor(command: Doctor) -> int:
         console.print(f"- {sentence}", soft_wrap=True)
     if not advice:
         print("nothing to advise")
-    print("next: vitkit train digits, a model in a minute or two")
+    if command.run or command.data or command.model:
+        print("next: vitkit doctor alone examines this machine")
+    else:
+        print("next: vitkit train digits, a model in a minute or two")
     return 0
 
 
-def _software() -> Iterator[Finding]:
-    """Versions of what computes."""
-    import torch
+def _examinations(command: Doctor) -> Iterator[Finding]:
+    """What is asked for of --run, --data and --model."""
+    if command.run:
+        from vitkit.commands.doctor_run import examine_run
 
-    from vitkit import __version__
-
-    yield Finding("vitkit", __version__)
-    yield Finding("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
-    yield Finding("PyTorch", torch.__version__)
-    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    advice = ""
-    if compiler is None and sys.platform.startswith("linux"):
-        advice = "install a C++ compiler (g++) if you want --compile, which cannot work without one"
-    yield Finding("--compile", "can work" if compiler else "has no C++ compiler", advice)
-
-
-def _processor() -> Iterator[Finding]:
-    """The CPU, its threads, and the arithmetic that is fast on it."""
-    import torch
-
-    from vitkit.system import matmul
-    from vitkit.system.machine import cpus, has_bfloat16, slow
-
-    yield Finding("processor", matmul.processor())
-    threads = torch.get_num_threads()
-    usable = cpus()
-    advice = ""
-    if threads < usable:
-        advice = f"OMP_NUM_THREADS={usable} would let PyTorch use all CPUs that this process has"
-    if threads > usable:
-        advice = (
-            f"OMP_NUM_THREADS={usable} would stop PyTorch's threads from waiting for each other"
-        )
-    yield Finding("CPUs", f"{usable} for this process; PyTorch computes on {threads}", advice)
-    bfloat16 = "imitated: no faster than float32"
-    if has_bfloat16(torch.device("cpu")):
-        bfloat16 = "about twice as fast as float32: predict, finetune and others use it"
-    elif slow(torch.device("cpu"), "bfloat16"):
-        bfloat16 = "many times slower than float32"
-    yield Finding("bfloat16 on the CPU", bfloat16)
-    choice = matmul.choose(again=True)
-    reason = "measured just now, and kept"
-    if matmul.chosen_by_user():
-        reason = f"as {matmul.VARIABLE} says"
-    if not matmul.available():
-        reason = "this PyTorch has no oneDNN"
-    yield Finding("dense layers on the CPU", f"{choice} ({reason})")
-
-
-def _devices() -> Iterator[Finding]:
-    """The GPUs that PyTorch can use, and one that it cannot."""
-    import torch
-
-    if torch.cuda.is_available():
-        for i in range(torch.cuda.device_count()):
-            facts = torch.cuda.get_device_properties(i)
-            size = facts.total_memory / 2**30
-            yield Finding(f"cuda:{i}", f"{facts.name}, {size:.0f} GiB")
+        yield from examine_run(command.run)
+    if not command.data and not command.model:
         return
-    if torch.backends.mps.is_available():
-        yield Finding("GPU", "mps, Apple's")
-        return
-    advice = ""
-    if shutil.which("nvidia-smi"):
-        advice = (
-            "this machine has an NVIDIA driver, and PyTorch finds no GPU: nvidia-smi says whether "
-            "the driver works, and pytorch.org which build of PyTorch suits it"
-        )
-    yield Finding("GPU", "none that PyTorch can use", advice)
 
+    from vitkit.commands.doctor_data import examine_data
+    from vitkit.commands.doctor_model import Examined, examine_learning, examine_model
+    from vitkit.data import open_splits
+    from vitkit.system.machine import pick_device
+    from vitkit.weights.description import Hints
+    from vitkit.weights.store import load_with_account
 
-def _memory() -> Iterator[Finding]:
-    """Memory, and what processes can share of it."""
-    facts = {}
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            facts[name] = int(value.split()[0]) * 1024
-    if "MemAvailable" in facts:
-        free, total = facts["MemAvailable"] / 2**30, facts["MemTotal"] / 2**30
-        yield Finding("memory", f"{free:.1f} GiB free of {total:.1f}")
-    with suppress(OSError):
-        shared = shutil.disk_usage("/dev/shm").free
-        advice = ""
-        if shared < 2**30:
-            advice = (
-                "batches travel from data workers through /dev/shm, which is small here; in Docker, "
-                "give --shm-size 8g"
-            )
-        yield Finding("shared memory", f"{shared / 2**30:.1f} GiB free", advice)
-
-
-def _images() -> Iterator[Finding]:
-    """How photographs are decoded."""
-    from vitkit.data.engine.jpeg import available
-
-    if available():
-        yield Finding("JPEG", "decoded in part, by libjpeg-turbo")
-        return
-    advice = "pip install 'vitkit[fast]' reads JPEG photographs up to 1.6 times as fast"
-    yield Finding("JPEG", "decoded whole, by torchvision", advice)
-
-
-def _packages() -> Iterator[Finding]:
-    """Each extra of vitkit, and what of it is not installed."""
-    if not _is_installed("vitkit"):
-        return  # run from its source, whose extras nobody has written down
-    for extra in metadata.metadata("vitkit").get_all("Provides-Extra") or []:
-        if extra == "dev":
-            continue
-        missing = [name for name in _requirements(extra) if not _is_installed(name)]
-        value = "installed"
-        if missing:
-            value = f"pip install 'vitkit[{extra}]' adds {', '.join(missing)}"
-        yield Finding(f"extra {extra}", value)
-
-
-def _requirements(extra: str) -> list[str]:
-    """The packages of an extra that this machine can have, by name."""
-    from packaging.requirements import Requirement
-
-    names = []
-    for line in metadata.requires("vitkit") or []:
-        requirement = Requirement(line)
-        marker = requirement.marker
-        is_of_extra = "extra ==" in str(marker) and marker.evaluate({"extra": extra})
-        if is_of_extra and not marker.evaluate({"extra": ""}):
-            names.append(requirement.name)
-    return names
-
-
-def _is_installed(package: str) -> bool:
-    """Whether a package of this name is installed."""
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _places() -> Iterator[Finding]:
-    """Where downloads are kept, and where they come from."""
-    from vitkit.system.files import cache_dir
-
-    folder = cache_dir()
-    existing = folder
-    while not existing.exists():
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free / 2**30
-    advice = ""
-    if not os.access(existing, os.W_OK):
-        advice = f"{folder} cannot be written to; VITKIT_CACHE=DIR keeps downloads in DIR instead"
-    elif free < 2:
-        advice = f"{folder} has little room; VITKIT_CACHE=DIR keeps downloads in DIR instead"
-    yield Finding("cache", f"{folder}, {free:.1f} GiB free", advice)
-
-    yield _hub()
-
-
-def _hub() -> Finding:
-    """Whether the Hugging Face hub answers."""
-    title = "Hugging Face hub"
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        return Finding(title, "HF_HUB_OFFLINE is set: only what is in the cache")
-    proxies = getproxies()
-    if "https" in proxies:
-        return Finding(title, f"through the proxy {proxies['https']}, which was not tried")
-
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    host = address.rpartition("://")[2].partition("/")[0]
-    name, _, port = host.partition(":")
-    try:
-        socket.create_connection((name, int(port or 443)), timeout=2).close()
-    except (OSError, ValueError):
-        advice = (
-            "published models and data sets cannot be downloaded here: give files and folders of "
-            "this machine, or what the cache has"
-        )
-        return Finding(title, f"{name} cannot be reached", advice)
-    return Finding(title, f"{name} answers")
+    classifier = None
+    if command.model:
+        classifier, account = load_with_account(command.model, Hints())
+        yield from examine_model(command.model, classifier, account)
+    if command.data:
+        splits = open_splits(command.data)
+        yield from examine_data(command.data, splits)
+        if classifier is not None:
+            device = pick_device(command.device)
+            yield from examine_learning(Examined(command.data, splits, classifier, device))

@@ -69,6 +69,8 @@ def meant(command: Command, words: list[str]) -> list[str]:
     words, placed = _translated(command, words)
     words = _placed(command, words, placed)
     words = _in_order(command, words)
+    if command.name == "doctor":
+        words = _examined(words)
     _check_words(command, words)
     return words
 
@@ -269,6 +271,19 @@ def _in_order(command: Command, words: list[str]) -> list[str]:
         return words
     _tell(f"{data} {model}", f"vitkit {command.name} {model} {data}")
     return [model, data, *words[2:]]
+
+
+def _examined(words: list[str]) -> list[str]:
+    """The words of `vitkit doctor`, with the options that those without one belong to."""
+    leading = list(_leading(words))
+    others = []
+    for word in leading:
+        option = "--data"
+        if is_model(word):
+            option = "--run" if (Path(word) / "metrics.jsonl").exists() else "--model"
+        _tell(word, f"{option} {word}")
+        others += [option, word]
+    return [*others, *words[len(leading) :]]
 
 
 def _check_words(command: Command, words: list[str]) -> None:

@@ -53,7 +53,7 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
     },
     "data review": {
-        "what": ("model MODEL", "output FILE", "exclude FILE", "json"),
+        "what": ("output FILE", "exclude FILE", "json"),
         "how": ("device NAME", "image SIDE"),
     },
 }  # fmt: skip

@@ -12,8 +12,8 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
@@ -82,6 +82,16 @@ def use(choice: OneDnn | None) -> None:
     _in_use = choice
 
 
+@contextmanager
+def as_before() -> Iterator[None]:
+    """After this block the process uses what it used before, whatever a run in it needed."""
+    before = _in_use
+    try:
+        yield
+    finally:
+        use(before)
+
+
 def chosen_by_user() -> bool:
     """Whether the environment says which library is used."""
     return bool(os.environ.get(VARIABLE))
@@ -106,7 +116,8 @@ def choose(again: bool = False) -> OneDnn:
     key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     measured = _read(file)
     if again or key not in measured:
-        measured[key] = measure()
+        choice = measure()
+        measured = _read(file) | {key: choice}  # another process may have written meanwhile
         with suppress(OSError):  # a cache that cannot be written to: the next process measures
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, {name: choice._asdict() for name, choice in measured.items()})

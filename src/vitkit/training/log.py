@@ -71,7 +71,7 @@ class Log:
         if tensorboard and writes:
             self.board = _tensorboard(run_dir, step)
         self.bar = _bar(self.console)
-        self.task = self.bar.add_task("", total=total, completed=step, text="")
+        self.task = self.bar.add_task("", total=total, completed=step, text="the first step")
         self.bar.start()
         self.meter = Meter(step)
         self.began_at = step

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from vitkit.data import Batch, train_batches
 from vitkit.evaluate.labels import notes
+from vitkit.system import matmul
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
@@ -55,7 +56,7 @@ def train(
     non-finite.
     """
     run_dir = Path(run_dir)
-    with process_group(device) as own_device, locked(run_dir):
+    with process_group(device) as own_device, locked(run_dir), matmul.as_before():
         if not on_rank_0():
             console = Console(quiet=True)
         return _train(recipe, run_dir, own_device, console or Console(), ends_on_request)

@@ -66,7 +66,7 @@ def load(
             "Classifier(model, preprocessing, labels)"
         )
     hints = Hints(image=image or (), heads=heads)
-    classifier, account = _open(source, hints)
+    classifier, account = load_with_account(source, hints)
     check_heads(source, classifier.model.config, heads)
 
     # What the caller knows better
@@ -85,7 +85,7 @@ def load(
 
 def load_as(source: Path | str, hints: Hints, quiet: bool = False) -> Classifier:
     """Open a model as `load` does, with all that a user may say of it on the command line."""
-    classifier, account = _open(source, hints)
+    classifier, account = load_with_account(source, hints)
     check_heads(source, classifier.model.config, hints.heads)
     if not quiet:
         _tell(source, account)
@@ -113,8 +113,9 @@ def _tell(source: Path | str, account: list[str]) -> None:
         print(f"  {printable(line)}", file=sys.stderr)
 
 
-def _open(source: Path | str, hints: Hints) -> tuple[Classifier, list[str]]:
-    """The model of a file, as the user's hints say, and what to tell about it, a line each."""
+def load_with_account(source: Path | str, hints: Hints) -> tuple[Classifier, list[str]]:
+    """The model of a file, as the user's hints say, and what to tell about it, a line each: first
+    what was guessed, if anything was that matters, then what it is, and what was assumed."""
     opened = open_weights(fetch(source))
     with _errors_name(source):
         classifier, format, description = _assemble(opened, hints)
