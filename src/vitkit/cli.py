@@ -194,7 +194,10 @@ def _run_and_report(command: Command, words: list[str]) -> int:
     except BrokenPipeError:  # no mistake of the user's, though an OSError
         raise
     except (ValueError, OSError, FloatingPointError, WorkerDied, RankLost) as error:
-        return _complain(str(error))
+        sentence = str(error)
+        if "No space left" in sentence and "make room" not in sentence:
+            sentence += "; make room, or write to another disk"
+        return _complain(sentence)
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, named without importing torch
             raise

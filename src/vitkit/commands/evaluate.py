@@ -162,7 +162,8 @@ def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
     if not command.evals:
         if not USUAL[source.target_kind]:
             raise ValueError(
-                f"{command.data} has no labels, so the model's answers cannot be checked"
+                f"{command.data} has no labels, so the model's answers cannot be checked; vitkit "
+                f"predict {command.model} {command.data} prints them"
             )
         return USUAL[source.target_kind]
     for name in command.evals:

@@ -153,6 +153,11 @@ def _learned(command: FitProbe, splits: Splits) -> Source:
 
     if splits.train is None:
         raise ValueError(f"{command.data} has no images to learn from, only others to measure on")
+    if splits.target_kind == "none":
+        raise ValueError(
+            f"{command.data} has no labels, so there is nothing to learn: put the images of each "
+            "class into a folder, or name the column that holds the classes"
+        )
     if splits.target_kind != "class":
         raise ValueError(
             f"a probe is for images of one class each; the targets of {command.data} are of the "

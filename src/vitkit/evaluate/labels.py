@@ -261,7 +261,9 @@ def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
         f"the data has {len(unknown)} of {total} classes that the model does not know: "
         f"{', '.join(described)}; the model knows {_first(model)}"
     )
-    if len(unknown) < total:
+    if len(unknown) == total:
+        sentence += "; vitkit probe MODEL DATA gives a model a head for other classes"
+    else:
         sentence += "; vitkit evaluate leaves their images out with --on-unknown-class skip"
     return sentence
 

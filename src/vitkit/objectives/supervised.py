@@ -25,8 +25,9 @@ ADVICE = {
     "classes": "have several classes each: use --objective.loss sigmoid",
     "number": "have a number each: use --objective.loss squared",
     "none": (
-        "have no labels: say which column holds them with --data.columns.label, or choose an "
-        "objective that needs none"
+        "have no labels: put those of each class into a folder, name the column that holds the "
+        "classes with --data.columns.label, or learn without, as vitkit train paper.masked_patches "
+        "does"
     ),
 }
 """What to do if a loss cannot learn a kind of targets."""

@@ -199,6 +199,11 @@ def _outputs(recipe: Recipe, facts: Facts) -> int:
             f"the model has {recipe.model.classes} classes, the data {outputs}; leave "
             "model.classes at 0"
         )
+    if outputs == 1 and facts.target_kind == "class":
+        raise ValueError(
+            f"all images of {recipe.data.source!r} are of one class, {facts.labels[0]!r}, so there is "
+            "nothing to tell apart: add a folder of other images"
+        )
     if outputs and getattr(recipe.model, "pool", "") == "none":
         raise ValueError(
             'the model\'s pool is "none", so it has an answer for every patch; a label needs one: '
@@ -221,7 +226,9 @@ def output_names(recipe: Recipe, facts: Facts) -> tuple[str, ...]:
 def _check_images(recipe: Recipe, facts: Facts) -> None:
     """Raises ValueError if there are no images, or the model is for other ones."""
     if facts.examples < 1:
-        raise ValueError(f"{recipe.data.source!r} has no training images")
+        raise ValueError(
+            f"{recipe.data.source!r} has no training images, or none that can be decoded"
+        )
     if recipe.model.channels != 3:
         raise ValueError(
             f"the model's images have {recipe.model.channels} channels, the data's 3: "

@@ -15,7 +15,7 @@ from typing import get_args
 import torch
 
 from vitkit.data import default_workers
-from vitkit.system.files import on_this_machine, write_json
+from vitkit.system.files import check_can_be_made, on_this_machine, write_json
 from vitkit.system.machine import Precision, pick_precision
 from vitkit.system.ranks import from_rank_0, on_rank_0
 from vitkit.training.data import RunData, Say
@@ -158,6 +158,8 @@ def _lock(run_dir: Path) -> int:
     import fcntl  # which Windows does not have
 
     _refuse_somebodys(on_this_machine(run_dir))
+    if not run_dir.exists():
+        check_can_be_made(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     handle = os.open(run_dir / "LOCK", os.O_RDWR | os.O_CREAT, 0o666)
     try:

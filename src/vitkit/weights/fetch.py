@@ -115,7 +115,8 @@ def from_hub(name: str) -> Path:
     except LocalEntryNotFoundError as error:
         raise ValueError(
             f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
-            f"{_first_line(error.__cause__ or error)}"
+            f"{_first_line(error.__cause__ or error)}; give a run, a directory or a file of weights "
+            "that is here"
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ValueError(
