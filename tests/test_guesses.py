@@ -2,6 +2,7 @@
 answered in one sentence."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,46 @@ def test_a_whole_run_in_the_words_of_other_tools(capsys, monkeypatch):
     assert "vitkit predict runs/photos-scratch" in answer(capsys, "photo.jpg")[1]
     status, printed = answer(capsys, "test photos runs/photos-scratch --device cpu")
     assert status == 0 and "took photos runs/photos-scratch for vitkit evaluate" in printed
+
+
+def test_images_that_teach_nothing_get_a_sentence_with_the_next_step(folder, capsys):
+    shutil.copytree("photos/red", "one/red")
+    shutil.copytree("photos/red", "unlabelled")
+    for name in ("a", "b"):
+        Path("broken", name).mkdir(parents=True)
+        for i in range(5):
+            Path("broken", name, f"{i}.jpg").write_bytes(b"\xff\xd8 no image")
+    for data, sentence in (
+        (
+            "one",
+            "are of one class, 'red', so there is nothing to tell apart: add a folder of other",
+        ),
+        ("unlabelled", "put those of each class into a folder, name the column that holds the"),
+        ("broken", "10 broken images in 'broken'; mend or remove them, or leave them out with"),
+        ("broken --data.on-bad-image skip", "has no training images, or none that can be decoded"),
+        ("photos.zip", "photos.zip is an archive; unpack it"),
+    ):
+        status, printed = answer(capsys, f"train scratch {data} {QUICK}")
+        assert sentence in printed and status != 0, data
+
+
+def test_a_place_that_takes_no_files_is_said_before_the_work(folder, capsys):
+    Path("locked").write_text("a file where a folder is needed")
+    status, printed = answer(capsys, f"train scratch photos {QUICK} --workdir locked/run")
+    assert status == 1 and "is no folder that you may write to" in printed
+
+
+def test_what_is_misspelt_is_named(folder, capsys):
+    assert "did you mean photos?" in answer(capsys, f"train scratch phtos {QUICK}")[1]
+    assert "did you mean photo.jpg?" in answer(capsys, "show phooto.jpg")[1]
+    Path("runs/photos-finetune/model").mkdir(parents=True)
+    printed = answer(capsys, "show runs/photo-fintune/model")[1]
+    assert "did you mean runs/photos-finetune/model?" in printed
+
+
+def test_what_is_examined_needs_no_option(capsys):
+    doctor = NAMES["doctor"]
+    assert meant(doctor, ["photos", "--json"]) == ["--data", "photos", "--json"]
+    assert meant(doctor, ["run"]) == ["--model", "run"]
+    Path("run/metrics.jsonl").touch()
+    assert meant(doctor, ["run", "photos"]) == ["--run", "run", "--data", "photos"]

@@ -1,0 +1,72 @@
+"""Two runs side by side."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from vitkit.cli import main
+from vitkit.recipes import recipe
+from vitkit.system.span import Span
+from vitkit.training import train
+from vitkit.training.comparison import read_run, results, settings, verdict
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two short runs on digits, with two learning rates."""
+    folder = tmp_path_factory.mktemp("runs")
+    digits = recipe("digits")
+    short = replace(digits, length=Span(12), evaluate_every=Span(6), log_every=3)
+    for name, lr in (("fast", 0.003), ("slow", 1e-6)):
+        optim = replace(digits.optim, lr=lr, warmup=Span(2))
+        train(replace(short, optim=optim), folder / name, "cpu")
+    return folder
+
+
+def test_what_differs_and_what_was_reached(runs):
+    first, second = read_run(runs / "fast"), read_run(runs / "slow")
+    assert settings(first, second) == [("optim.lr", "0.003", "1e-06")]
+    assert settings(first, first) == []
+    rows = {row.name: row for row in results(first, second)}
+    assert next(iter(rows)) == "test/top1" and "%" in rows["test/top1"].first
+    assert rows["steps"] == ("steps", "12", "12")
+    points = first.points()["test/top1"]
+    assert [step for step, _ in points] == [6, 12]
+    assert rows["test/top1"].first == points[-1][1].text()
+
+
+def test_the_best_evaluation_is_named_if_it_was_not_the_last(runs):
+    first = read_run(runs / "fast")
+    for line in first.lines:
+        if line.get("metrics") and line["step"] == 6:
+            line["metrics"]["test/top1"] = replace(line["metrics"]["test/top1"], value=0.999)
+    rows = {row.name: row for row in results(first, read_run(runs / "slow"))}
+    assert rows["test/top1, at its best"].first == "99.90 % at step 6"
+
+
+def test_the_verdict_says_when_there_is_none(runs):
+    first, second = read_run(runs / "fast"), read_run(runs / "slow")
+    assert "test/top1 is the same in both" in verdict(first, first)
+    assert "by test/top1" in verdict(first, second) or "same in both" in verdict(first, second)
+    other = replace(second, data=second.data | {"fingerprint": {"train": "", "test": "another"}})
+    assert "measured on different images" in verdict(first, other)
+    assert "not measured by the same metric" in verdict(first, replace(second, lines=[]))
+
+
+def test_the_command_prints_and_writes_a_page(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", str(runs / "fast"), str(runs / "slow")]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "optim.lr" in out and "test/top1" in out and "wrote comparison.html" in out
+    page = (tmp_path / "comparison.html").read_text()
+    assert page.count("<img class=drawing") == 4  # the loss, and three metrics
+    assert "optim.lr" in page and "1e-06" in page
+
+    # As JSON; and what is no run
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == {"optim.lr": ["0.003", "1e-06"]}
+    (runs / "slow" / "metrics.jsonl").rename(tmp_path / "elsewhere")
+    assert main(words) == 1
+    assert "has not trained yet" in capsys.readouterr().err
