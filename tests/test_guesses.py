@@ -79,6 +79,7 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("predict photos.zip", 2, "photos.zip is an archive"),
         ("data stats photos.zip", 2, "photos.zip is an archive"),
         ("evaluate run photo phot more", 2, "phot is one word too many: vitkit evaluate MODEL DATA"),
+        ("predict run", 2, "IMAGE is missing: vitkit predict MODEL IMAGE..."),
         ("data photos", 0, "took data photos for vitkit data stats photos"),
     ],
 )  # fmt: skip
