@@ -244,3 +244,14 @@ def test_peers_do_the_same_work(run, shared):
     named = [(each["task"], each["name"]) for each in result["results"]]
     assert len(named) == len(set(named)) == 10
     assert all(each["seconds"] > 0 for each in result["results"])
+
+
+@pytest.mark.slow
+def test_predict_is_timed_beside_the_bare_forward(run, shared):
+    weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
+    images = shared("data/imagenet_val500.parquet")
+    result = run("predict", f"--model {weights} --images {images} --count 40 --rounds 1")
+    assert [each["part"] for each in result["results"]] == ["processes", "running"]
+    for each in result["results"]:
+        assert 0 < each["share"] and 0 < each["share_of_cpu"]
+        assert set(each["images_per_second"]) == {"predict", "bare"}
