@@ -253,5 +253,5 @@ def test_predict_is_timed_beside_the_bare_forward(run, shared):
     result = run("predict", f"--model {weights} --images {images} --count 40 --rounds 1")
     assert [each["part"] for each in result["results"]] == ["processes", "running"]
     for each in result["results"]:
-        assert 0 < each["share"] and 0 < each["share_of_cpu"]
+        assert each["share"] > 0 and each["share_of_cpu"] > 0
         assert set(each["images_per_second"]) == {"predict", "bare"}
