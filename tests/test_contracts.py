@@ -322,6 +322,15 @@ def test_lazy_names_are_the_rooms_own():
         _ = vitkit.nothing
 
 
+def test_rooms_need_no_import_of_their_own():
+    code = "import vitkit; print(vitkit.recipes.digits().name, vitkit.data.open_source.__name__)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["digits", "open_source"]
+    packages = {file.parent.name for file in ROOT.glob("*/__init__.py")}
+    rooms = set(dir(vitkit)) - set(vitkit.__all__)
+    assert rooms == packages - {"system", "commands"}
+
+
 def test_public_names_stay_what_they_are():
     """A room called `train` would replace the function of that name when it is imported."""
     first = {name: getattr(vitkit, name) for name in vitkit.__all__}

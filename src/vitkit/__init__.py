@@ -6,7 +6,7 @@ Importing it imports nothing heavy. A public name imports its room when it is fi
 __version__ = "0.1.0"
 
 # public name -> the room that has it
-_ROOMS = {
+_ROOM_OF = {
     "ViTConfig": "vitkit.models",
     "VisionTransformer": "vitkit.models",
     "vit": "vitkit.models",
@@ -22,16 +22,24 @@ _ROOMS = {
     "predict": "vitkit.deploy",
     "VitClassifier": "vitkit.estimator",
 }
-__all__ = ["__version__", *_ROOMS]
+__all__ = ["__version__", *_ROOM_OF]
+
+# Rooms that `import vitkit` is enough for: vitkit.recipes.digits()
+_ROOMS = (
+    *("curate", "data", "deploy", "evaluate", "inspection", "models", "objectives", "recipes"),
+    *("studies", "suites", "training", "weights"),
+)
 
 
 def __getattr__(name: str):
-    if name not in _ROOMS:
+    if name not in _ROOM_OF and name not in _ROOMS:
         raise AttributeError(f"module 'vitkit' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_ROOMS[name]), name)
+    if name in _ROOMS:
+        return import_module(f"vitkit.{name}")
+    return getattr(import_module(_ROOM_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_ROOMS]
