@@ -255,3 +255,24 @@ def test_predict_is_timed_beside_the_bare_forward(run, shared):
     for each in result["results"]:
         assert each["share"] > 0 and each["share_of_cpu"] > 0
         assert set(each["images_per_second"]) == {"predict", "bare"}
+
+
+def test_unknown_images(run, tmp_path):
+    """Every way of judging has its numbers, on a class kept away and on another data set."""
+    from vitkit.data import Preprocessing
+    from vitkit.models import create, vit
+    from vitkit.weights import Classifier, save
+
+    network = create(vit("mu/8", image=(16, 16), depth=1), seed=0)
+    model = save(Classifier(network, Preprocessing(size=(16, 16)), ()), tmp_path / "model")
+    for part, count in (("train", 30), ("test", 9)):
+        for i in range(count):
+            file = tmp_path / "set" / part / "abc"[i % 3] / f"{i}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(encoded(photograph(20, 20, i) // (1 + i % 3), "PNG"))
+    data = tmp_path / "set"
+    results = run("unknown", f"--model {model} --data {data} --other {data / 'test'}")["results"]
+    assert sorted(results) == ["set, one class kept away", "set, test"]
+    for ways in results.values():
+        assert list(ways) == ["probability", "logit", "distance", "both"]
+        assert all(0 <= value <= 1 for way in ways.values() for value in way.values())

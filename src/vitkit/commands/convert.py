@@ -62,6 +62,10 @@ def convert(command: Convert) -> int:
         print(
             f"left out: what pre-training added ({', '.join(names)}), which a model directory keeps"
         )
+    if classifier.unknown is not None and not proof.path.is_dir():
+        print("left out: the limits for unknown images, which a model directory keeps")
+    elif classifier.unknown is not None and proof.library:
+        print(f"only vitkit says of images that they are unknown: {proof.library} names a class")
     for difference in proof.differences:
         print(f"computed differently there: {difference}")
     if proof.largest is None:

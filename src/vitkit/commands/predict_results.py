@@ -39,6 +39,8 @@ class Results:
         self.sorter = None
         self.looks = None
 
+        from vitkit.deploy.doubts import limits_of
+
         extra = []
         if command.attention is not None:
             from vitkit.deploy.looks import Pictures
@@ -48,6 +50,8 @@ class Results:
         if command.sort_into is not None:
             self.sorter = _sorter(command, runtime)
             extra.append("sorted_to")
+        if limits_of(runtime) is not None:
+            extra += ["unknown", "possible"]
         if command.to is not None:
             from vitkit.deploy.rows import RowsFile
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 WIDEST = 28  # columns of a class's name on a terminal
 WIDEST_ELSEWHERE = 80  # columns of a name that the others are aligned with
 LEAST = 0.001  # probability of another class that is named
+UNKNOWN = "unknown ({}?)"  # an image that is, with the class that is the least unlikely
 GAP = "  "
 DOTS = "..."
 
@@ -47,6 +48,8 @@ class AnswerTable:
             longest = max(cell_len(_line(prediction.name)) for prediction in good)
             if any(prediction.truth is not None for prediction in good):
                 self.first_width += len(" (is )") + self.first_width // 2
+            if any(prediction.unknown is not None for prediction in good):
+                self.first_width += len(UNKNOWN) - len("{}")
             self.image_width = max(len("image"), min(longest, self._widest_image()))
         lines = []
         for prediction in good:
@@ -77,7 +80,9 @@ class AnswerTable:
 
     def _row(self, prediction: "Prediction") -> str:
         name = prediction.labels[0]
-        if prediction.truth not in (None, name):
+        if prediction.unknown:
+            name = UNKNOWN.format(name)
+        if prediction.truth not in (None, prediction.labels[0]):
             name += f" (is {prediction.truth})"
         others = []
         for label, value in zip(prediction.labels[1:], prediction.probabilities[1:], strict=True):

@@ -65,6 +65,7 @@ def probe(command: FitProbe) -> int:
     from vitkit.data import is_elsewhere, open_splits
     from vitkit.evaluate.probe import known_classes
     from vitkit.evaluate.teach import remembered
+    from vitkit.evaluate.unknown import fit_unknown
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
     from vitkit.weights import load_as
@@ -134,7 +135,12 @@ def probe(command: FitProbe) -> int:
     if command.method == "linear" and not is_elsewhere(train):
         memory = remembered(train, learned, labels, precision)
     origin = _origin(command, fitted, metrics, opened.made_fingerprint)
-    saved = _save(command.to, replace(classifier, origin=origin), fitted, memory)
+    unknown = None
+    if command.method == "linear":  # the one whose left-out answers are exact
+        x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
+        unknown = fit_unknown(x, classes, fitted.left_out)
+    headless = replace(classifier, origin=origin, unknown=unknown)
+    saved = _save(command.to, headless, fitted, memory)
     if memory is None:
         print(f"wrote {saved}", file=terminal)
     else:

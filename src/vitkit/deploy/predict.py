@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vitkit.data import Source
+from vitkit.deploy.doubts import Doubt, doubts, logits_and_features
 from vitkit.deploy.items import Item
 from vitkit.deploy.prepare import Batches, Prepared, from_sequence, from_stream
 from vitkit.deploy.runtimes import Runtime, eager
@@ -41,6 +42,11 @@ class Prediction(NamedTuple):
     probabilities: tuple[float, ...] = ()
     truth: str | None = None
     error: str | None = None
+    unknown: bool | None = None
+    """Whether the image is unlike all that the model has learned from; None if the model has no
+    limits for that (docs/teach.md)."""
+    possible: tuple[str, ...] | None = None
+    """The classes that the answer leaves open; none of an unknown image."""
 
 
 class Answered(NamedTuple):
@@ -145,22 +151,27 @@ def _predictions(
     predictions = []
     for i, item in enumerate(items):
         error = prepared.errors.get(i)
-        labels, probabilities = likeliest.get(i, ((), ()))
+        labels, probabilities, doubt = likeliest.get(i, ((), (), Doubt()))
         if error is None and not isfinite(sum(probabilities)):
             error = f"{item.name}: the model's outputs are not finite; its weights may be damaged"
         if error is not None:
             predictions.append(Prediction(item.name, truth=item.truth, error=error))
         else:
-            predictions.append(Prediction(item.name, labels, probabilities, item.truth))
+            known = (item.name, labels, probabilities, item.truth)
+            predictions.append(Prediction(*known, None, *doubt))
     return predictions
 
 
 def _likeliest(
     runtime: Runtime, images: Tensor, top: int
-) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """uint8 (B, 3, h, w) -> for each image its likeliest classes and their probabilities."""
+) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], Doubt]]:
+    """uint8 (B, 3, h, w) -> for each image its likeliest classes, their probabilities, and what the
+    model's limits say."""
     with torch.inference_mode():
-        probabilities = activate(runtime.logits(images), runtime.activation)  # (B, K)
+        logits, features = logits_and_features(runtime, images)
+        probabilities = activate(logits, runtime.activation)  # (B, K)
+        said = doubts(runtime, logits, features, probabilities)
     best = probabilities.topk(min(top, probabilities.shape[-1]))
-    for classes, values in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-        yield tuple(runtime.labels[k] for k in classes), tuple(values)
+    rows = zip(best.indices.tolist(), best.values.tolist(), said, strict=True)
+    for classes, values, doubt in rows:
+        yield tuple(runtime.labels[k] for k in classes), tuple(values), doubt

@@ -158,6 +158,9 @@ def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
         values["truth"] = prediction.truth
     if prediction.error is not None:
         values["error"] = prediction.error
+    if prediction.unknown is not None:
+        values["unknown"] = "yes" if prediction.unknown else "no"
+        values["possible"] = " | ".join(prediction.possible)
     return values | extra
 
 
@@ -165,7 +168,11 @@ def as_json(prediction: Prediction, extra: dict[str, str]) -> str:
     """A line of JSON: the prediction's fields, or its name and error; and what else is known."""
     if prediction.error is not None:
         return json.dumps({"name": prediction.name, "error": prediction.error} | extra)
-    return json.dumps(prediction._asdict() | extra)
+    values = prediction._asdict()
+    if prediction.unknown is None:  # the model has no limits
+        values.pop("unknown")
+        values.pop("possible")
+    return json.dumps(values | extra)
 
 
 # The file

@@ -52,7 +52,7 @@ class Sorter:
         Raises OSError, in a sentence.
         """
         folder = UNSURE
-        if prediction.probabilities[0] >= self.sure:
+        if prediction.probabilities[0] >= self.sure and not prediction.unknown:
             folder = self.folders[prediction.labels[0]]
         self.counts[folder] += 1
         try:

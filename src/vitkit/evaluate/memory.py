@@ -8,6 +8,7 @@ features.
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from vitkit.evaluate.features import add_weights, architecture, below_head
 from vitkit.evaluate.probe import Probe, with_probe
 from vitkit.evaluate.teach import Change, Example, Memory
+from vitkit.evaluate.unknown import fit_unknown
 from vitkit.system.files import whole
 from vitkit.weights import Classifier, adopt, save
 from vitkit.weights.files import write_safetensors
@@ -63,7 +65,9 @@ def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Pr
     """
     labels = memory.classes
     adopted, _ = adopt(classifier.to("cpu"), labels=labels, new_head=True)
-    taught = with_probe(adopted, fitted, labels)
+    x = torch.from_numpy(memory.x[memory.rows])
+    unknown = fit_unknown(x, torch.from_numpy(memory.targets), fitted.left_out)
+    taught = replace(with_probe(adopted, fitted, labels), unknown=unknown)
     save(taught, folder)
     return write_memory(folder, memory, taught).stat().st_size
 

@@ -46,6 +46,7 @@ def adopt(
     elif new_head or tuple(labels) != classifier.labels:
         old = model
         model = with_new_head(old, len(labels))
+        classifier = replace(classifier, unknown=None)
         sentences += head_sentences(old, model)
 
     # Another size of images
@@ -53,6 +54,7 @@ def adopt(
     if image is not None and tuple(image) != tuple(model.config.image):
         old = model
         model = resized(old, image, method)
+        classifier = replace(classifier, unknown=None)
         sentences += size_sentences(old, model)
         preprocessing = preprocessing_for(preprocessing, image)
 

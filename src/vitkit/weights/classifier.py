@@ -15,6 +15,7 @@ from vitkit.data import Preprocessing
 from vitkit.data.given import as_pictures
 from vitkit.models import Model, for_inference
 from vitkit.weights.licenses import License
+from vitkit.weights.unknown import Unknown
 
 Activation = Literal["softmax", "sigmoid", "none"]
 
@@ -46,6 +47,10 @@ class Classifier:
     pretraining: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
     """What pre-training added to the model: a mask embedding, a decoder (weights/pretraining.py). A
     run of the same objective that begins with the model begins with it too."""
+    unknown: Unknown | None = field(default=None, compare=False, repr=False)
+    """From where on an image is unknown to the model, and which classes an answer leaves open; None
+    if nobody has fitted that. Another head, or other features, make it meaningless: they begin
+    without."""
 
     def __post_init__(self):
         if self.activation not in get_args(Activation):

@@ -10,6 +10,7 @@ from pathlib import Path
 from vitkit.system.download import download
 from vitkit.system.files import cache_dir, nearest
 from vitkit.system.private import paths_of_this_machine
+from vitkit.weights.files.opening import UNKNOWN
 from vitkit.weights.licenses import CARD, NAMES, License
 
 # Google's files: the buckets that https://github.com/google-research/vision_transformer lists
@@ -24,7 +25,7 @@ HUB = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}(@[\w\-./]+)?")
 DESCRIPTIONS = ("config.json", "preprocessor_config.json")
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
-SENT = (*DESCRIPTIONS, "model.safetensors", CARD, *NAMES)
+SENT = (*DESCRIPTIONS, "model.safetensors", UNKNOWN, CARD, *NAMES)
 
 
 def fetch(source: Path | str) -> Path:
@@ -103,7 +104,7 @@ def from_hub(name: str) -> Path:
     repository, _, revision = name.partition("@")
 
     def snapshot(weights: tuple[str, ...]) -> Path:
-        patterns = [*DESCRIPTIONS, CARD, *NAMES, *weights]
+        patterns = [*DESCRIPTIONS, UNKNOWN, CARD, *NAMES, *weights]
         folder = snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
         return Path(folder)
 

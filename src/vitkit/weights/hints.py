@@ -54,12 +54,12 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
         classifier, sentences = adopt(classifier, image=hints.image)
         if classifier.preprocessing.size != hints.image:  # the file's is for another size
             preprocessing = preprocessing_for(classifier.preprocessing, hints.image)
-            classifier = replace(classifier, preprocessing=preprocessing)
+            classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
 
     told = [name for name in PREPROCESSING if getattr(hints, name) is not None]
     if told:
         preprocessing = changed_preprocessing(classifier.preprocessing, hints)
-        classifier = replace(classifier, preprocessing=preprocessing)
+        classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
         words = ", ".join(f"{name} {getattr(hints, name)}" for name in told)
         sentences.append(f"preprocessing: {words}, as you say")
 

@@ -26,6 +26,7 @@ from vitkit.weights.labels import counted, numbered
 from vitkit.weights.own import check_finite, check_own_weights
 from vitkit.weights.pretraining import read_pretraining
 from vitkit.weights.rules import read
+from vitkit.weights.unknown import read_unknown
 from vitkit.weights.writing import check_destination, write_model
 
 
@@ -76,7 +77,7 @@ def load(
         classifier, changes = with_labels(classifier, labels, new_head)
         account += changes
     if preprocessing is not None:
-        classifier = replace(classifier, preprocessing=preprocessing)
+        classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
 
     if not quiet:
         _tell(source, account)
@@ -167,6 +168,7 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
         origin=_origin(opened, description, format, tidied.layout),
         license=opened.license or license_of_download(opened.path),
         pretraining=read_pretraining(opened.pretraining or tidied.pretraining),
+        unknown=read_unknown(opened.unknown, description.config.classes),
     )
 
     widened = {lazy.dtype for lazy in tidied.tensors.values()} - {"float32"}

@@ -15,7 +15,8 @@ from vitkit.weights.own import check_own_weights
 @torch.no_grad()
 def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
     """A copy of the classifier whose logits are divided by the temperature, which is noted in its
-    origin. The origin's metrics of probabilities are dropped, as they are another model's now.
+    origin. The origin's metrics of probabilities are dropped, and the limits for unknown images, as
+    they are another model's now.
 
     The division is in the weights of the head, exact to float32's rounding. So every format and
     every library, runtime and server has the same probabilities, and nobody can forget them. Raises
@@ -35,7 +36,7 @@ def with_temperature(classifier: Classifier, temperature: float) -> Classifier:
     origin = {**classifier.origin, "temperature": whole}
     if metrics := origin.get("metrics"):
         origin["metrics"] = {name: text for name, text in metrics.items() if not _changes(name)}
-    return replace(classifier, model=model, origin=origin)
+    return replace(classifier, model=model, origin=origin, unknown=None)
 
 
 def _changes(metric: str) -> bool:

@@ -27,6 +27,7 @@ from vitkit.weights.replacing import (
     signed,
 )
 from vitkit.weights.rules import write
+from vitkit.weights.unknown import remove_unknown, write_unknown
 
 
 def write_model(classifier: Classifier, format: Format, path: Path) -> Path:
@@ -100,6 +101,7 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
         tensors = tensors_in(format, classifier)
         write_safetensors(new / "model.safetensors", tensors, {KEY: json.dumps(ours)})
         write_pretraining(new, classifier.pretraining, identity(ours))
+        write_unknown(new, classifier.unknown, identity(ours))
         if classifier.license and classifier.license.text:
             (new / FILE).write_bytes(classifier.license.text.encode())
         if not is_somebodys(path / CARD):
@@ -108,6 +110,8 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
         file.unlink()
     if not classifier.pretraining:
         remove_pretraining(path)
+    if classifier.unknown is None:
+        remove_unknown(path)
 
 
 def state_license(folder: Path, classifier: Classifier, license: License) -> None:

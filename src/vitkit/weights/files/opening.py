@@ -24,6 +24,8 @@ FOLDER_FILES = (
 # Endings of other files that people give as a model -> what to do instead.
 PRETRAINING = "pretraining.safetensors"
 """What pre-training added to the model in a directory (weights/pretraining.py)."""
+UNKNOWN = "unknown.safetensors"
+"""The limits from which on an image is unknown to the model in a directory (weights/unknown.py)."""
 NO_WEIGHTS = {
     ".json": "give the directory that it is in",
     ".py": "vitkit runs no code; give a model directory or a file of weights",
@@ -55,6 +57,8 @@ class Opened:
     """What is unusual about the files, one sentence each."""
     pretraining: Tensors = field(default_factory=dict)
     """What pre-training added to the model, from the file beside the weights."""
+    unknown: Tensors = field(default_factory=dict)
+    """Limits from which on an image is unknown, likewise."""
 
 
 def open_weights(path: Path) -> Opened:
@@ -146,16 +150,26 @@ def _open(file: Path, folder: Path | None) -> Opened:
         return Opened(file, tensors, {}, {}, inside, wrapper, license, (INTERRUPTED,))
     preprocessor = _beside(folder, "preprocessor_config.json", PREPROCESSOR)
     license = license_in(folder, described.get("license"), config)
-    pretraining, notes = _pretraining(folder, inside)
+    pretraining, notes = _of_these_weights(folder / PRETRAINING, inside)
+    unknown, more_notes = _of_these_weights(folder / UNKNOWN, inside)
     return Opened(
-        file, tensors, config, preprocessor, described, wrapper, license, notes, pretraining
+        file,
+        tensors,
+        config,
+        preprocessor,
+        described,
+        wrapper,
+        license,
+        (*notes, *more_notes),
+        pretraining,
+        unknown,
     )
 
 
-def _pretraining(folder: Path, inside: dict) -> tuple[Tensors, tuple[str, ...]]:
-    """What pre-training added to the model that describes itself so, and a note if the file beside it
-    belongs to other weights."""
-    file = refuse_special(folder / PRETRAINING)
+def _of_these_weights(file: Path, inside: dict) -> tuple[Tensors, tuple[str, ...]]:
+    """The tensors of a file beside a model that describes itself so, and a note if the file belongs
+    to other weights. Nothing if there is no such file."""
+    refuse_special(file)
     if not file.is_file():
         return {}, ()
     try:
@@ -164,7 +178,7 @@ def _pretraining(folder: Path, inside: dict) -> tuple[Tensors, tuple[str, ...]]:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     if written_with.get(WRITTEN_WITH) == identity(inside):
         return tensors, ()
-    return {}, (f"left out: {PRETRAINING}, which was written for other weights than these",)
+    return {}, (f"left out: {file.name}, which was written for other weights than these",)
 
 
 def _is_of_a_library(config: dict) -> bool:

@@ -1,0 +1,72 @@
+"""Whether an image is unknown to a classifier, and which classes its answer leaves open: from the same
+pass that gives the logits.
+
+Legend: B images of a batch, K classes, D width of the features.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from vitkit.deploy.runtimes import Runtime
+from vitkit.weights import Classifier
+from vitkit.weights.unknown import Unknown
+
+
+class Doubt(NamedTuple):
+    """What a classifier's limits say of an image; None if it has none."""
+
+    unknown: bool | None = None
+    """Whether the image is unlike those that the model has learned from."""
+    possible: tuple[str, ...] | None = None
+    """The classes that the answer leaves open, the likeliest first."""
+
+
+def limits_of(runtime: Runtime) -> Unknown | None:
+    """The limits of the classifier that a runtime computes; None if it has none, or is no
+    PyTorch."""
+    classifier = _classifier_of(runtime)
+    if classifier is None:
+        return None
+    return classifier.unknown
+
+
+def logits_and_features(runtime: Runtime, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    """uint8 (B, 3, h, w) -> (B, K); and what the head read, (B, D), if there are limits for it."""
+    if limits_of(runtime) is None:
+        return runtime.logits(images), None
+    read = []
+    head = _classifier_of(runtime).model.head
+    hook = head.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].detach()))
+    try:
+        logits = runtime.logits(images)
+    finally:
+        hook.remove()
+    return logits, read[0].float()
+
+
+def doubts(
+    runtime: Runtime, logits: Tensor, features: Tensor | None, probabilities: Tensor
+) -> list[Doubt]:
+    """What the limits say of each image: (B, K), (B, D), (B, K) -> B of them."""
+    limits = limits_of(runtime)
+    if limits is None or features is None:
+        return [Doubt()] * len(logits)
+    unknown = limits.is_unknown(features.cpu(), logits.cpu()).tolist()
+    is_open = limits.is_open(probabilities.cpu())
+    found = []
+    order = probabilities.argsort(dim=1, descending=True, stable=True).tolist()
+    for row, image_is_unknown in enumerate(unknown):
+        possible = tuple(runtime.labels[k] for k in order[row] if is_open[row, k])
+        if image_is_unknown:
+            possible = ()
+        found.append(Doubt(image_is_unknown, possible))
+    return found
+
+
+def _classifier_of(runtime: Runtime) -> Classifier | None:
+    """The classifier that PyTorch computes, itself or within a runtime."""
+    if isinstance(runtime, Classifier):
+        return runtime
+    within = getattr(runtime, "eager", runtime)
+    return getattr(within, "classifier", None)

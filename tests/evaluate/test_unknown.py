@@ -1,0 +1,177 @@
+"""Limits for unknown images: against fits without each image, their shares on new images, and in a
+saved model."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vitkit.cli import main
+from vitkit.data import Preprocessing
+from vitkit.evaluate.probe import probe
+from vitkit.evaluate.unknown import fit_unknown, left_out_distances, whitened_classes
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, adopt, load, save
+from vitkit.weights.files.opening import UNKNOWN
+from vitkit.weights.temperature import with_temperature
+
+
+def clusters(count, seed, width=12, classes=4):
+    """Images of some classes, and of one more that is far from all."""
+    random = np.random.default_rng(seed)
+    y = np.arange(count) % classes
+    centres = 1.5 * np.random.default_rng(0).normal(size=(classes + 1, width))
+    noise = random.normal(size=(count, width)) * np.linspace(0.5, 2, width)
+    other = 4 * centres[-1] + random.normal(size=(count, width))
+    return (centres[y] + noise).astype(np.float32), y, other.astype(np.float32)
+
+
+def limits(x, y):
+    fitted = probe("linear", x, y, 4)
+    return fit_unknown(torch.tensor(x), torch.tensor(y), fitted.left_out), fitted
+
+
+@pytest.mark.parametrize("count", [41, 9])
+def test_distances_are_those_of_a_fit_without_the_image(count):
+    x, y, _ = clusters(count, 1)
+    x, classes = torch.tensor(x).double(), torch.tensor(y)
+    means, whitening = whitened_classes(x, classes, 4)
+    found = left_out_distances(x @ whitening, means, classes)
+    inverse = whitening @ whitening.mT
+    centred = x - torch.stack([x[classes == k].mean(0) for k in range(4)])[classes]
+    regularisation = torch.linalg.inv(inverse) - centred.mT @ centred
+    for i in range(0, count, 3):
+        others = torch.arange(count) != i
+        kept = [k for k in range(4) if (classes[others] == k).any()]
+        centres = {k: x[others & (classes == k)].mean(0) for k in kept}
+        rows = torch.stack([x[j] - centres[int(classes[j])] for j in range(count) if j != i])
+        scatter = rows.mT @ rows + regularisation
+        distances = [(x[i] - c) @ torch.linalg.solve(scatter, x[i] - c) for c in centres.values()]
+        torch.testing.assert_close(found[i], min(distances), rtol=1e-8, atol=1e-8)
+
+
+def test_new_images_are_covered_and_accepted_as_often_as_said():
+    """Over random splits, within three standard errors of the mean over splits."""
+    covered = []
+    rejected = []
+    detected = []
+    for seed in range(40):
+        x, y, other = clusters(260, seed)
+        unknown, fitted = limits(x[:100], y[:100])
+        new = torch.tensor(x[100:])
+        logits = fitted.logits(new)
+        probabilities = logits.softmax(1)
+        own = probabilities.gather(1, torch.tensor(y[100:])[:, None])
+        covered.append((own >= unknown.least).double().mean().item())
+        assert torch.equal(
+            unknown.is_open(probabilities).sum(1),
+            (probabilities >= unknown.least).sum(1).clamp(min=1),  # the likeliest always
+        )
+        rejected.append(unknown.is_unknown(new, logits).double().mean().item())
+        strange = torch.tensor(other)
+        detected.append(unknown.is_unknown(strange, fitted.logits(strange)).double().mean().item())
+    for shares, expected in ((covered, 0.95), (rejected, 0.05)):
+        error = np.std(shares, ddof=1) / math.sqrt(len(shares))
+        # 101 possible ranks: the expected share is up to 1 / 101 beyond what was asked for
+        assert abs(np.mean(shares) - expected) < 3 * error + 1 / 101
+    assert np.mean(detected) > 0.95
+
+
+def test_few_images_tell_nothing():
+    x, y, _ = clusters(12, 0)
+    unknown, fitted = limits(x, y)
+    assert unknown.limit == math.inf and unknown.least == 0
+    far = 1e3 * torch.ones(1, 12)
+    assert not unknown.is_unknown(far, fitted.logits(far)).any()
+    assert unknown.is_open(torch.tensor([[1.0, 0, 0, 0]])).all()
+    same = torch.ones(30, 12)
+    assert fit_unknown(same, torch.arange(30) % 4, torch.zeros(30, 4)).far == 1
+
+
+# In a model
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    network = create(vit("mu/8", image=(16, 16), depth=1, classes=4), seed=0).eval()
+    x, y, _ = clusters(100, 0, width=network.head.weight.shape[1])
+    unknown, _ = limits(x, y)
+    return Classifier(network, Preprocessing(size=(16, 16)), tuple("abcd"), unknown=unknown)
+
+
+def test_limits_are_saved_with_the_model(classifier, tmp_path):
+    loaded = load(save(classifier, tmp_path / "model"), quiet=True).unknown
+    for name, value in vars(classifier.unknown).items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(getattr(loaded, name), value)
+        else:
+            assert getattr(loaded, name) == value
+
+    # Another model there has none, and a model keeps none of another's
+    file = tmp_path / "model" / UNKNOWN
+    limits_of_the_first = file.read_bytes()
+    other = replace(classifier, origin={"other": 1}, unknown=None)
+    save(other, tmp_path / "model")
+    assert not file.exists()
+    file.write_bytes(limits_of_the_first)
+    assert load(tmp_path / "model", quiet=True).unknown is None
+
+
+def test_another_head_or_other_features_have_no_limits(classifier):
+    assert adopt(classifier, labels=("e", "f"))[0].unknown is None
+    assert adopt(classifier, image=(32, 32))[0].unknown is None
+    assert with_temperature(classifier, 2.0).unknown is None
+    assert adopt(classifier, labels=classifier.labels)[0].unknown is not None
+
+
+def test_damaged_limits_are_a_sentence(classifier, tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    save(classifier, tmp_path / "model")
+    file = tmp_path / "model" / UNKNOWN
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    for change in (
+        {"means": torch.zeros(3, 24)},
+        {"whitening": torch.full_like(tensors["whitening"], math.nan)},
+        {"limit": torch.zeros(2)},
+        {"more": torch.zeros(2)},
+    ):
+        save_file(tensors | change, file, metadata)
+        with pytest.raises(ValueError, match=f"cannot be loaded: {UNKNOWN}"):
+            load(tmp_path / "model", quiet=True)
+
+
+def test_predict_says_that_an_image_is_unknown(photographs, tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    network = create(vit("mu/8", image=(16, 16), depth=1), seed=0)
+    save(Classifier(network, Preprocessing(size=(16, 16)), ()), "model")
+    assert main(["teach", "model", "colours", "--add", str(photographs)]) == 0
+    stripes = np.zeros((40, 40, 3), np.uint8)
+    stripes[::4] = (0, 255, 0)
+    Image.fromarray(stripes).save("stripes.png")
+    capsys.readouterr()
+
+    for attention in ([], ["--attention", "looks"]):
+        words = ["predict", "colours", "stripes.png", str(photographs / "red"), "--json"]
+        assert main([*words, *attention]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert lines[0]["unknown"] is True and lines[0]["possible"] == []
+        known = [line for line in lines[1:] if not line["unknown"]]
+        assert len(known) >= 17 and all(line["possible"] == ["red"] for line in known)
+
+    assert main(["predict", "colours", "stripes.png", "--to", "rows.csv"]) == 0
+    assert ",yes," in Path("rows.csv").read_text()
+    capsys.readouterr()
+    assert main(["predict", "colours", "stripes.png", str(photographs / "red")]) == 0
+    assert "unknown (" in capsys.readouterr().out
+    assert main(["convert", "colours", "colours.npz", "--to", "google"]) == 0
+    assert "left out: the limits for unknown images" in capsys.readouterr().out
