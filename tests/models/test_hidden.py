@@ -26,6 +26,7 @@ def test_layers_are_numbered_as_in_the_paper():
     last = hidden_states(model, X, [-1, -4])
     assert torch.equal(last[-1], states[3]) and torch.equal(last[-4], states[0])
     assert torch.equal(hidden_states(model, X, 2)[2], states[2])
+    assert list(hidden_states(model, X, torch.tensor([2, 3]))) == [2, 3]
 
 
 @pytest.mark.parametrize("registers", [0, 2])

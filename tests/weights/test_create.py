@@ -47,6 +47,8 @@ def test_as_many_labels_are_names_for_the_head_that_is_there(published, capsys):
         ("ant", "labels is 'ant', one string; give a list of names"),
         (5, "labels is 5; give a list of names"),
         ([], "labels is empty"),
+        ({"ant", "bee"}, "labels is a set; give a list of names, in the order"),
+        ({0: "ant", 1: "bee"}, "labels is a dict; give a list"),
         ([0, 1], "labels holds 0, which is no string"),
         (["ant", "bee", "ant"], "labels holds 'ant' twice"),
         ([f"class {i}" for i in range(6)], "6 labels for a head of 7 classes, and 6 of them are"),
@@ -92,6 +94,7 @@ def test_without_weights_it_is_the_models_rooms_own():
         (vit("mu/8"), {}, "eps is 1e-12 there, 1e-06 here; gelu is 'erf' there, 'tanh' here"),
         (vit("mu/8"), {"classes": 3}, "use dataclasses.replace on a config"),
         ("mu/8", {"clases": 3}, "no setting 'clases'; did you mean 'classes'"),
+        ("mu/8", {"pretrained": True}, "say which pre-trained weights"),
         ("mu/8", {"seed": 0}, "seed is for initial weights"),
     ],
 )

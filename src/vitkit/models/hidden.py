@@ -4,7 +4,7 @@ as a map.
 Legend: B batch, C channels, T tokens, D width, L blocks, (h, w) the grid or a feature map.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from operator import index
 from typing import Literal, get_args
 
@@ -20,7 +20,7 @@ Form = Literal["tokens", "class", "map"]
 def hidden_states(
     model: nn.Module,
     images: Tensor,
-    layers: Sequence[int] | int | None = None,
+    layers: Iterable[int] | int | None = None,
     form: Form = "tokens",
     norm: bool = False,
 ) -> dict[int, Tensor]:
@@ -62,11 +62,11 @@ def hidden_states(
     return chosen
 
 
-def _numbers(layers: Sequence[int] | int | None, depth: int) -> dict[int, int]:
+def _numbers(layers: Iterable[int] | int | None, depth: int) -> dict[int, int]:
     """The number from 0 to `depth` of each layer, by how it was asked for. Raises ValueError."""
     if layers is None:
         layers = range(depth + 1)
-    if not isinstance(layers, Sequence):
+    if not isinstance(layers, Iterable):
         layers = [layers]
     numbers = {}
     for layer in layers:

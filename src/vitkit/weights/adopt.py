@@ -1,7 +1,7 @@
 """The one place where a loaded model is fitted to another task: a new head, another image size."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import torch
@@ -97,6 +97,9 @@ def checked_names(labels: Sequence[str]) -> tuple[str, ...]:
     check_labels(labels)
     if not isinstance(labels, Iterable):
         raise ValueError(f"labels is {labels!r}; give a list of names, one a class")
+    if isinstance(labels, Set | Mapping):  # no order, or not that of the classes
+        kind = type(labels).__name__
+        raise ValueError(f"labels is a {kind}; give a list of names, in the order of the classes")
     names = tuple(labels)
     if not names:
         raise ValueError("labels is empty; give a list of names, one a class")

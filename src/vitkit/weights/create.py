@@ -39,6 +39,11 @@ def create(
 
     Raises ValueError for an unknown name or setting, and for weights of another architecture.
     """
+    if "pretrained" in changes:  # timm's
+        raise ValueError(
+            "say which pre-trained weights: a file, a folder or a name as weights=..., in place of "
+            "pretrained"
+        )
     if weights is None:
         return models.create(model, device, seed, **changes)
     if seed is not None:

@@ -50,6 +50,10 @@ class Hints:
         image = self.image
         if isinstance(image, int):
             image = (image,)
+        if not isinstance(image, tuple | list):
+            raise ValueError(
+                f"the size of images is {image!r}; give one side in pixels, or height and width"
+            )
         image = tuple(image)
         if len(image) == 1:
             image *= 2
