@@ -58,7 +58,10 @@ def train(command: Train) -> int:
             print(f"wrote {workdir / 'model'} and {page}")
             word = as_word(workdir)
             if classifier.labels:
-                print(f"next: vitkit evaluate {word} DATA, or vitkit predict {word} IMAGE...")
+                print(
+                    f"next: vitkit evaluate {word} {as_word(images)}, or vitkit predict {word} "
+                    "IMAGE..."
+                )
             else:
                 print(f"next: vitkit finetune {word} DATA, which gives it a head")
     return 0
