@@ -100,10 +100,11 @@ def _main(words: list[str]) -> int:
         return 0 if words else WRONG_WORDS
     if command is None:
         from vitkit.commands.guesses import other_command
+        from vitkit.system.text import printable
 
         other = other_command(name, words)
         if other is None:
-            print(f"vitkit: {_unknown(name)}", file=sys.stderr)
+            print(f"vitkit: {printable(_unknown(name))}", file=sys.stderr)
             return WRONG_WORDS
         name, words = _split(other)
         command = {command.name: command for command in COMMANDS}[name]

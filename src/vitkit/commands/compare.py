@@ -109,15 +109,17 @@ def _compare_models(command: Compare) -> int:
     from rich.progress import track
 
     from vitkit import deploy, inspection
+    from vitkit.training.comparison import is_run
     from vitkit.weights import load_as
 
     check_tolerance(command.tolerance)
 
     # Compute with both
     if not command.images:
+        (other, *_) = [name for name in (command.one, command.two) if not is_run(name)]
         raise ValueError(
-            "there is no image to compare the models on; vitkit compare ONE TWO IMAGE... takes "
-            "files, folders and data sets"
+            f"{other} is no run, and models are compared on images: vitkit compare ONE TWO "
+            "IMAGE... takes files, folders and data sets"
         )
     items = spread(list(deploy.pictures(command.images)), command.limit)
     first = load_as(command.one, command.hints)

@@ -10,11 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
+from vitkit.system.text import as_word, printable
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".avif"}
 TABLES = {".csv", ".tsv", ".jsonl", ".parquet", ".tar"}
 WEIGHTS = {".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt"}
 ARCHIVES = {".zip", ".rar", ".7z", ".tgz", ".gz", ".bz2", ".xz"}
+MODEL_FILES = (
+    "config.json", "recipe.json", "model", "model.safetensors", "pytorch_model.bin",
+)  # fmt: skip
 YES = {"true", "1", "yes"}
 NO = {"false", "0", "no"}
 
@@ -38,9 +42,10 @@ def other_command(name: str, words: list[str]) -> list[str] | None:
 def not_a_command(name: str) -> str:
     """What to say of a first word that is a file or a folder; "" if it is none."""
     path = Path(name)
-    if not path.exists():
+    if not kind_of(name):
         return ""
-    if is_model(name):
+    name = as_word(name)
+    if is_model(str(path)):
         return (
             f"{name} is a model, and what to do with it comes first: vitkit predict {name} "
             f"IMAGE..., vitkit evaluate {name} DATA, or vitkit show {name}"
@@ -109,9 +114,13 @@ def _translated(command: Command, words: list[str]) -> tuple[list[str], dict[str
             others.append(word)
             continue
         values = _values(template, value, waiting)
+        if values is None and name in ("gpu", "gpu-id"):
+            template = "--device cuda"
+            values = []
         if values is None:
-            others.append(word)
-            continue
+            raise WrongWords(f"{word} needs a value, as in {_example(template)}")
+        if name in ("gpu", "gpu-id") and values and not values[0].isdigit():  # cuda:0
+            template = "--device {}"
         typed = [word, *values]
         if "{" not in template:
             typed = [word]
@@ -133,7 +142,7 @@ def _option(word: str) -> tuple[str, str]:
     another word."""
     name, equals, value = word.partition("=")
     is_option = name.startswith("-") and not name.lstrip("-")[:1].isdigit()
-    if not is_option and not (equals and name.isidentifier() and not Path(word).exists()):
+    if not is_option and not (equals and name.isidentifier() and not kind_of(word)):
         return "", ""
     name = name.lstrip("-").replace("_", "-")
     return foreign.SAME_ANSWER.get(name, name), value
@@ -221,6 +230,11 @@ def _filled(template: str, values: list[str]) -> list[str]:
         else:
             words.append(word)
     return words
+
+
+def _example(template: str) -> str:
+    """A template with a number where its values go."""
+    return template.replace("{size}", "224 224").replace("{}", "1")
 
 
 # In which order
@@ -335,28 +349,41 @@ def _leading(words: Sequence[str]) -> Iterator[str]:
 # What a word is
 
 
+def kind_of(word: str) -> str:
+    """ "folder" or "file" if there is one of this name; else ""."""
+    try:
+        if word and Path(word).is_dir():
+            return "folder"
+        if word and Path(word).exists():
+            return "file"
+    except OSError:  # a name that is too long, or a folder that nobody may look into
+        pass
+    return ""
+
+
 def is_model(word: str) -> bool:
     """Whether a word is a run, a model directory or a file of weights that is there, or has the
     form of a published model's name."""
     path = Path(word)
-    if path.is_dir():
-        return any((path / name).exists() for name in ("config.json", "recipe.json", "model"))
-    if path.is_file():
+    kind = kind_of(word)
+    if kind == "folder":
+        return any((path / name).exists() for name in MODEL_FILES)
+    if kind == "file":
         return path.suffix.lower() in WEIGHTS
     if ":" in word or path.suffix.lower() in IMAGES | TABLES | ARCHIVES:
         return False
     owner, _, name = word.partition("/")
-    return bool(owner and name) and not Path(owner).exists()
+    return bool(owner and name) and not kind_of(owner)
 
 
 def is_images(word: str) -> bool:
     """Whether a word is a folder, an image or a data set that is there, or has the form of a data
     set's name."""
-    path = Path(word)
-    if path.is_dir():
+    kind = kind_of(word)
+    if kind == "folder":
         return not is_model(word)
-    if path.is_file():
-        return path.suffix.lower() in IMAGES | TABLES | ARCHIVES
+    if kind == "file":
+        return Path(word).suffix.lower() in IMAGES | TABLES | ARCHIVES
     return word == "digits" or word.startswith("hf:")
 
 
@@ -372,4 +399,4 @@ def own_run() -> str:
 
 def _tell(typed: str, taken: str) -> None:
     """Say what was taken for what."""
-    print(f"took {typed} for {taken}", file=sys.stderr)
+    print(printable(f"took {typed} for {taken}"), file=sys.stderr)

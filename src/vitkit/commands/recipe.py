@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.commands import WordsMissing
+from vitkit.commands.guesses import kind_of
 from vitkit.evaluate import EVALUATORS, Eval
 from vitkit.recipes import RECIPES, listing, recipe, with_model
 from vitkit.system.scripts import functions_of
@@ -58,7 +59,7 @@ def _recipe_word(command: str, words: list[str]) -> str:
         return first
 
     # A file of recipes, without a function of it
-    if path.suffix == ".py" and path.is_file():
+    if path.suffix == ".py" and kind_of(first) == "file":
         names = functions_of(path)
         if len(names) == 1:
             print(f"took {first} for {first}:{names[0]}, its only function", file=sys.stderr)
@@ -67,7 +68,7 @@ def _recipe_word(command: str, words: list[str]) -> str:
         raise ValueError(f"{first} is a file, and a recipe is a function of it: say {choices}")
 
     # Images
-    if path.exists():
+    if kind_of(first):
         images = as_word(first)
         others = [word for word in words[1:2] if word in RECIPES]
         if others:

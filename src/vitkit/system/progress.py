@@ -38,7 +38,7 @@ def bar(text: str) -> Shown:
         # The remaining items under another bar, with lines, or under a bar
         if _is_shown_already():
             yield from items
-        elif not sys.stderr.isatty():
+        elif not _is_terminal():
             yield from _with_lines(items, text, done, total)
         else:
             # rich takes a while to import: only here
@@ -62,7 +62,7 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
         if ended.wait(PATIENCE) or _is_shown_already():  # or the work was quick
             return
         began = time.monotonic()
-        if not sys.stderr.isatty():
+        if not _is_terminal():
             while not ended.wait(BETWEEN_LINES):
                 _print_line(text, count(), total, time.monotonic() - began)
             return
@@ -103,6 +103,11 @@ def _print_line(text: str, done: int, total: int, seconds: float) -> None:
     if done:
         left = f"{seconds * (total - done) / done:,.0f} s left"
     print(f"{text}: {done:,} of {total:,}, {left}", file=sys.stderr, flush=True)
+
+
+def _is_terminal() -> bool:
+    """Whether somebody watches. A program may have no standard error at all."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _is_shown_already() -> bool:
