@@ -5,9 +5,9 @@ import csv
 import io
 import json
 import os
+import signal
 import threading
 import time
-from _thread import interrupt_main
 
 import pytest
 import torch
@@ -141,7 +141,8 @@ def test_answers_come_as_the_names_do(model, monkeypatch, capsys):
     assert time.monotonic() - began < 9
 
 
-def test_a_folder_is_watched_until_ctrl_c(run, photos, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_folder_is_watched_until_it_is_ended(run, photos, tmp_path, number):
     """What is sorted into the watched folder does not come again."""
     (photos / "bad.jpg").unlink()
     rows = tmp_path / "a.jsonl"
@@ -157,7 +158,7 @@ def test_a_folder_is_watched_until_ctrl_c(run, photos, tmp_path):
             if count == 3:
                 (photos / "new.jpg").write_bytes(encoded(photograph(30, 30, seed=9)))
         time.sleep(0.7)  # in which nothing else comes
-        interrupt_main()
+        os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=arrive)
     thread.start()
@@ -241,7 +242,7 @@ def test_a_table_on_a_terminal_fits_it_and_has_pages(monkeypatch):
 
 
 def test_progress_has_a_rate_and_is_plain_in_a_log(monkeypatch):
-    now = iter([0, 3, 3.1, 40, 80])
+    now = iter([0, 3, 3.1, 40, 80, 120])
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     terminal = Terminal()
     progress = Progress(1000, terminal)
@@ -256,5 +257,6 @@ def test_progress_has_a_rate_and_is_plain_in_a_log(monkeypatch):
     log = io.StringIO()
     progress = Progress(None, log)
     progress.count(400, 0)
+    progress.count(0, 0)  # nothing new to tell
     assert log.getvalue() == "400 images, 10 a second\n"
     assert progress.summary() == "400 images in 40.0 s: 10 a second"

@@ -1,9 +1,11 @@
 """`vitkit predict`: the likeliest classes of images, as they come; printed, written to a file, filed
 in folders, or drawn."""
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,6 +21,7 @@ from vitkit.weights import Classifier
 from vitkit.weights.description import Hints
 
 if TYPE_CHECKING:
+    from vitkit.commands.predict_results import Results
     from vitkit.deploy.items import Item, Pictures
     from vitkit.deploy.predict import Answered
     from vitkit.deploy.runtimes import Runtime
@@ -60,7 +63,7 @@ class Predict:
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
     watch: bool = False
-    """Classify what arrives in a folder, until Ctrl-C."""
+    """Classify what is in a folder and what arrives there, until Ctrl-C or SIGTERM."""
     workers: int = -1
     """Processes that read and decode images; -1 follows the CPU quota."""
     precision: Precision = "auto"
@@ -97,14 +100,32 @@ def predict(command: Predict) -> int:
     batches = _answers(command, runtime, items)
     progress = Progress(None if items is None else len(items))
     with Results(command, runtime, progress) as results, closing(batches):
-        try:
-            for answered in batches:
-                results.take(answered)
-        except KeyboardInterrupt:
-            if not command.watch:  # there it is how one ends
-                raise
+        if command.watch:
+            with suppress(KeyboardInterrupt), _termination_as_interrupt():
+                _take(batches, results)
+        else:
+            _take(batches, results)
     results.conclude()
     return int(progress.unreadable > 0)
+
+
+def _take(batches: "Iterator[Answered]", results: "Results") -> None:
+    """Do with the answers what the command says, as they come."""
+    for answered in batches:
+        results.take(answered)
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """A block that SIGTERM, as a service gets it, ends as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check(command: Predict) -> None:

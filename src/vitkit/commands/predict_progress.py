@@ -29,6 +29,8 @@ class Progress:
         """Seconds until the last image was done: those of waiting for others do not count."""
         self.next_line = self.began + (PATIENCE if self.on_terminal else SELDOM)
         self.is_shown = False
+        self.done_in_log = 0
+        """Images that the last line in a log told of: one that tells the same is none."""
 
     def count(self, images: int, unreadable: int) -> None:
         """So many more are done, some of which were unreadable. Shows the line, if it is time."""
@@ -43,8 +45,9 @@ class Progress:
             self.next_line = now + OFTEN
             self.stream.write(ERASE + self._line()[: terminal_width() - 1])
             self.is_shown = True
-        else:
+        elif self.done > self.done_in_log:
             self.next_line = now + SELDOM
+            self.done_in_log = self.done
             self.stream.write(self._line() + "\n")
         self.stream.flush()
 

@@ -210,11 +210,13 @@ def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
     """The image files that a pattern matches; "**" stands for any folders."""
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 as the user wrote it, absolute or not
     files = [name for name in matches if suffix(name) in IMAGES and Path(name).is_file()]
-    files = _outside(sorted(files), leave_out)
-    if files:
-        return files
+    outside = _outside(sorted(files), leave_out)
+    if outside:
+        return outside
     message = f"{pattern} matches no image"
-    if matches:
+    if files:
+        message += f" but the {len(files):,} in the folders that are written to"
+    elif matches:
         message += f", only {matches[0]}"
         if len(matches) > 1:
             message += f" and {len(matches) - 1:,} more that are none"

@@ -71,7 +71,7 @@ class Pictures:
         """Draw the picture of an image, uint8 (3, H, W), and its map, (h, w), and return its path.
 
         It is called as the image, with a number appended for another of that name, or if somebody's
-        file is there. Raises OSError.
+        file is there. Raises OSError, in a sentence.
         """
         pixels = image.transpose(1, 2, 0)
         height, width = pixels.shape[:2]
@@ -88,8 +88,11 @@ class Pictures:
         file = io.BytesIO()
         both.save(file, "PNG", pnginfo=note, compress_level=4)
         path = self._path(name)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        write_whole(path, file.getvalue())
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_whole(path, file.getvalue())
+        except OSError as error:
+            raise OSError(f"{path} could not be written: {error.strerror or error}") from error
         return path
 
     def _path(self, name: str) -> Path:
