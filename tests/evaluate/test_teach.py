@@ -1,6 +1,7 @@
 """Teaching and unlearning, against fits from the beginning; the memory's file; the command."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -209,6 +210,7 @@ def refusal(capsys, *words):
 
 def test_what_cannot_be_taught_is_a_sentence(animals, capsys):
     assert "model remembers no photographs" in refusal(capsys, "model", "--add", "red")
+    assert "model remembers no photographs" in refusal(capsys, "model", "./model", "--add", "red")
     assert "knows no photograph yet" in refusal(capsys, "model", animals)
     assert "two classes or more" in refusal(capsys, "model", animals, "--add", "red")
     assert not Path(animals).exists()
@@ -230,6 +232,16 @@ def test_a_broken_photograph_is_left_out_and_named(animals, capsys):
     taught("model", animals, "--add", "red", "blue")
     assert "left out: red/broken.jpg" in capsys.readouterr().err
     assert len(load_file(f"{animals}/{FILE}")["features"]) == 40
+
+
+def test_names_that_are_no_text_are_remembered(animals, capsys):
+    picture = Path("more/green/1.jpg").read_bytes()
+    Path(os.fsdecode(b"red/\xff.jpg")).write_bytes(picture)
+    taught("model", animals, "--add", "red", "blue")
+    taught(animals, "--list")
+    assert "udcff.jpg" in capsys.readouterr().out
+    taught(animals, "--remove", os.fsdecode(b"red/\xff.jpg"), os.fsdecode(b"\xff.jpg"))
+    assert capsys.readouterr().out.count("removed") == 1
 
 
 def test_a_damaged_memory_is_a_sentence_and_the_model_still_answers(animals, capsys):

@@ -11,7 +11,7 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
-from vitkit.system.text import as_word, counted, printable
+from vitkit.system.text import as_word, counted, printable, printable_name
 from vitkit.weights import Classifier
 from vitkit.weights.description import Hints
 
@@ -142,7 +142,7 @@ def _open(command: Teach) -> Taught:
         return Taught(folder, there, _memory(command, folder, there), False)
 
     # New
-    if command.directory is None:
+    if folder.resolve() == model.resolve():  # which would be replaced
         raise ValueError(
             f"{model} remembers no photographs; begin a model that does in another directory: vitkit "
             f"teach {as_word(model)} DIR --add cats/ dogs/"
@@ -241,14 +241,15 @@ def _edited(command: Teach, taught: Taught) -> "Memory":
     texts = []
     removed = set()
     for word in command.remove:
-        rows = rows_of(word, memory)
-        removed.update(rows)
-        texts.append(f"removed {counted(len(rows), 'photograph')} ({word})")
+        rows = set(rows_of(word, memory)) - removed
+        removed |= rows
+        if rows:  # else another word has named them already
+            texts.append(f"removed {counted(len(rows), 'photograph')} ({printable_name(word)})")
     renamed = []
     for word in command.rename:
         old, _, new = word.partition("=")
         renamed.append((old, new))
-        texts.append(f"renamed {old} to {new}")
+        texts.append(f"renamed {printable_name(old)} to {printable_name(new)}")
     without = changed(memory, "", remove=removed, rename=renamed)
 
     # New ones, of which some may have been removed right now
@@ -261,7 +262,7 @@ def _edited(command: Teach, taught: Taught) -> "Memory":
         for label in photographs.labels:
             counts[label] = counts.get(label, 0) + 1
     for label, count in counts.items():
-        texts.append(f"added {counted(count, 'photograph')} of {label}")
+        texts.append(f"added {counted(count, 'photograph')} of {printable_name(label)}")
     if not texts:
         raise ValueError("there is nothing new in what --add names, so nothing was changed")
     return changed(memory, ", ".join(texts), remove=removed, rename=renamed, add=added)

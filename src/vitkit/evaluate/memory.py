@@ -47,7 +47,7 @@ def write_memory(folder: Path, memory: Memory, classifier: Classifier) -> Path:
             [change.text, [list(pair) for pair in change.renamed]] for change in memory.changes
         ],
     }
-    text = json.dumps(values, ensure_ascii=False)
+    text = json.dumps(values)  # in ASCII: bytes of a file's name that are no text become escapes
     x = np.ascontiguousarray(memory.x, dtype=np.float32)
     metadata = {"taught": text, "checksum": _checksum(text, x)}
     file = folder / FILE
@@ -113,7 +113,7 @@ def head_digest(classifier: Classifier) -> str:
 
 def _checksum(text: str, x: np.ndarray) -> str:
     """Of the JSON and of the features."""
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    digest = hashlib.sha256(text.encode())
     digest.update(x.data)
     return digest.hexdigest()
 

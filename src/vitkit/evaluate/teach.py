@@ -235,6 +235,8 @@ def fit(memory: Memory) -> Probe:
 
 def _position_to_rename(memory: Memory, old: str, new: str) -> int:
     """Which of the labels is to be renamed."""
+    if old == new:
+        raise ValueError(f"{old} is called so already")
     if new in memory.classes:
         raise ValueError(
             f"{old} cannot be called {new}: another class is; two classes are not made one"
