@@ -136,11 +136,14 @@ def test_an_error_of_an_iterator_is_its_own(classifier):
         list(predict(classifier, images(), device="cpu", workers=1))
 
 
-def test_a_data_set_is_its_examples(classifier):
+def test_a_data_set_is_its_examples_with_the_model_s_words():
     digits = open_source("digits")
-    first = next(predict(classifier, digits, device="cpu"))
-    assert first == next(predict(classifier, "digits", device="cpu"))
+    first, *_ = as_items(digits)
     assert first.truth == digits.answer(0)
+    words = "zero one two three four five six seven eight nine".split()
+    for images in (digits, "digits", ["digits"]):
+        first, *_ = as_items(images, words)
+        assert first.truth == words[int(digits.answer(0))]  # by position, as in evaluation
 
 
 class Server(BaseHTTPRequestHandler):

@@ -26,7 +26,7 @@ class Progress:
         self.unreadable = 0
         self.began = time.monotonic()
         self.busy = 0.0
-        """Seconds until the last image was done: those of waiting for others do not count."""
+        """Seconds until the last image was done: waiting for one more does not count."""
         self.next_line = self.began + (PATIENCE if self.on_terminal else SELDOM)
         self.is_shown = False
         self.done_in_log = 0

@@ -43,9 +43,9 @@ class Results:
 
         extra = []
         if command.attention is not None:
-            from vitkit.deploy.looks import Pictures
+            from vitkit.deploy.looks import LookPictures
 
-            self.looks = Pictures(command.attention)
+            self.looks = LookPictures(command.attention)
             extra.append("attention")
         if command.sort_into is not None:
             self.sorter = _sorter(command, runtime)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,8 @@ from torch import Tensor
 from vitkit.data import BadImage, Source
 from vitkit.data.engine.workers import forked
 from vitkit.data.pixels import images_of_array, images_of_tensor, pixels_of_pillow
-from vitkit.deploy.items import Examples, Item, Pictures, items_of, pictures
+from vitkit.deploy.items import Examples, Item, Pictures, items_of, pictures, words_of_model
 
-Image_ = str | Path | bytes | np.ndarray | Tensor | Image.Image | Item
-"""What may be one image, or the name of several."""
 EXPECTED = (
     "a file, a folder, a pattern, a web address, bytes, a Pillow image, an array, a tensor, or "
     "several of these"
@@ -41,23 +38,25 @@ class InMemory:
         return self.items[i]
 
 
-def as_items(images: Any) -> Sequence[Item] | Iterator[Item]:
+def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterator[Item]:
     """The images that `vitkit.predict` is given: a Sequence, or an Iterator for an iterator.
+
+    labels: names of the model's classes, by which those of a data set are called.
 
     Raises ValueError for what is no image, and for names of which there is nothing.
     """
     if isinstance(images, Pictures):
         return images
     if isinstance(images, Source):
-        return Pictures.of([Examples(images, {})])
+        return Pictures.of([Examples(images, words_of_model(images.labels, labels))])
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # of names
         images = images.tolist()
     if _is_one(images):
-        return _listed([images])
+        return _listed([images], labels)
     if isinstance(images, Mapping) or not isinstance(images, Iterable):
         raise ValueError(f"{_described(images)} is no image; give {EXPECTED}")
     if isinstance(images, Sequence):
-        return _listed(images)
+        return _listed(images, labels)
     return _one_by_one(images)
 
 
@@ -72,7 +71,7 @@ def _described(value: Any) -> str:
     return f"{str(value)[:80]!r}, of type {type(value).__name__},"
 
 
-def _listed(images: Sequence[Any]) -> Pictures:
+def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:
     """The items of a list, names and images in memory in its order."""
     groups = []
     in_memory = []
@@ -81,7 +80,7 @@ def _listed(images: Sequence[Any]) -> Pictures:
     def end_of_kind() -> None:
         groups.append(InMemory(tuple(in_memory)))
         in_memory.clear()
-        groups.extend(pictures(names).groups)
+        groups.extend(pictures(names, labels).groups)
         names.clear()
 
     numbers = count()

@@ -248,10 +248,10 @@ def _refuse_archive(path: Path) -> None:
 def _examples(name: str, labels: Sequence[str]) -> Examples:
     """The test part of a data set; or there is nothing of this name, and open_source says so."""
     source = open_source(name)
-    return Examples(source, _words_of_model(source.labels, labels))
+    return Examples(source, words_of_model(source.labels, labels))
 
 
-def _words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """What a model calls the data's classes, as `vitkit evaluate` takes them: by name, by
     WordNet's, or by position; without those that it does not have."""
     from vitkit.evaluate.labels import align  # with all evaluators: files need none of them

@@ -58,7 +58,7 @@ class Looking:
         return logits
 
 
-class Pictures:
+class LookPictures:
     """Draws pictures into a directory, one for each image: what the model got, and beside it the
     same, dark where it did not look."""
 

@@ -93,7 +93,7 @@ def predict(
 
     check_settings(top, batch, workers)
     runtime = as_runtime(classifier, device)
-    items = as_items(images)
+    items = as_items(images, runtime.labels)
     if isinstance(items, Sequence):
         batches = from_sequence(items, runtime.preprocessing, batch, workers)
     else:
