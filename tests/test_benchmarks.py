@@ -276,3 +276,47 @@ def test_unknown_images(run, tmp_path):
     for ways in results.values():
         assert list(ways) == ["probability", "logit", "distance", "both"]
         assert all(0 <= value <= 1 for way in ways.values() for value in way.values())
+
+
+def test_being_watched_takes_no_time(importable, capsys):
+    import time
+
+    from first_hour_peers import Watch, is_due
+
+    watch = Watch(time.monotonic() - 10, limit=10.4)
+    watch.point(lambda: time.sleep(0.5) or 0.75)
+    assert not watch.is_over() and watch.watched > 0.5
+    seconds, accuracy = json.loads(capsys.readouterr().out)
+    assert 10 <= seconds < 10.4 and accuracy == 0.75
+    assert [step for step in range(1, 11) if is_due(step, 10, 4)] == [3, 5, 8, 10]
+
+
+def test_the_time_to_the_same_accuracy_is_compared(importable, capsys):
+    from first_hour import print_tables
+
+    row = {
+        "set": "ants",
+        "vitkit": {"points": [[5.0, 0.9], [60.0, 0.95]]},
+        "timm": {"points": [[20.0, 0.8], [30.0, 0.9], [58.0, 0.88]]},
+        "scikit-learn": {"points": [[12.0, 0.96]]},
+    }
+    print_tables([row])
+    lines = capsys.readouterr().out.splitlines()
+    assert "| ants | timm | 80.0 % after 20 s | 88.0 % | 58 s |" in lines
+    assert "| ants | timm | 90.0 % | 30 s | 5 s | 6.0 |" in lines
+    assert lines[-1] == "| ants | scikit-learn | 96.0 % | 12 s | never |  |"
+
+
+@pytest.mark.slow
+def test_the_first_hour_is_measured_for_all_four(run, shared):
+    """Whole processes on the real model, with next to no images."""
+    for package in ("timm", "transformers", "sklearn"):
+        pytest.importorskip(package)
+    weights = shared("weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
+    data = shared("data/ants_bees-train.parquet").parent
+    words = f"--model {weights} --data {data} --sets ants_bees --images 24 --tested 8"
+    result = run("first_hour", f"{words} --minutes 0.2 --points 2")
+    (row,) = result["results"]
+    assert (row["train"], row["test"]) == (24, 8)
+    for name in ("vitkit", "transformers", "timm", "scikit-learn"):
+        assert row[name]["ended"] > row[name]["points"][0][0] > 0
