@@ -120,6 +120,7 @@ def by_vitkit(model: str, own: Path, minutes: float, folder: Path) -> dict:
         time.sleep(POLLED)
     seconds = time.time() - began
     output = ended(process, folder, "vitkit finetune")
+    sentences = [line for line in output.splitlines() if line.isascii()]  # not the table
 
     # How good they are
     reached = json.loads((run_dir / "answer.json").read_text())
@@ -131,7 +132,7 @@ def by_vitkit(model: str, own: Path, minutes: float, folder: Path) -> dict:
         "points": points,
         "ended": round(seconds, 2),
         "chosen": reached["chosen"],
-        "said": output.replace(str(folder), ".").splitlines(),
+        "said": [sentence.replace(str(folder), ".") for sentence in sentences],
     }
 
 
