@@ -4,8 +4,9 @@ without changing what it computes.
 Legend: B batch, C channels, T tokens, D width, H heads, (h, w) the grid or a feature map.
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -74,7 +75,7 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
         for i, layer in enumerate(layers):
             hooks.append(layer.register_forward_hook(weights_hook(record, i), with_kwargs=True))
         hooks.append(model.head.register_forward_pre_hook(features_hook(record)))
-        with torch.compiler.set_stance("force_eager"):  # compiled code calls no hooks
+        with not_compiled():
             yield record
         if record.embedding is None:
             raise RuntimeError(
@@ -83,6 +84,16 @@ def recording(model: nn.Module, attention: bool = True) -> Iterator[Recording]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def not_compiled() -> AbstractContextManager:
+    """A block in which compiled models run eagerly: compiled code calls no hooks.
+
+    If nothing was compiled, the compiler is not imported for that: it takes seconds.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def check_recordable(model: nn.Module) -> None:
