@@ -89,9 +89,10 @@ def commands_of(page: Path) -> list[list[str]]:
 
 
 def is_run(words: list[str]) -> bool:
-    """Whether a command needs no network, no large model, no folder elsewhere and no benchmark."""
+    """Whether a command ends by itself, and needs no network, no large model, no folder elsewhere and
+    no benchmark."""
     elsewhere = any(word.startswith(("/", "benchmarks/")) for word in words)
-    return words[0] != "push" and "--model" not in words and not elsewhere
+    return words[0] not in ("push", "app") and "--model" not in words and not elsewhere
 
 
 def shortened(words: list[str]) -> list[str]:

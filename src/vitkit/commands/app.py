@@ -1,0 +1,85 @@
+"""`vitkit app`: a web page on which a model answers photographs and shows what it looks at."""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vitkit.commands.arguments import Device, Model, ModelHints
+from vitkit.system.machine import pick_device
+from vitkit.system.text import printable
+from vitkit.weights.description import Hints
+
+
+@dataclass
+class App:
+    """Open a web page on this machine: drop a photograph, and see the classes and what the model
+    looks at. It needs no network."""
+
+    model: Model
+    other: Annotated[
+        Positional[str], arg(metavar="OTHER", help="A second model, to compare side by side.")
+    ] = ""
+    host: str = "127.0.0.1"
+    """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can
+    reach it."""
+    port: int = 7860
+    """Port to serve at; if it is taken, the next free one."""
+    open: bool = False
+    """Open the page in the browser."""
+    device: Device = "auto"
+    hints: ModelHints = field(default_factory=Hints)
+
+
+def app(command: App) -> int:
+    """`vitkit app`. Returns when it is stopped by Ctrl-C."""
+    from vitkit.deploy.app_server import check_gradio, listening_socket, serve
+    from vitkit.deploy.looking import Viewer
+    from vitkit.weights import load_as
+
+    # What can be wrong, before anything is loaded
+    check_gradio()
+    if not 1 <= command.port <= 65535:
+        raise ValueError(f"port is {command.port}; it is a number from 1 to 65535")
+    listener = listening_socket(command.host, command.port)
+    port = listener.getsockname()[1]
+
+    # The models
+    device = pick_device(command.device)
+    viewers = []
+    for name, hints in ((command.model, command.hints), (command.other, Hints())):
+        if name:
+            classifier = load_as(name, hints).for_inference().to(device)
+            viewers.append(Viewer(short_name(name), classifier))
+            viewers[-1].warm_up()
+
+    # The page
+    host = command.host
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    if ":" in host:
+        host = f"[{host}]"
+    address = f"http://{host}:{port}"
+
+    def started() -> None:
+        if port != command.port:
+            print(f"port {command.port} is taken, so the page is at {port}", file=sys.stderr)
+        print(f"open {address}   (Ctrl-C ends it)", flush=True)
+        if command.open:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serve(viewers, listener, started)
+    print("the page is closed")
+    return 0
+
+
+def short_name(name: str) -> str:
+    """What a model is called on the page: the end of a path, without what says that it is a file of
+    weights."""
+    name = name.rstrip("/").rsplit("/", 1)[-1]
+    for suffix in (".safetensors", ".npz", ".pth", ".bin"):
+        name = name.removesuffix(suffix)
+    return printable(name)

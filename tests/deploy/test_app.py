@@ -1,0 +1,279 @@
+"""What happens on the page of `vitkit app`, without a browser: answers, maps, corrections, a port."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pictures import encoded, photograph
+from PIL import Image
+
+from vitkit.cli import main
+from vitkit.data import Preprocessing, open_image
+from vitkit.deploy import app_html, predict
+from vitkit.deploy.app_answers import ALL, MEAN, ONE, Choice, answer_file, correct, look
+from vitkit.deploy.app_server import listening_socket
+from vitkit.deploy.corrections import Correction, corrected, file_name, write_zip
+from vitkit.deploy.looking import (
+    LARGEST_FILE,
+    Viewer,
+    drawn,
+    open_photograph,
+    patch_at,
+    softened,
+)
+from vitkit.inspection import raw_attention, rollout
+from vitkit.models import Backbone, ResNetConfig, create, vit
+from vitkit.weights import Classifier
+
+SMALL = vit("mu/8", image=(32, 48), classes=3, depth=2)
+ROLLOUT = Choice(ALL, 1, MEAN, None)
+
+
+def viewer(config=SMALL, labels=("ant", "bee", "cat"), activation="softmax") -> Viewer:
+    """A random model for the page."""
+    preprocessing = Preprocessing((32, 48), "shorter", 60)
+    model = create(config, seed=0).eval()
+    if config.classes:
+        torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    return Viewer("mine", Classifier(model, preprocessing, labels, activation))
+
+
+@pytest.fixture
+def payload(tmp_path):
+    """payload(data, name): what gradio knows of an uploaded file."""
+
+    def make(data: bytes, name: str = "bee.jpg") -> dict:
+        (tmp_path / "upload").write_bytes(data)
+        return {"path": str(tmp_path / "upload"), "orig_name": name}
+
+    return make
+
+
+PHOTOGRAPH = photograph(90, 160)
+JPEG = encoded(PHOTOGRAPH, "JPEG")
+
+
+def test_answers_are_those_of_predict(payload, tmp_path):
+    own = viewer()
+    current, sentence = answer_file(payload(JPEG), [own])
+    (expected,) = predict(own.classifier, [str(tmp_path / "upload")], workers=0)
+    names, values = zip(*current.answers[0].classes, strict=True)
+    assert sentence == "" and names == expected.labels
+    assert values == pytest.approx(expected.probabilities)
+
+
+def test_maps_are_those_of_inspection(payload):
+    own = viewer()
+    current, _ = answer_file(payload(JPEG), [own])
+    images = own.classifier.batch([open_image(JPEG, "a")])
+    pixels = current.photograph.views[0].pixels
+    assert pixels.shape == (427, 640, 3)  # the shape of 32 x 48
+    (weights,) = rollout(own.classifier, images).numpy()
+    picture, caption = look(current, 0, own, ROLLOUT)
+    assert np.array_equal(picture, drawn(current.photograph.views[0], weights))
+    assert "what reaches the class token through 2 layers" in caption
+
+    (weights,) = raw_attention(own.classifier, images, 1, 0, (3, 5)).numpy()
+    picture, caption = look(current, 0, own, Choice(ONE, 2, "1", (3, 5)))
+    expected = drawn(current.photograph.views[0], softened(weights), (3, 5))
+    assert np.array_equal(picture, expected)
+    assert "Layer 2, head 1 of 2: where the framed patch (row 4, column 6) looks." in caption
+
+
+def test_the_patch_at_a_pixel_is_the_one_that_is_framed(payload):
+    own = viewer()
+    current, _ = answer_file(payload(JPEG), [own])
+    view = current.photograph.views[0]
+    picture = drawn(view, np.ones(own.grid), (3, 5))
+    framed = np.argwhere((picture == [255, 196, 0]).all(-1))
+    for y, x in (framed.min(0), framed.max(0)):
+        assert patch_at(x, y, picture.shape[:2], own.grid) == (3, 5)
+    assert abs(len(np.unique(framed[:, 0])) - picture.shape[0] / 4) < 1
+    assert patch_at(-5, 10_000, (80, 120), (4, 6)) == (3, 0)
+
+
+def test_a_model_without_attention_shows_the_photograph_and_says_why(payload):
+    config = ResNetConfig(Backbone((1, 1)), (32, 48), classes=3)
+    own = viewer(config)
+    current, _ = answer_file(payload(JPEG), [own])
+    assert len(current.answers[0].classes) == 3
+    picture, caption = look(current, 0, own, ROLLOUT)
+    assert picture.ndim == 3 and "a ResNet has no attention among patches" in caption
+
+
+def test_a_model_without_a_head_shows_what_it_looks_at(payload):
+    own = viewer(replace(SMALL, classes=0), ())
+    current, _ = answer_file(payload(JPEG), [own])
+    assert "names no classes" in app_html.answers(current.answers[0], "softmax")
+    assert "class token" in look(current, 0, own, ROLLOUT)[1]
+    known, _ = correct(current, (), "a thing")
+    assert known[0].predicted == ""
+
+
+def test_two_models_of_other_sizes_and_classes_answer_one_photograph(payload):
+    first = viewer()
+    second = Viewer(
+        "other", Classifier(create("mu/16", classes=2), Preprocessing(), ("x", "y"), "sigmoid")
+    )
+    current, _ = answer_file(payload(JPEG), [first, second])
+    assert [view.images.shape[2:] for view in current.photograph.views] == [(32, 48), (224, 224)]
+    assert {name for name, _ in current.answers[1].classes} == {"x", "y"}
+    assert "14 × 14 patches" in second.facts
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "bee.jpg is empty"),
+        (b"Dear photograph", "not an image of a format that is read here"),
+        (JPEG[:2000], "bee.jpg cannot be decoded"),
+        (encoded(photograph(2, 2), "PNG").replace(b"\0\0\0\2\0\0\0\2", b"\0\1\0\0\0\1\0\0"), "bee"),
+    ],
+    ids=["empty", "text", "truncated", "a bomb"],
+)
+def test_a_broken_file_is_a_sentence(payload, data, words):
+    current, sentence = answer_file(payload(data), [viewer()])
+    assert current is None and words in sentence
+
+
+def test_strange_photographs_are_answered(payload, shared):
+    """One of every format and mode: grey, 16-bit, palette, transparent, CMYK, animated."""
+    own = viewer()
+    manifest = shared("data/awkward_images/manifest.json")
+    chosen = {}
+    for facts in json.loads(manifest.read_text()):
+        if facts["bytes"] < 300_000:
+            chosen[facts.get("format"), facts.get("mode"), facts["expect"] == "ok"] = facts
+    for facts in chosen.values():
+        file = manifest.parent / facts["file"]
+        current, sentence = answer_file({"path": str(file), "orig_name": file.name}, [own])
+        assert (current is None) == (facts["expect"] != "ok") == bool(sentence), file
+    assert len(chosen) > 10
+
+
+def test_a_file_that_is_too_large_is_a_sentence(payload, tmp_path):
+    given = payload(JPEG)
+    with (tmp_path / "upload").open("ab") as file:
+        file.truncate(LARGEST_FILE + 1)
+    assert "photographs of up to 50 MiB are accepted" in answer_file(given, [viewer()])[1]
+    assert "no file arrived" in answer_file({"path": None, "url": "data:..."}, [viewer()])[1]
+    assert answer_file(None, [viewer()]) == (None, "")
+
+
+def test_a_damaged_model_is_a_sentence(payload):
+    own = viewer()
+    torch.nn.init.constant_(own.classifier.model.norm.weight, torch.nan)
+    current, sentence = answer_file(payload(JPEG), [own])
+    assert current is None and "its weights may be damaged" in sentence
+
+
+def test_names_from_outside_are_no_markup():
+    own = viewer(labels=("<img src=x onerror=alert(1)>", "b\x1b[2J", "c" * 900))
+    view = open_photograph_of(JPEG, own).views[0]
+    text = app_html.answers(own.answer(view), "softmax")
+    assert "<img" not in text and "&lt;img" in text and "\x1b" not in text and len(text) < 3000
+    assert "&lt;b&gt;" in app_html.problem("<b>")
+
+
+def open_photograph_of(data: bytes, own: Viewer):
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a")
+        path.write_bytes(data)
+        return open_photograph(path, "a", [own])
+
+
+def test_outputs_that_are_no_probabilities_have_no_bars(payload):
+    own = viewer(activation="none")
+    current, _ = answer_file(payload(JPEG), [own])
+    assert "%" not in app_html.answers(current.answers[0], "none")
+    shown = app_html.answers(current.answers[0], "sigmoid")
+    assert re.search(r"width:\d+\.\d%", shown)
+
+
+# Corrections
+
+
+def test_corrections_are_a_manifest_that_the_data_room_reads(payload, tmp_path, capsys):
+    own = viewer(labels=("ant", "tench, Tinca tinca", 'a "bee"'))
+    known = ()
+    labels = ("tench, Tinca tinca", 'a "bee"', "something new")
+    for i, label in enumerate(labels):
+        current, _ = answer_file(payload(encoded(photograph(60, 80, i)), f"{i}.jpg"), [own])
+        known, sentence = correct(current, known, f" {label} ")
+    assert "3 photographs corrected" in sentence
+    known, _ = correct(current, known, "something else")  # the same photograph again
+    write_zip(known, tmp_path / "c.zip")
+    with zipfile.ZipFile(tmp_path / "c.zip") as file:
+        file.extractall(tmp_path)
+    assert main(["data", "stats", str(tmp_path / "corrections/corrections.csv")]) == 0
+    said = capsys.readouterr().out
+    for name in (*labels[:2], "something else"):
+        assert name in said
+    first = Image.open(tmp_path / "corrections/images/0001-0.jpg")
+    assert np.array_equal(np.asarray(first), np.asarray(Image.open(io.BytesIO(known[0].data))))
+
+
+def test_what_cannot_be_corrected_is_a_sentence(payload):
+    assert "there is no photograph to correct" in correct(None, (), "ant")[1]
+    current, _ = answer_file(payload(JPEG), [viewer()])
+    for label, words in (
+        (None, "say what is on"),
+        ("  ", "say what is on"),
+        ("a\nb", "one line of text"),
+        ("a" * 201, "one line of text"),
+    ):
+        known, sentence = correct(current, (), label)
+        assert known == () and words in sentence
+    full = tuple(
+        Correction(str(i), bytes([i % 256, i // 256]), "PNG", "a", "b") for i in range(500)
+    )
+    with pytest.raises(ValueError, match="500 corrections already"):
+        corrected(full, Correction("x", b"x", "PNG", "a", "b"))
+    assert len(corrected(full, Correction("x", bytes([3, 0]), "PNG", "c", "b"))) == 500
+
+
+def test_names_of_files_lead_nowhere():
+    for name in ("../../etc/passwd.jpg", "/etc/passwd", "..", "a/b\\c:d.png", "日本.jpg", ""):
+        correction = Correction(name, b"", "TIFF", "a", "b")
+        assert re.fullmatch(r"0007-[A-Za-z0-9_-]+\.tif", file_name(7, correction)), name
+
+
+# Serving
+
+
+def test_a_port_that_is_taken_is_not_the_end():
+    first = listening_socket("127.0.0.1", 17860)
+    second = listening_socket("127.0.0.1", first.getsockname()[1])
+    try:
+        assert second.getsockname()[1] > first.getsockname()[1]
+    finally:
+        first.close()
+        second.close()
+    with pytest.raises(ValueError, match="no address"):
+        listening_socket("no such host.", 17860)
+    with pytest.raises(ValueError, match="choose others with --host and --port"):
+        listening_socket("192.0.2.1", 17860)
+
+
+def test_without_gradio_there_is_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr("vitkit.deploy.app_server.find_spec", lambda name: None)
+    assert main(["app", "nothing"]) == 1
+    assert "pip install 'vitkit[app]'" in capsys.readouterr().err
+
+
+def test_only_the_page_imports_gradio():
+    code = (
+        "import sys, vitkit.deploy, vitkit.deploy.app, vitkit.deploy.app_server, vitkit.commands.app\n"
+        "assert not {'gradio', 'fastapi', 'uvicorn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
