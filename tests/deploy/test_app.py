@@ -125,7 +125,7 @@ def test_two_models_of_other_sizes_and_classes_answer_one_photograph(payload):
     current, _ = answer_file(payload(JPEG), [first, second])
     assert [view.images.shape[2:] for view in current.photograph.views] == [(32, 48), (224, 224)]
     assert {name for name, _ in current.answers[1].classes} == {"x", "y"}
-    assert "14 × 14 patches" in second.facts
+    assert "2 classes, 224 × 224 pixels" in second.facts
 
 
 @pytest.mark.parametrize(

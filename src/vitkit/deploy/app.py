@@ -46,8 +46,8 @@ def build(viewers: Sequence[Viewer], folder: Path) -> "gr.Blocks":
     ) as page:
         current = gr.State(None)
         with gr.Row(elem_classes="columns"):
-            with gr.Column(min_width=300):
-                gr.HTML(html.photograph_heading(), padding=False)
+            with gr.Column(min_width=260):
+                gr.HTML(html.photograph_heading(), padding=False, elem_classes="one-line")
                 photo = gr.Image(
                     type="filepath",
                     image_mode=None,
@@ -64,7 +64,7 @@ def build(viewers: Sequence[Viewer], folder: Path) -> "gr.Blocks":
                     answers.append(gr.HTML(padding=False, elem_id="answers-1"))
             parts = []
             for number, viewer in enumerate(viewers):
-                with gr.Column(min_width=300, elem_id=f"model-{number + 1}"):
+                with gr.Column(min_width=260, elem_id=f"model-{number + 1}"):
                     parts.append(_add_model(viewer, number, current))
                     if len(viewers) > 1:
                         answers.append(gr.HTML(padding=False, elem_id=f"answers-{number + 1}"))
@@ -79,7 +79,7 @@ def _add_model(viewer: Viewer, number: int, current: "gr.State") -> Parts:
 
     has_map = bool(viewer.layers)
     heads = [MEAN, *(str(i + 1) for i in range(viewer.heads))]
-    gr.HTML(html.model_heading(viewer), padding=False)
+    gr.HTML(html.model_heading(viewer), padding=False, elem_classes="one-line")
     picture = gr.Image(
         interactive=False,
         show_label=False,

@@ -46,14 +46,15 @@ footer { display: none !important }
 .back { align-self: start; width: auto !important; font-weight: 400 !important }
 .part { margin-top: 1.5rem }
 .corrections { align-items: end !important; gap: .75rem !important }
-main.fillable { padding: 0 !important }
+.gradio-container main { padding: 0 !important; max-width: none !important; width: 100% }
+@media (min-width: 48rem) { .columns .one-line :is(h2, p) { white-space: nowrap; overflow: hidden; text-overflow: ellipsis } }
 @media (max-width: 40rem) { .frame { height: 21rem !important } }
 """
 
 
 def photograph_heading() -> str:
     """What the first column is for."""
-    hint = "Drop one, choose one, paste one, or use the camera."
+    hint = "Drop, choose or paste one, or use the camera."
     return _whole(tag("h2", "Photograph"), tag("p", hint, "faint"))
 
 

@@ -103,10 +103,13 @@ def _server(viewers: Sequence[Viewer], folder: Path) -> "uvicorn.Server":
         font_mono=["ui-monospace", "monospace"],
     ).set(
         block_background_fill="transparent",
+        block_background_fill_dark="transparent",
         block_border_width="0px",
+        block_border_width_dark="0px",
         block_padding="0px",
         block_label_text_color="var(--vk-faint)",
         block_title_text_color="var(--vk-faint)",
+        block_title_text_color_dark="var(--vk-faint)",
         block_info_text_color="var(--vk-faint)",
     )
     page = build(viewers, folder)

@@ -123,7 +123,6 @@ class Viewer:
         else:
             facts.insert(0, "no head, so it names no classes")
         if self.layers:
-            facts.append(f"{self.grid[0]} × {self.grid[1]} patches")
             facts.append(f"{len(self.layers)} layers of {counted(self.heads, 'head')}")
         return ", ".join(facts)
 
