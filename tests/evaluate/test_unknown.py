@@ -3,6 +3,7 @@ saved model."""
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from vitkit.cli import main
+from vitkit.commands.predict_table import AnswerTable
 from vitkit.data import Preprocessing
+from vitkit.deploy.predict import Prediction
 from vitkit.evaluate.probe import probe
 from vitkit.evaluate.unknown import fit_unknown, left_out_distances, whitened_classes
 from vitkit.models import create, vit
@@ -146,6 +149,16 @@ def test_damaged_limits_are_a_sentence(classifier, tmp_path):
         save_file(tensors | change, file, metadata)
         with pytest.raises(ValueError, match=f"cannot be loaded: {UNKNOWN}"):
             load(tmp_path / "model", quiet=True)
+
+
+def test_the_table_has_the_classes_that_are_left_open(capsys):
+    seen = Prediction("a.jpg", ("cat", "dog", "cow"), (0.5, 0.3, 0.2))
+    table = AnswerTable(seen.labels, "softmax", sys.stdout)
+    possible = [seen.labels[:1], seen.labels[:2], seen.labels]
+    table.print([seen._replace(unknown=False, possible=several) for several in possible])
+    table.print([seen._replace(unknown=True, possible=())])
+    answers = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert answers == ["cat", "cat or dog", "cat or dog or 1 more", "unknown (cat?)"]
 
 
 def test_predict_says_that_an_image_is_unknown(photographs, tmp_path, monkeypatch, capsys):

@@ -16,6 +16,7 @@ WIDEST = 28  # columns of a class's name on a terminal
 WIDEST_ELSEWHERE = 80  # columns of a name that the others are aligned with
 LEAST = 0.001  # probability of another class that is named
 UNKNOWN = "unknown ({}?)"  # an image that is, with the class that is the least unlikely
+NAMED = 2  # classes that an answer leaves open
 GAP = "  "
 DOTS = "..."
 
@@ -49,7 +50,7 @@ class AnswerTable:
             if any(prediction.truth is not None for prediction in good):
                 self.first_width += len(" (is )") + self.first_width // 2
             if any(prediction.unknown is not None for prediction in good):
-                self.first_width += len(UNKNOWN) - len("{}")
+                self.first_width += len(UNKNOWN)
             self.image_width = max(len("image"), min(longest, self._widest_image()))
         lines = []
         for prediction in good:
@@ -79,9 +80,7 @@ class AnswerTable:
         return [texts, ruler]
 
     def _row(self, prediction: "Prediction") -> str:
-        name = prediction.labels[0]
-        if prediction.unknown:
-            name = UNKNOWN.format(name)
+        name = _answer(prediction)
         if prediction.truth not in (None, prediction.labels[0]):
             name += f" (is {prediction.truth})"
         others = []
@@ -120,6 +119,19 @@ def number(value: float, activation: "Activation") -> str:
     if activation == "none":
         return f"{value:.4g}"
     return f"{value:.1%}"
+
+
+def _answer(prediction: "Prediction") -> str:
+    """The likeliest class; the two likeliest, if the answer leaves several open; or that the image is
+    unknown."""
+    first = prediction.labels[0]
+    if prediction.unknown:
+        return UNKNOWN.format(first)
+    possible = prediction.possible or (first,)
+    answer = " or ".join(possible[:NAMED])
+    if len(possible) > NAMED:
+        answer += f" or {len(possible) - NAMED} more"
+    return answer
 
 
 def _line(text: str) -> str:
