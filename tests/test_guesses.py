@@ -68,7 +68,8 @@ def answer(capsys, words: str) -> tuple[int, str]:
         ("train scratch photos/ --num-classes 2", 2, "the classes are those of the images"),
         ("train scratch photos/ --resume run", 2, "the same command again continues a run"),
         ("train scratch photos/ more", 2, "more is one word too many: vitkit train RECIPE [DATA]"),
-        # Options that nothing has
+        # Options that nothing has, or without their value
+        ("train digits --epochs", 2, "--epochs needs a value, as in --length 1epochs"),
         ("train digits --optm.lr 1", 2, "has no --optm.lr; did you mean --optim.lr?"),
         ("train digits --width 1", 2, "has no --width; did you mean --model.width?"),
         ("evaluate run photos --epochs 5", 2, "vitkit evaluate has no --epochs; --help-all lists"),
@@ -98,6 +99,8 @@ def test_a_guess_is_done_or_answered(words, status, sentence, capsys):
         ("train digits --gpu 0 --fp16 True", "digits --device cuda:0 --precision auto"),
         ("train digits --fp16 False", "digits"),
         ("train digits --device 1 -j 2", "digits --device cuda:1 --data.workers 2"),
+        ("train digits --gpu --batch 3", "digits --device cuda --batch 3"),
+        ("train digits --gpu cuda:1", "digits --device cuda:1"),
         ("train digits --output_dir here", "digits --workdir here"),
         ("train digits --model-name S/16", "digits --model S/16"),
         (

@@ -39,8 +39,8 @@ COMMANDS = {
 }
 """Commands of other names."""
 
-# A value is put for {}; two numbers, or one twice, for {size}. The first of a line that the command
-# has is taken: an option, or one of its words such as MODEL
+# A value is put for {}; two numbers, or one twice, for {size}; cuda:0 or cuda for {gpu}. The first
+# of a line that the command has is taken: an option, or one of its words such as MODEL
 _DATA = ("--data.source {}", "DATA {}", "IMAGE {}", "--data {}")
 _MODEL = ("--model {}", "MODEL {}")
 _LENGTH = ("--length {}epochs", "--epochs {}")
@@ -140,8 +140,8 @@ SETTINGS = {
     "workers": _WORKERS,
     "num-workers": _WORKERS,
     "dataloader-num-workers": _WORKERS,
-    "gpu": ("--device cuda:{}",),
-    "gpu-id": ("--device cuda:{}",),
+    "gpu": ("--device {gpu}",),
+    "gpu-id": ("--device {gpu}",),
     "cuda": ("--device cuda",),
     "cpu": ("--device cpu",),
     "no-cuda": ("--device cpu",),

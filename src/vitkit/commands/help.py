@@ -74,7 +74,10 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
 
     # What it is, and its words
     typed = len(program.split()) - len(command.name.split()) - 1
-    words = command.words.split(" -")[0].split(" [-")[0].split()[typed:]
+    every_word = command.words.split(" -")[0].split()
+    words = every_word[typed:]
+    if typed >= sum(not word.startswith("[") for word in every_word):  # an optional one comes first
+        words = [word for word in words if word.startswith("[")]
     usage = " ".join(["usage:", program, *words, "[--setting value]"])
     lines = [fill(usage), "", fill(paragraphs(settings.__doc__ or "").split("\n\n")[0])]
     described = [(_shown_word(option), option.help) for option in every if option.is_word]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.commands import WordsMissing
-from vitkit.commands.guesses import kind_of
+from vitkit.commands.translation import kind_of
 from vitkit.evaluate import EVALUATORS, Eval
 from vitkit.recipes import RECIPES, listing, recipe, with_model
 from vitkit.system.scripts import functions_of

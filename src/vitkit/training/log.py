@@ -5,9 +5,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -18,18 +16,10 @@ from vitkit.evaluate import Metric
 from vitkit.evaluate.metric import number_of, plain_number
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.text import printable
+from vitkit.training.meter import Meter, Pace
 
 TEXT_WIDTH = 72  # columns of the longest text beside the bar
 SLOW_DATA = 0.1  # share of the time spent waiting for data from which it is worth saying
-
-
-class Pace(NamedTuple):
-    """How fast a run is."""
-
-    images_per_second: float
-    data_wait: float
-    """Share of the time spent waiting for data."""
-    seconds_left: float
 
 
 class Log:
@@ -202,48 +192,6 @@ def _tensorboard(run_dir: Path, step: int):
             "--tensorboard needs the extra `track`: pip install 'vitkit[track]'"
         ) from None
     return SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)
-
-
-class Meter:
-    """The speed of the training since it was last read, without what is not training."""
-
-    def __init__(self, step: int):
-        self._begin(step, time.perf_counter())
-
-    def _begin(self, step: int, now: float) -> None:
-        self.step = step
-        self.since = now
-        self.waited = 0.0
-        """Seconds spent waiting for data."""
-        self.paused = 0.0
-        """Seconds spent on evaluation and checkpoints."""
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count what happens within it as waiting for data."""
-        began = time.perf_counter()
-        yield
-        self.waited += time.perf_counter() - began
-
-    @contextmanager
-    def pausing(self) -> Iterator[None]:
-        """Do not count what happens within it as training."""
-        began = time.perf_counter()
-        yield
-        self.paused += time.perf_counter() - began
-
-    def so_far(self, step: int, images: int, total: int) -> Pace:
-        """The pace since the last reading; `images` is those of one step."""
-        steps = step - self.step
-        seconds = max(time.perf_counter() - self.since - self.paused, 1e-9)
-        seconds_left = (total - step) * seconds / max(steps, 1)
-        return Pace(steps * images / seconds, self.waited / seconds, seconds_left)
-
-    def read(self, step: int, images: int, total: int) -> Pace:
-        """The same, and the next reading begins here."""
-        pace = self.so_far(step, images, total)
-        self._begin(step, time.perf_counter())
-        return pace
 
 
 def to_line(line: dict) -> str:

@@ -1,0 +1,199 @@
+"""The options of other tools as vitkit calls them, by the table in foreign.py."""
+
+import sys
+from pathlib import Path
+
+from vitkit.commands import Command, WrongWords, foreign
+from vitkit.system.text import printable
+
+YES = {"true", "1", "yes"}
+NO = {"false", "0", "no"}
+
+
+def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The words with their options as vitkit calls them, and those that belong without an option,
+    by name: {"DATA": "photos"}. Raises WrongWords for an option that has no counterpart."""
+    others = []
+    placed = {}
+    own: set[str] | None = None
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        name, value = _option(word)
+        if name == "device":
+            others += _device(word, value, waiting)
+            continue
+        if name not in foreign.SETTINGS and name not in foreign.ANSWERS:
+            others.append(word)
+            continue
+
+        # An option of the command's own, as it is
+        if own is None:
+            own = _own_options(command)
+        if name in own:
+            if not word.startswith("-"):  # epochs=5, as ultralytics has it
+                word = f"--{word}"
+            others.append(word)
+            continue
+
+        # One that nothing has, or only other commands, which is the parser's to refuse
+        if name in foreign.ANSWERS:
+            _refuse(command, name, value or next(iter(waiting), ""))
+        template = _template(command, name, own)
+        if template is None:
+            others.append(word)
+            continue
+
+        # One that it has by another name
+        values = _values(word, template, value, waiting)
+        if values and "{" not in template and values[0].lower() in NO:  # --fp16 False
+            continue
+        text = _filled(template, values)
+        if template.startswith("--"):
+            others += text
+        else:
+            placed[text[0]] = text[1]
+        typed = word if value else " ".join([word, *values])
+        if typed != " ".join(text):
+            tell(typed, " ".join(text))
+    return others, placed
+
+
+def _option(word: str) -> tuple[str, str]:
+    """The name of an option in any way of writing it, and the value that is written with it:
+    ("batch-size", "") of --batch_size, ("epochs", "5") of --epochs=5 and of epochs=5. ("", "") for
+    another word."""
+    name, equals, value = word.partition("=")
+    is_option = name.startswith("-") and not name.lstrip("-")[:1].isdigit()
+    if not is_option and not (equals and name.isidentifier() and not kind_of(word)):
+        return "", ""
+    name = name.lstrip("-").replace("_", "-")
+    return foreign.SAME_ANSWER.get(name, name), value
+
+
+def _device(word: str, value: str, waiting: list[str]) -> list[str]:
+    """--device with its value, a GPU's number as PyTorch names it."""
+    given = value or next(iter(waiting), "")
+    if not given.isdigit():
+        return [word]
+    if not value:
+        waiting.pop(0)
+    tell(f"--device {given}", f"--device cuda:{given}")
+    return ["--device", f"cuda:{given}"]
+
+
+def _own_options(command: Command) -> set[str]:
+    """The names of a command's options, with a dot at the end of those that stand for others."""
+    from vitkit.commands.options import options
+
+    names = set()
+    for option in options(command.load_settings()):
+        if option.is_open:
+            names.add(f"{option.name}.")
+        elif not option.is_word:
+            names |= {option.name, *option.aliases}
+    return names
+
+
+def _template(command: Command, name: str, own: set[str]) -> str | None:
+    """The first of vitkit's words for a foreign name that the command has; None if it has none."""
+    slots = slots_of(command)
+    for template in foreign.SETTINGS.get(name, ()):
+        first = template.split()[0]
+        if not first.startswith("--"):
+            if first in slots:
+                return template
+            continue
+        options = [word[2:] for word in template.split() if word.startswith("--")]
+        if all(option in own or _has_owner(option, own) for option in options):
+            return template
+    return None
+
+
+def _has_owner(option: str, own: set[str]) -> bool:
+    """Whether an option such as model.image belongs to settings that follow from a value."""
+    owner, dot, _ = option.partition(".")
+    return bool(dot) and f"{owner}." in own
+
+
+def _refuse(command: Command, name: str, value: str) -> None:
+    """Raises WrongWords for an option that has no counterpart."""
+    answer = foreign.ANSWERS[name]
+    raise WrongWords(answer.replace("{words}", f"{command.name} ...").replace("{}", value or "N"))
+
+
+def _values(word: str, template: str, value: str, waiting: list[str]) -> list[str]:
+    """The values of a foreign option: the one that is written with it, or those that are taken from
+    the words that follow it. Raises WrongWords if they are missing."""
+    if value:
+        return [value]
+    following = waiting[0] if waiting else ""
+    if "{" not in template:  # a switch, which some tools write with true or false
+        if following.lower() in YES | NO:
+            return [waiting.pop(0)]
+        return []
+    if "{gpu}" in template and not following.removeprefix("cuda").lstrip(":").isdigit():
+        return []
+    if not following or following.startswith("--"):
+        raise WrongWords(f"{word} needs a value, as in {_example(template)}")
+    values = [waiting.pop(0)]
+    if "{size}" in template and waiting and waiting[0].isdigit():
+        values.append(waiting.pop(0))
+    return values
+
+
+def _filled(template: str, values: list[str]) -> list[str]:
+    """A template's words with the values put in."""
+    size = values
+    if len(size) == 1 and "--image" not in template.split():  # which takes one for a square
+        size = size * 2
+    words = []
+    for word in template.split():
+        if word == "{size}":
+            words += size
+        elif word == "{gpu}":
+            words.append(_gpu(values))
+        else:
+            words.append(word.replace("{}", " ".join(values)))
+    return words
+
+
+def _gpu(values: list[str]) -> str:
+    """A GPU as PyTorch names it: cuda:0 for 0."""
+    if not values:
+        return "cuda"
+    if values[0].isdigit():
+        return f"cuda:{values[0]}"
+    return values[0]
+
+
+def _example(template: str) -> str:
+    """A template with numbers where its values go."""
+    return template.replace("{size}", "224 224").replace("{}", "1")
+
+
+def slots_of(command: Command) -> list[str]:
+    """The words that a command takes without an option, by name: ["MODEL", "DATA"]."""
+    slots = []
+    for word in command.words.split():
+        if word.startswith(("-", "[-")):
+            break
+        slots.append(word.strip("[]."))
+    return slots
+
+
+def kind_of(word: str) -> str:
+    """ "folder" or "file" if there is one of this name; else ""."""
+    try:
+        if word and Path(word).is_dir():
+            return "folder"
+        if word and Path(word).exists():
+            return "file"
+    except OSError:  # a name that is too long, or a folder that nobody may look into
+        pass
+    return ""
+
+
+def tell(typed: str, taken: str) -> None:
+    """Say what was taken for what."""
+    print(printable(f"took {typed} for {taken}"), file=sys.stderr)
