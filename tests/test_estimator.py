@@ -96,6 +96,8 @@ def test_the_fitted_classifier_is_an_ordinary_one(model, paths, tmp_path):
     )
     answers = vitkit.predict(saved, files[:2], device="cpu")
     assert [answer.labels[0] for answer in answers] == fitted.predict(files[:2]).tolist()
+    assert saved.unknown is not None  # as `vitkit probe` saves it
+    assert VitClassifier(model, method="prototype").fit(files, y).classifier_.unknown is None
 
 
 def test_it_works_within_scikit_learn(model, paths):

@@ -24,6 +24,7 @@ from vitkit.data.given import from_images
 from vitkit.data.preprocessing import check_choice
 from vitkit.evaluate.features import BATCH, features
 from vitkit.evaluate.probe import FIT, Method, Probe, probe, with_probe
+from vitkit.evaluate.unknown import fit_unknown
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
 from vitkit.system.text import counted
 from vitkit.weights import Classifier, adopt, load
@@ -59,7 +60,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
     coef_, intercept_ : the head, float64 (K, D) and (K,). The softmax of its scores is calibrated.
     left_out_score_ : the accuracy of the answers to each example by a fit without it.
     classifier_ : with a model, the Classifier with this head, for `vitkit.save` and
-        `vitkit.predict`.
+        `vitkit.predict`; with the method "linear" it also knows which images are unknown to it.
     n_features_in_ : D.
     """
 
@@ -120,8 +121,12 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
         self.intercept_ = fitted.bias.numpy()
         self.left_out_score_ = _accuracy(fitted, classes)
         if self.model is not None:
-            probed = with_probe(classifier, fitted, labels)
-            self.classifier_ = replace(probed, origin=self._origin(fitted, len(source)))
+            unknown = None
+            if self.method == "linear":  # the one whose left-out answers are exact
+                unknown = fit_unknown(torch.tensor(x), torch.tensor(classes), fitted.left_out)
+            origin = self._origin(fitted, len(source))
+            headless = replace(classifier, origin=origin, unknown=unknown)
+            self.classifier_ = with_probe(headless, fitted, labels)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
