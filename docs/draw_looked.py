@@ -1,6 +1,6 @@
 """Draws docs/looked.jpg, photographs beside what a model looks at:
 
-    python docs/draw_looked.py MODEL IMAGE...
+python docs/draw_looked.py MODEL IMAGE...
 """
 
 import io

@@ -8,6 +8,7 @@ large model are only read by the command line.
 import itertools
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from vitkit import cli
 from vitkit.commands import COMMANDS, Command
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
+from vitkit.recipes.pretrained import FAMILY
 from vitkit.weights import Classifier, save
 
 ROOT = Path(__file__).parents[1]
@@ -121,6 +123,7 @@ def folder(tmp_path, monkeypatch):
     """A working directory with every file that a command names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for name in PHOTOGRAPHS:
         make_photographs(tmp_path / name)
     for seed, name in enumerate(CLASSES):
@@ -135,6 +138,9 @@ def folder(tmp_path, monkeypatch):
     classifier = Classifier(model, Preprocessing(size=(32, 32)), ("0", "1"))
     for name in MODELS:
         save(classifier, tmp_path / name)
+    # What `vitkit finetune photos/` takes where there is no network
+    weights = f"{FAMILY[-1].name.partition('/')[2]}.safetensors"
+    shutil.copy(tmp_path / "MODEL" / "model.safetensors", tmp_path / weights)
     for name in ("holiday.jpg", "digit.png"):
         Path(name).write_bytes(encoded(photograph(40, 30)))
     Path("mine.toml").write_text('[tasks.photos]\n[tasks.more-photos]\ngroup = "own"')

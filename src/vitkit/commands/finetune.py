@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from vitkit.commands import Defaults, WordsMissing
 from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
-from vitkit.commands.finetune_quick import earlier_model, finetune_quick, quick_run_dir
+from vitkit.commands.finetune_quick import earlier_model, finetune_quick
 from vitkit.commands.guesses import is_model
 from vitkit.commands.parsing import read_some
 from vitkit.commands.recipe import with_evals
@@ -146,8 +146,7 @@ def _model_for(data: str, rest: list[str]) -> str:
             f"{data} is a model, and the photographs are missing: vitkit finetune {as_word(data)} DATA"
         )
     first = read_some(FirstPass, "vitkit finetune", ["", data, *_without_help(rest)])
-    run_dir = first.workdir or quick_run_dir(data)
-    earlier = earlier_model(run_dir)
+    earlier = earlier_model(data, first.workdir, first.minutes)
     if earlier:
         return earlier
     choice = choose_pretrained(first.minutes, pick_device(first.device))

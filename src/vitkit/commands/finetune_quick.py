@@ -1,8 +1,8 @@
 """`vitkit finetune DATA`: from a folder of photographs to a model, in seconds and then in
 minutes."""
 
-import json
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from vitkit.data import Batch, Source, default_workers, eval_batches
 from vitkit.evaluate import Metric, Part, answers
-from vitkit.studies.answer import PLAN, RUN, Answer, answer
+from vitkit.studies.answer import RUN, Answer, OtherPlan, answer, read_plan
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.progress import bar
@@ -29,34 +29,50 @@ if TYPE_CHECKING:
     from vitkit.commands.finetune import Finetune
 
 
-def quick_run_dir(data: str) -> Path:
-    """Where the model for these images is made, unless --workdir says."""
-    return naming.run_dir(data, "")
+def earlier_model(data: str, workdir: Path | None, minutes: float) -> str:
+    """The weights that an earlier call on these images, for as long, began with; empty if there was
+    none."""
+    for run_dir in _run_dirs(data, workdir):
+        plan = read_plan(run_dir)
+        if plan is None:
+            return ""
+        if plan.minutes == minutes and isinstance(plan.recipe.get("init"), str):
+            return plan.recipe["init"]
+    return ""
 
 
-def earlier_model(run_dir: Path) -> str:
-    """The weights that an earlier call began with there; empty if there was none."""
-    try:
-        return str(json.loads((run_dir / PLAN).read_bytes())["init"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
+    """Where the model for these images may be made: in the given directory, or in those that are
+    called after the images, with numbers."""
+    if workdir is not None:
+        yield workdir
+        return
+    first = naming.run_dir(data, "")
+    yield first
+    for number in itertools.count(2):
+        yield first.with_name(f"{first.name}-{number}")
 
 
 def finetune_quick(command: "Finetune") -> int:
     """Make the model, say what it reached and why it was chosen, and write the report."""
-    run_dir = command.workdir or quick_run_dir(command.data)
 
     def say(sentence: str) -> None:
         if on_rank_0():
             print(printable(sentence), flush=True)
 
     with process_group(command.device, command.patience) as device:
-        try:
-            reached = answer(command.recipe, run_dir, command.minutes, device, say)
-        except Interrupted:
-            if (run_dir / "model").exists():
-                say(f"{run_dir / 'model'} holds the model in closed form")
-            raise
+        for run_dir in _run_dirs(command.data, command.workdir):
+            try:
+                reached = answer(command.recipe, run_dir, command.minutes, device, say)
+                break
+            except OtherPlan as error:
+                if command.workdir is not None:
+                    raise OtherPlan(f"{error}; choose another --workdir, or remove it") from None
+                say(f"{error}: a new one is made beside it")
+            except Interrupted:
+                if (run_dir / "model").exists():
+                    say(f"{run_dir / 'model'} holds the first model; the same command continues")
+                raise
         page = _report(command, reached, run_dir, device)
     if on_rank_0():
         _print(reached)
@@ -141,7 +157,4 @@ def _print_next(command: "Finetune", run_dir: Path, page: Path | None) -> None:
     print("next:")
     print(f"  vitkit predict {word} IMAGE...   what it says of other photographs")
     print(f"  vitkit data review {data} --model {word}   labels that may be wrong")
-    print(
-        f"  vitkit finetune {data} --minutes {5 * command.minutes:g} "
-        f"--workdir {as_word(f'{run_dir}-longer')}   with more time"
-    )
+    print(f"  vitkit finetune {data} --minutes {5 * command.minutes:g}   with more time")

@@ -35,13 +35,14 @@ from vitkit.studies.candidates import (
 from vitkit.studies.pace import seconds_of_a_step
 from vitkit.studies.photographs import Photographs, look, look_alikes, open_photographs
 from vitkit.system.files import write_json
-from vitkit.system.machine import autocast, pick_precision
+from vitkit.system.machine import Precision, autocast, pick_precision
 from vitkit.system.ranks import from_rank_0
 from vitkit.system.span import Span
 from vitkit.system.text import counted
 from vitkit.training import Recipe, train
 from vitkit.training.data import Say
 from vitkit.training.earlier import MODEL, Occupied
+from vitkit.training.record import differences, to_json
 from vitkit.training.run import locked
 from vitkit.weights import Classifier, adopt, save
 from vitkit.weights.store import load_for
@@ -74,15 +75,20 @@ class Answer:
     """By the names of the models that were tested, what they reached on images to test on."""
 
 
+class OtherPlan(Occupied):
+    """The directory was begun with other settings, or on other images."""
+
+
 class Plan(NamedTuple):
-    """What is decided by the machine and the clock, and must stay when a run is continued."""
+    """What is decided by the machine and the clock, and must stay when a run is continued; and what
+    it was decided for."""
 
     steps: int
     """Of the fine-tuning; 0 for none."""
     precision: str
     minutes: float
-    init: str
-    """The pre-trained model."""
+    recipe: dict
+    """The recipe of the call, as plain values."""
     images: str
     """Fingerprint of the images to learn from."""
 
@@ -92,6 +98,8 @@ class _Work:
     """What every step of the study reads."""
 
     recipe: Recipe
+    """As it was given: its precision may be "auto", and its spans 0."""
+    precision: Precision
     run_dir: Path
     photographs: Photographs
     minutes: float
@@ -120,20 +128,13 @@ def answer(recipe: Recipe, run_dir: Path, minutes: float, device: torch.device, 
     with locked(run_dir):
         photographs = open_photographs(recipe.data)
         _check(photographs, recipe)
+        plan = _earlier_plan(run_dir, recipe, photographs, minutes)
         for sentence in look(photographs):
             say(sentence)
-        picked = from_rank_0(lambda: pick_precision(recipe.precision, device))
-        plan = _earlier_plan(run_dir, recipe, photographs, minutes)
-        precision = plan.precision if plan is not None else picked.precision
-        work = _Work(
-            replace(recipe, precision=precision),
-            run_dir,
-            photographs,
-            minutes,
-            device,
-            say,
-            began,
-        )
+        precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
+        if plan is not None:
+            precision = plan.precision
+        work = _Work(recipe, precision, run_dir, photographs, minutes, device, say, began)
         if photographs.target_kind == "class":
             return _of_classes(work, plan)
         return _of_other_targets(work, plan)
@@ -168,10 +169,12 @@ def _of_classes(work: _Work, plan: Plan | None) -> Answer:
     learned = _features(work, bare, photographs.learned)
     whole = solved(learned.x, learned.y, len(labels))
     first = _described(work, with_head(bare, whole.fitted), CLOSED_FORM, whole.left_out)
-    from_rank_0(lambda: save(first, work.run_dir / MODEL))
+    if not from_rank_0(lambda: (work.run_dir / ANSWER).exists()):  # else a better one is there
+        from_rank_0(lambda: save(first, work.run_dir / MODEL))
+        work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
     work.say(
-        f"after {work.seconds()} a first model is in {work.run_dir / MODEL}: a head in closed form, "
-        f"right on {whole.left_out.text()} of the images by fits without them"
+        f"its head is solved for, not trained: {whole.left_out.text()} of the images are answered "
+        "right by fits without them"
     )
     test = {}
     if photographs.test is not None:
@@ -226,7 +229,7 @@ def _pretrained(work: _Work, labels: Sequence[str]) -> Classifier:
 
 def _features(work: _Work, classifier: Classifier, source: Source) -> Features:
     """The features of images, from the cache if they are there."""
-    with autocast(work.device, work.recipe.precision):
+    with autocast(work.device, work.precision):
         found = features(classifier.for_inference(), source)
     broken = np.flatnonzero(~np.isfinite(found.x).all(1))
     if len(broken):
@@ -238,7 +241,7 @@ def _features(work: _Work, classifier: Classifier, source: Source) -> Features:
 
 
 def _answers(work: _Work, classifier: Classifier, source: Source) -> Tensor:
-    with autocast(work.device, work.recipe.precision):
+    with autocast(work.device, work.precision):
         return answers_of(classifier, source)
 
 
@@ -291,36 +294,33 @@ def _of_other_targets(work: _Work, plan: Plan | None) -> Answer:
 def _earlier_plan(
     run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float
 ) -> Plan | None:
-    """The plan of an earlier call; None if there is none. Raises Occupied for another one's."""
-    path = run_dir / PLAN
-    try:
-        plan = Plan(**from_rank_0(lambda: json.loads(path.read_bytes()) if path.exists() else {}))
-    except (TypeError, ValueError):  # there is none, or it is damaged: the fine-tuning refuses then
+    """The plan of an earlier call; None if there is none. Raises OtherPlan for another one's."""
+    plan = from_rank_0(lambda: read_plan(run_dir))
+    if plan is None:
         return None
-    changed = []
-    if plan.init != recipe.init:
-        changed.append(f"from {plan.init}, now {recipe.init}")
-    if plan.images != fingerprint(photographs.learned):
-        changed.append("on other images")
+    changed = differences(plan.recipe, to_json(recipe))
     if plan.minutes != minutes:
-        changed.append(f"for {plan.minutes:g} minutes, now {minutes:g}")
+        changed.append(f"minutes: {plan.minutes:g}, now {minutes:g}")
+    if plan.images != fingerprint(photographs.learned):
+        changed.append("its images have changed")
     if changed:
-        raise Occupied(
-            f"{run_dir} was begun {' and '.join(changed)}; choose another --workdir, or remove it"
-        )
+        raise OtherPlan(f"{run_dir} was begun otherwise ({'; '.join(changed[:5])})")
     return plan
+
+
+def read_plan(run_dir: Path) -> Plan | None:
+    """The plan in a directory; None if there is none, or it is damaged."""
+    try:
+        return Plan(**json.loads((run_dir / PLAN).read_bytes()))
+    except (OSError, TypeError, ValueError):
+        return None
 
 
 def _planned(work: _Work, classifier: Classifier, tried: list[Candidate]) -> Plan:
     """How many steps fit into the time; it is written down, and said."""
     steps = _steps(work, classifier, tried)
-    plan = Plan(
-        steps,
-        work.recipe.precision,
-        work.minutes,
-        work.recipe.init,
-        fingerprint(work.photographs.learned),
-    )
+    images = fingerprint(work.photographs.learned)
+    plan = Plan(steps, work.precision, work.minutes, to_json(work.recipe), images)
     plan = Plan(*from_rank_0(lambda: tuple(plan)))
     from_rank_0(lambda: write_json(work.run_dir / PLAN, plan._asdict()))
     return plan
@@ -344,7 +344,9 @@ def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> int:
         return round(recipe.length.steps(recipe.batch, len(photographs.train)))
 
     # What fits into the time, beside the evaluations: a forward pass takes a third of a step
-    step = seconds_of_a_step(classifier.model, recipe, work.device)
+    step = seconds_of_a_step(
+        classifier.model, replace(recipe, precision=work.precision), work.device
+    )
     evaluation = len(photographs.held_out) * step / (3 * recipe.batch)
     seconds = 60 * work.minutes - EVALUATIONS * evaluation
     steps = int(seconds / step)
@@ -361,7 +363,7 @@ def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> int:
 
 def _fine_tuned(work: _Work, plan: Plan) -> Classifier:
     """The fine-tuned model; continues the run if it was interrupted."""
-    recipe = _timed(work.recipe, plan.steps)
+    recipe = _timed(replace(work.recipe, precision=work.precision), plan.steps)
     work.say(
         f"now fine-tuning for {counted(plan.steps, 'step')} or fewer, about {time_text(work.minutes)}; "
         "Ctrl-C ends it and keeps the best"
