@@ -3,7 +3,6 @@
 import os
 import platform
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -197,22 +196,17 @@ def _takes_files(folder: Path) -> bool:
 
 def _hub() -> Finding:
     """Whether the Hugging Face hub answers."""
+    from vitkit.weights.fetch import hub_answers, hub_host
+
     title = "Hugging Face hub"
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return Finding(title, "HF_HUB_OFFLINE is set: only what is in the cache")
-    proxies = getproxies()
-    if "https" in proxies:
-        return Finding(title, f"through the proxy {proxies['https']}, which was not tried")
-
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    host = address.rpartition("://")[2].partition("/")[0]
-    name, _, port = host.partition(":")
-    try:
-        socket.create_connection((name, int(port or 443)), timeout=2).close()
-    except (OSError, ValueError):
+    if "https" in getproxies():
+        return Finding(title, "through a proxy, which was not tried")
+    if not hub_answers():
         advice = (
             "published models and data sets cannot be downloaded here: give files and folders of "
             "this machine, or what the cache has"
         )
-        return Finding(title, f"{name} cannot be reached", advice)
-    return Finding(title, f"{name} answers")
+        return Finding(title, f"{hub_host()} cannot be reached", advice)
+    return Finding(title, f"{hub_host()} answers")

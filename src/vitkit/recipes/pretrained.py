@@ -1,18 +1,16 @@
 """Which published weights to fine-tune, if nobody says: the largest of one family that this machine
 can train in the time, of those that can be reached."""
 
-import os
-import socket
 import time
 from pathlib import Path
 from typing import NamedTuple
-from urllib.request import getproxies
 
 import torch
 
 from vitkit.models import named
 from vitkit.models.cost import cost
 from vitkit.system.machine import autocast, pick_precision
+from vitkit.weights.fetch import hub_answers
 
 STEPS = 200  # that a fine-tuning wants
 BATCH = 32
@@ -122,19 +120,3 @@ def _beside(published: Published) -> Path | None:
 
 def _file_name(published: Published) -> str:
     return published.name.partition("/")[2] + ".safetensors"
-
-
-def hub_answers() -> bool:
-    """Whether the Hugging Face hub can be reached, directly or through a proxy."""
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        return False
-    if "https" in getproxies():
-        return True
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    host = address.rpartition("://")[2].partition("/")[0]
-    name, _, port = host.partition(":")
-    try:
-        socket.create_connection((name, int(port or 443)), timeout=2).close()
-    except (OSError, ValueError):
-        return False
-    return True

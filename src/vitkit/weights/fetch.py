@@ -4,8 +4,11 @@ files.
 What has to be downloaded is downloaded once, to the cache.
 """
 
+import os
 import re
+import socket
 from pathlib import Path
+from urllib.request import getproxies
 
 from vitkit.system.download import download
 from vitkit.system.files import cache_dir, nearest
@@ -123,6 +126,27 @@ def from_hub(name: str) -> Path:
         raise ValueError(
             f"{name} is neither a local path nor a model that the hub gives: {_first_line(error)}"
         ) from error
+
+
+def hub_host() -> str:
+    """The name of the Hugging Face hub's machine, with its port if one is given: HF_ENDPOINT's, if
+    that is set."""
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    return address.rpartition("://")[2].partition("/")[0]
+
+
+def hub_answers() -> bool:
+    """Whether the hub can be reached: within two seconds, or through a proxy, which is not tried."""
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return False
+    if "https" in getproxies():
+        return True
+    name, _, port = hub_host().partition(":")
+    try:
+        socket.create_connection((name, int(port or 443)), timeout=2).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
