@@ -45,7 +45,7 @@ def test_a_folder_and_nothing_else(model, photographs, here, capsys):
     assert status == 0, err
     assert f"beginning with {tiny}.safetensors, which is in this directory" in err
     run = here / "runs" / photographs.name
-    for text in ("a first model is in", "held out", "closed form", "chosen", "vitkit data review"):
+    for text in ("a first model is in", "held out", "closed form", "kept", "vitkit data review"):
         assert text in out, text
     assert vitkit.load(run, quiet=True).labels == ("blue", "red")
     assert "<html" in (run / "report.html").read_text()

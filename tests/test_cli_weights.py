@@ -176,7 +176,7 @@ def test_finetune_help_is_about_this_model_and_this_data(model, capsys):
     assert status == 0
     assert "--model.image" in out and "384 384" in out and "--tune.lora" in out
     status, out, _ = say(capsys, "finetune", model, "digits", "--preset", "none", "--help-all")
-    assert status == 0 and "finetune-own" in out
+    assert status == 0 and "ten epochs" in out
     assert say(capsys, "finetune")[0] == 2
     status, _, err = say(capsys, "finetune", model, "nowhere")
     assert status == 1 and "there is no folder, file or data set 'nowhere'" in err

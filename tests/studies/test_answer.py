@@ -135,7 +135,7 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
     by_time = replace(recipe, length=Span(0, "steps"))
     said = []
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
-    assert "too long for 18 seconds" in " ".join(said)
+    assert "too long for 18 seconds: --minutes 4 would do" in " ".join(said)
     assert not (tmp_path / "short" / "fine-tuned").exists()
 
     monkeypatch.setattr("vitkit.studies.answer.train", stopped)
@@ -149,18 +149,22 @@ def stopped(*_, **__):
     raise Interrupted
 
 
-def metric(value: float) -> Metric:
-    return Metric("held_out/top1", value, SHARE)
+def tried(name: str, right: list[int], loss: float) -> Candidate:
+    """A candidate that answers these of ten images rightly."""
+    answered = np.isin(np.arange(10), right)
+    return Candidate(name, None, Metric("held_out/top1", answered.mean(), SHARE), loss, answered)
 
 
-def test_the_best_is_right_most_often_then_surest_then_first():
-    one = Candidate("one", None, metric(0.5), 0.7)
-    surer = Candidate("surer", None, metric(0.5), 0.6)
-    better = Candidate("better", None, metric(0.6), 0.9)
-    same = Candidate("same", None, metric(0.6), 0.9)
-    assert best([one, surer]).name == "surer"
-    assert best([one, better, surer]).name == "better"
-    assert best([better, same]).name == "better"
+def test_the_best_is_right_more_often_than_the_first_by_more_than_chance():
+    first = tried("first", [0, 1, 2, 3, 4], 0.7)
+    surer = tried("surer", [0, 1, 2, 3, 4], 0.1)
+    one_more = tried("one more", [0, 1, 2, 3, 4, 5], 0.1)
+    two_more = tried("two more", [0, 1, 2, 3, 4, 5, 6], 0.9)
+    other = tried("two more, five less", [0, 5, 6, 7, 8, 9, 1], 0.1)
+    assert best([first, surer]).name == "first"
+    assert best([first, one_more]).name == "first"  # 1 is not above the root of 1
+    assert best([first, one_more, two_more]).name == "two more"
+    assert best([first, other]).name == "first"  # 2 is not above the root of 8
 
 
 def test_the_average_is_the_mean_of_the_weights(pretrained):

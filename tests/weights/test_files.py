@@ -16,10 +16,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from other_libraries import assert_same_state
+from safetensors.torch import save_file
 
 from vitkit.models import vit
 from vitkit.weights import convert, load, save
 from vitkit.weights.files.npz import read_npz
+from vitkit.weights.files.opening import _read
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.formats.google import vit as google
 from vitkit.weights.formats.timm import vit as timm
@@ -293,3 +295,18 @@ def test_names_without_a_model_are_a_sentence(tmp_path):
     (tmp_path / "note.txt").write_text("dear all")
     with pytest.raises(ValueError, match="cannot be loaded"):
         load(tmp_path / "note.txt")
+
+
+@pytest.mark.parametrize("length", [0x180, 3712, 0x7F80])
+def test_a_safetensors_file_whose_length_begins_as_a_pickle_does(length, tmp_path):
+    """A pickle begins with 0x80, and so does the length of one in 32 safetensors headers."""
+    file = tmp_path / "w.safetensors"
+    header = 0
+    padding = max(length - 200, 0)
+    while header < length:
+        save_file({"w": torch.ones(3)}, file, {"notes": "x" * padding})
+        header = int.from_bytes(file.read_bytes()[:8], "little")
+        padding += 1
+    assert header == length and file.read_bytes()[:1] == b"\x80"
+    tensors, description, _ = _read(file)
+    assert description == {} and list(tensors) == ["w"]

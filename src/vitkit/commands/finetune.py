@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import arg
 
-from vitkit.commands import Defaults, WordsMissing
+from vitkit.commands import Defaults
 from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
 from vitkit.commands.finetune_quick import earlier_model, finetune_quick
 from vitkit.commands.guesses import is_model
@@ -25,15 +25,10 @@ from vitkit.system.machine import pick_device
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word, printable
 from vitkit.system.watchdog import PATIENCE
-from vitkit.training import Recipe
+from vitkit.training import Recipe, naming
 from vitkit.weights.description import Hints
 
 HELP = ("-h", "--help")
-NO_PHOTOGRAPHS = (
-    "vitkit finetune DATA, or vitkit finetune MODEL DATA: which photographs? DATA is a folder with a "
-    "folder of photographs for every class, such as photos/cats and photos/dogs; vitkit finetune "
-    "--help says more"
-)
 
 
 @dataclass
@@ -58,7 +53,7 @@ class Options:
     """Evaluators that measure the runs, instead of accuracy. Each then has settings, such as
     --evals.0.every and --evals.0.data."""
     workdir: Path | None = None
-    """Directory of the run. Default: runs/NAME."""
+    """Directory of the run. Default: one in runs/, called after the images."""
     device: Device = "auto"
     patience: float = PATIENCE
     """Seconds without progress after which a run of several processes (torchrun) ends and says
@@ -97,8 +92,6 @@ def defaults(words: list[str]) -> Defaults:
     """
     names = _names(words)
     asks_for_help = any(word in HELP for word in words)
-    if not names and not asks_for_help:
-        raise WordsMissing(NO_PHOTOGRAPHS)
 
     # MODEL and DATA
     rest = words[len(names) :]
@@ -113,6 +106,7 @@ def defaults(words: list[str]) -> Defaults:
     preset = first.preset
     if preset == "quick" and (first.select or first.rates or first.seeds > 1):
         preset = "none"
+        print("--select, --rates and --seeds are a protocol's: took --preset none", file=sys.stderr)
     try:
         recipe = paper(first.model, first.data, preset, first.hints, first.columns)
     except (ValueError, OSError) as error:
@@ -169,7 +163,7 @@ def _by_protocol(command: Finetune) -> int:
     """Fine-tune, print what each learning rate and seed reached, and write the report."""
     from vitkit.training.report import report
 
-    run_dir = command.workdir or Path("runs") / command.recipe.name
+    run_dir = command.workdir or naming.run_dir(command.data, command.recipe.name)
     with process_group(command.device, command.patience):
         outcome = transfer(command.recipe, run_dir, _rates(command), command.seeds, command.device)
         if on_rank_0():

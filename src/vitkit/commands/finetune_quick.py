@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vitkit.data import Batch, Source, default_workers, eval_batches
-from vitkit.evaluate import Metric, Part, answers
+from vitkit.evaluate import USUAL, Metric, Part, Subject, answers
 from vitkit.studies.answer import RUN, Answer, OtherPlan, answer, read_plan
+from vitkit.studies.candidates import CLOSED_FORM
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.progress import bar
@@ -76,7 +77,7 @@ def finetune_quick(command: "Finetune") -> int:
         page = _report(command, reached, run_dir, device)
     if on_rank_0():
         _print(reached)
-        _print_next(command, run_dir, page)
+        _print_next(command, reached, run_dir, page)
     return 0
 
 
@@ -97,9 +98,11 @@ def _report(
     from vitkit.evaluate.report import report
     from vitkit.evaluate.report_page import write_report
 
-    if reached.photographs.target_kind != "class":
-        return from_rank_0(lambda: report_of_run(run_dir / RUN))
     source = reached.photographs.test
+    if reached.photographs.target_kind != "class":
+        if source is not None:
+            _print_other_targets(command, reached, device)
+        return from_rank_0(lambda: report_of_run(run_dir / RUN))
     if source is None:
         return None
     ready = reached.classifier.to(device).for_inference()
@@ -119,10 +122,27 @@ def _report(
     return page
 
 
+def _print_other_targets(command: "Finetune", reached: Answer, device: "torch.device") -> None:
+    """What the model reaches on images to test on that have several classes, or a number."""
+    source = reached.photographs.test
+    ready = reached.classifier.to(device).for_inference()
+    precision = pick_precision(command.recipe.precision, device).precision
+    metrics = []
+    with autocast(device, precision):
+        for evaluator in USUAL[source.target_kind]:
+            part = Part(source, test_batches(ready, source))
+            metrics += evaluator.measure(Subject(ready), part)
+    if on_rank_0():
+        part = reached.photographs.test_name
+        print(f"on {counted(len(source), 'image')} to test on ({part}):")
+        for metric in metrics:
+            print(f"  {metric.name} {metric.text()}")
+
+
 def _print(reached: Answer) -> None:
     """What each candidate reached, and why one was chosen."""
     held_out = reached.photographs.held_out
-    if held_out is None:
+    if held_out is None or not reached.candidates:
         return
     columns = ["", f"{len(held_out):,} held out"]
     if reached.test:
@@ -134,9 +154,14 @@ def _print(reached: Answer) -> None:
             row.append(short(reached.test.get(each.name)))
         remark = ""
         if each.name == reached.chosen and len(reached.candidates) > 1:
-            remark = "chosen: the best on the held-out images"
+            remark = "kept"
         table.add_row(*row, remark)
     Console().print(table)
+    if len(reached.candidates) > 1:
+        why = "it answers more of the held-out images rightly, by more than chance gives"
+        if reached.chosen == CLOSED_FORM:
+            why = "no other answers more of the held-out images rightly, by more than chance gives"
+        print(f"{reached.chosen} is kept: {why}")
 
 
 def short(metric: Metric | None) -> str:
@@ -146,7 +171,7 @@ def short(metric: Metric | None) -> str:
     return metric.unit.text(metric.value)
 
 
-def _print_next(command: "Finetune", run_dir: Path, page: Path | None) -> None:
+def _print_next(command: "Finetune", reached: Answer, run_dir: Path, page: Path | None) -> None:
     """Where the model is, and what one would want next."""
     if page is None:
         print(f"wrote {run_dir / 'model'}")
@@ -157,4 +182,4 @@ def _print_next(command: "Finetune", run_dir: Path, page: Path | None) -> None:
     print("next:")
     print(f"  vitkit predict {word} IMAGE...   what it says of other photographs")
     print(f"  vitkit data review {data} --model {word}   labels that may be wrong")
-    print(f"  vitkit finetune {data} --minutes {5 * command.minutes:g}   with more time")
+    print(f"  vitkit finetune {data} --minutes {reached.minutes:g}   with more time")

@@ -119,7 +119,7 @@ def finetune(
     if task.bit:
         augmentation = Augmentation(crop="resize_crop", resize=square_before_crop(max(size)))
     recipe = Recipe(
-        name=f"finetune-{preset}" if protocol else "finetune-own",
+        name=f"finetune-{preset}" if protocol else "finetune",
         init=model,
         model=adopted.model.config,
         data=Data(
@@ -184,7 +184,10 @@ def _task(preset: str, data: str, columns: Columns) -> Task:
         return TABLE_4[preset]
     images = open_splits(data, columns).train
     if images is None or not len(images):
-        raise ValueError("there are no training images to fine-tune on")
+        raise ValueError(
+            f"{data} has no images to learn from, only others to measure on; call the folder of those "
+            "to learn from train"
+        )
     if preset == "bit":
         return bit_hyper_rule(images)
     return _without_preset(len(images))

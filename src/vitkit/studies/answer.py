@@ -7,6 +7,7 @@ loss at once, so nothing would push the features to where they could be better.
 """
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,7 @@ from vitkit.studies.candidates import (
 from vitkit.studies.pace import seconds_of_a_step
 from vitkit.studies.photographs import Photographs, look, look_alikes, open_photographs
 from vitkit.system.files import write_json
-from vitkit.system.machine import Precision, autocast, pick_precision
+from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.ranks import from_rank_0
 from vitkit.system.span import Span
 from vitkit.system.text import counted
@@ -44,6 +45,7 @@ from vitkit.training.data import Say
 from vitkit.training.earlier import MODEL, Occupied
 from vitkit.training.record import differences, to_json
 from vitkit.training.run import locked
+from vitkit.training.stop import Ends
 from vitkit.weights import Classifier, adopt, save
 from vitkit.weights.store import load_for
 
@@ -53,6 +55,8 @@ ANSWER = "answer.json"  # there: what each candidate reached
 EVALUATIONS = 8  # during the fine-tuning
 EPOCHS = 20  # at most, however much time there is
 FEWEST = 200  # steps that it may always have
+MANY = 100  # held-out images: if all are answered rightly, there is nothing to gain
+COMPARED = 30_000  # images to learn from that are compared with each other
 TOO_FEW = 25  # steps that make nothing better
 
 
@@ -71,6 +75,8 @@ class Answer:
     no classes."""
     photographs: Photographs
     """The images."""
+    minutes: float
+    """For how long one would fine-tune next."""
     test: dict[str, Metric] = field(default_factory=dict)
     """By the names of the models that were tested, what they reached on images to test on."""
 
@@ -83,8 +89,8 @@ class Plan(NamedTuple):
     """What is decided by the machine and the clock, and must stay when a run is continued; and what
     it was decided for."""
 
-    steps: int
-    """Of the fine-tuning; 0 for none."""
+    steps: int | None
+    """Of the fine-tuning; None as long as that is not decided."""
     precision: str
     minutes: float
     recipe: dict
@@ -99,10 +105,9 @@ class _Work:
 
     recipe: Recipe
     """As it was given: its precision may be "auto", and its spans 0."""
-    precision: Precision
     run_dir: Path
     photographs: Photographs
-    minutes: float
+    plan: Plan
     device: torch.device
     say: Say
     began: float
@@ -131,13 +136,15 @@ def answer(recipe: Recipe, run_dir: Path, minutes: float, device: torch.device, 
         plan = _earlier_plan(run_dir, recipe, photographs, minutes)
         for sentence in look(photographs):
             say(sentence)
-        precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
-        if plan is not None:
-            precision = plan.precision
-        work = _Work(recipe, precision, run_dir, photographs, minutes, device, say, began)
+        if plan is None:
+            precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
+            images = fingerprint(photographs.learned)
+            plan = Plan(None, precision, minutes, to_json(recipe), images)
+            _write(run_dir, plan)
+        work = _Work(recipe, run_dir, photographs, plan, device, say, began)
         if photographs.target_kind == "class":
-            return _of_classes(work, plan)
-        return _of_other_targets(work, plan)
+            return _of_classes(work)
+        return _of_other_targets(work)
 
 
 def _check(photographs: Photographs, recipe: Recipe) -> None:
@@ -159,7 +166,7 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
 # Images of one class each
 
 
-def _of_classes(work: _Work, plan: Plan | None) -> Answer:
+def _of_classes(work: _Work) -> Answer:
     """The closed form, the fine-tuning, and the best of both and their average."""
     photographs = work.photographs
     labels = photographs.labels
@@ -176,6 +183,12 @@ def _of_classes(work: _Work, plan: Plan | None) -> Answer:
         f"its head is solved for, not trained: {whole.left_out.text()} of the images are answered "
         "right by fits without them"
     )
+    repeated = int(look_alikes(learned.x).sum()) if len(learned.x) <= COMPARED else 0
+    if repeated:
+        work.say(
+            f"{repeated:,} of the images to learn from look the same as another of them, so these "
+            "percentages are too good: vitkit data review shows them"
+        )
     test = {}
     if photographs.test is not None:
         given = _features(work, bare, photographs.test)
@@ -196,12 +209,11 @@ def _of_classes(work: _Work, plan: Plan | None) -> Answer:
         tried.append(candidate(CLOSED_FORM, compared, logits, learned.y[count:]))
 
     # The fine-tuning, if it makes sense
-    plan = plan or _planned(work, bare, tried)
-    if not plan.steps:
-        return _end(
-            work, Answer(CLOSED_FORM, first, tuple(tried), whole.left_out, photographs, test)
-        )
-    tuned = _fine_tuned(work, plan).to(work.device)
+    steps, minutes = _steps(work, bare, tried)
+    reached = Answer(CLOSED_FORM, first, tuple(tried), whole.left_out, photographs, minutes, test)
+    if not steps:
+        return _end(work, reached)
+    tuned = _fine_tuned(work, steps).to(work.device)
     held_out = photographs.held_out
     for name, each in ((FINE_TUNED, tuned), (AVERAGE, average(tried[0].classifier, tuned))):
         tried.append(candidate(name, each, _answers(work, each, held_out), held_out.targets))
@@ -216,7 +228,8 @@ def _of_classes(work: _Work, plan: Plan | None) -> Answer:
         if photographs.test is not None:
             logits = _answers(work, picked.classifier, photographs.test)
             test[chosen] = accuracy(photographs.test_name, logits, photographs.test.targets)
-    return _end(work, Answer(chosen, final, tuple(tried), whole.left_out, photographs, test))
+    reached = replace(reached, chosen=chosen, classifier=final, candidates=tuple(tried), test=test)
+    return _end(work, reached)
 
 
 def _pretrained(work: _Work, labels: Sequence[str]) -> Classifier:
@@ -229,7 +242,7 @@ def _pretrained(work: _Work, labels: Sequence[str]) -> Classifier:
 
 def _features(work: _Work, classifier: Classifier, source: Source) -> Features:
     """The features of images, from the cache if they are there."""
-    with autocast(work.device, work.precision):
+    with autocast(work.device, work.plan.precision):
         found = features(classifier.for_inference(), source)
     broken = np.flatnonzero(~np.isfinite(found.x).all(1))
     if len(broken):
@@ -241,7 +254,7 @@ def _features(work: _Work, classifier: Classifier, source: Source) -> Features:
 
 
 def _answers(work: _Work, classifier: Classifier, source: Source) -> Tensor:
-    with autocast(work.device, work.precision):
+    with autocast(work.device, work.plan.precision):
         return answers_of(classifier, source)
 
 
@@ -250,8 +263,8 @@ def _say_look_alikes(work: _Work, learned: Features, given: Features) -> None:
     alike = int(look_alikes(learned.x, given.x).sum())
     if alike:
         work.say(
-            f"{alike:,} of the {len(given.y):,} images to test on look the same as one to learn from, "
-            f"so the accuracy is too good: vitkit data review {work.recipe.data.source} shows them"
+            f"{alike:,} of them look the same as one to learn from, so that is too good: vitkit data "
+            "review shows them"
         )
 
 
@@ -273,19 +286,17 @@ def _described(work: _Work, classifier: Classifier, name: str, metric: Metric) -
 # Images of several classes, or of a number
 
 
-def _of_other_targets(work: _Work, plan: Plan | None) -> Answer:
+def _of_other_targets(work: _Work) -> Answer:
     """The fine-tuning alone: the closed form is for images of one class each."""
     recipe = work.recipe
     outputs = recipe.objective.head(work.photographs.target_kind, len(work.photographs.labels))
     bare = _pretrained(work, tuple(map(str, range(outputs))))
-    plan = plan or _planned(work, bare, [])
-    if not plan.steps:
-        raise ValueError(
-            f"{time_text(work.minutes)} is too short to train anything: more --minutes"
-        )
-    tuned = _fine_tuned(work, plan)
+    steps, minutes = _steps(work, bare, [])
+    if not steps:
+        raise ValueError("there is no model for these images: they need the fine-tuning")
+    tuned = _fine_tuned(work, steps)
     from_rank_0(lambda: save(tuned, work.run_dir / MODEL))
-    return _end(work, Answer(FINE_TUNED, tuned, (), None, work.photographs))
+    return _end(work, Answer(FINE_TUNED, tuned, (), None, work.photographs, minutes))
 
 
 # The fine-tuning
@@ -316,59 +327,64 @@ def read_plan(run_dir: Path) -> Plan | None:
         return None
 
 
-def _planned(work: _Work, classifier: Classifier, tried: list[Candidate]) -> Plan:
-    """How many steps fit into the time; it is written down, and said."""
-    steps = _steps(work, classifier, tried)
-    images = fingerprint(work.photographs.learned)
-    plan = Plan(steps, work.precision, work.minutes, to_json(work.recipe), images)
-    plan = Plan(*from_rank_0(lambda: tuple(plan)))
-    from_rank_0(lambda: write_json(work.run_dir / PLAN, plan._asdict()))
-    return plan
+def _write(run_dir: Path, plan: Plan) -> None:
+    from_rank_0(lambda: write_json(run_dir / PLAN, plan._asdict()))
 
 
-def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> int:
-    """How many steps to fine-tune for; 0 if that would make nothing better, which is said."""
+def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> tuple[int, float]:
+    """How many steps to fine-tune for, 0 if that would make nothing better, which is said; and for
+    how many minutes one would do it next."""
     recipe = work.recipe
     photographs = work.photographs
+    more = 5 * work.plan.minutes
+
+    # Where it could gain nothing
     if photographs.held_out is None:
         work.say(
             "nothing can be held out to choose by, so nothing is fine-tuned: more images would help"
         )
-        return 0
-    if tried and tried[0].held_out.value == 1 and len(photographs.held_out) >= 100:
-        work.say(
-            "every held-out image is answered right: there is nothing that fine-tuning could gain"
-        )
-        return 0
+        return 0, more
+    if tried and tried[0].right.all() and len(tried[0].right) >= MANY:
+        work.say("every held-out image is answered rightly: fine-tuning could gain nothing")
+        return 0, more
+
+    # As the caller says, or as an earlier call decided
     if recipe.length.n:
-        return round(recipe.length.steps(recipe.batch, len(photographs.train)))
+        return round(recipe.length.steps(recipe.batch, len(photographs.train))), more
+    if work.plan.steps is not None:
+        return work.plan.steps, more
 
     # What fits into the time, beside the evaluations: a forward pass takes a third of a step
-    step = seconds_of_a_step(
-        classifier.model, replace(recipe, precision=work.precision), work.device
-    )
-    evaluation = len(photographs.held_out) * step / (3 * recipe.batch)
-    seconds = 60 * work.minutes - EVALUATIONS * evaluation
-    steps = int(seconds / step)
+    timed = replace(recipe, precision=work.plan.precision)
+    step = from_rank_0(lambda: seconds_of_a_step(classifier.model, timed, work.device))
+    evaluations = EVALUATIONS * len(photographs.held_out) * step / (3 * recipe.batch)
+    steps = int((60 * work.plan.minutes - evaluations) / step)
     if steps < TOO_FEW:
-        enough = (EVALUATIONS * evaluation + FEWEST * step) / 60
+        enough = math.ceil((evaluations + FEWEST * step) / 60)
         work.say(
-            f"a training step takes {step:.1f} s here, too long for {time_text(work.minutes)}; "
-            f"--minutes {max(enough, 1):.0f} would do, or a smaller model, or a GPU"
+            f"a training step takes {step:.1f} s here, too long for {time_text(work.plan.minutes)}: "
+            f"--minutes {enough} would do, or smaller weights, or a GPU"
         )
-        return 0
+        return 0, enough
     epochs = Span(EPOCHS, "epochs").steps(recipe.batch, len(photographs.train))
-    return min(steps, max(FEWEST, int(epochs)))
+    steps = min(steps, max(FEWEST, int(epochs)))
+    _write(work.run_dir, work.plan._replace(steps=steps))
+    return steps, more
 
 
-def _fine_tuned(work: _Work, plan: Plan) -> Classifier:
+def _fine_tuned(work: _Work, steps: int) -> Classifier:
     """The fine-tuned model; continues the run if it was interrupted."""
-    recipe = _timed(replace(work.recipe, precision=work.precision), plan.steps)
+    recipe = _timed(replace(work.recipe, precision=work.plan.precision), steps)
+    time_allowed = None
+    text = ""
+    if not work.recipe.length.n:
+        time_allowed = 60 * work.plan.minutes
+        text = f", {time_text(work.plan.minutes)} at most"
     work.say(
-        f"now fine-tuning for {counted(plan.steps, 'step')} or fewer, about {time_text(work.minutes)}; "
-        "Ctrl-C ends it and keeps the best"
+        f"now fine-tuning for {counted(steps, 'step')}{text}; Ctrl-C ends it and keeps the better model"
     )
-    return train(recipe, work.run_dir / RUN, work.device.type, ends_on_request=True)
+    end = Ends(by_a_person=True, after=time_allowed)
+    return train(recipe, work.run_dir / RUN, work.device.type, ends=end)
 
 
 def _timed(recipe: Recipe, steps: int) -> Recipe:

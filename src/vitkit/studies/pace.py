@@ -1,5 +1,6 @@
 """How long a training step takes on this machine, before any is made."""
 
+import statistics
 import time
 from copy import deepcopy
 
@@ -9,7 +10,7 @@ from torch import nn
 from vitkit.system.machine import autocast
 from vitkit.training import Recipe
 
-TIMED = 2  # steps, after one that warms up
+TIMED = 3  # steps, after one that warms up
 
 
 def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) -> float:
@@ -27,4 +28,4 @@ def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) ->
         loss.backward()
         loss.item()  # waits for a GPU
         times.append(time.perf_counter() - began)
-    return min(times[1:]) * recipe.batch / micro_batch
+    return statistics.mean(times[1:]) * recipe.batch / micro_batch

@@ -90,9 +90,10 @@ def open_photographs(data: Data) -> Photographs:
         notes += [f"left out: {sentence}" for sentence in broken]
     if sources["train"] is None:
         raise ValueError(
-            f"not one of the {len(parts['train']):,} images of {data.source} to learn from can be "
-            f"read ({notes[-1].removeprefix('left out: ')})"
+            f"not one of the images of {data.source} to learn from can be read "
+            f"({notes[-1].removeprefix('left out: ')})"
         )
+    _check_classes(sources["train"], data)
     return Photographs(
         sources["train"],
         sources["held out"],
@@ -103,6 +104,19 @@ def open_photographs(data: Data) -> Photographs:
         splits.made_fingerprint,
         tuple(notes),
     )
+
+
+def _check_classes(train: Source, data: Data) -> None:
+    """Raises ValueError, with its name, for a class without an image to learn from."""
+    if train.target_kind != "class":
+        return
+    counts = np.bincount(train.targets, minlength=len(train.labels))
+    empty = [train.labels[k] for k in np.flatnonzero(counts == 0)]
+    if empty:
+        raise ValueError(
+            f"{data.source} has no image of {', '.join(empty[:NAMED])} to learn from that can be "
+            "read; add some, or remove the class"
+        )
 
 
 def _intact(source: Source) -> tuple[Source, list[str]]:
@@ -152,6 +166,12 @@ def _classes(photographs: Photographs) -> list[str]:
     sentences = [f"{len(labels):,} classes: {', '.join(named)}"]
     fewest = counts[order[-1]]
     most = counts[order[0]]
+    if fewest == 1:
+        alone = ", ".join(labels[k] for k in order[counts[order] == 1][:NAMED])
+        sentences.append(
+            f"one image alone of {alone}: a fit without it cannot know it, and nothing of it can be "
+            "held out. Two or more would help"
+        )
     if most >= UNBALANCED * fewest:
         sentences.append(
             f"unbalanced: {labels[order[0]]} has {most / max(fewest, 1):.0f} times the images of "
@@ -160,16 +180,20 @@ def _classes(photographs: Photographs) -> list[str]:
     return sentences
 
 
-def look_alikes(learned: np.ndarray, others: np.ndarray) -> np.ndarray:
+def look_alikes(learned: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
     """Which of the other images look the same as one that is learned from, by their features (N, D)
-    and (M, D): bool (M,)."""
+    and (M, D): bool (M,). Without others: which of the learned ones look the same as one before
+    them, (N,)."""
+    rows_of = _unit_rows(learned if others is None else others)
     learned = _unit_rows(learned)
-    others = _unit_rows(others)
     rows = max(1, COMPARED // max(len(learned), 1))
-    nearest = [
-        (others[start : start + rows] @ learned.T).max(1) for start in range(0, len(others), rows)
-    ]
-    return np.concatenate(nearest) > LOOK_ALIKE
+    alike = np.zeros(len(rows_of), dtype=bool)
+    for start in range(0, len(rows_of), rows):
+        similarities = rows_of[start : start + rows] @ learned.T  # (rows, N)
+        if others is None:
+            similarities = np.tril(similarities, start - 1)
+        alike[start : start + rows] = similarities.max(1) > LOOK_ALIKE
+    return alike
 
 
 def _unit_rows(x: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ from vitkit.training.recover import skip
 from vitkit.training.run import Run, locked, record_run, with_precision
 from vitkit.training.state import State
 from vitkit.training.step import gradient, set_rates, update
-from vitkit.training.stop import stoppable
+from vitkit.training.stop import LAST_STEP, Ends, stoppable
 from vitkit.weights import Classifier, load
 
 
@@ -42,14 +42,13 @@ def train(
     run_dir: Path | str,
     device: str = "auto",
     console: Console | None = None,
-    ends_on_request: bool = False,
+    ends: Ends = LAST_STEP,
 ) -> Classifier:
     """Run a recipe in a directory, or continue the run that is there; returns the finished model,
     which is saved in `model/`.
 
     A run that is killed at any moment and called again ends with the weights of a run that was
-    never disturbed: bit for bit on a CPU. With `ends_on_request` Ctrl-C ends a run of one process as
-    if it were done: what it has learned so far is saved as its model.
+    never disturbed: bit for bit on a CPU. `ends` says what else than its last step ends it.
 
     Raises ValueError for what cannot run, Interrupted after
     SIGTERM or Ctrl-C, OSError when the disk is full, FloatingPointError when the loss stays
@@ -59,11 +58,11 @@ def train(
     with process_group(device) as own_device, locked(run_dir), matmul.as_before():
         if not on_rank_0():
             console = Console(quiet=True)
-        return _train(recipe, run_dir, own_device, console or Console(), ends_on_request)
+        return _train(recipe, run_dir, own_device, console or Console(), ends)
 
 
 def _train(
-    recipe: Recipe, run_dir: Path, device: torch.device, console: Console, ends_on_request: bool
+    recipe: Recipe, run_dir: Path, device: torch.device, console: Console, ends: Ends
 ) -> Classifier:
     """A run, as every rank trains it."""
 
@@ -99,13 +98,12 @@ def _train(
         log.say(sentence)
 
     # The steps, until the last one or until the run is asked to stop
-    with stoppable() as stop:
+    with stoppable(ends) as stop:
         try:
             _steps(Run(recipe, run_dir, data, state, log, stop))
             state.wait()
         except Interrupted:
-            is_end = ends_on_request and stop.by_a_person and world().world_size == 1
-            if not is_end:
+            if not stop.is_an_end():
                 _save_interrupted(recipe, run_dir, state, log)
                 raise
             state.wait()

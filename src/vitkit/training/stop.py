@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from vitkit.system.errors import Interrupted
 from vitkit.system.ranks import any_rank, world
@@ -18,10 +18,26 @@ Handler = Callable | int | None
 REPEATED = 5.0  # seconds after a run has stopped in which SIGTERM may come once more
 
 
-class Stop:
-    """Whether someone asked the run to stop: a scheduler by SIGTERM, a person by Ctrl-C."""
+class Ends(NamedTuple):
+    """What ends a run of one process before its last step, as if it were done: what it has learned so
+    far is saved as its model. By default nothing does."""
 
-    def __init__(self):
+    by_a_person: bool = False
+    """Whether Ctrl-C does."""
+    after: float | None = None
+    """Seconds from the beginning of the call; None for any number."""
+
+
+LAST_STEP = Ends()  # nothing else ends a run
+
+
+class Stop:
+    """Whether someone asked the run to stop: a scheduler by SIGTERM, a person by Ctrl-C; or whether
+    its time is over."""
+
+    def __init__(self, ends: Ends = LAST_STEP):
+        self.ends = ends
+        self.began = time.monotonic()
         self.asked = False
         """Whether this rank was asked."""
         self.by_a_person = False
@@ -31,8 +47,21 @@ class Stop:
         """Raises Interrupted on every rank if any of them was asked, so that they stop at the same
         step. All ranks call it at the same places."""
         watchdog.heartbeat()
-        if any_rank(self.asked):
+        if any_rank(self.asked) or self.time_is_over():
             raise Interrupted
+
+    def time_is_over(self) -> bool:
+        """Whether the run has had its time; never with several processes, whose clocks differ."""
+        if self.ends.after is None or world().world_size > 1:
+            return False
+        return time.monotonic() - self.began > self.ends.after
+
+    def is_an_end(self) -> bool:
+        """Whether a run that was stopped is done, instead of waiting to be continued."""
+        if world().world_size > 1:
+            return False
+        by_a_person = self.by_a_person and self.ends.by_a_person
+        return by_a_person or (self.time_is_over() and not self.asked)
 
     def watch(self, items: Iterable[T]) -> Iterator[T]:
         """The same items, until someone asks."""
@@ -42,10 +71,10 @@ class Stop:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
+def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     """Within it SIGTERM and SIGINT do not end the process: they are noted, and the loop looks at
     the note between steps. Only the main thread can catch signals; elsewhere nothing changes."""
-    stop = Stop()
+    stop = Stop(ends)
     handlers_before = {}
 
     def note(number, frame):

@@ -204,12 +204,15 @@ def _read(file: Path) -> tuple[Tensors, dict, str]:
     """The tensors, vitkit's description inside the file, and which part of a checkpoint they are.
 
     The kind of file is known by its first bytes: an archive (.npz, .pth), a pickle, or the length
-    of a safetensors header.
+    of a safetensors header and the header's brace.
     """
     with file.open("rb") as opened:
-        start = opened.read(2)
-    is_archive = start == b"PK"
-    is_bare_pickle = start[:1] == b"\x80"  # as PyTorch before 1.6 wrote
+        start = opened.read(9)
+    is_archive = start[:2] == b"PK"
+    # PyTorch before 1.6 wrote pickles, which begin with 0x80. So does one in 32 safetensors files,
+    # by its header's length
+    has_header = start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
+    is_bare_pickle = start[:1] == b"\x80" and not has_header
     if is_archive and is_npz(file):
         tensors, description = read_npz(file)
         return tensors, description, ""
