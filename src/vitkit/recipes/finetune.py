@@ -61,6 +61,8 @@ TABLE_4 = {
     "flowers": Task(500, 100, 0.003),
     "vtab": Task(2_500, 500, 0.01, (0.01,), hold_out=0.2),
 }
+FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much in
+SMALL_BATCH = 8  # for them
 PRESETS = ("quick", "none", *TABLE_4, "bit")
 
 
@@ -83,8 +85,9 @@ def finetune(
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
       image size, in bfloat16 where the machine has instructions for it;
     - "quick": the same without a length, which `vitkit.studies.answer` chooses by the time that
-      there is. A part of the training images is held out, broken images are left out, and the loss
-      is the one for the data's kind of targets.
+      there is; without crops and flips, and in batches of 8 for fewer than 2,000 images. A part of
+      the training images is held out, broken images are left out, and the loss is the one for the
+      data's kind of targets.
 
     `hints` say what the model's file does not, and may give another size of images and another
     preprocessing. Raises ValueError for an unknown preset, and for a model or data that cannot be
@@ -151,14 +154,24 @@ def finetune(
 
 
 def _quick(recipe: Recipe, columns: Columns) -> Recipe:
-    """The recipe for as long as there is time, which is not known yet: its spans are 0."""
-    target_kind = open_splits(recipe.data.source, columns).target_kind
+    """The recipe for as long as there is time, which is not known yet: its spans are 0.
+
+    The images are seen whole and unmirrored: in a few epochs there is too little time to learn what
+    crops hide, and nobody has said that a mirrored sign or digit is of the same class.
+    """
+    splits = open_splits(recipe.data.source, columns)
+    batch = recipe.batch
+    if splits.train is not None and len(splits.train) < FEW:
+        batch = SMALL_BATCH
     later = Span(0, "steps")
+    whole = Augmentation(crop="none", flip=False)
+    data = replace(recipe.data, augmentation=whole, parts="select", hold_out=0.2)
     return replace(
         recipe,
-        data=replace(recipe.data, parts="select", hold_out=0.2, on_bad_image="skip"),
+        data=replace(data, on_bad_image="skip"),
         optim=replace(recipe.optim, warmup=later),
-        objective=Supervised(loss=LOSS.get(target_kind, "softmax")),
+        objective=Supervised(loss=LOSS.get(splits.target_kind, "softmax")),
+        batch=batch,
         length=later,
         evaluate_every=later,
         save_every=later,

@@ -52,7 +52,7 @@ from vitkit.weights.store import load_for
 RUN = "fine-tuned"  # the directory of the fine-tuning, in the study's directory
 PLAN = "plan.json"  # there: what was decided before the fine-tuning, which continues by it
 ANSWER = "answer.json"  # there: what each candidate reached
-EVALUATIONS = 8  # during the fine-tuning
+EVALUATIONS = 4  # during the fine-tuning
 EPOCHS = 20  # at most, however much time there is
 FEWEST = 200  # steps that it may always have
 MANY = 100  # held-out images: if all are answered rightly, there is nothing to gain
