@@ -56,6 +56,11 @@ def write_memory(folder: Path, memory: Memory, classifier: Classifier) -> Path:
     return file
 
 
+def remove_memory(folder: Path) -> None:
+    """Remove the memory of a model directory, if it has one, for another model is saved there."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
 def save_taught(folder: Path, classifier: Classifier, memory: Memory, fitted: Probe) -> int:
     """Save a model directory with the head that was solved from a memory, and the memory; returns the
     bytes that it takes.

@@ -18,8 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.data import Source, fingerprint
+from vitkit.data import Source, fingerprint, is_elsewhere
 from vitkit.evaluate import Features, Metric, features
+from vitkit.evaluate.memory import remove_memory, write_memory
+from vitkit.evaluate.teach import remembered
+from vitkit.evaluate.unknown import fit_unknown
 from vitkit.studies.candidates import (
     AVERAGE,
     CLOSED_FORM,
@@ -56,7 +59,7 @@ EVALUATIONS = 4  # during the fine-tuning
 EPOCHS = 20  # at most, however much time there is
 FEWEST = 200  # steps that it may always have
 MANY = 100  # held-out images: if all are answered rightly, there is nothing to gain
-COMPARED = 30_000  # images to learn from that are compared with each other
+COMPARED = 10_000  # images to learn from that are compared with each other
 TOO_FEW = 25  # steps that make nothing better
 
 
@@ -176,8 +179,11 @@ def _of_classes(work: _Work) -> Answer:
     learned = _features(work, bare, photographs.learned)
     whole = solved(learned.x, learned.y, len(labels))
     first = _described(work, with_head(bare, whole.fitted), CLOSED_FORM, whole.left_out)
-    if not from_rank_0(lambda: (work.run_dir / ANSWER).exists()):  # else a better one is there
-        from_rank_0(lambda: save(first, work.run_dir / MODEL))
+    unknown = fit_unknown(torch.tensor(learned.x), torch.tensor(learned.y), whole.fitted.left_out)
+    first = replace(first, unknown=unknown)
+    earlier = from_rank_0(lambda: _earlier_choice(work.run_dir))
+    if not earlier:
+        from_rank_0(lambda: _save_first(work, first, learned))
         work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
     work.say(
         f"its head is solved for, not trained: {whole.left_out.text()} of the images are answered "
@@ -224,7 +230,8 @@ def _of_classes(work: _Work) -> Answer:
     if chosen != CLOSED_FORM:
         picked = {each.name: each for each in tried}[chosen]
         final = _described(work, picked.classifier, chosen, picked.held_out)
-        from_rank_0(lambda: save(final.to("cpu"), work.run_dir / MODEL))
+        if chosen != earlier:  # else it is there, and its owner may have edited it
+            from_rank_0(lambda: _save_other(work, final))
         if photographs.test is not None:
             logits = _answers(work, picked.classifier, photographs.test)
             test[chosen] = accuracy(photographs.test_name, logits, photographs.test.targets)
@@ -238,6 +245,33 @@ def _pretrained(work: _Work, labels: Sequence[str]) -> Classifier:
     published, _ = load_for(recipe.init, recipe.model)
     fitted, _ = adopt(published, labels=labels, image=recipe.model.image, new_head=True)
     return replace(fitted.to(work.device), preprocessing=recipe.data.preprocessing)
+
+
+def _earlier_choice(run_dir: Path) -> str:
+    """The name of the model that an earlier call ended with; empty if none did, or it is gone."""
+    if not (run_dir / MODEL).is_dir():
+        return ""
+    try:
+        return str(json.loads((run_dir / ANSWER).read_bytes())["chosen"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _save_first(work: _Work, first: Classifier, learned: Features) -> None:
+    """Save the model with the solved head, and what it has learned from, for `vitkit teach`."""
+    folder = work.run_dir / MODEL
+    source = work.photographs.learned
+    save(first.to("cpu"), folder)
+    if not is_elsewhere(source):  # else every image would have to be fetched again
+        memory = remembered(source, learned, first.labels, work.plan.precision)
+        write_memory(folder, memory, first)
+
+
+def _save_other(work: _Work, final: Classifier) -> None:
+    """Save another model in the place of the first."""
+    folder = work.run_dir / MODEL
+    save(final.to("cpu"), folder)
+    remove_memory(folder)
 
 
 def _features(work: _Work, classifier: Classifier, source: Source) -> Features:
