@@ -38,10 +38,11 @@ def pretrained(tmp_path):
 
 @pytest.fixture
 def recipe(pretrained):
-    """The quick recipe on the digits, so short that it is fine-tuned in a second."""
+    """The quick recipe on the digits, with the batches of larger data sets, and so short that it is
+    fine-tuned in a second."""
     quick = finetune(pretrained, "digits", "quick")
     data = replace(quick.data, augmentation=Augmentation(crop="none"), workers=0)
-    return replace(quick, data=data, length=Span(12, "steps"), precision="float32")
+    return replace(quick, data=data, batch=32, length=Span(12, "steps"), precision="float32")
 
 
 def test_a_first_model_then_the_better_one(recipe, tmp_path):
