@@ -153,7 +153,7 @@ def test_images_with_other_channels_are_refused(tmp_path, capsys):
 
 
 def test_help_shows_the_settings_of_a_hybrids_resnet(capsys):
-    status, out, _ = say(capsys, "train", "digits", "--model", "R50+B/32", "--help")
+    status, out, _ = say(capsys, "train", "digits", "--model", "R50+B/32", "--help-all")
     assert status == 0
     assert "--model.stem.units" in out
 

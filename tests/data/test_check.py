@@ -31,7 +31,8 @@ def test_progress_of_other_processes_is_shown_when_it_takes_a_while(monkeypatch,
     assert not capsys.readouterr().err
     asked = threading.Event()
     monkeypatch.setattr(progress, "PATIENCE", 0.01)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setattr(progress, "_is_terminal", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with progress.counted("packing", 7, lambda: asked.set() or 3):
         assert asked.wait(30)

@@ -142,8 +142,11 @@ def test_answers_come_as_the_names_do(model, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_folder_is_watched_until_it_is_ended(run, photos, tmp_path, number):
+def test_a_folder_is_watched_until_it_is_ended(run, photos, tmp_path, number, request):
     """What is sorted into the watched folder does not come again."""
+    # A shell lets what it starts in the background ignore Ctrl-C, these tests too
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     (photos / "bad.jpg").unlink()
     rows = tmp_path / "a.jsonl"
 

@@ -146,8 +146,8 @@ def test_what_cannot_be_reviewed_is_a_sentence(troubled, model, tmp_path, capsys
     words = ["data", "review", str(troubled), "--model", model]
     assert main([*words, "-o", str(tmp_path / "page.png")]) == 1
     assert "give the name of an .html file" in capsys.readouterr().err
-    assert main(words[:3]) == 1
-    assert f"vitkit data review {troubled} MODEL" in capsys.readouterr().err
+    assert main(words[:3]) == 2
+    assert "MODEL is missing: vitkit data review DATA MODEL" in capsys.readouterr().err
     assert main([*words, "other"]) == 1
     assert "are two models" in capsys.readouterr().err
     mine = tmp_path / "mine.html"

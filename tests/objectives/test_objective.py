@@ -58,7 +58,8 @@ def test_one_of_ones_own_is_trained_from_a_file(file, capsys):
 
 def test_its_settings_are_on_the_command_line(file):
     """Without a word of the library that reads it, on standard error or as a warning."""
-    command = [sys.executable, "-W", "error", "-m", "vitkit", "train", "mine.py:recipe", "--help"]
+    command = [sys.executable, "-W", "error", "-m", "vitkit", "train", "mine.py:recipe"]
+    command.append("--help-all")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == ""
     assert "--objective.gamma" in done.stdout and "How much less; 0 is" in done.stdout

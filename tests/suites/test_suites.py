@@ -77,7 +77,7 @@ def test_what_is_there_runs_what_is_not_is_said_and_nothing_runs_twice(
     place, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "160")
     words = ["suite", str(place / "own.toml"), str(place / "model"), "--data", str(place / "tasks")]
     words += ["--workdir", str(tmp_path / "run"), "--device", "cpu"]
     assert cli.main(words) == 0

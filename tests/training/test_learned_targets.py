@@ -104,7 +104,9 @@ def test_nothing(tiny, tmp_path, images, objective, capsys):
     distilled = isinstance(objective, SelfDistillation)
     assert ("nothing measures this run: its images have no classes to judge by" in out) == distilled
     assert ("test/loss" in last_metrics(tmp_path / "run")) != distilled
-    with pytest.raises(ValueError, match="softmax loss cannot .* have no labels: say which column"):
+    with pytest.raises(
+        ValueError, match="softmax loss cannot .* have no labels: put those of each class"
+    ):
         train(on(tiny, images(None), Supervised()), tmp_path / "other", "cpu")
 
 
