@@ -109,7 +109,8 @@ def by_timm(weights: str, own: str, watch: Watch, points: int) -> None:
     classes = class_count(own)
     model, transform, config = timm_model(weights, classes)
     data = Rows(f"{own}-train.parquet", create_transform(**config, is_training=True))
-    step_seconds = watch.unseen(seconds_of_a_step, model, data, 32)
+    # No full batch, no time: as if a step took a moment
+    step_seconds = max(watch.unseen(seconds_of_a_step, model, data, 32), 0.01)
     steps = max(int((watch.limit - watch.seconds()) / step_seconds), 1)
     test = watch.unseen(Test, own, transform)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)

@@ -102,6 +102,7 @@ def test_a_data_set_of_the_hub_is_downloaded_once_and_used_offline(tmp_path):
     training = "--batch 8 --length 3 --optim.warmup 1 --device cpu".split()
     try:
         words = ("train", "digits", "--data.source", "hf:you/birds", *model, *training)
+        words += ("--workdir", "runs/digits")
         code, output = vitkit(*words)
         assert code == 0 and "24 training images, 5 test, 5 classes" in output, output
         fetched = [line for line in server.asked if line.startswith("GET")]
