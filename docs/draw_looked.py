@@ -11,8 +11,8 @@ from PIL import Image
 
 import vitkit
 from vitkit.data import open_image
-from vitkit.inspection.attention import logits_and_rollout
 from vitkit.inspection.figures import darkened
+from vitkit.inspection.rollout import logits_and_rollout
 from vitkit.inspection.sheet import Tile, contact_sheet
 
 

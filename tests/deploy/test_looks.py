@@ -12,7 +12,7 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.deploy import eager, predict
 from vitkit.deploy.looks import GAP, Looking
-from vitkit.inspection.attention import rollout
+from vitkit.inspection.rollout import rollout
 from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.weights import Classifier, save
 

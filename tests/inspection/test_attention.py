@@ -5,32 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from inspected import FAMILY, GRID, IMAGES, N, classifier, recorded
 from pictures import photograph
 
 from vitkit.data import Preprocessing, open_image
-from vitkit.inspection.attention import layer_names, logits_and_rollout, raw_attention, rollout
+from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.figures import darkened
-from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, named, recording, vit
+from vitkit.inspection.layers import layer_names
+from vitkit.inspection.rollout import logits_and_rollout, rollout
+from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier, load
 
-IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 64, 96), np.uint8))
-GRID = (4, 6)
-N = 24
-
-
-def small(**settings):
-    return vit("mu/16", image=(64, 96), classes=5, depth=2, **settings)
-
-
-FAMILY = {
-    "token": small(),
-    "distilled": small(pool="distilled", registers=1),
-    "token and mean": small(pool="token-gap", registers=2),
-    "registers": small(registers=4, positions="rotary-dinov3", layer_scale=0.1),
-    "corner": small(pool="corner", positions="none"),
-    "mean": small(pool="gap", branch_norm="after"),
-    "MAP": small(pool="map", positions="rotary"),
-}
 # What is read of the final tokens: how many come before the patches, and the shares of all
 READ = {
     "token": (1, [1] + [0] * N),
@@ -41,23 +26,6 @@ READ = {
     "mean": (0, [1 / N] * N),
     "MAP": (0, None),
 }
-
-
-def classifier(config) -> Classifier:
-    """A model for images of 64 x 96 whose every parameter is random."""
-    model = create(config, seed=0).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return Classifier(model, Preprocessing(size=(64, 96)), tuple("abcde"[: config.classes]))
-
-
-def recorded(model, images):
-    """The attention of all layers, as numpy."""
-    with recording(model) as record, torch.no_grad():
-        model(Preprocessing().normalise(images))
-    return [weights.double().numpy() for weights in record.attention]
 
 
 def rolled(matrices):
@@ -85,7 +53,7 @@ def test_rollout_is_the_product_of_the_recorded_matrices(name):
 
 
 def test_rollout_of_axial_layers_is_that_of_attention_among_all_patches():
-    own = classifier(named("Axial-mu/16", image=(64, 96), classes=5, depth=2))
+    own = classifier(FAMILY["axial"])
     h, w = GRID
     for image in range(2):
         matrices = []

@@ -20,13 +20,10 @@ from torch import Tensor
 
 from vitkit.data import open_image
 from vitkit.deploy.runtimes import check_answer
-from vitkit.inspection.attention import (
-    check_has_attention,
-    layer_names,
-    logits_and_rollout,
-    raw_attention,
-)
+from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.figures import darkened, whole_pixels
+from vitkit.inspection.layers import check_has_attention, layer_names
+from vitkit.inspection.rollout import logits_and_rollout
 from vitkit.models.backbone import Grid
 from vitkit.system.text import counted
 from vitkit.weights import Classifier

@@ -15,8 +15,9 @@ from torch import Tensor
 from vitkit.data import Preprocessing
 from vitkit.deploy.runtimes import Eager
 from vitkit.deploy.sort import safe_name
-from vitkit.inspection.attention import check_has_attention, logits_and_rollout
 from vitkit.inspection.figures import darkened
+from vitkit.inspection.layers import check_has_attention
+from vitkit.inspection.rollout import logits_and_rollout
 from vitkit.system.files import MARK, check_replaceable, write_whole
 from vitkit.system.machine import autocast
 from vitkit.weights.classifier import Activation
