@@ -76,8 +76,8 @@ def test_any_runtime_predicts(classifier, files):
         activation = classifier.activation
 
         def logits(self, images):
-            assert images.dtype == torch.uint8 and images.shape[1:] == (3, 16, 16)
-            return 2 * classifier.logits(images)
+            assert images.dtype == np.uint8 and images.shape[1:] == (3, 16, 16)
+            return 2 * classifier.logits(torch.from_numpy(images)).numpy()
 
     answers = predict(classifier, files, device="cpu")
     for answer, sharper in zip(answers, predict(Doubled(), files), strict=True):
@@ -126,7 +126,7 @@ def test_a_process_that_is_killed_is_a_sentence(classifier, files):
 
 
 def test_the_given_model_stays_on_its_device(classifier, monkeypatch):
-    monkeypatch.setattr("vitkit.deploy.runtimes.pick_device", torch.device)
+    monkeypatch.setattr("vitkit.deploy.pytorch.pick_device", torch.device)
     assert eager(classifier, "meta").classifier.device == torch.device("meta")
     assert classifier.device == torch.device("cpu")
 

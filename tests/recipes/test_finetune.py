@@ -6,7 +6,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.recipes.finetune import PRESETS, TABLE_4, finetune
 from vitkit.weights import Classifier, save
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
     "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),

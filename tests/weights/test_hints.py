@@ -6,9 +6,9 @@ from safetensors.torch import save_file
 
 from vitkit.models import vit
 from vitkit.weights import load, load_as, load_for
-from vitkit.weights.description import Hints
 from vitkit.weights.formats import format_of
 from vitkit.weights.formats.shapes import IMAGENET
+from vitkit.weights.said import Hints
 from vitkit.weights.writing import tensors_in
 
 HALF = (0.5, 0.5, 0.5)

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from vitkit.commands.arguments import Device, Model, ModelHints
 from vitkit.system.machine import pick_device
 from vitkit.system.text import printable
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 
 @dataclass

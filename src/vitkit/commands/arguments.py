@@ -1,17 +1,18 @@
 """Arguments that several commands have: each is described once."""
 
 import sys
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, MODEL
 from vitkit.data import Columns
 from vitkit.system import machine
 from vitkit.system.machine import PrecisionChoice
-from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
+
+if TYPE_CHECKING:
+    import torch
 
 Model = Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)]
 ModelHints = Annotated[
@@ -47,9 +48,11 @@ Precision = Annotated[
 ]
 
 
-def pick_precision(choice: PrecisionChoice, device: torch.device) -> machine.Precision:
+def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:
     """The precision to compute in, the same on all ranks. If nobody asked for one, the standard error
     says which was taken, and why."""
+    from vitkit.system.ranks import from_rank_0, on_rank_0
+
     picked = from_rank_0(lambda: machine.pick_precision(choice, device))
     if picked.why and on_rank_0():
         print(picked.why, file=sys.stderr)

@@ -17,7 +17,7 @@ from vitkit.commands.arguments import Images, ModelHints
 from vitkit.commands.convert import check_tolerance
 from vitkit.commands.predict import spread
 from vitkit.system.text import as_word, printable
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:  # --help imports no model
     from vitkit.data.images import Picture

@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Model, ModelHints
 from vitkit.system.text import as_word
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 NOT_COMPARED = {
     "native": "only vitkit reads this format",

@@ -20,7 +20,7 @@ from vitkit.evaluate.review_page import KINDS, Finding
 from vitkit.system.files import check_replaceable
 from vitkit.system.text import as_word, counted, printable, printable_name
 from vitkit.weights import Classifier
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
     from vitkit.curate import Survey

@@ -29,7 +29,7 @@ from vitkit.evaluate.named import SetName
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word
 from vitkit.weights import Classifier
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
     pass

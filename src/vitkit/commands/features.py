@@ -19,7 +19,7 @@ from vitkit.commands.arguments import (
 from vitkit.commands.leaving_out import without_broken
 from vitkit.data import Columns
 from vitkit.system.text import as_word, counted
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 
 @dataclass

@@ -28,7 +28,7 @@ from vitkit.evaluate import Fewshot, Metric
 from vitkit.evaluate.fewshot import Form
 from vitkit.system.text import as_word, printable
 from vitkit.weights import Classifier
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 
 @dataclass

@@ -26,7 +26,7 @@ from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word, printable
 from vitkit.system.watchdog import PATIENCE
 from vitkit.training import Recipe, naming
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 HELP = ("-h", "--help")
 

@@ -17,14 +17,14 @@ from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick
 from vitkit.system.files import check_can_be_made, check_replaceable
 from vitkit.system.machine import pick_device
 from vitkit.system.text import as_word, printable
-from vitkit.weights import Classifier
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
     from vitkit.commands.predict_results import Results
     from vitkit.deploy.items import Item, Pictures
     from vitkit.deploy.predict import Answered
     from vitkit.deploy.runtimes import Runtime
+    from vitkit.weights import Classifier
 
 INPUT = "-"  # names come through the standard input
 
@@ -178,7 +178,7 @@ def check_sheet(file: Path) -> None:
     check_replaceable(file)
 
 
-def with_head(classifier: Classifier, name: str) -> Classifier:
+def with_head(classifier: "Classifier", name: str) -> "Classifier":
     """The same classifier. Raises ValueError if it has no head."""
     if not classifier.labels:
         raise ValueError(
@@ -196,7 +196,7 @@ def _written_to(command: Predict) -> list[Path]:
     return [folder for folder in (command.sort_into, command.attention) if folder is not None]
 
 
-def _items(command: Predict, classifier: Classifier) -> "Pictures | list[Item]":
+def _items(command: Predict, classifier: "Classifier") -> "Pictures | list[Item]":
     """The images that the command names."""
     from vitkit.deploy import pictures
 

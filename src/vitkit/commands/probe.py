@@ -29,7 +29,7 @@ from vitkit.evaluate.probe import Probe
 from vitkit.system.files import check_can_be_made
 from vitkit.system.text import as_word, counted, printable
 from vitkit.weights import Classifier
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
     from vitkit.evaluate.teach import Memory

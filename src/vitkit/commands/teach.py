@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
 from vitkit.system.text import as_word, counted, printable, printable_name
 from vitkit.weights import Classifier
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
     from vitkit.evaluate import Metric

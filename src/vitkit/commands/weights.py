@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Model, ModelHints
 from vitkit.system.text import as_word, printable
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:  # --help imports no model
     from vitkit.models import ModelConfig

@@ -1,67 +1,48 @@
-"""From images on disk to batches on their way to a model."""
+"""From images on disk to batches on their way to a model.
 
-from vitkit.data.augmentation import Augmentation
-from vitkit.data.check import check_images
-from vitkit.data.dataset import from_dataset
-from vitkit.data.draws import Draw, apply, apply_geometry, augment, draw
-from vitkit.data.engine.resident import decoded
-from vitkit.data.images import BadImage, Picture, open_image
-from vitkit.data.loader import Batch, default_workers, eval_batches, train_batches
-from vitkit.data.mix import mix, uniforms
-from vitkit.data.opening import Parts, Splits, open_parts, open_source, open_splits
-from vitkit.data.preprocessing import Preprocessing
-from vitkit.data.sources import (
-    Source,
-    content_digest,
-    fingerprint,
-    is_elsewhere,
-    merge_parts,
-    split_off,
-    stratified,
-    subset,
-    without,
-    write_list,
-)
-from vitkit.data.tables import Columns
-from vitkit.data.targets import TargetKind
+Each name is imported when it is first used: an image is read and prepared without PyTorch.
+"""
+
 from vitkit.system.errors import WorkerDied
+from vitkit.system.lazy import lazily
 
-__all__ = [
-    "Augmentation",
-    "BadImage",
-    "Batch",
-    "Columns",
-    "Draw",
-    "Parts",
-    "Picture",
-    "Preprocessing",
-    "Source",
-    "Splits",
-    "TargetKind",
-    "WorkerDied",
-    "apply",
-    "apply_geometry",
-    "augment",
-    "check_images",
-    "content_digest",
-    "is_elsewhere",
-    "decoded",
-    "default_workers",
-    "draw",
-    "eval_batches",
-    "fingerprint",
-    "from_dataset",
-    "mix",
-    "open_image",
-    "open_parts",
-    "open_source",
-    "open_splits",
-    "split_off",
-    "stratified",
-    "subset",
-    "merge_parts",
-    "train_batches",
-    "uniforms",
-    "without",
-    "write_list",
-]
+_FILE_OF = {
+    "Augmentation": "augmentation",
+    "BadImage": "images",
+    "Batch": "loader",
+    "Columns": "tables",
+    "Draw": "draws",
+    "Parts": "opening",
+    "Picture": "images",
+    "Preprocessing": "preprocessing",
+    "Source": "sources",
+    "Splits": "opening",
+    "TargetKind": "targets",
+    "apply": "draws",
+    "apply_geometry": "draws",
+    "augment": "draws",
+    "check_images": "check",
+    "content_digest": "sources",
+    "decoded": "engine.resident",
+    "default_workers": "loader",
+    "draw": "draws",
+    "eval_batches": "loader",
+    "fingerprint": "sources",
+    "from_dataset": "dataset",
+    "is_elsewhere": "sources",
+    "merge_parts": "sources",
+    "mix": "mixing",
+    "open_image": "images",
+    "open_parts": "opening",
+    "open_source": "opening",
+    "open_splits": "opening",
+    "split_off": "sources",
+    "stratified": "sources",
+    "subset": "sources",
+    "train_batches": "loader",
+    "uniforms": "mixing",
+    "without": "sources",
+    "write_list": "sources",
+}
+__all__ = ["WorkerDied", *_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

@@ -7,6 +7,7 @@ normalisation are not the data set's: an item must be the same image whenever it
 
 import hashlib
 import io
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,6 @@ from pathlib import PurePath
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
 
 from vitkit.data.images import BadImage
@@ -191,13 +191,19 @@ def _target(dataset: Any, i: int) -> Any:
 def _as_python(value: Any) -> Any:
     """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of
     its classes."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         value = value.detach().cpu().numpy()
     if not isinstance(value, np.ndarray | np.generic):
         return value
     if value.ndim == 1 and value.dtype.kind in "bf" and np.isin(value, (0, 1)).all():
         value = np.flatnonzero(value)
     return value.tolist()
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def image_and_target(item: Any) -> tuple[Any, Any]:
@@ -229,7 +235,7 @@ def as_image(value: Any, name: str) -> bytes | np.ndarray:
     if isinstance(value, Image.Image):
         return _from_pillow(value)
     # A tensor is (3, h, w) if it may be; an array (h, w, 3) if it may be.
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         value = value.detach().cpu().numpy()
         channels_first = value.ndim == 3 and value.shape[0] in (1, 3)
     else:

@@ -11,16 +11,16 @@ Legend: B batch, h w pixels of what the model gets.
 
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
 
 from vitkit.data.images import BadImage, Picture
 from vitkit.system.limits import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Interpolation = Literal["bilinear", "bicubic"]
 # Of anything that belongs to an image: nearest is for masks, whose values are no levels.
@@ -72,16 +72,25 @@ class Preprocessing:
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}; it is three numbers, all positive, for r, g, b")
 
-    def __call__(self, picture: Picture, interpolation: Resampling | None = None) -> Tensor:
+    def __call__(self, picture: Picture, interpolation: Resampling | None = None) -> "Tensor":
         """A picture as uint8 (3, h, w). Raises BadImage.
 
         interpolation: instead of its own, for what belongs to the picture, as a mask does.
         """
+        import torch
+
+        return torch.from_numpy(self.array(picture, interpolation))
+
+    def array(self, picture: Picture, interpolation: Resampling | None = None) -> np.ndarray:
+        """The same as an array, uint8 (3, h, w), without PyTorch unless it resizes without
+        antialiasing. Raises BadImage."""
         resized_height, resized_width = self._resized_size(picture)
-        resize_function = resize_as_pillow if self.antialias else resize
-        image = resize_function(
-            picture.pixels(), (resized_height, resized_width), interpolation or self.interpolation
-        )
+        resized = (resized_height, resized_width)
+        kernel = interpolation or self.interpolation
+        if self.antialias:
+            image = resize_as_pillow(picture.pixels(), resized, kernel)
+        else:
+            image = resize(picture.pixels(), resized, kernel).numpy()
 
         height, width = self.size
         top, left = self._crop_corner(resized_height, resized_width)
@@ -120,29 +129,31 @@ class Preprocessing:
             )
         return resized_height, resized_width
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalise(self, images: "Tensor") -> "Tensor":
         """uint8 (B, 3, h, w) on any device -> float32: (x / 255 - mean) / std."""
+        import torch
+
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(
                 f"got {images.dtype} of shape {tuple(images.shape)}; expected uint8 (B, 3, h, w)"
             )
         return self.normalise_(images / 255)
 
-    def normalise_(self, images: Tensor) -> Tensor:
+    def normalise_(self, images: "Tensor") -> "Tensor":
         """Float (B, 3, h, w) from 0 to 1, changed to (x - mean) / std."""
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             # numbers, not tensors: no copy to the device that would wait for it
             images[:, channel].sub_(mean).div_(std)
         return images
 
-    def unnormalise(self, images: Tensor) -> Tensor:
+    def unnormalise(self, images: "Tensor") -> "Tensor":
         """`normalise` undone: (B, 3, h, w) -> float32 (B, 3, h, w), from 0 to 1 where they were."""
         out = images.float().clone()
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             out[:, channel].mul_(std).add_(mean)
         return out
 
-    def levels(self, images: Tensor) -> Tensor:
+    def levels(self, images: "Tensor") -> "Tensor":
         """(B, 3, h, w) as `normalise` makes them -> uint8 (B, 3, h, w), the nearest levels."""
         return self.unnormalise(images).mul_(255).round_().clamp_(0, 255).byte()
 
@@ -186,18 +197,21 @@ class Preprocessing:
 
 def resize_as_pillow(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling
-) -> Tensor:
+) -> np.ndarray:
     """uint8 (height, width, 3) -> uint8 (3, *size), antialiased, to the bit what Pillow makes of
     it."""
     kernel = Image.Resampling[interpolation.upper()]
     image = Image.fromarray(pixels).resize(size[::-1], kernel)
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    return np.array(image).transpose(2, 0, 1)
 
 
 def resize(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling, antialias: bool = False
-) -> Tensor:
-    """uint8 (height, width, 3) -> uint8 (3, *size)."""
+) -> "Tensor":
+    """uint8 (height, width, 3) -> uint8 (3, *size), as PyTorch resizes."""
+    import torch
+    import torch.nn.functional as F
+
     if not pixels.flags.writeable:  # which torch would warn about
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1)

@@ -4,13 +4,17 @@ pass that gives the logits.
 Legend: B images of a batch, K classes, D width of the features.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+import numpy as np
 
 from vitkit.deploy.runtimes import Runtime
-from vitkit.weights import Classifier
-from vitkit.weights.unknown import Unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitkit.weights import Classifier
+    from vitkit.weights.unknown import Unknown
 
 
 class Doubt(NamedTuple):
@@ -22,7 +26,7 @@ class Doubt(NamedTuple):
     """The classes that the answer leaves open, the likeliest first."""
 
 
-def limits_of(runtime: Runtime) -> Unknown | None:
+def limits_of(runtime: Runtime) -> "Unknown | None":
     """The limits of the classifier that a runtime computes; None if it has none, or is no
     PyTorch."""
     classifier = _classifier_of(runtime)
@@ -31,7 +35,7 @@ def limits_of(runtime: Runtime) -> Unknown | None:
     return classifier.unknown
 
 
-def logits_and_features(runtime: Runtime, images: Tensor) -> tuple[Tensor, Tensor | None]:
+def logits_and_features(runtime: Runtime, images: np.ndarray) -> "tuple[np.ndarray, Tensor | None]":
     """uint8 (B, 3, h, w) -> (B, K); and what the head read, (B, D), if there are limits for it."""
     if limits_of(runtime) is None:
         return runtime.logits(images), None
@@ -46,16 +50,21 @@ def logits_and_features(runtime: Runtime, images: Tensor) -> tuple[Tensor, Tenso
 
 
 def doubts(
-    runtime: Runtime, logits: Tensor, features: Tensor | None, probabilities: Tensor
+    runtime: Runtime,
+    logits: np.ndarray,
+    features: "Tensor | None",
+    probabilities: np.ndarray,
 ) -> list[Doubt]:
     """What the limits say of each image: (B, K), (B, D), (B, K) -> B of them."""
     limits = limits_of(runtime)
     if limits is None or features is None:
         return [Doubt()] * len(logits)
-    unknown = limits.is_unknown(features.cpu(), logits.cpu()).tolist()
-    is_open = limits.is_open(probabilities.cpu())
+    import torch
+
+    unknown = limits.is_unknown(features.cpu(), torch.from_numpy(logits)).tolist()
+    is_open = limits.is_open(torch.from_numpy(probabilities))
     found = []
-    order = probabilities.argsort(dim=1, descending=True, stable=True).tolist()
+    order = np.argsort(-probabilities, axis=1, kind="stable").tolist()
     for row, image_is_unknown in enumerate(unknown):
         possible = tuple(runtime.labels[k] for k in order[row] if is_open[row, k])
         if image_is_unknown:
@@ -64,9 +73,7 @@ def doubts(
     return found
 
 
-def _classifier_of(runtime: Runtime) -> Classifier | None:
-    """The classifier that PyTorch computes, itself or within a runtime."""
-    if isinstance(runtime, Classifier):
-        return runtime
+def _classifier_of(runtime: Runtime) -> "Classifier | None":
+    """The classifier that PyTorch computes within a runtime."""
     within = getattr(runtime, "eager", runtime)
     return getattr(within, "classifier", None)

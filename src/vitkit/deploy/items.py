@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from vitkit.data import BadImage, Source, open_source
+from vitkit.data import BadImage, Source
 from vitkit.data.formats import SUFFIXES as DATA_SETS
 from vitkit.data.formats.folder import SUFFIXES as IMAGES
 from vitkit.data.formats.folder import find_images
@@ -193,6 +193,8 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
         return files
     try:
         if not found:
+            from vitkit.data import open_source
+
             open_source(name)
             return None
     except ValueError:
@@ -247,6 +249,8 @@ def _refuse_archive(path: Path) -> None:
 
 def _examples(name: str, labels: Sequence[str]) -> Examples:
     """The test part of a data set; or there is nothing of this name, and open_source says so."""
+    from vitkit.data import open_source
+
     source = open_source(name)
     return Examples(source, words_of_model(source.labels, labels))
 

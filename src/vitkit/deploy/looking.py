@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.data import open_image
-from vitkit.deploy.runtimes import check_answer
+from vitkit.deploy.pytorch import check_answer
 from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.figures import darkened, whole_pixels
 from vitkit.inspection.layers import check_has_attention, layer_names

@@ -8,19 +8,19 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.deploy.runtimes import Eager
+from vitkit.deploy.pytorch import Eager
 from vitkit.deploy.sort import safe_name
 from vitkit.inspection.figures import darkened
 from vitkit.inspection.layers import check_has_attention
 from vitkit.inspection.rollout import logits_and_rollout
 from vitkit.system.files import MARK, check_replaceable, write_whole
 from vitkit.system.machine import autocast
-from vitkit.weights.classifier import Activation
+from vitkit.weights.activation import Activation
 
 LEAST = 400  # pixels of a side, about: photographs are enlarged to it
 GAP = 8  # pixels between the photograph and the map
@@ -33,7 +33,7 @@ class Looking:
         """Raises ValueError for a model without attention among patches."""
         check_has_attention(eager.classifier)
         self.eager = eager
-        self.maps: Tensor | None = None
+        self.maps: torch.Tensor | None = None
         """Attention Rollout of the last batch: float32 (B, h, w)."""
 
     @property
@@ -51,12 +51,12 @@ class Looking:
         """The classifier's."""
         return self.eager.activation
 
-    def logits(self, images: Tensor) -> Tensor:
+    def logits(self, images: np.ndarray) -> np.ndarray:
         """Prepared images, uint8 (B, 3, H, W), -> float32 (B, K)."""
         classifier = self.eager.classifier
-        with autocast(classifier.device, self.eager.precision):
-            logits, self.maps = logits_and_rollout(classifier, images)
-        return logits
+        with torch.inference_mode(), autocast(classifier.device, self.eager.precision):
+            logits, self.maps = logits_and_rollout(classifier, torch.from_numpy(images))
+        return logits.cpu().numpy()
 
 
 class LookPictures:

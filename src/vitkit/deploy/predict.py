@@ -3,6 +3,7 @@
 Legend: B images of a batch, K classes, h w pixels of what the model gets.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
@@ -11,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vitkit.data import Source
 from vitkit.deploy.doubts import Doubt, doubts, logits_and_features
 from vitkit.deploy.items import Item
 from vitkit.deploy.prepare import Batches, Prepared, from_sequence, from_stream
 from vitkit.deploy.runtimes import Runtime, eager
-from vitkit.weights import Classifier
-from vitkit.weights.classifier import activate
+from vitkit.weights.activation import activate_array
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
+
+    from vitkit.weights import Classifier
 
     One = str | Path | bytes | np.ndarray | Tensor | Image | Item
 
@@ -60,7 +61,7 @@ class Answered(NamedTuple):
 
 
 def predict(
-    classifier: Classifier | Runtime,
+    classifier: "Classifier | Runtime",
     images: "One | Source | Iterable[One]",
     top: int = 5,
     batch: int = BATCH,
@@ -109,12 +110,15 @@ def check_settings(top: int, batch: int, workers: int) -> None:
         raise ValueError(f"workers is {workers}; it is 0 or more, or -1")
 
 
-def as_runtime(classifier: Classifier | Runtime, device: str) -> Runtime:
+def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
     """What computes the logits. Raises ValueError for a model that has no answer to an image."""
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
-    if isinstance(classifier, Classifier):
-        return eager(classifier, device)
+    if "torch" in sys.modules:  # without it there is no Classifier
+        from vitkit.weights import Classifier
+
+        if isinstance(classifier, Classifier):
+            return eager(classifier, device)
     return classifier
 
 
@@ -145,8 +149,8 @@ def _predictions(
     """The predictions of one batch, in the items' order."""
     likeliest = {}
     if prepared.rows:
-        images = torch.from_numpy(prepared.images)
-        likeliest = dict(zip(prepared.rows, _likeliest(runtime, images, top), strict=True))
+        likeliest_of = _likeliest(runtime, prepared.images, top)
+        likeliest = dict(zip(prepared.rows, likeliest_of, strict=True))
 
     predictions = []
     for i, item in enumerate(items):
@@ -163,15 +167,15 @@ def _predictions(
 
 
 def _likeliest(
-    runtime: Runtime, images: Tensor, top: int
+    runtime: Runtime, images: np.ndarray, top: int
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], Doubt]]:
     """uint8 (B, 3, h, w) -> for each image its likeliest classes, their probabilities, and what the
     model's limits say."""
-    with torch.inference_mode():
-        logits, features = logits_and_features(runtime, images)
-        probabilities = activate(logits, runtime.activation)  # (B, K)
-        said = doubts(runtime, logits, features, probabilities)
-    best = probabilities.topk(min(top, probabilities.shape[-1]))
-    rows = zip(best.indices.tolist(), best.values.tolist(), said, strict=True)
+    logits, features = logits_and_features(runtime, images)
+    probabilities = activate_array(logits, runtime.activation)  # (B, K)
+    said = doubts(runtime, logits, features, probabilities)
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+    values = np.take_along_axis(probabilities, best, -1)
+    rows = zip(best.tolist(), values.tolist(), said, strict=True)
     for classes, values, doubt in rows:
         yield tuple(runtime.labels[k] for k in classes), tuple(values), doubt

@@ -10,9 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from vitkit.data import BadImage, Preprocessing, default_workers, open_image
+from vitkit.data import BadImage, Preprocessing, open_image
 from vitkit.data.engine.workers import in_order, ranges
 from vitkit.deploy.items import Item
 
@@ -37,10 +36,12 @@ def from_sequence(
 ) -> Batches:
     """The items in batches, in order. workers: as `predict` has it; each has all items."""
     chunks = ranges(len(items), batch)
+    if len(chunks) < 2 and workers < 0:  # while one batch is decoded there is nothing to compute
+        workers = 0
     if workers < 0:
+        from vitkit.data import default_workers
+
         workers = default_workers()
-        if len(chunks) < 2:  # while one batch is decoded there is nothing to compute
-            workers = 0
     task = partial(_prepare_rows, items, preprocessing)
     with closing(in_order(task, chunks, min(workers, len(chunks)))) as prepared:
         for rows, each in zip(chunks, prepared, strict=True):
@@ -53,6 +54,8 @@ def from_stream(
     """Items that come in batches, some of them empty, in order. Each travels to a worker; those
     that follow it are asked for meanwhile."""
     if workers < 0:
+        from vitkit.data import default_workers
+
         workers = default_workers()
     stream = _Remembered(chunks)
     with closing(in_order(partial(prepare, preprocessing), stream, workers)) as prepared:
@@ -93,16 +96,16 @@ def prepare(preprocessing: Preprocessing, items: Iterable[Item]) -> Prepared:
     errors = {}
     for i, item in enumerate(items):
         try:
-            images.append(_prepare(item, preprocessing).numpy())
+            images.append(_prepare(item, preprocessing))
             rows.append(i)
         except BadImage as error:
             errors[i] = str(error)
     return Prepared(np.array(images, dtype=np.uint8), rows, errors)
 
 
-def _prepare(item: Item, preprocessing: Preprocessing) -> Tensor:
+def _prepare(item: Item, preprocessing: Preprocessing) -> np.ndarray:
     """The image as uint8 (3, h, w). Raises BadImage, with a sentence, if it cannot be read."""
     try:
-        return preprocessing(open_image(item.read(), item.name))
+        return preprocessing.array(open_image(item.read(), item.name))
     except OSError as error:
         raise BadImage(f"{item.name} cannot be read: {error}") from error

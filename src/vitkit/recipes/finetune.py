@@ -18,10 +18,10 @@ from vitkit.objectives import Supervised
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 from vitkit.weights import adopt, load_as
-from vitkit.weights.adopt import preprocessing_for
-from vitkit.weights.description import Hints
+from vitkit.weights.adopting import preprocessing_for
 from vitkit.weights.hints import changed_preprocessing
 from vitkit.weights.labels import numbered
+from vitkit.weights.said import Hints
 
 LOSS = {"classes": "sigmoid", "number": "squared"}  # by the kind of targets; softmax for one class
 SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks

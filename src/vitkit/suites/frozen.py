@@ -18,7 +18,7 @@ from vitkit.evaluate.probe import known_classes, probe
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import printable
 from vitkit.weights import load_as
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Recipe
 from vitkit.weights import load_as
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 ProtocolName = Literal["features", "paper", "light"]
 SIDE = 384  # pixels of the images of all tasks (App. B.1.1)

@@ -17,7 +17,7 @@ from vitkit.suites.protocol import (
 )
 from vitkit.suites.task import Images, Suite, Task, find
 from vitkit.system.ranks import from_rank_0, process_group
-from vitkit.weights.description import Hints
+from vitkit.weights.said import Hints
 
 WAITING = "has not run yet"  # the reason of a task that can run
 

@@ -4,9 +4,10 @@ import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 Precision = Literal["float32", "bfloat16"]
 PrecisionChoice = Literal["auto", "float32", "bfloat16"]
@@ -51,7 +52,7 @@ def _quota(control_group: Path) -> int | None:
     return max(1, int(quota) // int(period))
 
 
-def pick_device(name: str | torch.device = "auto") -> torch.device:
+def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
     """The named device, or for "auto" the best there is: CUDA, then Apple's MPS, then the CPU.
 
     Under torchrun each rank of a machine gets a GPU of its own. On a GPU, float32 becomes float32
@@ -60,6 +61,8 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
 
     Raises ValueError for a device that this machine does not have, and says which it has.
     """
+    import torch
+
     name = str(name)
 
     # What there is, the best first
@@ -94,17 +97,21 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     return torch.device(name)
 
 
-def autocast(device: torch.device, precision: Precision) -> AbstractContextManager:
+def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager:
     """A context in which matrix products run in bfloat16, on float32 weights; or one that changes
     nothing, for float32."""
     if precision == "float32":
         return nullcontext()
+    import torch
+
     return torch.autocast(device.type, torch.bfloat16)
 
 
-def slow(device: torch.device, precision: Precision) -> bool:
+def slow(device: "torch.device", precision: Precision) -> bool:
     """Whether this precision is many times slower than float32: bfloat16 on a CPU that lacks the
     instructions for it."""
+    import torch
+
     if precision == "float32" or device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -117,7 +124,7 @@ class Picked(NamedTuple):
     why: str = ""
 
 
-def pick_precision(choice: PrecisionChoice, device: torch.device) -> Picked:
+def pick_precision(choice: PrecisionChoice, device: "torch.device") -> Picked:
     """The precision that was asked for. For "auto" it is bfloat16 where the device has instructions
     for it, which make it about twice as fast; else float32."""
     if choice != "auto":
@@ -136,12 +143,14 @@ def pick_precision(choice: PrecisionChoice, device: torch.device) -> Picked:
     return Picked("float32", f"computing in float32: {name} has no bfloat16 instructions")
 
 
-def has_bfloat16(device: torch.device) -> bool:
+def has_bfloat16(device: "torch.device") -> bool:
     """Whether the device has instructions for bfloat16, so that it is faster there than float32.
 
     Of CPUs: AVX-512's, or ARM's. PyTorch's own answer is yes for every CPU with AVX-512, where
     oneDNN imitates the instructions that are missing.
     """
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():

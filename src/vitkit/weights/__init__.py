@@ -1,22 +1,22 @@
 """Models as files: loaded from any format, saved for every library, and proved to be the same
-there."""
+there.
 
-from vitkit.weights.adopt import adopt
-from vitkit.weights.classifier import Classifier
-from vitkit.weights.create import create
-from vitkit.weights.licenses import License
-from vitkit.weights.proof import Proof, convert
-from vitkit.weights.store import load, load_as, load_for, save
+Each name is imported when it is first used: what is said of a model is read without PyTorch.
+"""
 
-__all__ = [
-    "Classifier",
-    "License",
-    "Proof",
-    "adopt",
-    "convert",
-    "create",
-    "load",
-    "load_as",
-    "load_for",
-    "save",
-]
+from vitkit.system.lazy import lazily
+
+_FILE_OF = {
+    "Classifier": "classifier",
+    "License": "licenses",
+    "Proof": "proof",
+    "adopt": "adopting",
+    "convert": "proof",
+    "create": "creating",
+    "load": "store",
+    "load_as": "store",
+    "load_for": "store",
+    "save": "store",
+}
+__all__ = list(_FILE_OF)
+__getattr__ = lazily(__name__, _FILE_OF)

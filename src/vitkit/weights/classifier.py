@@ -6,7 +6,7 @@ Legend: B batch, K classes, h w pixels of what the model gets.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing
 from vitkit.data.given import as_pictures
 from vitkit.models import Model, for_inference
+from vitkit.weights.activation import Activation, activate
 from vitkit.weights.licenses import License
 from vitkit.weights.unknown import Unknown
-
-Activation = Literal["softmax", "sigmoid", "none"]
 
 
 @dataclass(frozen=True)
@@ -141,12 +140,3 @@ def check_labels(labels: Iterable[str]) -> None:
     labels."""
     if isinstance(labels, str):
         raise ValueError(f"labels is {labels!r}, one string; give a list of names, one a class")
-
-
-def activate(logits: Tensor, activation: Activation) -> Tensor:
-    """(B, K) -> (B, K): probabilities, or for "none" the same numbers."""
-    if activation == "softmax":
-        return logits.softmax(-1)
-    if activation == "sigmoid":
-        return logits.sigmoid()
-    return logits

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, ViTConfig, called
-from vitkit.weights.adopt import adopt, preprocessing_for
+from vitkit.weights.adopting import adopt, preprocessing_for
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Hints
 from vitkit.weights.formats.shapes import STATISTICS
 from vitkit.weights.labels import counted
+from vitkit.weights.said import Hints
 
 PREPROCESSING = ("statistics", "resize", "crop", "interpolation")  # hints about it
 LONGEST_LABELS = 50_000_000  # bytes of a file of names; ImageNet-21k's has half a million

@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, parameters
 from vitkit.system.text import printable
-from vitkit.weights.adopt import with_labels
+from vitkit.weights.adopting import with_labels
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints, from_json
+from vitkit.weights.description import Description, from_json
 from vitkit.weights.fetch import fetch, license_of_download
 from vitkit.weights.files import Opened, Tensors, open_weights
 from vitkit.weights.files.lazy import DAMAGE
@@ -26,6 +26,7 @@ from vitkit.weights.labels import counted, numbered
 from vitkit.weights.own import check_finite, check_own_weights
 from vitkit.weights.pretraining import read_pretraining
 from vitkit.weights.rules import read
+from vitkit.weights.said import Hints
 from vitkit.weights.unknown import read_unknown
 from vitkit.weights.writing import check_destination, write_model
 

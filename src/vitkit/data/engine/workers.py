@@ -19,9 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader
-
 from vitkit.system.errors import WorkerDied
 
 AHEAD = 2  # results that each worker prepares before they are asked for
@@ -82,14 +79,26 @@ def forked() -> bool:
 
 def _in_this_process(task: Callable, items: Iterable, pin: bool) -> Iterator:
     for item in items:
-        threads = torch.get_num_threads()
-        # images are so small that waiting for another thread takes longer than the work
-        torch.set_num_threads(1)
-        try:
+        with _one_thread():
             result = task(item)
-        finally:
-            torch.set_num_threads(threads)
         yield _pinned(result, pin)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A block in which PyTorch, if it is there, computes on one thread: images are so small that
+    waiting for another takes longer than the work."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _pinned(result, pin: bool):
@@ -102,6 +111,8 @@ def _pinned(result, pin: bool):
 def _through_pipes(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
     """As _in_workers, without shared memory: arrays are copied through pipes, which takes somewhat
     longer."""
+    import torch
+
     arrays_task = partial(_as_arrays, task)
     with closing(_in_workers(arrays_task, items, workers, pin=False)) as results:
         for result in results:
@@ -171,6 +182,8 @@ class _TaskAsDataset:
 
 def _started(task: Callable, items: Iterable, workers: int, pin: bool) -> Iterator:
     """The iterator of a DataLoader, its workers running."""
+    from torch.utils.data import DataLoader
+
     with warnings.catch_warnings():
         # More workers than cores may be right if reading waits for a network.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from vitkit.models import ModelConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.rules import Rule
+from vitkit.weights.said import Hints
 
 
 class Tidied(NamedTuple):

@@ -12,7 +12,7 @@ from torch import nn
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors, load_state_dict
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.limits import another_eps, another_gelu, beyond_vit, reasons
@@ -26,6 +26,7 @@ from vitkit.weights.formats.shapes import (
 )
 from vitkit.weights.labels import usual_labels
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.said import Hints
 from vitkit.weights.transforms import position_table
 
 PATCHES = "conv_proj.weight"

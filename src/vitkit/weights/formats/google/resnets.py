@@ -15,7 +15,7 @@ from torch import Tensor
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Lazy, Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.google.arithmetic import as_google_computes
@@ -26,6 +26,7 @@ from vitkit.weights.formats.resnets import Names, assumed_size, backbone_of, bac
 from vitkit.weights.formats.shapes import length_of
 from vitkit.weights.labels import usual_labels
 from vitkit.weights.rules import Rule, layer
+from vitkit.weights.said import Hints
 from vitkit.weights.transforms import DENSE
 
 BIT_PAPER_NAMES = VIT_JAX_NAMES._replace(

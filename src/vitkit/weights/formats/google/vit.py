@@ -14,7 +14,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, ViTConfig
 from vitkit.models.backbone import Grid
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.google.arithmetic import as_google_computes
@@ -37,6 +37,7 @@ from vitkit.weights.formats.shapes import (
 )
 from vitkit.weights.labels import usual_labels
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.said import Hints
 from vitkit.weights.transforms import CONVOLUTION, DENSE, flax_out, flax_qkv, flax_qkv_bias
 
 ROOT = "conv_root/kernel"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Activation, Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors, joined
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.biases import with_biases
@@ -38,6 +38,7 @@ from vitkit.weights.formats.limits import beyond_vit, reasons
 from vitkit.weights.formats.shapes import length_of, shape_of
 from vitkit.weights.pretraining import mask_of
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.said import Hints
 from vitkit.weights.transforms import THREE
 
 TYPES = ("dinov2", "dinov2_with_registers")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.biases import with_biases
@@ -33,6 +33,7 @@ from vitkit.weights.formats.limits import beyond_vit, reasons
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.pretraining import mask_of
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.said import Hints
 from vitkit.weights.transforms import THREE, TWO
 
 TYPE = "dinov3_vit"

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.config import (
@@ -33,6 +33,7 @@ from vitkit.weights.formats.huggingface.processors import preprocessing_of, proc
 from vitkit.weights.formats.limits import beyond_vit, reasons
 from vitkit.weights.formats.shapes import length_of
 from vitkit.weights.rules import Rule, for_each_block, gist, layer, rule
+from vitkit.weights.said import Hints
 from vitkit.weights.transforms import TABLE, THREE, VECTOR
 
 TYPES = ("clip", "clip_vision_model", "siglip", "siglip_vision_model")

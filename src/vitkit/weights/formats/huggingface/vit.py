@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitkit.models import ViTConfig
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.biases import with_biases
@@ -42,6 +42,7 @@ from vitkit.weights.formats.huggingface.processors import preprocessing_of, proc
 from vitkit.weights.formats.limits import beyond_vit, reasons
 from vitkit.weights.pretraining import decoder_of, mask_of
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.said import Hints
 from vitkit.weights.transforms import THREE, position_table
 
 TYPES = ("vit", "deit", "vit_mae", "vit_msn", "ijepa")

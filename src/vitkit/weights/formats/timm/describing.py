@@ -9,7 +9,7 @@ from typing import NamedTuple
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ViTConfig
 from vitkit.models.backbone import Grid
-from vitkit.weights.description import Description, Hints
+from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import backbone_of
@@ -32,6 +32,7 @@ from vitkit.weights.formats.timm.files import (
     written_preprocessing,
 )
 from vitkit.weights.formats.timm.names import PATCHES, RESNET, ROOT_ALONE
+from vitkit.weights.said import Hints
 
 # timm's act_layer -> the form of the GELU
 ACTS = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}

@@ -7,7 +7,7 @@ import torch
 
 from vitkit import models
 from vitkit.models import Model, ModelConfig, build, called, named
-from vitkit.weights.adopt import with_new_head
+from vitkit.weights.adopting import with_new_head
 from vitkit.weights.store import load
 
 # Settings that a loaded model is fitted to
