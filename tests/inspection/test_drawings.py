@@ -127,6 +127,7 @@ def test_files(tmp_path):
             write_figure(figure, path)
     assert first.startswith(b"<?xml")
     write_figure(figure, tmp_path / "a.png")
-    assert min(Image.open(tmp_path / "a.png").size) > 400
+    with Image.open(tmp_path / "a.png") as image:
+        assert min(image.size) > 400
     with pytest.raises(ValueError, match=r"its name ends in \.png or \.svg"):
         write_figure(figure, tmp_path / "a.gif")
