@@ -15,20 +15,12 @@ from vitkit.deploy.looking import (
     open_photograph,
     softened,
 )
+from vitkit.inspection.layers import READER
 from vitkit.system.text import counted, printable
 
 ALL = "all layers"
 ONE = "one layer"
 MEAN = "mean of all"
-# What a model's head reads, by its pooling
-READER = {
-    "token": "the class token",
-    "distilled": "the class and the distillation token",
-    "gap": "the mean of all patches",
-    "token-gap": "the class token and the mean of all patches",
-    "map": "the learned query of the pooling",
-    "corner": "the first patch",
-}
 
 
 class Current(NamedTuple):

@@ -16,6 +16,15 @@ from vitkit.models.backbone import Grid
 from vitkit.weights import Classifier
 
 POOLING = "pooling"  # the name of a MAP head's layer
+# What a model's head reads, by its pooling
+READER = {
+    "token": "the class token",
+    "distilled": "the class and the distillation token",
+    "gap": "the mean of all patches",
+    "token-gap": "the class token and the mean of all patches",
+    "map": "the learned query of the pooling",
+    "corner": "the first patch",
+}
 
 
 def layer_names(config: ViTConfig) -> tuple[str, ...]:

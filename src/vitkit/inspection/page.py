@@ -6,12 +6,16 @@ it is put into a block.
 """
 
 import base64
+import hashlib
 import html
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 
 from vitkit.inspection.figures import SMALL
@@ -94,22 +98,48 @@ def join(texts: Iterable[str]) -> Block:
     return Block("".join(block(text) for text in texts))
 
 
-def page(title: str, blocks: Iterable[Block]) -> str:
-    """A whole page under its title."""
+@dataclass(frozen=True)
+class Active:
+    """What makes a page answer to its reader."""
+
+    script: str
+    """JavaScript. It may read `data` from the element of that id."""
+    style: str
+    """Its CSS, beside STYLE."""
+    data: dict
+    """Plain values."""
+
+
+def page(title: str, blocks: Iterable[Block], active: Active | None = None) -> str:
+    """A whole page under its title. It may load nothing, and no script but that of `active` runs."""
+    allowed = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    style = STYLE
+    body = [tag("h1", title), *blocks]
+    if active is not None:
+        digest = base64.b64encode(hashlib.sha256(active.script.encode()).digest()).decode()
+        allowed += f"; script-src 'sha256-{digest}'"
+        style += active.style
+        # Within a script element "<" could begin its end; JSON has another way to write it
+        data = json.dumps(active.data, allow_nan=False).replace("<", "\\u003c")
+        body.append(Block(f"<script type=application/json id=data>{data}</script>"))
+        body.append(Block(f"<script>{active.script}</script>"))
     head = (
         "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
-        f"{tag('title', title)}<style>{STYLE}</style>"
+        f'<meta http-equiv=Content-Security-Policy content="{allowed}">'
+        f"{tag('title', title)}<style>{style}</style>"
     )
-    body = join([tag("h1", title), *blocks])
     return (
-        f"<!doctype html><!-- {MARK} --><html lang=en><head>{head}</head><body>{body}</body></html>"
+        f"<!doctype html><!-- {MARK} --><html lang=en><head>{head}</head>"
+        f"<body>{join(body)}</body></html>"
     )
 
 
-def write_page(path: Path, title: str, blocks: Iterable[Block]) -> Path:
+def write_page(
+    path: Path, title: str, blocks: Iterable[Block], active: Active | None = None
+) -> Path:
     """Write a page, whole or not at all, and return its path. Raises OSError, and ValueError for a
     file that vitkit did not write."""
-    write_where_said(path, page(title, blocks).encode())
+    write_where_said(path, page(title, blocks, active).encode())
     return path
 
 
@@ -189,19 +219,24 @@ def gallery(tiles: Iterable[Tile]) -> Block:
 
 
 def _thumbnail(tile: Tile) -> Block:
-    """The tile's picture, embedded: small ones as they are, others at most THUMBNAIL pixels."""
-    image = Image.fromarray(tile.pixels)
+    """The tile's picture, embedded."""
     style = ""
+    if max(tile.pixels.shape[:2]) < SMALL:
+        style = "class=small "
+    return Block(f'<img {style}alt="" src="{embedded(tile.pixels, THUMBNAIL)}">')
+
+
+def embedded(pixels: np.ndarray, longest: int) -> str:
+    """A picture, uint8 (h, w, 3), as an address that holds all of it: a small one as it is, another
+    as a JPEG with at most `longest` pixels along its longer side."""
+    image = Image.fromarray(pixels)
     buffer = io.BytesIO()
     if max(image.size) < SMALL:
-        kind = "png"
-        style = "class=small "
         image.save(buffer, "PNG")
-    else:
-        kind = "jpeg"
-        image.thumbnail((THUMBNAIL, THUMBNAIL))
-        image.save(buffer, "JPEG", quality=85)
-    return Block(f'<img {style}alt="" src="{_embedded(buffer, kind)}">')
+        return _embedded(buffer, "png")
+    image.thumbnail((longest, longest))
+    image.save(buffer, "JPEG", quality=85)
+    return _embedded(buffer, "jpeg")
 
 
 def picture(figure: "Figure", alt: str) -> Block:

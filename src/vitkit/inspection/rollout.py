@@ -7,6 +7,8 @@ Where the head reads is the class token in the paper; what other poolings read i
 Legend: B batch, K classes, N patches, T tokens (N, and the prefix before them), (h, w) the grid.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from vitkit.inspection.layers import (
     among_all,
     attention_by_layer,
     check_has_attention,
+    check_transformer,
     in_float32,
     map_of,
     of_heads,
@@ -41,13 +44,36 @@ def rollout(classifier: Classifier, images: Tensor) -> Tensor:
     return weights
 
 
-@torch.no_grad()
+class Rolled(NamedTuple):
+    """What one pass tells of attention through all layers; all on the model's device."""
+
+    logits: Tensor
+    """Classifier.logits: float32 (B, K), or (B, T, K) of a model that answers for each token."""
+    product: Tensor
+    """Â_L ... Â_1: how much of each token, a column, reaches each final one: float32 (B, T, T)."""
+    shares: Tensor
+    """How much of each final token the head reads, as `reading` has it: (B, T) or (1, T)."""
+
+
 def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """Classifier.logits, float32 (B, K) on the model's device, and `rollout`, both from one pass.
 
     Keeps one layer's attention in memory at a time. Raises ValueError as `rollout` does.
     """
     config = check_has_attention(classifier)
+    logits, product, shares = rolled(classifier, images)
+    return logits, map_of(shares, product, config, classifier.model.grid(images))
+
+
+@torch.no_grad()
+def rolled(classifier: Classifier, images: Tensor) -> Rolled:
+    """The product of all layers of attention, of which `rollout` is the head's row: prepared images,
+    uint8 (B, 3, H, W).
+
+    Keeps one layer's attention in memory at a time. Raises ValueError for a model without attention
+    among patches; the head of one that answers for each of its tokens reads none, zeros.
+    """
+    config = check_transformer(classifier)
     grid = classifier.model.grid(images)
     tokens = config.prefix + grid[0] * grid[1]
     identity = torch.eye(tokens, device=classifier.device)
@@ -62,5 +88,5 @@ def logits_and_rollout(classifier: Classifier, images: Tensor) -> tuple[Tensor, 
 
     with attention_by_layer(classifier.model, multiply) as record:
         logits = classifier.logits(images)
-    shares = reading(config, tokens, record.attention)
-    return logits, map_of(shares, product, config, grid)
+    shares = reading(config, tokens, record.attention).to(product.device)
+    return Rolled(logits, product, shares)
