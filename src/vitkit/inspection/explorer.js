@@ -276,7 +276,8 @@ function begin() {
   element("back").textContent = data.reader ? `Back to ${data.reader}` : "Back to the middle";
   element("keys").textContent =
     `Move over the photograph, or tap it, to see what a ${data.cell} looks at; a click keeps it. ` +
-    `With the keyboard: arrow keys on the photograph, Escape to go back.`;
+    "Move the slider to see one layer and its heads. " +
+    "With the keyboard: arrow keys on the photograph, Escape to go back.";
   element("explorer").hidden = false;
   choosePhotograph(0);
 }

@@ -10,7 +10,7 @@ import hashlib
 import html
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +20,16 @@ from PIL import Image
 
 from vitkit.inspection.figures import SMALL
 from vitkit.inspection.sheet import Tile
+from vitkit.inspection.themes import DARK, LIGHT, Theme
 from vitkit.system.files import MARK, write_where_said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THUMBNAIL = 192  # pixels of a picture's longer side
+DPI = 130  # of a figure
+CSS_PIXELS = 90  # of a page, for an inch of a figure
+WIDE = 600  # CSS pixels of a figure that cannot be read at the width of a telephone
 
 # Light and dark as the reader's system has it; on a telephone, tables scroll and pictures stand one
 # below the other
@@ -57,6 +61,7 @@ td { font-variant-numeric: tabular-nums; white-space: nowrap }
 .wraps td { white-space: normal }
 @media (max-width: 30rem) { table { font-size: .875rem } td, th { padding-right: .6rem } }
 img { max-width: 100% }
+.wide img { max-width: max(100%, 36rem); height: auto }
 pre { background: var(--box); padding: 1rem; overflow: auto }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1rem }
 .headline { font-size: 2.5rem; line-height: 1.2; margin: 0; font-variant-numeric: tabular-nums }
@@ -249,9 +254,30 @@ def drawing(figure: "Figure", alt: str) -> Block:
     return _image(figure, alt, "drawing")
 
 
+def themed_figure(draw: Callable[[Theme], "Figure"], alt: str) -> Block:
+    """A figure that `draw` makes in the colours of a theme, as embedded PNGs: a light and a dark one,
+    of which the reader's system chooses. On a telephone a wide one scrolls."""
+    addresses = []
+    for theme in (LIGHT, DARK):
+        buffer = io.BytesIO()
+        draw(theme).savefig(buffer, format="png", dpi=DPI, bbox_inches="tight")
+        addresses.append(_embedded(buffer, "png"))
+    light, dark = addresses
+    with Image.open(buffer) as drawn:
+        width = round(drawn.width * CSS_PIXELS / DPI)
+    style = ""
+    if width > WIDE:
+        style = " class=wide"
+    return Block(
+        f"<div class=scrolls><picture{style}>"
+        f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img width={width} alt="{block(alt)}" src="{light}"></picture></div>'
+    )
+
+
 def _image(figure: "Figure", alt: str, style: str) -> Block:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
+    figure.savefig(buffer, format="png", dpi=DPI)
     return Block(f'<img class={style} alt="{block(alt)}" src="{_embedded(buffer, "png")}">')
 
 
