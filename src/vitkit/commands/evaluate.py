@@ -21,11 +21,11 @@ from vitkit.commands.arguments import (
 )
 from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import check_files, print_table
-from vitkit.commands.evaluate_passes import batches_of
 from vitkit.data import Columns, Source
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
 from vitkit.evaluate.corruptions import Corruption
 from vitkit.evaluate.named import SetName
+from vitkit.evaluate.passes import batches_of
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word
 from vitkit.weights import Classifier
@@ -55,7 +55,7 @@ class Evaluate:
     real: Path | None = None
     """ReaL's real.json, or download: counts an answer as right if it is in an image's list of labels too. DATA is
     ImageNet's validation part, in any folders, its files called as they were published."""
-    named: Annotated[SetName | None, arg(name="as")] = None
+    named: Annotated[SetName | Literal["imagenet-c"] | None, arg(name="as")] = None
     """What DATA is, if it is a data set with a protocol of its own: which classes its folders are, and
     which answers count (docs/evaluation.md)."""
     corruptions: Annotated[
@@ -100,10 +100,15 @@ def evaluate(command: Evaluate) -> int:
 
 def _evaluate(command: Evaluate, device: torch.device) -> int:
     """The command, as every rank runs it."""
+    from vitkit.commands import evaluate_imagenet_c
     from vitkit.weights import load_as
 
     # The model and the images
+    if command.named == "imagenet-c":
+        evaluate_imagenet_c.check(command)
     loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
+    if command.named == "imagenet-c":
+        return evaluate_imagenet_c.report_on_files(command, loaded, device)
     named = None
     if command.named:
         named, source, title = named_images(command)
@@ -138,7 +143,8 @@ def _measure(
 
     metrics = []
     for evaluator in evaluators:
-        batches = batches_of(command, classifier, source, f"evaluating {type(evaluator).__name__}")
+        title = f"evaluating {type(evaluator).__name__}"
+        batches = batches_of(classifier, source, title, command.batch, command.workers)
         part = Part(source, batches, train_part(command, evaluator, source))
         with autocast(classifier.device, command.precision):
             metrics += evaluator.measure(Subject(classifier), part)

@@ -1,6 +1,6 @@
 """`vitkit evaluate --corruptions`: the same images, corrupted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vitkit.evaluate import Answers, Metric
     from vitkit.evaluate.corruptions import Robustness
 
+MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions
 Ask = Callable[[Classifier, Source, str], "Answers"]
 """Runs a model on images, under a progress bar with a title."""
 
@@ -68,13 +69,32 @@ def measure(
 
 
 def print_robustness(found: "Robustness") -> None:
-    """A row for each corruption, a column for each severity: top1 in percent."""
+    """A row for each corruption, a column for each severity: top1 in percent. On ImageNet-C's files a
+    column has the errors in proportion to AlexNet's too."""
     severities = [str(k + 1) for k in range(len(found.by_severity))]
-    table = Table("top1 (%) at severity", *severities)
-    for name, row in found.cells.items():
-        table.add_row(name.replace("_", " "), *(f"{100 * metric.value:.1f}" for metric in row))
+    header = ["top1 (%) at severity", *severities]
+    if found.errors:
+        header.append("CE (%)")
+    table = Table(*header)
+    mean_error, *errors = found.errors or [None] * (1 + len(found.cells))
+    for (name, row), error in zip(found.cells.items(), errors, strict=True):
+        table.add_row(name.replace("_", " "), *_percent(row, error))
     table.add_section()
-    means = [f"{100 * metric.value:.1f}" for metric in found.by_severity]
-    table.add_row(f"mean of {len(found.cells)}", *means)
+    table.add_row(f"mean of {len(found.cells)}", *_percent(found.by_severity, mean_error))
     Console().print(table)
-    print(f"not corrupted: {found.clean.text()}; corrupted: {found.mean.text()}")
+
+    # The means with their intervals
+    sentences = [f"corrupted: {found.mean.text()}"]
+    if found.clean is not None:
+        sentences.insert(0, f"not corrupted: {found.clean.text()}")
+    if mean_error is not None:
+        sentences.append(f"{MEAN_ERROR.get(mean_error.name, 'mean CE')}: {mean_error.text()}")
+    print("; ".join(sentences))
+
+
+def _percent(row: "Sequence[Metric]", error: "Metric | None") -> list[str]:
+    """The cells of a row, in percent."""
+    metrics = list(row)
+    if error is not None:
+        metrics.append(error)
+    return [f"{100 * metric.value:.1f}" for metric in metrics]

@@ -72,7 +72,9 @@ def _print_metrics(report: "Report") -> None:
         print_table(report.metrics)
         return
     apart = {metric.name for metric in report.robustness.metrics}
-    print_table([metric for metric in report.metrics if metric.name not in apart])
+    others = [metric for metric in report.metrics if metric.name not in apart]
+    if others:
+        print_table(others)
     print_robustness(report.robustness)
 
 

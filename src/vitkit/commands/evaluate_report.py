@@ -13,10 +13,10 @@ import torch
 
 from vitkit.commands import evaluate_corruptions
 from vitkit.commands.evaluate_output import as_json, print_report, write
-from vitkit.commands.evaluate_passes import batches_of
 from vitkit.commands.flags import flags
 from vitkit.data import Source
 from vitkit.evaluate import Part
+from vitkit.evaluate.passes import batches_of
 from vitkit.system.ranks import from_rank_0, on_rank_0
 from vitkit.system.text import as_word, counted
 from vitkit.weights import Classifier
@@ -70,7 +70,8 @@ def report_on(request: Request) -> int:
         return 0
 
     # What they tell
-    found = report(given, request.source, command.model, request.title, _facts(request))
+    facts = facts_of(command, request.classifier, request.device)
+    found = report(given, request.source, command.model, request.title, facts)
     found = replace(found, notes=(*_notes(request), *found.notes))
     if robustness is not None:
         metrics = (*found.metrics, *robustness.metrics)
@@ -86,7 +87,7 @@ def report_on(request: Request) -> int:
         found = _calibrated(request, found, given)
 
     # Print it, and write it
-    _deliver(command, found, request.source)
+    deliver(command, found, request.source)
     return 0
 
 
@@ -153,7 +154,8 @@ def _answers(
     if request.named is not None:
         check_classes(ready)
         choice = request.named.choice(ready.labels)
-    part = Part(source, batches_of(command, ready, source, text))
+    batches = batches_of(ready, source, text, command.batch, command.workers)
+    part = Part(source, batches)
     with autocast(request.device, command.precision):
         return answers(ready, part, bool(command.calibrate), choice)
 
@@ -219,7 +221,7 @@ def _calibrated(request: Request, found: "Report", given: "Answers") -> "Report"
     return replace(found, notes=notes, calibration=calibration)
 
 
-def _deliver(command: "Evaluate", found: "Report", source: Source) -> None:
+def deliver(command: "Evaluate", found: "Report", source: Source) -> None:
     """Print a report, and write it to the files that were asked for."""
     # The files first: whoever reads the terminal may stop reading, as `head` does
     written = write(command.report, found, source)
@@ -254,17 +256,17 @@ def _command_line(command: "Evaluate") -> str:
     )
 
 
-def _facts(request: Request) -> dict[str, str]:
+def facts_of(command: "Evaluate", classifier: Classifier, device: torch.device) -> dict[str, str]:
     """How it was measured, for whoever reads the report."""
     from vitkit import __version__
 
-    where = str(request.device)
-    if request.device.type == "cuda":
-        where = torch.cuda.get_device_name(request.device)
+    where = str(device)
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
     return {
-        "command": _command_line(request.command),
-        "preprocessing": str(request.classifier.preprocessing),
-        "computed in": f"{request.command.precision} on {where}",
+        "command": _command_line(command),
+        "preprocessing": str(classifier.preprocessing),
+        "computed in": f"{command.precision} on {where}",
         "with": f"vitkit {__version__}, PyTorch {torch.__version__}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }

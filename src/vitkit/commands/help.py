@@ -42,7 +42,15 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "suite": {
         "what": ("data DIR", "from-hub", "protocol NAME", "tasks NAME..."),
-        "how": ("rates RATE...", "steps N", "seeds N", "workdir DIR", "device NAME", "json"),
+        "how": (
+            "rates RATE...",
+            "steps N",
+            "seeds N",
+            "workdir DIR",
+            "precision NAME",
+            "device NAME",
+            "json",
+        ),
     },
     "fewshot": {
         "what": ("shots N...", "seeds N", "form NAME", "json"),

@@ -1,4 +1,4 @@
-"""`vitkit suite`: a model on every task of VTAB, or of a suite of one's own."""
+"""`vitkit suite`: a model on every task of VTAB, of the robustness suite, or of one's own."""
 
 import json
 import re
@@ -13,9 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Device, Model, ModelHints
-from vitkit.system.text import printable
+from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.system.text import as_word, printable
 from vitkit.weights.said import Hints
+
+TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves
 
 
 @dataclass
@@ -25,7 +27,7 @@ class RunSuite:
 
     suite: Annotated[
         Positional[str],
-        arg(metavar="SUITE", help="vtab, or a TOML file with tasks (docs/evaluation.md)."),
+        arg(metavar="SUITE", help="vtab, robustness, or a TOML file (docs/evaluation.md)."),
     ]
     model: Model
     data: str = ""
@@ -37,9 +39,10 @@ class RunSuite:
     protocol: Literal["features", "paper", "light"] = "features"
     """features: linear probe, few-shot and neighbours on the frozen model, seconds a task. paper:
     fine-tuning as in the ViT paper, 2,500 steps of 512 images, the same for all tasks. light: VTAB's
-    sweep of two learning rates and two lengths, chosen for each task on its validation images."""
+    sweep of two learning rates and two lengths, chosen for each task on its validation images. The
+    robustness suite has none: the model answers as it is."""
     tasks: tuple[str, ...] = ()
-    """Names of the tasks to run now. Default: all."""
+    """Names of the tasks, or of their groups, to run now. Default: all."""
     rates: tuple[float, ...] = ()
     """Other learning rates than the protocol's; of several the best is chosen for each task."""
     steps: tuple[int, ...] = ()
@@ -51,7 +54,11 @@ class RunSuite:
     shard: tuple[int, int] = (0, 1)
     """Of several processes that share a suite: the number of this one, from 0, and how many."""
     workdir: Path | None = None
-    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL."""
+    """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, of robustness without the
+    protocol."""
+    precision: Precision = "float32"
+    """Of measurements without training. They are float32 unless told, so that they do not depend on
+    the machine; runs of the protocols paper and light are float32 as the paper's."""
     device: Device = "auto"
     json: bool = False
     """Print the table as one line of JSON."""
@@ -66,8 +73,8 @@ def suite(command: RunSuite) -> int:
     from vitkit.system.ranks import on_rank_0, process_group
 
     chosen, folder = _suite(command)
-    workdir = command.workdir or Path("runs") / _name(command, chosen.name)
-    with process_group(command.device):
+    workdir = command.workdir or Path("runs") / _name(command, chosen)
+    with process_group(command.device) as device:
         outcome = run_suite(
             chosen,
             command.model,
@@ -80,6 +87,7 @@ def suite(command: RunSuite) -> int:
             command.device,
             command.shard,
             command.from_hub,
+            pick_precision(command.precision, device),
         )
         if not on_rank_0():
             return 0
@@ -91,33 +99,42 @@ def suite(command: RunSuite) -> int:
         return 0
     _print(command, outcome)
     print(f"wrote {workdir / 'table.md'} and {workdir / 'results.parquet'}")
-    print(_next(command))
+    print(_next(command, chosen))
     return 0
 
 
 def _suite(command: RunSuite):
     """The suite, and the folder of its images. Raises ValueError if either is not known."""
-    from vitkit.suites import VTAB, read_suite
+    from vitkit.suites import ROBUSTNESS, VTAB, read_suite
 
-    if command.suite == "vtab":
+    if command.from_hub and command.suite != "vtab":
+        raise ValueError(f"--from-hub is for tasks of vtab, and the suite is {command.suite}")
+    known = {"vtab": VTAB, "robustness": ROBUSTNESS}
+    if command.suite in known:
+        chosen = known[command.suite]
         if not command.data:
             raise ValueError(
-                f"where are the images? --data DIR has a folder for each task; {VTAB.hint}"
+                f"where are the images? --data DIR has a folder for each task; {chosen.hint}"
             )
-        return VTAB, command.data
+        return chosen, command.data
     path = Path(command.suite)
     if path.suffix != ".toml":
-        raise ValueError(f"there is no suite {command.suite!r}; give vtab, or a TOML file of tasks")
+        raise ValueError(
+            f"there is no suite {command.suite!r}; give {', '.join(known)}, or a TOML file of tasks"
+        )
     return read_suite(path), command.data or str(path.parent)
 
 
-def _name(command: RunSuite, suite_name: str) -> str:
-    """What the results are called: the suite, the protocol and the model."""
+def _name(command: RunSuite, chosen) -> str:
+    """What the results are called: the suite, the protocol if it has several, and the model."""
     path = Path(command.model)
     model = path.stem
     if path.name == "model" and path.parent.name:
         model = path.parent.name
-    return re.sub(r"[^\w.-]+", "-", f"{suite_name.lower()}-{command.protocol}-{model}")
+    parts = [chosen.name.lower(), command.protocol, model]
+    if not chosen.learns:
+        parts.remove(command.protocol)
+    return re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
 def _protocol(command: RunSuite):
@@ -142,14 +159,19 @@ def _protocol(command: RunSuite):
 
 def _print(command: RunSuite, outcome) -> None:
     """Print the table and what it lacks."""
-    from vitkit.suites.table import cell, columns, lines, sentences
+    from vitkit.suites.table import cells, columns, lines, sentences
 
-    print(f"{command.model} on {outcome.suite.name}, protocol {command.protocol}: top-1 in percent")
+    title = (
+        f"{command.model} on {outcome.suite.name}, protocol {command.protocol}: top-1 in percent"
+    )
+    if not outcome.suite.learns:
+        title = f"{command.model} on {outcome.suite.name}, in percent"
+    print(title)
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("task", overflow="fold")
+    table.add_column("task", overflow="fold", min_width=TASK_WIDTH)
     names = columns(outcome)
     for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
     group = ""
     in_means = False
     for line in lines(outcome):
@@ -160,12 +182,12 @@ def _print(command: RunSuite, outcome) -> None:
             in_means = True
         elif not in_means and line.group != group:
             table.add_section()
-            table.add_row(f"[bold]{heading}[/]")
+            if heading:
+                table.add_row(f"[bold]{heading}[/]")
             group = line.group
         if line.is_mean and line.group:
             name += f", {heading}"
-        cells = [cell(metric) for metric in line.values] or ["–"] * len(names)
-        table.add_row(name, *cells)
+        table.add_row(name, *cells(line, len(names)))
     Console().print(table)
     for sentence in sentences(outcome):
         print(printable(sentence), file=sys.stderr)
@@ -179,13 +201,18 @@ def _plain(outcome) -> dict:
 
     rows = []
     for line in lines(outcome):
-        values = {metric.name: metric.to_json() for metric in line.values}
+        values = {metric.name: metric.to_json() for metric in line.values if metric is not None}
         rows.append({"name": line.name, "group": line.group, "mean": line.is_mean, **values})
     return {"suite": outcome.suite.name, "lines": rows, "remarks": sentences(outcome)}
 
 
-def _next(command: RunSuite) -> str:
+def _next(command: RunSuite, chosen) -> str:
     """What to run next."""
+    if not chosen.learns:
+        return (
+            f"next: vitkit evaluate {as_word(command.model)} DATA --as NAME --report report.html, "
+            "for all about one of them"
+        )
     if command.protocol == "features":
         return "next: the same with --protocol paper, which fine-tunes the model on every task"
     return "next: vitkit evaluate WORKDIR/TASK/seed-0 DATA, for the report of one task"

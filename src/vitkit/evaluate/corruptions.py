@@ -145,8 +145,13 @@ def corrupt(
     """The corrupted images of a source, and what is left to be done to them: nothing but the
     normalisation."""
     store = Corrupted(source, preprocessing, corruption, severity)
-    done = replace(preprocessing, rule="square", resize=0)
-    return replace(source, store=store, rows=np.arange(len(source))), done
+    return replace(source, store=store, rows=np.arange(len(source))), uncropped(preprocessing)
+
+
+def uncropped(preprocessing: Preprocessing) -> Preprocessing:
+    """The same for images that are squares already: the whole image at the model's size, nothing cut
+    off."""
+    return replace(preprocessing, rule="square", resize=0)
 
 
 def check_can_corrupt(preprocessing: Preprocessing) -> None:
@@ -168,29 +173,40 @@ def check_can_corrupt(preprocessing: Preprocessing) -> None:
 class Robustness(NamedTuple):
     """How accuracy falls with corruption."""
 
-    clean: Metric
-    """top1 on the images as they are."""
+    clean: Metric | None
+    """top1 on the images as they are; None if it was not measured."""
     cells: dict[str, tuple[Metric, ...]]
     """By corruption, top1 at each severity."""
     by_severity: tuple[Metric, ...]
     """The mean over corruptions at each severity."""
     mean: Metric
     """The mean over corruptions and severities."""
+    right: np.ndarray
+    """Whether each image was answered right, as 0 and 1, float64 (C, S, N); NaN where logits are not
+    finite."""
+    errors: tuple[Metric, ...] = ()
+    """On ImageNet-C's own files, errors in proportion to AlexNet's: their mean, then that of each
+    corruption."""
 
     @property
     def metrics(self) -> list[Metric]:
         """The means, then every cell: corrupted/top1, corrupted/severity_1/top1,
         corrupted/fog/severity_1/top1."""
         cells = [metric for row in self.cells.values() for metric in row]
-        return [self.mean, *self.by_severity, *cells]
+        return [*self.errors[:1], self.mean, *self.by_severity, *cells, *self.errors[1:]]
 
     def to_json(self) -> dict:
         """Plain values."""
-        return {metric.name: metric.to_json() for metric in (self.clean, *self.metrics)}
+        metrics = self.metrics
+        if self.clean is not None:
+            metrics = [self.clean, *metrics]
+        return {metric.name: metric.to_json() for metric in metrics}
 
 
 def robustness(
-    clean: Metric, corruptions: Sequence[Corruption], ask: Callable[[Corruption, int], Answers]
+    clean: Metric | None,
+    corruptions: Sequence[Corruption],
+    ask: Callable[[Corruption, int], Answers],
 ) -> Robustness:
     """Measure each corruption at each severity. `ask` runs a model on the images that are corrupted
     so.
@@ -211,13 +227,14 @@ def robustness(
         cells[corruption] = tuple(row)
 
     # (C, S, N) -> the share of corruptions under which each image is right, (S, N)
-    shares = np.stack(right).reshape(len(cells), len(SEVERITIES), -1).mean(0)
+    right = np.stack(right).reshape(len(cells), len(SEVERITIES), -1)
+    shares = right.mean(0)
     names = [f"corrupted/severity_{severity}/top1" for severity in SEVERITIES]
     *by_severity, mean = _means(shares, [*names, "corrupted/top1"])
     if len(cells) == 1:  # the mean of one is itself, and so is its interval
         (row,) = cells.values()
         by_severity = [replace(cell, name=name) for cell, name in zip(row, names, strict=True)]
-    return Robustness(clean, cells, tuple(by_severity), mean)
+    return Robustness(clean, cells, tuple(by_severity), mean, right)
 
 
 def _means(shares: np.ndarray, names: Sequence[str]) -> list[Metric]:

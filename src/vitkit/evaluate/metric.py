@@ -42,6 +42,8 @@ SHARE = Unit("share", "%", "higher", ".2f", 100, " %")
 """From 0 to 1: the share of answers that are right, for example."""
 MISFIT = Unit("misfit", "%", "lower", ".2f", 100, " %")
 """From 0 to 1: how far two shares are apart, such as confidence and accuracy."""
+RELATIVE_ERROR = Unit("relative error", "% of AlexNet's error", "lower", ".1f", 100, " %")
+"""1 if a model errs as often as AlexNet does (ImageNet-C)."""
 DEVIATION = Unit("deviation", "%", "neither", ".2f", 100, " %")
 """The standard deviation of a share, between runs or draws of images."""
 NATS = Unit("nats", "nats", "lower", ".4f")
@@ -65,7 +67,18 @@ def difference_of(unit: Unit) -> Unit:
     return replace(unit, name=name, format=f"+{unit.format}", suffix=suffix)
 
 
-_UNITS = (SHARE, MISFIT, DEVIATION, NATS, SQUARED_ERROR, ERROR, CORRELATION, COUNT, NUMBER)
+_UNITS = (
+    SHARE,
+    MISFIT,
+    RELATIVE_ERROR,
+    DEVIATION,
+    NATS,
+    SQUARED_ERROR,
+    ERROR,
+    CORRELATION,
+    COUNT,
+    NUMBER,
+)
 UNITS = {unit.name: unit for unit in (*_UNITS, *map(difference_of, _UNITS))}
 
 

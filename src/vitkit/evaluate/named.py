@@ -64,6 +64,16 @@ SETS: dict[str, NamedSet] = {
 }  # fmt: skip
 
 
+# Its folders are opened by imagenet_c.py, one by one
+IMAGENET_C = NamedSet(
+    "ImageNet-C",
+    50_000,
+    "https://zenodo.org/records/2235448",
+    f"{ALL_CLASSES}; its images are squares, so nothing is cropped: each is brought to the model's "
+    "size whole. CE is the error in proportion to AlexNet's",
+)
+
+
 class Named(NamedTuple):
     """A named data set as it is on this machine."""
 

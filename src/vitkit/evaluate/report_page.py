@@ -60,8 +60,10 @@ def write_report(path: Path, report: Report, source: Source) -> Path:
         paragraph(first.unit.text(first.value), "headline"),
         paragraph(interval, "faint"),
         bullets(report.notes),
-        section("Metrics", _metrics(report), folded("What they mean", pairs(MEANING))),
     ]
+    if metrics := _metrics(report):
+        meaning = folded("What they mean", pairs(MEANING))
+        blocks.append(section("Metrics", metrics_table(metrics), meaning))
     if report.paired is not None:
         blocks.append(_comparison(report, report.paired, source))
     if report.robustness is not None:
@@ -90,12 +92,12 @@ def _title(model: str) -> str:
     return model
 
 
-def _metrics(report: Report) -> Block:
+def _metrics(report: Report) -> list[Metric]:
     """The metrics, without those that have a section of their own."""
     elsewhere: set[str] = set()
     if report.robustness is not None:
         elsewhere = {metric.name for metric in report.robustness.metrics}
-    return metrics_table([metric for metric in report.metrics if metric.name not in elsewhere])
+    return [metric for metric in report.metrics if metric.name not in elsewhere]
 
 
 def metrics_table(metrics: Sequence[Metric]) -> Block:

@@ -15,6 +15,7 @@ from vitkit.evaluate.fewshot import FIXED, draw, interval, notes, predictions
 from vitkit.evaluate.metric import SHARE, share_right
 from vitkit.evaluate.neighbours import voted
 from vitkit.evaluate.probe import known_classes, probe
+from vitkit.system.machine import Precision, autocast
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import printable
 from vitkit.weights import load_as
@@ -44,6 +45,8 @@ class Frozen:
     """How often these are drawn."""
     k: int = 20
     """Neighbours that vote."""
+    precision: Precision = "float32"
+    """Of the matrix products below the head."""
 
     def measure(self, device: str) -> list[Metric]:
         """The accuracy of each: `linear`, and `left_out`, which is the probe's on the images that it
@@ -57,8 +60,9 @@ class Frozen:
         with process_group(device) as own_device:
             loaded = load_as(self.model, self.hints, quiet=True)
             classifier = loaded.to(own_device).for_inference()
-            x, y = features(classifier, learned)
-            x_test, y_test = features(classifier, test)
+            with autocast(own_device, self.precision):
+                x, y = features(classifier, learned)
+                x_test, y_test = features(classifier, test)
 
         # The linear probe, which does not know classes without an image
         number = np.full(len(learned.labels), -1)

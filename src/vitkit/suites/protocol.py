@@ -11,7 +11,9 @@ from vitkit.data import Augmentation
 from vitkit.recipes.finetune import finetune, square_before_crop
 from vitkit.studies import Cell
 from vitkit.suites.frozen import Frozen
+from vitkit.suites.published import AsPublished
 from vitkit.suites.task import Images, Task
+from vitkit.system.machine import Precision
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Recipe
@@ -55,13 +57,36 @@ LIGHT = FineTuning(rates=(0.1, 0.01), steps=(2_500, 10_000))  # VTAB's lightweig
 FINE_TUNING = {"paper": PAPER, "light": LIGHT}
 
 
-def frozen_cells(model: str, tasks: dict[Task, Images], hints: Hints) -> list[Cell]:
-    """A measurement of the frozen model on each task. Raises ValueError for a model that cannot be
-    read."""
+def frozen_cells(
+    model: str, tasks: dict[Task, Images], hints: Hints, precision: Precision
+) -> list[Cell]:
+    """A measurement of the model as it is on each task: of its answers to a named data set, of its
+    features on another. Raises ValueError for a model that cannot be read."""
     weights = weights_digest(model, hints)
     cells = []
     for task, images in tasks.items():
-        measurement = Frozen(model, weights, images.where, images.digest, task.columns, hints)
+        if task.named is None:
+            measurement = Frozen(
+                model,
+                weights,
+                images.where,
+                images.digest,
+                task.columns,
+                hints,
+                precision=precision,
+            )
+        else:
+            measurement = AsPublished(
+                model,
+                weights,
+                images.where,
+                images.digest,
+                task.named,
+                task.corruption,
+                images.real,
+                hints,
+                precision,
+            )
         cells.append(Cell(task.name, measurement, {"task": task.name}, task.heading))
     return cells
 

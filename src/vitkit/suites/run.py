@@ -15,7 +15,9 @@ from vitkit.suites.protocol import (
     frozen_cells,
     selection_cells,
 )
+from vitkit.suites.published import find_published, names_of
 from vitkit.suites.task import Images, Suite, Task, find
+from vitkit.system.machine import Precision
 from vitkit.system.ranks import from_rank_0, process_group
 from vitkit.weights.said import Hints
 
@@ -54,6 +56,7 @@ def run_suite(
     device: str = "auto",
     shard: tuple[int, int] = (0, 1),
     from_hub: bool = False,
+    precision: Precision = "float32",
 ) -> Outcome:
     """Run a protocol on every task whose images are below `folder`; finished ones are skipped.
 
@@ -65,14 +68,21 @@ def run_suite(
     shard: (i, n) runs every n-th task, from the i-th on, so that n processes can share a suite.
 
     from_hub: tasks that are not in `folder` are read from the Hugging Face hub, if they are there.
+    precision: of measurements without training; runs have that of their recipe, float32.
 
-    Raises ValueError if no task has images, and what `run_grid` raises.
+    Raises ValueError if no task has images, for a protocol that the suite has no meaning for, and
+    what `run_grid` raises.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; it is at least 1")
     index, count = shard
     if not 0 <= index < count:
         raise ValueError(f"shard is {index} of {count}; shards count from 0")
+    if not suite.learns and protocol != "features":
+        raise ValueError(
+            f"the suite {suite.name} measures a model as it is, so nothing is fine-tuned; leave out "
+            "the protocol"
+        )
     hints = hints or Hints()
     wanted = suite.only(tasks).tasks
     with process_group(device):
@@ -87,7 +97,7 @@ def run_suite(
             raise ValueError(_none_of(wanted, folder, absent))
         own = {task: found[task] for task in present[index::count]}
         if own and protocol == "features":
-            run_grid(frozen_cells(model, own, hints), run_dir, device)
+            run_grid(frozen_cells(model, own, hints, precision), run_dir, device)
         elif own:
             settings = protocol
             if not isinstance(protocol, FineTuning):
@@ -109,7 +119,10 @@ def _find_all(
     absent = {}
     for task in tasks:
         try:
-            images = find(task, folder, run_dir, from_hub)
+            if task.named is None:
+                images = find(task, folder, run_dir, from_hub)
+            else:
+                images = find_published(task, folder)
         except ValueError as error:
             absent[task.name] = str(error)
             continue
@@ -122,6 +135,8 @@ def _find_all(
 
 def _absence(task: Task, folder: str, from_hub: bool) -> str:
     """What is missing of a task, and where to get it."""
+    if task.named is not None:
+        return f"not in {folder} (as {names_of(task)}); get it: {task.source}"
     text = f"not in {folder}; its images: {task.source} ({task.rule})"
     on_hub = False
     for original in task.originals:

@@ -4,6 +4,7 @@ over groups and over all tasks."""
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from vitkit.evaluate import Metric
@@ -20,29 +21,36 @@ class Line(NamedTuple):
     """The task, or what a mean is over."""
     group: str
     """The group of a task, or that a mean is over."""
-    values: tuple[Metric, ...]
-    """An accuracy for each column; none for a task without a result."""
+    values: tuple[Metric | None, ...]
+    """A figure for each column, None if it has no such figure; empty for a task without a result."""
     is_mean: bool = False
     """Whether it is a mean over tasks."""
 
 
 def columns(outcome: Outcome) -> list[str]:
-    """What the columns hold: names of accuracies."""
+    """What the columns hold: names of what any task has measured, in the order in which they are
+    met."""
+    names = {}
     for by_column in outcome.metrics.values():
-        return [seeds[0].name for seeds in by_column]
-    return []
+        for seeds in by_column:
+            names[seeds[0].name] = None
+    return list(names)
 
 
 def lines(outcome: Outcome) -> list[Line]:
     """All lines. A mean is over the tasks that have a result, and says how many they are unless all
     have one; it has the suite's name only if `outcome.is_whole`."""
     suite = outcome.suite
+    names = columns(outcome)
     table = []
-    values: dict[Task, tuple[Metric, ...]] = {}
+    values: dict[Task, tuple[Metric | None, ...]] = {}
     for task in suite.tasks:
         line = ()
+        if _is_empty(outcome, task.group):
+            continue
         if task.name in outcome.metrics:
-            line = tuple(over_seeds(seeds) for seeds in outcome.metrics[task.name])
+            by_name = {seeds[0].name: over_seeds(seeds) for seeds in outcome.metrics[task.name]}
+            line = tuple(by_name.get(name) for name in names)
             values[task] = line
         table.append(Line(task.heading, task.group, line))
 
@@ -52,14 +60,27 @@ def lines(outcome: Outcome) -> list[Line]:
         members = [task for task in suite.tasks if task.group == group]
         present = [values[task] for task in members if task in values]
         name = _mean_of(len(present), len(members))
-        table.append(Line(name, group, mean(present), True))
+        if _is_empty(outcome, group):
+            name = f"all {len(members)}"
+        independent = group not in suite.same_images
+        table.append(Line(name, group, mean(present, independent), True))
 
     # All tasks
+    if not suite.averaged:
+        return table
     name = _mean_of(len(values), len(suite.tasks))
     if outcome.is_whole:
         name = f"mean ({suite.name})"
     table.append(Line(name, "", mean(list(values.values())), True))
     return table
+
+
+def _is_empty(outcome: Outcome, group: str) -> bool:
+    """Whether a group of the same images has no result at all: then a line stands for its tasks."""
+    if group not in outcome.suite.same_images:
+        return False
+    members = [task for task in outcome.suite.tasks if task.group == group]
+    return not any(task.name in outcome.metrics for task in members)
 
 
 def _mean_of(present: int, all_tasks: int) -> str:
@@ -79,31 +100,60 @@ def over_seeds(metrics: Sequence[Metric]) -> Metric:
     values = [metric.value for metric in metrics]
     centre = statistics.fmean(values)
     spread = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    interval = (max(centre - spread, 0.0), min(centre + spread, 1.0))
-    return Metric(first.name, centre, first.unit, interval)
+    return replace(first, value=centre, interval=_possible(first, centre - spread, centre + spread))
 
 
-def mean(rows: Sequence[Sequence[Metric]]) -> tuple[Metric, ...]:
-    """The unweighted mean over tasks in each column. Its interval is of these very tasks, with other
-    images: the squares of the tasks' errors add up, on each side of the mean."""
+def mean(
+    rows: Sequence[Sequence[Metric | None]], independent: bool = True
+) -> tuple[Metric | None, ...]:
+    """The unweighted mean over tasks in each column; None if one of them has no such figure. Its
+    interval is of these very tasks, with other images: the squares of the tasks' errors add up, on
+    each side of the mean. Tasks with the same images are not independent: then the errors themselves
+    add up, which is the most that they can."""
     means = []
     for column in zip(*rows, strict=True):
-        first = column[0]
+        if None in column:
+            means.append(None)
+            continue
         centre = statistics.fmean(metric.value for metric in column)
         interval = None
         if all(metric.interval is not None for metric in column):
             below = [metric.value - metric.interval[0] for metric in column]
             above = [metric.interval[1] - metric.value for metric in column]
-            low = centre - math.hypot(*below) / len(column)
-            high = centre + math.hypot(*above) / len(column)
-            interval = (max(low, 0.0), min(high, 1.0))
-        means.append(Metric(first.name, centre, first.unit, interval))
+            add_up = math.hypot
+            if not independent:
+                add_up = _sum
+            low = centre - add_up(*below) / len(column)
+            high = centre + add_up(*above) / len(column)
+            interval = _possible(column[0], low, high)
+        means.append(replace(column[0], value=centre, interval=interval))
     return tuple(means)
 
 
-def cell(metric: Metric) -> str:
-    """An accuracy as the table has it: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
-    interval reaches farther on one side."""
+def _sum(*values: float) -> float:
+    return math.fsum(values)
+
+
+def _possible(metric: Metric, low: float, high: float) -> tuple[float, float]:
+    """An interval within what such a figure can be: no share is more than 1."""
+    most = math.inf
+    if metric.unit.name in ("share", "misfit"):
+        most = 1.0
+    return max(low, 0.0), min(high, most)
+
+
+def cells(line: Line, count: int) -> list[str]:
+    """The figures of a line as the table has them, in `count` columns."""
+    if not line.values:
+        return ["–"] * count
+    return [cell(metric) for metric in line.values]
+
+
+def cell(metric: Metric | None) -> str:
+    """A figure as the table has it: "72.4 ± 3.9", in percent; "100.0 (72.2 to 100.0)" if the
+    interval reaches farther on one side; empty for none."""
+    if metric is None:
+        return ""
     scale = metric.unit.scale
     text = f"{metric.value * scale:.1f}"
     if metric.interval is None:
@@ -121,11 +171,10 @@ def markdown(outcome: Outcome) -> str:
     names = columns(outcome)
     text = [f"| task | group | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for line in lines(outcome):
-        cells = [cell(metric) for metric in line.values] or ["–"] * len(names)
         name = line.name
         if line.is_mean:
             name = f"**{name}**"
-        text.append(f"| {name} | {line.group} | {' | '.join(cells)} |")
+        text.append(f"| {name} | {line.group} | {' | '.join(cells(line, len(names)))} |")
     remarks = [f"- {sentence}" for sentence in sentences(outcome)]
     if remarks:
         text += ["", *remarks]
@@ -135,15 +184,30 @@ def markdown(outcome: Outcome) -> str:
 def sentences(outcome: Outcome) -> list[str]:
     """What the table lacks, and in what it is not the suite's."""
     texts = []
+    if outcome.suite.remarks is not None:
+        texts += outcome.suite.remarks(outcome)
+
+    reasons = {}
     waiting = []
     for name, reason in outcome.reasons.items():
         if reason == WAITING:
             waiting.append(name)
         else:
-            texts.append(f"{name}: {reason}")
+            reasons[name] = reason
+    texts += _together(reasons)
     if waiting:
         texts.append(f"not run yet: {', '.join(waiting)}")
-    texts += [f"{name}: {text}" for name, text in outcome.deviations.items()]
+    texts += _together(outcome.deviations)
+    if not outcome.suite.averaged:
+        return texts
     if not outcome.is_whole and len(outcome.metrics) == len(outcome.suite.tasks):
         texts.append(f"so the mean is not called {outcome.suite.name}")
     return texts
+
+
+def _together(texts: dict[str, str]) -> list[str]:
+    """A sentence for each text, with the names of all tasks that have it."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        names.setdefault(text, []).append(name)
+    return [f"{', '.join(several)}: {text}" for text, several in names.items()]

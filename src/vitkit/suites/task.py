@@ -1,14 +1,19 @@
 """What a suite is: tasks in groups, each with its images; and how one is read from a TOML file."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.data import Columns, fingerprint, open_parts
+from vitkit.evaluate.corruptions import Corruption
+from vitkit.evaluate.named import SetName
 from vitkit.suites.original import REMARK, Original, select_from, where_is
 from vitkit.system.remote import is_address
+
+if TYPE_CHECKING:
+    from vitkit.suites.run import Outcome
 
 MAX_BYTES = 1 << 20  # of a TOML file
 
@@ -44,6 +49,16 @@ class Task:
     """Which images of the original data set it takes, and what their classes are."""
     originals: tuple[Original, ...] = ()
     """Original data sets that it can be made of, if its images are not there: the first that is."""
+    named: SetName | None = None
+    """The data set that it is, if nothing is learned from it: the model answers as the authors'
+    protocol has it."""
+    folders: tuple[str, ...] = ()
+    """Where the images of a named data set may be below the suite's folder; the first that is
+    there."""
+    corruption: Corruption | None = None
+    """Which of ImageNet-C's corruptions it is."""
+    asks_real: bool = False
+    """Whether ReaL's labels count."""
 
     @property
     def heading(self) -> str:
@@ -63,19 +78,32 @@ class Suite:
     """Whether its figure is by definition that of fine-tuned models."""
     hint: str = ""
     """What to do about tasks that are missing."""
+    averaged: bool = True
+    """Whether a mean over all tasks says something."""
+    same_images: tuple[str, ...] = ()
+    """Groups whose tasks have the same images, so that their errors are no independent ones."""
+    remarks: "Callable[[Outcome], list[str]] | None" = None
+    """What else the results tell, a sentence each."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether its tasks are learned: otherwise the model answers as it is."""
+        return not all(task.named for task in self.tasks)
 
     def only(self, names: Sequence[str]) -> "Suite":
-        """The suite with some of its tasks; all, if no name is given. Raises ValueError for a name
-        that it does not have."""
+        """The suite with some of its tasks, by their names or those of their groups; all, if no name
+        is given. Raises ValueError for a name that it does not have."""
         known = [task.name for task in self.tasks]
+        groups = [task.group for task in self.tasks if task.group]
         for name in names:
-            if name not in known:
+            if name not in (*known, *groups):
                 raise ValueError(
                     f"the suite {self.name} has no task {name!r}; it has {', '.join(known)}"
                 )
         if not names:
             return self
-        return replace(self, tasks=tuple(task for task in self.tasks if task.name in names))
+        chosen = [task for task in self.tasks if task.name in names or task.group in names]
+        return replace(self, tasks=tuple(chosen))
 
 
 class Images(NamedTuple):
@@ -93,6 +121,8 @@ class Images(NamedTuple):
     """By which changed images are noticed."""
     remark: str = ""
     """How they were taken from an original data set, if they were."""
+    real: str = ""
+    """ReaL's file, if its labels count."""
 
     def deviations(self, task: Task) -> list[str]:
         """In what they are not the task's, a sentence part each."""
@@ -218,7 +248,8 @@ def _task(path: Path, name: str, table: object) -> Task:
 
 def _check(path: Path, name: str, settings: dict, kind: type) -> None:
     """Raises ValueError for a setting that a dataclass does not have, or of another type."""
-    fixed = ("name", "originals")  # what a file cannot set
+    # What a file cannot set
+    fixed = ("name", "originals", "named", "folders", "corruption", "asks_real")
     types = {setting.name: setting.type for setting in fields(kind) if setting.name not in fixed}
     for setting, value in settings.items():
         if setting not in types:

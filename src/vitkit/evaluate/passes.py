@@ -1,27 +1,22 @@
-"""How `vitkit evaluate` goes through its images: in batches of equal size, on every rank."""
+"""A pass over images, as evaluations make it: in batches of equal size, on every rank."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from vitkit.data import Batch, Source
+from vitkit.data import Batch, Source, default_workers, eval_batches
+from vitkit.system.progress import bar
 from vitkit.system.ranks import on_rank_0, world
 from vitkit.weights import Classifier
 
-if TYPE_CHECKING:
-    from vitkit.commands.evaluate import Evaluate
+BATCH = 64  # images of a forward pass, unless told
 
 
 def batches_of(
-    command: "Evaluate", classifier: Classifier, source: Source, text: str
+    classifier: Classifier, source: Source, text: str, batch: int = BATCH, workers: int = -1
 ) -> Iterable[Batch]:
     """This rank's share of the images, under a progress bar. Other processes decode them while the
-    model computes."""
-    from vitkit.data import default_workers, eval_batches
-    from vitkit.system.progress import bar
-
+    model computes; -1 takes as many as the CPU quota allows."""
     rank, world_size = world()
-    rows = _rows(command.batch, len(source), world_size)
-    workers = command.workers
+    rows = _rows(batch, len(source), world_size)
     if workers < 0:
         workers = default_workers(source)
         if rows >= len(source):  # while one batch is decoded there is nothing to compute
