@@ -5,6 +5,7 @@ Legend: B batch, H heads, T tokens.
 
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch import Tensor
 
 from vitkit.models import ViTConfig
@@ -55,3 +56,14 @@ def _check_batch(batch: object) -> None:
             f"got {given}; expected prepared images, uint8 (B, 3, h, w), as classifier.batch(...) "
             "makes them"
         )
+
+
+def class_numbers(target: int | Tensor, count: int, classes: int) -> Tensor:
+    """The class of each of `count` images, int64 (count,) on the CPU, from one class or one for each
+    image. Raises ValueError for classes that are not there."""
+    chosen = torch.as_tensor(target).cpu().expand(count).long()
+    if chosen.min() < 0 or chosen.max() >= classes:
+        raise ValueError(
+            f"target is {target}; the model's {classes} classes are numbered 0 to {classes - 1}"
+        )
+    return chosen
