@@ -142,6 +142,21 @@ for _command in COMMANDS:
         OWN.add(f"{_option.name}." if _option.is_open else _option.name)
 
 
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        ("finetune --minutes 1 photos", "photos --minutes 1"),
+        ("finetune --select run photos", "run photos --select"),
+        ("finetune --minutes=1 photos --workdir run", "photos --minutes=1 --workdir run"),
+        ("finetune --minutes 1 run --workdir there photos", "run photos --minutes 1 --workdir there"),
+        ("evaluate --limit 3 run photos", "--limit 3 run photos"),  # which needs them nowhere
+    ],
+)
+def test_images_may_follow_the_options(words, taken):
+    name, *rest = words.split()
+    assert meant(NAMES[name], rest) == taken.split()
+
+
 @pytest.mark.parametrize("name", foreign.SETTINGS)
 def test_every_foreign_name_stands_for_something_that_a_command_has(name):
     """A renamed setting is not forgotten in the table."""

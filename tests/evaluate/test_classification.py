@@ -24,12 +24,28 @@ from torchmetrics.functional.classification import (
     multiclass_f1_score,
 )
 
-from vitkit.evaluate import Classification, Subject, calibration, classification, confusion
+from vitkit.evaluate import (
+    Classification,
+    Subject,
+    answers_of_logits,
+    calibration,
+    classification,
+    confusion,
+)
 from vitkit.evaluate.calibration import at_coverages, coverage_curve, perfect_error, reliability
 
 
 def measured(given):
     return {metric.name: metric for metric in classification.classification(given)}
+
+
+def test_answers_of_logits_are_those_of_the_model_that_gave_them():
+    logits, targets = random_answers(50, 6)
+    classifier = classifier_of(logits)
+    source = part_of(targets, classifier.labels).source
+    given = answers_of_logits(classifier, source, logits)
+    for name, values in vars(answered(logits, targets)).items():
+        assert np.array_equal(getattr(given, name), values), name
 
 
 @pytest.mark.parametrize(("count", "classes", "seed"), [(333, 10, 0), (61, 3, 1), (500, 40, 2)])

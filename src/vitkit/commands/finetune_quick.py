@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vitkit.data import Batch, Source, default_workers, eval_batches
-from vitkit.evaluate import USUAL, Metric, Part, Subject, answers
+from vitkit.evaluate import USUAL, Metric, Part, Subject, answers_of_logits
 from vitkit.studies.answer import RUN, Answer, OtherPlan, answer, read_plan
 from vitkit.studies.candidates import CLOSED_FORM
 from vitkit.system.errors import Interrupted
@@ -105,10 +105,8 @@ def _report(
         return from_rank_0(lambda: report_of_run(run_dir / RUN))
     if source is None:
         return None
-    ready = reached.classifier.to(device).for_inference()
+    given = answers_of_logits(reached.classifier, source, reached.test_logits)
     precision = pick_precision(command.recipe.precision, device).precision
-    with autocast(device, precision):
-        given = answers(ready, Part(source, test_batches(ready, source)))
     facts = {
         "command": f"vitkit finetune {as_word(command.model)} {as_word(command.data)}",
         "model": f"{reached.chosen}, from {command.model}",

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
+from vitkit.commands.options import options
 from vitkit.commands.translation import kind_of, slots_of, tell, translated
 from vitkit.system.text import as_word
 
@@ -71,6 +72,7 @@ def meant(command: Command, words: list[str]) -> list[str]:
     """
     words, placed = translated(command, words)
     words = _placed(command, words, placed)
+    words = _names_first(command, words)
     words = _in_order(command, words)
     if command.name == "doctor":
         words = _examined(words)
@@ -103,6 +105,24 @@ def _placed(command: Command, words: list[str], placed: dict[str, str]) -> list[
         elif leading:
             first.append(leading.pop(0))
     return [*first, *leading, *rest]
+
+
+def _names_first(command: Command, words: list[str]) -> list[str]:
+    """The words with models and images before the options, for a command whose settings follow from
+    them, if they were given after the options: `vitkit finetune --minutes 1 photos/`."""
+    if command.load_defaults() is None or not words or not words[0].startswith("-"):
+        return words
+    settings = options(command.load_settings())
+    flags = {f"--{option.name}" for option in settings if isinstance(option.value, bool)}
+    names = []
+    rest = []
+    for before, word in zip(["", *words], words, strict=False):
+        is_value = before.startswith("-") and "=" not in before and before not in flags
+        if not is_value and (is_images(word) or is_model(word)):
+            names.append(word)
+        else:
+            rest.append(word)
+    return [*names, *rest]
 
 
 def _in_order(command: Command, words: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from vitkit.data import TargetKind
 from vitkit.evaluate.accuracy import Accuracy
-from vitkit.evaluate.answers import Answers, answers
+from vitkit.evaluate.answers import Answers, answers, answers_of_logits
 from vitkit.evaluate.classification import Classification
 from vitkit.evaluate.collect import collect
 from vitkit.evaluate.errors import Errors
@@ -58,6 +58,7 @@ __all__ = [
     "Unit",
     "align",
     "answers",
+    "answers_of_logits",
     "collect",
     "features",
 ]

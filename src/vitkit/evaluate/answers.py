@@ -5,6 +5,7 @@ Legend: B batch, N images, K classes of the model, A of them that may be answere
 Choice says otherwise).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,27 +74,55 @@ def answers(
     classes, for classes that it does not know, for a target that has no class, and if there is no
     image.
     """
-    check_classes(classifier)
-    check_targets(part.source)
-    present = np.unique(part.source.targets)
-    if choice is None:
-        choice = among_all(part.source.labels, classifier.labels, present)
-    chosen = choice.to(classifier.device)
-    in_data = chosen.columns_of(chosen.truth[torch.from_numpy(present).to(classifier.device)])
+    choice, read = _reading(classifier, part.source, choice, keep_logits)
 
-    def read(batch: Batch) -> tuple[Tensor, ...]:
-        truth = chosen.truth[batch.targets]  # (B,)
+    def read_batch(batch: Batch) -> tuple[Tensor, ...]:
         logits = classifier.logits(batch.images)  # (B, K)
         if logits.ndim != 2:
             raise ValueError(
                 'the model gives an answer for every token (its pool is "none"), and here an image '
                 "has one class"
             )
+        return read(batch.indices, batch.targets, logits)
+
+    rows = concatenated(collect(classifier.model, part.batches, read_batch, classifier.device))
+    return _in_order(rows, choice)
+
+
+def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) -> Answers:
+    """The same of logits that were computed before, float32 (N, K), a row for each image of the
+    source. Raises ValueError as `answers` does."""
+    choice, read = _reading(classifier, source, None, False)
+    device = classifier.device
+    indices = torch.arange(len(source), device=device)
+    targets = torch.as_tensor(source.targets, device=device)
+    return _in_order([row.cpu() for row in read(indices, targets, logits.to(device))], choice)
+
+
+Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+"""The numbers of images (B,), their targets (B,) and the logits (B, K) -> the columns of Answers."""
+
+
+def _reading(
+    classifier: Classifier, source: Source, choice: Choice | None, keep_logits: bool
+) -> tuple[Choice, Read]:
+    """What may be answered, and what makes the columns of Answers of a batch. Raises ValueError as
+    `answers` does."""
+    check_classes(classifier)
+    check_targets(source)
+    present = np.unique(source.targets)
+    if choice is None:
+        choice = among_all(source.labels, classifier.labels, present)
+    chosen = choice.to(classifier.device)
+    in_data = chosen.columns_of(chosen.truth[torch.from_numpy(present).to(classifier.device)])
+
+    def read(indices: Tensor, targets: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+        truth = chosen.truth[targets]  # (B,)
         logits = chosen.allowed(logits)  # (B, A)
         own = chosen.own_column(logits, truth)  # (B,)
         highest, column = logits.max(-1)  # the first of several
         rows = (
-            batch.indices,
+            indices,
             truth,
             chosen.answers[column],
             ranks(logits, own),
@@ -107,8 +136,12 @@ def answers(
             rows += (logits,)
         return rows
 
-    rows = concatenated(collect(classifier.model, part.batches, read, classifier.device))
-    order = rows[0].argsort()  # ranks have every n-th share of a batch
+    return choice, read
+
+
+def _in_order(rows: Sequence[Tensor], choice: Choice) -> Answers:
+    """The columns by the number of the image: ranks have every n-th share of a batch."""
+    order = rows[0].argsort()
     arrays = [values[order].numpy() for values in rows]
     confidence, loss = arrays[5:7]
     arrays[5:7] = confidence.astype(np.float64), loss.astype(np.float64)

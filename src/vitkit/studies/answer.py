@@ -82,6 +82,8 @@ class Answer:
     """For how long one would fine-tune next."""
     test: dict[str, Metric] = field(default_factory=dict)
     """By the names of the models that were tested, what they reached on images to test on."""
+    test_logits: Tensor | None = None
+    """What the chosen one answered to those: float32 (N, K); None if there are no classes."""
 
 
 class OtherPlan(Occupied):
@@ -196,10 +198,11 @@ def _of_classes(work: _Work) -> Answer:
             "percentages are too good: vitkit data review shows them"
         )
     test = {}
+    test_logits = None
     if photographs.test is not None:
         given = _features(work, bare, photographs.test)
-        logits = whole.fitted.logits(torch.tensor(given.x))
-        test[CLOSED_FORM] = accuracy(photographs.test_name, logits, given.y)
+        test_logits = whole.fitted.logits(torch.tensor(given.x))
+        test[CLOSED_FORM] = accuracy(photographs.test_name, test_logits, given.y)
         work.say(
             f"it is right on {test[CLOSED_FORM].text()} of the {len(given.y):,} images to test on"
         )
@@ -216,7 +219,9 @@ def _of_classes(work: _Work) -> Answer:
 
     # The fine-tuning, if it makes sense
     steps, minutes = _steps(work, bare, tried)
-    reached = Answer(CLOSED_FORM, first, tuple(tried), whole.left_out, photographs, minutes, test)
+    reached = Answer(
+        CLOSED_FORM, first, tuple(tried), whole.left_out, photographs, minutes, test, test_logits
+    )
     if not steps:
         return _end(work, reached)
     tuned = _fine_tuned(work, steps).to(work.device)
@@ -233,9 +238,16 @@ def _of_classes(work: _Work) -> Answer:
         if chosen != earlier:  # else it is there, and its owner may have edited it
             from_rank_0(lambda: _save_other(work, final))
         if photographs.test is not None:
-            logits = _answers(work, picked.classifier, photographs.test)
-            test[chosen] = accuracy(photographs.test_name, logits, photographs.test.targets)
-    reached = replace(reached, chosen=chosen, classifier=final, candidates=tuple(tried), test=test)
+            test_logits = _answers(work, picked.classifier, photographs.test)
+            test[chosen] = accuracy(photographs.test_name, test_logits, photographs.test.targets)
+    reached = replace(
+        reached,
+        chosen=chosen,
+        classifier=final,
+        candidates=tuple(tried),
+        test=test,
+        test_logits=test_logits,
+    )
     return _end(work, reached)
 
 
