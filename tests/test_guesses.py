@@ -148,7 +148,10 @@ for _command in COMMANDS:
         ("finetune --minutes 1 photos", "photos --minutes 1"),
         ("finetune --select run photos", "run photos --select"),
         ("finetune --minutes=1 photos --workdir run", "photos --minutes=1 --workdir run"),
-        ("finetune --minutes 1 run --workdir there photos", "run photos --minutes 1 --workdir there"),
+        (
+            "finetune --minutes 1 run --workdir there photos",
+            "run photos --minutes 1 --workdir there",
+        ),
         ("evaluate --limit 3 run photos", "--limit 3 run photos"),  # which needs them nowhere
     ],
 )

@@ -25,6 +25,7 @@ from vitkit.data import (
     Augmentation,
     Columns,
     Preprocessing,
+    Source,
     augment,
     open_image,
     open_parts,
@@ -32,6 +33,7 @@ from vitkit.data import (
     subset,
     train_batches,
 )
+from vitkit.data.stores import Arrays
 from vitkit.evaluate import Accuracy, Eval, Fewshot, Neighbours, Subject
 from vitkit.evaluate.evaluator import Part
 from vitkit.models import (
@@ -173,6 +175,7 @@ CHANGES = {
         "off_target": Change(0.1, {"loss": "sigmoid"}),
         "mixup": Change(0.5),
         "cutmix": Change(0.5),
+        "class_weights": Change("balanced"),
     },
     MaskedPatches: {
         "target": Change("pixels"),
@@ -428,6 +431,11 @@ def observe_objective(objective, folder) -> str:
         livened(create(replace(SMALL, classes=classes), seed=0)), preprocessing
     )
     livened(learner)
+    trained_on = np.array([0, 1, 1, 2, 2, 2, 3])
+    labels = tuple("abcde")
+    learner.prepare(
+        Source(Arrays("x", np.zeros((7, 4, 4), np.uint8)), np.arange(7), trained_on, labels)
+    )
     images = torch.randn(4, 3, 32, 32).clamp(-1, 1)
     targets = torch.tensor([0, 1, 2, 3])
     keys = torch.arange(4) * 1_000_003

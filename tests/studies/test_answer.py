@@ -168,6 +168,14 @@ def test_the_best_is_right_more_often_than_the_first_by_more_than_chance():
     assert best([first, other]).name == "first"  # 2 is not above the root of 8
 
 
+def test_what_an_image_counts_decides_which_is_best():
+    first = tried("first", [0, 1, 2, 3, 4, 5, 6], 0.7)
+    other = tried("right on the rare class", [0, 1, 2, 3, 4, 5, 8, 9], 0.9)
+    weights = np.array([0.6] * 8 + [2.6] * 2)
+    assert best([first, other]).name == "first"
+    assert best([first, other], weights).name == "right on the rare class"
+
+
 def test_the_average_is_the_mean_of_the_weights(pretrained):
     one = vitkit.load(pretrained, quiet=True)
     other = replace(one, model=create(one.model.config, seed=1))
@@ -186,6 +194,15 @@ def test_what_a_folder_holds_is_said(folder):
     text = " ".join(said)
     assert "2 classes: cat" in text and "unbalanced: cat has" in text
     assert "left out:" in text and "broken.png" in text
+
+
+def test_unequal_classes_count_alike(folder, pretrained):
+    files = {f"cat/{i}.png": 12 for i in range(10)} | {f"dog/{i}.png": 12 for i in range(2)}
+    recipe = finetune(pretrained, str(folder(files)), "quick")
+    assert recipe.objective.class_weights == "balanced"
+    files |= {"dog/2.png": 12}
+    recipe = finetune(pretrained, str(folder(files, "more")), "quick")
+    assert recipe.objective.class_weights == "equal"
 
 
 def test_look_alikes_are_found_by_their_features():

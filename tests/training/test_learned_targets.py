@@ -125,10 +125,39 @@ def test_of_several_classes_each_is_smoothed_alone():
     )
 
 
+def test_balanced_classes_count_alike():
+    import torch
+    import torch.nn.functional as F
+
+    from vitkit.data import Source
+    from vitkit.data.stores import Arrays
+    from vitkit.models import ViTConfig, create
+
+    # 6 images of one class, 3 of another, 1 of a third
+    classes = np.array([0] * 6 + [1] * 3 + [2])
+    store = Arrays("x", np.random.default_rng(0).integers(0, 255, (10, 8, 8), np.uint8))
+    source = Source(store, np.arange(10), classes, ("a", "b", "c"))
+    model = create(ViTConfig(24, 1, 48, 2, patch=2, image=(8, 8), classes=3), seed=0)
+    torch.nn.init.normal_(model.head.weight)
+    learner = Supervised(class_weights="balanced").learner(model)
+    learner.prepare(source)
+    weights = torch.tensor([10 / 18, 10 / 9, 10 / 3])
+    torch.testing.assert_close(learner.weights, weights)
+    assert learner.weights[torch.from_numpy(classes)].mean().item() == pytest.approx(1)
+
+    # PyTorch's own weighted loss divides by the sum of the weights
+    images = torch.randn(10, 3, 8, 8)
+    loss = learner(images, torch.from_numpy(classes), None)
+    expected = F.cross_entropy(model(images), torch.from_numpy(classes), weights)
+    torch.testing.assert_close(loss, expected)
+
+
 def test_what_suits_no_loss_is_refused():
     for wrong, message in (
         ({"loss": "squared", "label_smoothing": 0.1}, "label_smoothing is 0.1; it is for classes"),
         ({"loss": "squared", "off_target": 0.1}, "0 for squared"),
+        ({"class_weights": "even"}, "class_weights is 'even'; it is equal, or balanced"),
+        ({"loss": "sigmoid", "class_weights": "balanced"}, "which is for the softmax"),
         ({"loss": "cubed"}, "loss is 'cubed'; it is one of softmax, sigmoid, squared"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -31,6 +31,7 @@ ADVICE = {
     ),
 }
 """What to do if a loss cannot learn a kind of targets."""
+UNBALANCED = 5  # times as many images in the largest class as in the smallest
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Supervised:
     """Put a box of its neighbour into each image, and as much of the neighbour's target; an alpha
     like mixup's, often 1; 0 is off."""
 
+    class_weights: Literal["equal", "balanced"] = "equal"
+    """balanced: an image counts the more the fewer images its class has, so that all classes count
+    alike, and images 1 on average. For the softmax."""
+
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise ValueError(f"loss is {self.loss!r}; it is one of {', '.join(LOSSES)}")
@@ -72,6 +77,12 @@ class Supervised:
             raise ValueError(
                 f"off_target is {self.off_target}; it is from 0 up to, not including, 0.5, and 0 "
                 f"for {self.loss}"
+            )
+        if self.class_weights not in ("equal", "balanced"):
+            raise ValueError(f"class_weights is {self.class_weights!r}; it is equal, or balanced")
+        if self.class_weights == "balanced" and self.loss != "softmax":
+            raise ValueError(
+                f"class_weights is balanced, which is for the softmax, and loss is {self.loss}"
             )
         for name in ("mixup", "cutmix"):
             alpha = getattr(self, name)
@@ -114,10 +125,15 @@ class SupervisedLearner(Learner):
         if objective.loss == "squared":
             self.register_buffer("centre", torch.zeros(()))
             self.register_buffer("scale", torch.ones(()))
+        if objective.class_weights == "balanced":
+            self.register_buffer("weights", torch.ones(model.config.classes))
 
     def prepare(self, train: Source) -> None:
         """For numbers: remember their mean and standard deviation. They are learned with mean 0 and
-        deviation 1, whatever their unit."""
+        deviation 1, whatever their unit. For balanced classes: remember what each counts."""
+        if self.objective.class_weights == "balanced":
+            counts = np.bincount(train.targets, minlength=len(self.weights))
+            self.weights.copy_(torch.from_numpy(balanced_weights(counts)))
         if self.objective.loss == "squared":
             numbers = train.targets.astype(np.float64)
             self.centre.fill_(numbers.mean())
@@ -155,6 +171,8 @@ class SupervisedLearner(Learner):
         targets = self.desired_outputs(targets)  # (B, K)
         if settings.mixup or settings.cutmix:
             images, targets = mix(images, targets, keys, settings.mixup, settings.cutmix)
+        if settings.class_weights == "balanced":
+            targets = targets * self.weights
         outputs = self.model(images).float()  # (B, K)
         return LOSSES[settings.loss](outputs, targets)
 
@@ -168,6 +186,18 @@ class SupervisedLearner(Learner):
             targets = F.one_hot(targets, self.model.config.classes).float()
         targets = smoothed(targets, settings.label_smoothing)
         return settings.off_target + (1 - 2 * settings.off_target) * targets
+
+
+def unbalanced(counts: np.ndarray) -> bool:
+    """Whether a class has many times the images of another, by how many each has, (K,)."""
+    return bool(counts.max() >= UNBALANCED * counts.min())
+
+
+def balanced_weights(counts: np.ndarray) -> np.ndarray:
+    """How many images each class has, (K,) -> what an image of it counts, float64 (K,): all classes
+    with images count alike, and images 1 on average."""
+    present = np.count_nonzero(counts)
+    return counts.sum() / (np.maximum(counts, 1) * max(present, 1))
 
 
 def smoothed(targets: Tensor, smoothing: float) -> Tensor:

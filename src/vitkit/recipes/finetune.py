@@ -15,6 +15,7 @@ from vitkit.data import (
 )
 from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
+from vitkit.objectives.supervised import unbalanced
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
 from vitkit.weights import adopt, load_as
@@ -85,9 +86,9 @@ def finetune(
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
       image size, in bfloat16 where the machine has instructions for it;
     - "quick": the same without a length, which `vitkit.studies.answer` chooses by the time that
-      there is; without crops and flips, and in batches of 8 for fewer than 2,000 images. A part of
-      the training images is held out, broken images are left out, and the loss is the one for the
-      data's kind of targets.
+      there is; without crops and flips, in batches of 8 for fewer than 2,000 images, and with
+      classes of unequal size counting alike. A part of the training images is held out, broken
+      images are left out, and the loss is the one for the data's kind of targets.
 
     `hints` say what the model's file does not, and may give another size of images and another
     preprocessing. Raises ValueError for an unknown preset, and for a model or data that cannot be
@@ -157,12 +158,18 @@ def _quick(recipe: Recipe, columns: Columns) -> Recipe:
     """The recipe for as long as there is time, which is not known yet: its spans are 0.
 
     The images are seen whole and unmirrored: in a few epochs there is too little time to learn what
-    crops hide, and nobody has said that a mirrored sign or digit is of the same class.
+    crops hide, and nobody has said that a mirrored sign or digit is of the same class. Classes of
+    unequal size count alike.
     """
     splits = open_splits(recipe.data.source, columns)
     batch = recipe.batch
     if splits.train is not None and len(splits.train) < FEW:
         batch = SMALL_BATCH
+    objective = Supervised(loss=LOSS.get(splits.target_kind, "softmax"))
+    if splits.train is not None and splits.target_kind == "class":
+        counts = np.bincount(splits.train.targets, minlength=len(splits.labels))
+        if unbalanced(counts):
+            objective = replace(objective, class_weights="balanced")
     later = Span(0, "steps")
     whole = Augmentation(crop="none", flip=False)
     data = replace(recipe.data, augmentation=whole, parts="select", hold_out=0.2)
@@ -170,7 +177,7 @@ def _quick(recipe: Recipe, columns: Columns) -> Recipe:
         recipe,
         data=replace(data, on_bad_image="skip"),
         optim=replace(recipe.optim, warmup=later),
-        objective=Supervised(loss=LOSS.get(splits.target_kind, "softmax")),
+        objective=objective,
         batch=batch,
         length=later,
         evaluate_every=later,

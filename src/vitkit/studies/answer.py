@@ -23,6 +23,7 @@ from vitkit.evaluate import Features, Metric, features
 from vitkit.evaluate.memory import remove_memory, write_memory
 from vitkit.evaluate.teach import remembered
 from vitkit.evaluate.unknown import fit_unknown
+from vitkit.objectives.supervised import balanced_weights
 from vitkit.studies.candidates import (
     AVERAGE,
     CLOSED_FORM,
@@ -230,7 +231,11 @@ def _of_classes(work: _Work) -> Answer:
         tried.append(candidate(name, each, _answers(work, each, held_out), held_out.targets))
 
     # The best of them
-    chosen = from_rank_0(lambda: best(tried).name)
+    weights = None
+    if work.recipe.objective.class_weights == "balanced":
+        counts = np.bincount(held_out.targets, minlength=len(labels))
+        weights = balanced_weights(counts)[held_out.targets]
+    chosen = from_rank_0(lambda: best(tried, weights).name)
     final = first
     if chosen != CLOSED_FORM:
         picked = {each.name: each for each in tried}[chosen]

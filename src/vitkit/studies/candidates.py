@@ -101,17 +101,22 @@ def average(one: Classifier, other: Classifier) -> Classifier:
     return replace(other, model=model)
 
 
-def best(candidates: list[Candidate]) -> Candidate:
+def best(candidates: list[Candidate], weights: np.ndarray | None = None) -> Candidate:
     """The one that is right most often; of equals the one with the least cross-entropy.
 
+    weights: what each held-out image counts, (N,); None for all alike.
+
     Another than the first must be better than it by more than chance gives: by more than a standard
-    error of the difference, which is the root of the number of images that only one of the two
-    answers rightly. The first is the closed form, which is saved with all images learned.
+    error of the difference, which is the root of the sum of squared weights of the images that only
+    one of the two answers rightly. The first is the closed form, which is saved with all images
+    learned.
     """
     first = candidates[0]
-    chosen = max(candidates, key=lambda each: (each.held_out.value, -each.loss))
-    gain = int(chosen.right.sum()) - int(first.right.sum())
-    only_one = int((chosen.right != first.right).sum())
-    if gain > only_one**0.5:
+    if weights is None:
+        weights = np.ones(len(first.right))
+    chosen = max(candidates, key=lambda each: (weights[each.right].sum(), -each.loss))
+    gain = weights[chosen.right].sum() - weights[first.right].sum()
+    only_one = weights[chosen.right != first.right]
+    if gain > np.sqrt(np.square(only_one).sum()):
         return chosen
     return first

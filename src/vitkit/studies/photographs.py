@@ -14,6 +14,7 @@ from vitkit.data import (
     subset,
     without,
 )
+from vitkit.objectives.supervised import unbalanced
 from vitkit.system.machine import cpus
 from vitkit.system.ranks import from_rank_0
 from vitkit.system.text import counted
@@ -21,7 +22,6 @@ from vitkit.training import Data
 from vitkit.training.data import divide
 
 NAMED = 5  # classes whose names are said
-UNBALANCED = 5  # times as many images in the largest class as in the smallest, and it is said
 MEASURED = 32  # images whose size is looked at
 LOOK_ALIKE = 0.995  # cosine of features from which two images are the same to the eye
 COMPARED = 1 << 24  # similarities at once
@@ -172,7 +172,7 @@ def _classes(photographs: Photographs) -> list[str]:
             f"one image alone of {alone}: a fit without it cannot know it, and nothing of it can be "
             "held out. Two or more would help"
         )
-    if most >= UNBALANCED * fewest:
+    if unbalanced(counts):
         sentences.append(
             f"unbalanced: {labels[order[0]]} has {most / max(fewest, 1):.0f} times the images of "
             f"{labels[order[-1]]}. Judge by the classes' own accuracies, in the report"
