@@ -31,6 +31,7 @@ from vitkit.deploy.looking import (
 from vitkit.inspection import raw_attention, rollout
 from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.weights import Classifier
+from vitkit.weights.unknown import Unknown
 
 SMALL = vit("mu/8", image=(32, 48), classes=3, depth=2)
 ROLLOUT = Choice(ALL, 1, MEAN, None)
@@ -67,6 +68,23 @@ def test_answers_are_those_of_predict(payload, tmp_path):
     names, values = zip(*current.answers[0].classes, strict=True)
     assert sentence == "" and names == expected.labels
     assert values == pytest.approx(expected.probabilities)
+
+
+@pytest.mark.parametrize("limit", [-1e9, 1e9])
+def test_doubts_are_those_of_predict_and_are_said(payload, tmp_path, limit):
+    own = viewer()
+    width = own.classifier.model.config.width
+    limits = Unknown(torch.zeros(3, width), torch.eye(width), 1, 1, limit, least=0.0)
+    own = replace(own, classifier=replace(own.classifier, unknown=limits))
+    current, _ = answer_file(payload(JPEG), [own])
+    (expected,) = predict(own.classifier, [str(tmp_path / "upload")], workers=0)
+    doubt = current.answers[0].doubt
+    assert (doubt.unknown, doubt.possible) == (expected.unknown, expected.possible)
+    shown = app_html.answers(current.answers[0], "softmax")
+    if limit < 0:
+        assert "Unknown: it is unlike" in shown and "leaves open" not in shown
+    else:
+        assert "leaves open: " + ", ".join(expected.labels) in shown
 
 
 def test_maps_are_those_of_inspection(payload):

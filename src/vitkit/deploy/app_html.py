@@ -84,7 +84,22 @@ def answers(answer: Answer, activation: Activation) -> str:
             continue
         bar = Block(f"<i style='width:{100 * min(max(value, 0), 1):.1f}%'></i>")
         items.append(tag("li", join([bar, name, tag("span", f"{value:.1%}", "number")])))
-    return _whole(tag("ol", join(items)))
+    return _whole(tag("ol", join(items)), *_doubt(answer))
+
+
+def _doubt(answer: Answer) -> list[Block]:
+    """What the model's limits say, as a sentence; nothing if they say nothing."""
+    if answer.doubt.unknown:
+        sentence = (
+            "Unknown: it is unlike the photographs that the model has learned from, so it may be "
+            "none of these."
+        )
+        return [tag("p", sentence, "problem")]
+    possible = answer.doubt.possible or ()
+    if len(possible) > 1:
+        names = ", ".join(map(printable_name, possible))
+        return [tag("p", f"It leaves open: {names}.", "faint")]
+    return []
 
 
 def problem(sentence: str) -> str:

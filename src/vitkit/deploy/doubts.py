@@ -4,6 +4,8 @@ pass that gives the logits.
 Legend: B images of a batch, K classes, D width of the features.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -39,14 +41,21 @@ def logits_and_features(runtime: Runtime, images: np.ndarray) -> "tuple[np.ndarr
     """uint8 (B, 3, h, w) -> (B, K); and what the head read, (B, D), if there are limits for it."""
     if limits_of(runtime) is None:
         return runtime.logits(images), None
+    with read_by_head(_classifier_of(runtime)) as read:
+        logits = runtime.logits(images)
+    return logits, read[0].float()
+
+
+@contextmanager
+def read_by_head(classifier: "Classifier") -> Iterator["list[Tensor]"]:
+    """Within it, what the head reads of each batch, (B, D), is appended to the list."""
     read = []
-    head = _classifier_of(runtime).model.head
+    head = classifier.model.head
     hook = head.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].detach()))
     try:
-        logits = runtime.logits(images)
+        yield read
     finally:
         hook.remove()
-    return logits, read[0].float()
 
 
 def doubts(
@@ -76,4 +85,6 @@ def doubts(
 def _classifier_of(runtime: Runtime) -> "Classifier | None":
     """The classifier that PyTorch computes within a runtime."""
     within = getattr(runtime, "eager", runtime)
+    if hasattr(within, "unknown"):  # a Classifier itself
+        return within
     return getattr(within, "classifier", None)

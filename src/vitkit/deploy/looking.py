@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.data import open_image
+from vitkit.deploy.doubts import Doubt, doubts, read_by_head
 from vitkit.deploy.pytorch import check_answer
 from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.figures import darkened, whole_pixels
@@ -69,6 +70,8 @@ class Answer(NamedTuple):
     leaves); none for a model without a head."""
     rollout: np.ndarray | None
     """What it looks at, through all layers: float32 (h, w); None for a model without attention."""
+    doubt: Doubt = Doubt()
+    """What the model's limits say of the photograph, if it has any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +129,7 @@ class Viewer:
     def answer(self, view: View, top: int = 5) -> Answer:
         """The likeliest classes, and what the model looks at. Raises ValueError if the model
         computes numbers that are not finite."""
-        with _ONE_AT_A_TIME:
+        with _ONE_AT_A_TIME, read_by_head(self.classifier) as read:
             if self.layers:
                 logits, rollout = logits_and_rollout(self.classifier, view.images)
                 rollout = rollout[0].numpy()
@@ -138,10 +141,13 @@ class Viewer:
         labels = self.classifier.labels
         if not labels:
             return Answer((), rollout)
-        values = self.classifier.probabilities(logits)[0]  # (K,)
-        best = values.topk(min(top, len(labels)))
+        probabilities = self.classifier.probabilities(logits)  # (1, K)
+        (doubt,) = doubts(
+            self.classifier, logits.cpu().numpy(), read[0].float(), probabilities.cpu().numpy()
+        )
+        best = probabilities[0].topk(min(top, len(labels)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return Answer(tuple((labels[k], value) for k, value in pairs), rollout)
+        return Answer(tuple((labels[k], value) for k, value in pairs), rollout, doubt)
 
     def warm_up(self) -> None:
         """Compute once, so that the first photograph does not wait for what is prepared then."""
