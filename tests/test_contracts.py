@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import vitkit
+from vitkit import Classifier, create
 from vitkit.commands import COMMANDS
 from vitkit.data import Augmentation, Columns, Preprocessing
 from vitkit.models import (
@@ -170,6 +171,25 @@ def test_using_a_model_imports_what_it_needs(tmp_path, photographs):
     assert not (HEAVY - {"pyarrow"}) & imported_by(
         "evaluate", model, as_parquet(photographs, tmp_path)
     )
+
+
+def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
+    """A file that was exported needs Pillow, numpy and a runtime: an answer takes less than importing
+    PyTorch."""
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    from vitkit.deploy.export import Export, export
+
+    model = create("mu/16", classes=2, image=(32, 32))
+    classifier = Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red"))
+    export(classifier, tmp_path / "model.onnx", Export(least=0))
+    image = str(next(photographs.glob("red/*.jpg")))
+    modules = imported_by("predict", str(tmp_path / "model.onnx"), image)
+    packages = {name for name in modules if "." not in name} - set(sys.stdlib_module_names)
+    packages = {name for name in packages if name.isidentifier() and not name.startswith("_")}
+    assert packages <= {
+        "vitkit", "numpy", "PIL", "onnxruntime", "rich", "tyro", "typeguard", "typing_extensions", "docstring_parser",
+    }  # fmt: skip
 
 
 def as_parquet(photographs: Path, folder: Path) -> str:

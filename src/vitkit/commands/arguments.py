@@ -7,6 +7,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, MODEL
 from vitkit.data import Columns
+from vitkit.deploy.opening import RuntimeName
 from vitkit.system import machine
 from vitkit.system.machine import PrecisionChoice
 from vitkit.weights.said import Hints
@@ -44,6 +45,13 @@ Precision = Annotated[
     arg(
         help="Arithmetic of the matrix products. auto is bfloat16 where the CPU or GPU has "
         "instructions for it."
+    ),
+]
+Runtime = Annotated[
+    RuntimeName,
+    arg(
+        help="What computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino. auto is "
+        "PyTorch for a model, and for an exported file the library that it was written for."
     ),
 ]
 

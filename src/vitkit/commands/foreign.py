@@ -26,7 +26,6 @@ COMMANDS = {
     "info": "show",
     "describe": "show",
     "diff": "compare",
-    "export": "convert",
     "upload": "push",
     "list": "models",
     "zoo": "models",

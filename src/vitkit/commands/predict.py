@@ -4,7 +4,7 @@ in folders, or drawn."""
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.commands.arguments import (
+    Device,
+    Model,
+    ModelHints,
+    Precision,
+    Runtime,
+    pick_precision,
+)
+from vitkit.commands.runtime import runtime_of_file
+from vitkit.deploy.exported import is_exported
 from vitkit.system.files import check_can_be_made, check_replaceable
 from vitkit.system.machine import pick_device
 from vitkit.system.text import as_word, printable
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from vitkit.commands.predict_results import Results
     from vitkit.deploy.items import Item, Pictures
     from vitkit.deploy.predict import Answered
-    from vitkit.deploy.runtimes import Runtime
+    from vitkit.deploy.runtimes import Runtime as AnyRuntime
     from vitkit.weights import Classifier
 
 INPUT = "-"  # names come through the standard input
@@ -66,6 +75,7 @@ class Predict:
     """Classify what is in a folder and what arrives there, until Ctrl-C or SIGTERM."""
     workers: int = -1
     """Processes that read and decode images; -1 follows the CPU quota."""
+    runtime: Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
     json: bool = False
@@ -76,27 +86,19 @@ class Predict:
 def predict(command: Predict) -> int:
     """`vitkit predict`. Returns 1 if an image was broken; the others are classified all the
     same."""
-    from vitkit import deploy
     from vitkit.commands.predict_progress import Progress
     from vitkit.commands.predict_results import Results
-    from vitkit.weights import load_as
 
     # What cannot be done is refused before the model is loaded
     check(command)
 
     # The model
-    classifier = with_head(load_as(command.model, command.hints), command.model)
-    device = pick_device(command.device)
-    runtime = deploy.eager(classifier, device, pick_precision(command.precision, device))
-    if command.attention is not None:
-        from vitkit.deploy.looks import Looking
-
-        runtime = Looking(runtime)
+    runtime = _runtime(command)
 
     # The images, and their answers as they come
     items = None
     if not (command.watch or command.images == (INPUT,)):
-        items = _items(command, classifier)
+        items = _items(command, runtime.labels)
     batches = _answers(command, runtime, items)
     progress = Progress(None if items is None else len(items))
     with Results(command, runtime, progress) as results, closing(batches):
@@ -107,6 +109,35 @@ def predict(command: Predict) -> int:
             _take(batches, results)
     results.conclude()
     return int(progress.unreadable > 0)
+
+
+def _runtime(command: Predict) -> "AnyRuntime":
+    """What computes the answers. An exported file needs no PyTorch."""
+    if is_exported(command.model):
+        if command.attention is not None:
+            raise ValueError(
+                f"--attention draws what a model looks at, and {command.model} gives its answers alone; "
+                "give the model that it was exported from"
+            )
+        return runtime_of_file(
+            command.model, command.hints, command.runtime, command.precision, command.device
+        )
+    from vitkit.deploy.opening import open_runtime
+    from vitkit.weights import load_as
+
+    classifier = with_head(load_as(command.model, command.hints), command.model)
+    device = pick_device(command.device)
+    precision = pick_precision(command.precision, device)
+    if command.attention is None:
+        return open_runtime(classifier, command.runtime, precision, command.device)
+    from vitkit.deploy.looks import Looking
+    from vitkit.deploy.pytorch import eager
+
+    if command.runtime not in ("auto", "torch"):
+        raise ValueError(
+            f"--attention is computed by PyTorch; leave out --runtime {command.runtime}"
+        )
+    return Looking(eager(classifier, device, precision))
 
 
 def _take(batches: "Iterator[Answered]", results: "Results") -> None:
@@ -196,11 +227,11 @@ def _written_to(command: Predict) -> list[Path]:
     return [folder for folder in (command.sort_into, command.attention) if folder is not None]
 
 
-def _items(command: Predict, classifier: "Classifier") -> "Pictures | list[Item]":
+def _items(command: Predict, labels: Sequence[str]) -> "Pictures | list[Item]":
     """The images that the command names."""
     from vitkit.deploy import pictures
 
-    items = pictures(command.images, classifier.labels, _written_to(command))
+    items = pictures(command.images, labels, _written_to(command))
     if command.sort_into is not None and not items.are_files():
         raise ValueError(
             f"--sort-into files photographs that are files of this machine; among "
@@ -217,7 +248,7 @@ def spread(items: "Pictures", limit: int) -> "Pictures | list[Item]":
 
 
 def _answers(
-    command: Predict, runtime: "Runtime", items: "Pictures | list[Item] | None"
+    command: Predict, runtime: "AnyRuntime", items: "Pictures | list[Item] | None"
 ) -> "Iterator[Answered]":
     """The answers to the images, in batches; to those that come while it runs, if there are no
     items."""

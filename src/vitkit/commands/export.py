@@ -1,0 +1,95 @@
+"""`vitkit export`: a model as a file for another program, tried on real images."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from vitkit.commands.arguments import Model, ModelHints
+from vitkit.system.text import as_word, counted
+from vitkit.weights.said import Hints
+
+ENDINGS = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}
+
+
+@dataclass
+class ExportModel:
+    """Write a model as a file that needs no vitkit and no Python, and measure on real images that it
+    answers as the model does. A file that does not is not written."""
+
+    model: Model
+    output: Annotated[Path, arg(aliases=["-o"])]
+    """File to write: .onnx, .xml (with a .bin beside it) or .pt2. What was measured goes to
+    FILE.json."""
+    to: Literal["onnx", "openvino", "torch"] | None = None
+    """For ONNX Runtime and all that read ONNX, for OpenVINO, or a program of torch.export. Default:
+    what the file's ending says."""
+    precision: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    """Numbers of the weights. float16 and bfloat16 halve the file; with bfloat16 OpenVINO also computes
+    in it. int8 computes in int8, calibrated on the images of --data."""
+    preprocessing: bool = False
+    """Put the preprocessing inside: pictures of any size go in, uint8 (batch, height, width, 3), and
+    probabilities come out. vitkit itself prepares images, so its commands take files without it."""
+    data: Annotated[str, arg(metavar="DATA")] = ""
+    """Images to try the file on: the test part of a data set. int8 is calibrated on the training part,
+    or on every second image. Default: parts of two photographs that come with scikit-learn."""
+    limit: int = 500
+    """Largest number of images to try the file on, spread evenly."""
+    agreement: float | None = None
+    """Least share of the images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
+    for int8; and where the right answers are known, an accuracy within a point of the model's."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+def export(command: ExportModel) -> int:
+    """`vitkit export`. Raises ValueError, and writes nothing, if the file falls short."""
+    # What is wanted
+    to = command.to or ENDINGS.get(command.output.suffix.lower())
+    if to is None:
+        raise ValueError(
+            f"--output is {command.output}; give the name of a file that ends in "
+            f"{', '.join(ENDINGS)}, or --to"
+        )
+    if command.limit < 1:
+        raise ValueError(f"--limit is {command.limit}; it is a number of images, at least 1")
+
+    from vitkit.deploy.export import Export, check
+    from vitkit.deploy.export import export as write
+    from vitkit.deploy.trial import sample_trial, trial_on
+    from vitkit.weights import load_as
+
+    wanted = Export(to, command.precision, command.preprocessing, command.agreement)
+    classifier = load_as(command.model, command.hints)
+    check(classifier, command.output, wanted)
+    trial = sample_trial()
+    if command.data:
+        trial = trial_on(command.data, classifier.labels, command.limit)
+
+    # Write it, and say what was written
+    agreement = write(classifier, command.output, wanted, trial)
+    size = command.output.stat().st_size
+    if to == "openvino":
+        size += command.output.with_suffix(".bin").stat().st_size
+    print(f"wrote {command.output}: {size / 1e6:,.1f} MB, {command.precision}")
+    print(f"on {trial.name}: {agreement}")
+    if command.precision == "int8":
+        calibrated = counted(len(trial.for_calibration), "image")
+        print(f"calibrated on {calibrated} of {trial.name}")
+    if not command.data:
+        print("these say little of your own images: --data DATA measures on them")
+    if classifier.unknown is not None:
+        print("left out: the limits for unknown images, which a model directory keeps")
+    print(f"wrote {command.output}.json: what was measured")
+    print(_next(command, to))
+    return 0
+
+
+def _next(command: ExportModel, to: str) -> str:
+    """What to do with the file."""
+    name = as_word(command.output)
+    if to == "torch":
+        return f"next: torch.export.load({str(command.output)!r}).module()(images), in Python"
+    if command.preprocessing:
+        return "next: docs/export.md shows how other programs compute it"
+    return f"next: vitkit predict {name} IMAGE..., without PyTorch"

@@ -1,0 +1,155 @@
+"""How far an exported file agrees with its model, on real images.
+
+Legend: N images, K classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitkit.data import Preprocessing
+from vitkit.deploy.exported import FileRuntime, Weights
+from vitkit.deploy.items import Item
+from vitkit.deploy.prepare import prepare
+from vitkit.deploy.runtimes import Runtime
+from vitkit.deploy.trial import pixels_of
+from vitkit.system.text import counted
+from vitkit.weights.activation import Activation, activate_array
+
+BATCH = 32
+# The least share of images with the same likeliest class. Of float32 a few may be even between two
+LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
+# The largest difference of a number that is no probability, as a share of the largest number
+LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
+LOST = 0.01  # accuracy that may be lost, where it is known
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A file's answers beside its model's."""
+
+    data: str
+    """Where the images are from."""
+    images: int
+    """How many there are."""
+    same: float
+    """The share of images with the same likeliest class."""
+    largest: float
+    """The largest difference of two probabilities, or of two outputs that are none."""
+    mean: float
+    """The mean difference."""
+    scale: float
+    """The largest output of the model."""
+    accuracy: float | None = None
+    """How often the file is right; None if nobody knows."""
+    models_accuracy: float | None = None
+    """How often the model is."""
+
+    def __str__(self) -> str:
+        """All of it in a sentence."""
+        text = (
+            f"{self.same:.1%} of {counted(self.images, 'image')} have the same class; probabilities "
+            f"differ by {self.largest:.2g} at most, {self.mean:.2g} in the mean"
+        )
+        if self.accuracy is not None:
+            text += f"; accuracy {self.accuracy:.1%}, of the model {self.models_accuracy:.1%}"
+        return text
+
+
+def wrong(agreement: Agreement, precision: Weights, activation: Activation, least: float) -> str:
+    """What is below its bound, in a sentence; "" if nothing is."""
+    if activation == "none":
+        share = LARGEST_SHARE[precision]
+        if agreement.largest > share * agreement.scale:
+            return (
+                f"its outputs differ by {agreement.largest:.3g}, and {share * agreement.scale:.3g} is "
+                "accepted"
+            )
+        return ""
+    if not agreement.same >= least:
+        return (
+            f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
+            "is accepted (--agreement)"
+        )
+    if agreement.accuracy is None or least == 0:
+        return ""
+    if agreement.accuracy < agreement.models_accuracy - LOST:
+        return (
+            f"its accuracy is {agreement.accuracy:.1%}, the model's is "
+            f"{agreement.models_accuracy:.1%}, and {LOST:.0%} less is accepted (--agreement 0 accepts "
+            "anything)"
+        )
+    return ""
+
+
+def agree(model: Runtime, file: FileRuntime, items: Sequence[Item], data: str) -> Agreement:
+    """Compute all images by both. Images that cannot be read are left out.
+
+    Raises ValueError if none can be.
+    """
+    expected = []
+    given = []
+    truths = []
+    answer = prepared_answers
+    if file.exported.takes_pictures:
+        answer = picture_answers
+    for start in range(0, len(items), BATCH):
+        batch = items[start : start + BATCH]
+        images, readable = prepared_images(model.preprocessing, batch)
+        if not readable:
+            continue
+        expected.append(activate_array(model.logits(images), model.activation))
+        given.append(answer(file, images, readable))
+        truths += [item.truth for item in readable]
+    if not expected:
+        raise ValueError(f"none of the images of {data} can be read")
+    return compared(np.concatenate(expected), np.concatenate(given), truths, model.labels, data)
+
+
+def prepared_images(
+    preprocessing: Preprocessing, items: Sequence[Item]
+) -> tuple[np.ndarray, list[Item]]:
+    """Those of the images that can be read, uint8 (N, 3, h, w), and their items."""
+    prepared = prepare(preprocessing, items)
+    return prepared.images, [items[row] for row in prepared.rows]
+
+
+def prepared_answers(file: FileRuntime, images: np.ndarray, items: Sequence[Item]) -> np.ndarray:
+    """The probabilities of prepared images: (N, K)."""
+    return activate_array(file.logits(images), file.activation)
+
+
+def picture_answers(file: FileRuntime, images: np.ndarray, items: Sequence[Item]) -> np.ndarray:
+    """The probabilities that a file with its preprocessing inside gives to the pictures."""
+    return np.concatenate([file.logits(pixels_of(item)[None]) for item in items])
+
+
+def compared(
+    expected: np.ndarray,
+    given: np.ndarray,
+    truths: Sequence[str | None],
+    labels: Sequence[str],
+    data: str,
+) -> Agreement:
+    """Two tables of probabilities, (N, K) each, side by side."""
+    difference = np.abs(expected - given)
+    right, models_right, known = 0, 0, 0
+    likeliest = given.argmax(-1)
+    models_likeliest = expected.argmax(-1)
+    for row, truth in enumerate(truths):
+        if truth in labels:
+            known += 1
+            right += labels[likeliest[row]] == truth
+            models_right += labels[models_likeliest[row]] == truth
+    finite = bool(np.isfinite(given).all())
+    return Agreement(
+        data=data,
+        images=len(given),
+        same=float((likeliest == models_likeliest).mean()) if finite else 0.0,
+        largest=float(difference.max()),
+        mean=float(difference.mean()),
+        scale=float(np.abs(expected).max()),
+        accuracy=right / known if known else None,
+        models_accuracy=models_right / known if known else None,
+    )

@@ -1,0 +1,147 @@
+"""Opens a runtime: for an exported file, or for a classifier."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from vitkit.deploy.exported import FILES, Exported, FileRuntime, Opened
+from vitkit.deploy.runtimes import Runtime
+from vitkit.system.files import nearest
+
+if TYPE_CHECKING:
+    from vitkit.system.machine import PrecisionChoice
+    from vitkit.weights import Classifier
+
+RuntimeName = Literal["auto", "torch", "compiled", "onnx", "openvino"]
+LIBRARIES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch"}
+PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
+# What can compute a file, the best first
+READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "torch": ("torch",)}
+
+
+def open_runtime(
+    model: "Path | str | Classifier",
+    runtime: RuntimeName = "auto",
+    precision: "PrecisionChoice" = "float32",
+    device: str = "auto",
+) -> Runtime:
+    """What computes the logits of a model: of a Classifier, or of a file that `vitkit export` has
+    written (.onnx or .xml).
+
+        runtime = open_runtime("model.onnx")
+        logits = runtime.logits(images)  # uint8 (B, 3, h, w) -> float32 (B, K), both numpy's
+
+    runtime: "auto" is PyTorch for a Classifier, and for a file the library that it was written for.
+    A Classifier that another library shall compute is exported to a temporary file, which takes
+    some ten seconds.
+    precision: of a file, OpenVINO computes its matrix products in float32 or bfloat16; "auto" is what
+    the file was written for.
+
+    Raises ValueError for a file that no such library can compute, or that is not vitkit's.
+    """
+    if isinstance(model, str | Path):
+        return open_file(Path(model), runtime, precision)
+    if runtime in ("auto", "torch"):
+        from vitkit.deploy.pytorch import eager
+
+        return eager(model, device, precision)
+    if runtime == "compiled":
+        from vitkit.deploy.pytorch import compiled
+
+        return compiled(model, device, precision)
+    from vitkit.deploy.export import exported_temporarily
+
+    check_installed(runtime)
+    return exported_temporarily(model, runtime, precision)
+
+
+def open_file(
+    path: Path,
+    runtime: RuntimeName = "auto",
+    precision: "PrecisionChoice" = "auto",
+    trusted: bool = False,
+) -> FileRuntime:
+    """What computes an exported file. Raises ValueError as `open_runtime` does.
+
+    trusted: a .pt2 file is opened too, which can run anything.
+    """
+    # Which library computes it
+    kind = FILES.get(path.suffix.lower())
+    if kind is None:
+        raise ValueError(f"{path} is no exported file; one ends in {', '.join(FILES)}")
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}{nearest(path)}")
+    if kind == "torch" and not trusted:
+        raise ValueError(
+            f"{path} is a program of PyTorch's, which could run anything while it is read; if you "
+            "trust it, torch.export.load opens it in your own program. Exported --to onnx or "
+            "openvino, the model opens here"
+        )
+    library = runtime
+    if runtime == "auto":
+        installed = [name for name in READERS[kind] if is_installed(name)]
+        library = (installed or READERS[kind])[0]
+    if library not in READERS[kind]:
+        raise ValueError(
+            f"{path} cannot be computed by the runtime {runtime!r}; it is for "
+            f"{' or '.join(READERS[kind])}"
+        )
+    check_installed(library)
+
+    # What it says of itself
+    opened = _open(path, library, precision)
+    if opened.metadata is None:
+        raise ValueError(
+            f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
+            "write it; vitkit export MODEL -o FILE writes such files"
+        )
+    try:
+        exported = Exported.from_json(opened.metadata)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be opened: {error}") from error
+    if precision == "auto" and exported.precision == "bfloat16" and library == "openvino":
+        opened = _open(path, library, "bfloat16")
+    return FileRuntime(path, exported, LIBRARIES[library], opened.compute)
+
+
+def open_prepared(
+    path: Path, runtime: RuntimeName = "auto", precision: "PrecisionChoice" = "auto"
+) -> FileRuntime:
+    """`open_file`, for commands that prepare images themselves. Raises ValueError for a file that
+    prepares them."""
+    opened = open_file(path, runtime, precision)
+    if opened.exported.takes_pictures:
+        raise ValueError(
+            f"{path} has its preprocessing inside, for other programs; vitkit prepares images itself: "
+            "export the model once more, without --preprocessing"
+        )
+    return opened
+
+
+def _open(path: Path, library: str, precision: str) -> Opened:
+    """The file, opened by a library."""
+    if library == "onnx":
+        from vitkit.deploy.onnx_file import open_onnx
+
+        return open_onnx(path)
+    if library == "openvino":
+        from vitkit.deploy.openvino_file import open_openvino
+
+        return open_openvino(path, bfloat16=precision == "bfloat16")
+    from vitkit.deploy.torch_file import open_program
+
+    return open_program(path)
+
+
+def is_installed(library: str) -> bool:
+    """Whether a library is there, without importing it."""
+    return library not in PACKAGES or find_spec(PACKAGES[library]) is not None
+
+
+def check_installed(library: str) -> None:
+    """Raises ValueError if a library is not installed."""
+    if not is_installed(library):
+        raise ValueError(
+            f"{LIBRARIES[library]} is not installed; pip install {PACKAGES[library]}, or "
+            "'vitkit[export]' for all that vitkit export needs"
+        )

@@ -1,0 +1,223 @@
+"""Exported files: what they say of themselves, what is refused, and what a bad one costs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pictures import photograph
+from PIL import Image
+
+from vitkit.cli import main
+from vitkit.data import Preprocessing, open_image
+from vitkit.deploy import predict
+from vitkit.deploy.export import Export, export
+from vitkit.deploy.exported import Exported
+from vitkit.deploy.opening import open_file, open_prepared, open_runtime
+from vitkit.deploy.resizing import PictureResize
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, save
+
+LABELS = ("ant", "bee", "wasp")
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    model = create(vit("mu/8", image=(16, 24), classes=3), seed=0)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    preprocessing = Preprocessing(size=(16, 24), rule="shorter", resize=28, interpolation="bicubic")
+    return Classifier(model, preprocessing, LABELS, origin={"data": "insects"})
+
+
+@pytest.fixture(scope="module")
+def file(classifier, tmp_path_factory):
+    path = tmp_path_factory.mktemp("exported") / "insects.onnx"
+    export(classifier, path, Export())
+    return path
+
+
+def photos(tmp_path, count=3):
+    files = []
+    for i in range(count):
+        files.append(tmp_path / f"{i}.png")
+        Image.fromarray(photograph(40, 50 + i, i)).save(files[-1])
+    return files
+
+
+def test_a_file_is_all_that_predict_needs(classifier, file, tmp_path):
+    files = photos(tmp_path)
+    runtime = open_runtime(file)
+    assert runtime.labels == LABELS and runtime.preprocessing == classifier.preprocessing
+    assert runtime.exported.origin == {"data": "insects"}
+    for answer, expected in zip(
+        predict(runtime, files), predict(classifier, files, device="cpu"), strict=True
+    ):
+        assert answer.labels == expected.labels
+        np.testing.assert_allclose(answer.probabilities, expected.probabilities, atol=1e-6)
+
+
+def test_the_command_line_takes_it_for_a_model(classifier, file, tmp_path, capsys):
+    (image, *_) = photos(tmp_path)
+    model = save(classifier, tmp_path / "model")
+    answers = []
+    for name in (file, model):
+        assert main(["predict", str(name), str(image), "--json", "--device", "cpu"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0]["labels"] == answers[1]["labels"]
+
+
+def test_what_was_measured_is_beside_it(file):
+    written = json.loads((file.parent / "insects.onnx.json").read_text())
+    assert written["agreement"]["same"] == 1 and written["agreement"]["images"] == 64
+    assert written["bytes"] == file.stat().st_size and written["precision"] == "float32"
+
+
+def test_a_file_that_disagrees_is_not_written(classifier, file, tmp_path):
+    """In float16 a weight of 1e5 is infinite."""
+    wild = create(classifier.model.config, seed=1)
+    torch.nn.init.normal_(wild.head.weight)
+    with torch.no_grad():
+        wild.blocks[0].attention.qkv.weight.mul_(1e7)
+    path = tmp_path / "insects.onnx"
+    path.write_bytes(file.read_bytes())
+    with pytest.raises(ValueError, match=r"was not written: .* of its answers are the model's"):
+        export(replace(classifier, model=wild.eval()), path, Export(precision="float16"))
+    assert path.read_bytes() == file.read_bytes()
+    assert [each.name for each in tmp_path.iterdir()] == ["insects.onnx"]
+
+
+def test_somebody_elses_file_is_not_replaced(classifier, tmp_path):
+    path = tmp_path / "own.onnx"
+    path.write_bytes(b"somebody's")
+    with pytest.raises(ValueError, match="is not as vitkit wrote it"):
+        export(classifier, path, Export())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path", "sentence"),
+    [
+        (Export(), "model.xml", "does not end in .onnx"),
+        (Export(to="torch", precision="int8"), "model.pt2", "is written in float32"),
+        (Export(least=2.0), "model.onnx", "is a share from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(classifier, tmp_path, wanted, path, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        export(classifier, tmp_path / path, wanted)
+
+
+def test_a_model_without_classes_has_nothing_to_export(classifier, tmp_path):
+    with pytest.raises(ValueError, match="no classification head"):
+        export(replace(classifier, labels=()), tmp_path / "model.onnx", Export())
+
+
+# Untrusted files
+
+
+def changed(file, path, metadata):
+    """The file with other metadata."""
+    model = onnx.load(file)
+    del model.metadata_props[:]
+    if metadata is not None:
+        entry = model.metadata_props.add()
+        entry.key = "vitkit"
+        entry.value = metadata
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("labels", "ant", "metadata has the labels"),
+        ("labels", [1, 2, 3], "metadata has the labels"),
+        ("activation", "run", "metadata has the activation"),
+        ("precision", 8, "metadata has the precision"),
+        ("preprocessing", {"size": [0, 1], "mean": [0] * 3, "std": [1] * 3}, "size is"),
+        ("origin", "here", "metadata has the origin"),
+    ],
+)
+def test_metadata_is_checked(file, tmp_path, name, value, sentence):
+    values = json.loads(open_file(file).exported.to_json())
+    wrong = changed(file, tmp_path / "wrong.onnx", json.dumps(values | {name: value}))
+    with pytest.raises(ValueError, match=sentence):
+        open_file(wrong)
+
+
+def test_a_file_that_names_too_few_classes_is_found(file, tmp_path):
+    values = json.loads(open_file(file).exported.to_json())
+    values["labels"] = ["ant", "bee"]
+    wrong = changed(file, tmp_path / "wrong.onnx", json.dumps(values))
+    runtime = open_file(wrong)
+    with pytest.raises(ValueError, match="names 2 classes"):
+        runtime.logits(np.zeros((1, 3, 16, 24), np.uint8))
+
+
+def test_files_that_are_not_ours_are_sentences(file, tmp_path):
+    with pytest.raises(ValueError, match="vitkit did not write it"):
+        open_file(changed(file, tmp_path / "bare.onnx", None))
+    with pytest.raises(ValueError, match="there is no file"):
+        open_file(tmp_path / "gone.onnx")
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="cannot be opened by ONNX Runtime"):
+        open_file(damaged)
+    program = tmp_path / "program.pt2"
+    program.write_bytes(b"anything")
+    with pytest.raises(ValueError, match="could run anything while it is read"):
+        open_file(program)
+    with pytest.raises(ValueError, match="cannot be computed by the runtime 'compiled'"):
+        open_file(file, "compiled")
+
+
+def test_what_is_said_of_a_file_survives_json(file):
+    exported = open_file(file).exported
+    assert Exported.from_json(exported.to_json()) == exported
+
+
+# The preprocessing inside
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("rule", ["square", "shorter"])
+def test_the_preprocessing_inside_is_the_usual_one(interpolation, antialias, rule):
+    """To a level: Pillow and PyTorch compute with whole numbers. (By a ratio such as 2 / 3 many values
+    lie just between two levels, and more differ.)"""
+    for size, side in (((32, 48), 0), ((32, 32), 40)):
+        preprocessing = Preprocessing(size, rule, side, interpolation, antialias)
+        inside = PictureResize(preprocessing)
+        for height, width in ((97, 131), (300, 201), (33, 57), (20, 20), (32, 47)):
+            pixels = photograph(height, width, height)
+            expected = preprocessing(open_image(pixels, "it")).float()
+            given = inside(torch.from_numpy(pixels)[None])[0]
+            assert given.shape == expected.shape
+            difference = (given - expected).abs()
+            assert difference.max() <= 1 and (difference > 0).float().mean() < 0.1
+
+
+def test_pictures_of_any_size_go_in(classifier, tmp_path):
+    path = tmp_path / "pictures.onnx"
+    export(classifier, path, Export(preprocessing=True))
+    runtime = open_file(path)
+    for height, width in ((64, 80), (41, 200)):
+        pixels = photograph(height, width, width)
+        (answer,) = predict(classifier, [pixels], device="cpu")
+        (probabilities,) = runtime.logits(pixels[None])
+        assert probabilities.sum() == pytest.approx(1, abs=1e-5)
+        assert LABELS[probabilities.argmax()] == answer.labels[0]
+        assert probabilities.max() == pytest.approx(answer.probabilities[0], abs=0.01)
+    with pytest.raises(ValueError, match="vitkit prepares images itself"):
+        open_prepared(path)
+
+
+def test_int8_is_calibrated(classifier, tmp_path):
+    path = tmp_path / "small.onnx"
+    agreement = export(classifier, path, Export(precision="int8", least=0.5))
+    assert 0 < agreement.largest < 0.2
+    kinds = {node.op_type for node in onnx.load(path).graph.node}
+    assert "QuantizeLinear" in kinds and open_file(path).exported.precision == "int8"

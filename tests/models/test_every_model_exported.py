@@ -1,0 +1,43 @@
+"""What every model promises of exported files: the same answers in other runtimes."""
+
+import numpy as np
+import pytest
+from networks import FAMILY, random_model
+
+from vitkit.data import Preprocessing
+from vitkit.deploy.export import Export, described, write
+from vitkit.deploy.opening import open_file
+from vitkit.deploy.trial import Trial
+from vitkit.weights import Classifier
+
+NOTHING = Trial("", (), ())
+FIRST = {"onnx": ("MAP", "hybrid of a root"), "openvino": ("DINOv3",), "torch": ("axial ViT",)}
+ENDINGS = {"onnx": "onnx", "openvino": "xml", "torch": "pt2"}
+
+
+def some(to):
+    """Each model, most of them as slow tests: an exporter takes some seconds."""
+    for name in FAMILY:
+        marks = () if name in FIRST[to] else pytest.mark.slow
+        yield pytest.param(to, name, id=f"{to}: {name}", marks=marks)
+
+
+@pytest.mark.parametrize(("to", "name"), [case for to in ENDINGS for case in some(to)])
+def test_it_answers_the_same_in_any_batch(to, name, tmp_path):
+    for package in {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("openvino",)}.get(to, ()):
+        pytest.importorskip(package)
+    config = FAMILY[name]
+    labels = tuple(f"class {k}" for k in range(config.classes))
+    preprocessing = Preprocessing(size=config.image, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
+    classifier = Classifier(random_model(config), preprocessing, labels)
+    file = tmp_path / f"model.{ENDINGS[to]}"
+    wanted = Export(to=to)
+    write(classifier, described(classifier, wanted), wanted, file, NOTHING)
+
+    runtime = open_file(file, trusted=True)
+    generator = np.random.default_rng(0)
+    for count in (1, 3):
+        images = generator.integers(0, 256, (count, 3, *config.image), dtype=np.uint8)
+        expected = classifier.logits(classifier.batch(list(images.transpose(0, 2, 3, 1)))).numpy()
+        scale = max(float(np.abs(expected).max()), 1.0)
+        np.testing.assert_allclose(runtime.logits(images), expected, atol=2e-5 * scale)
