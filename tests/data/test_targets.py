@@ -89,7 +89,12 @@ def test_a_batch_holds_what_each_kind_of_target_is():
     ([["a", "c"], [], "b"], "auto", "classes", [[0, 2], [], [1]]),
     ([[2, 0], [1], []], "auto", "classes", [[2, 0], [1], []]),
     (["cat|dog", "", "dog", " cat "], "classes", "classes", [[0, 1], [], [1], [0]]),
-    (["cat|dog", "cow"], "auto", "class", [0, 1]),  # only when asked for
+    (["cat|dog", "cow"], "auto", "class", [0, 1]),  # nothing says that these are several
+    (["cat;dog", "", "dog", " cat "], "classes", "classes", [[0, 1], [], [1], [0]]),
+    (["cat;dog", "dog", "cat"], "auto", "classes", [[0, 1], [1], [0]]),
+    (["cat|dog", "dog|cow", "cat|cow", "cow"], "auto", "classes", [[0, 2], [2, 1], [0, 1], [1]]),
+    (["a;b", "a;c"], "auto", "class", [0, 1]),
+    (["a;b|c", "c"], "classes", "classes", [[0, 1], [1]]),  # one separator in all cells
     (['["cat", "dog"]', "[]"], "classes", "classes", [[0, 1], []]),
     (["1|0", "2"], "classes", "classes", [[1, 0], [2]]),
     ([5, 0], "classes", "classes", [[5], [0]]),
@@ -108,6 +113,20 @@ def test_what_labels_are(values, asked, kind, expected):
     else:
         assert numbers.targets.tolist() == expected
     assert bool(numbers.labels) == (kind in ("class", "classes"))
+
+
+@pytest.mark.parametrize(("values", "note"), [
+    (["0.31", "0.5", "n/a"], "classes are called 0.31, 0.5: if these are numbers to predict, say"),
+    (["a;b", "c"], "classes are called a;b: if these are several each, say"),
+    ([20, 35], "(if they are numbers to predict: --data.columns.target number)"),
+    (["1.0", "cat"], None),
+])  # fmt: skip
+def test_classes_that_may_be_meant_otherwise_are_said(values, note):
+    store = Arrays("x", np.zeros((len(values), 4, 4), np.uint8))
+    parts = np.full(len(values), "", dtype=object)
+    found = numbered(Table(store, as_row_labels(values, "list.csv"), parts, None, ()))
+    assert found.target_kind == "class"
+    assert [note in each for each in found.notes] == [True] * (note is not None)
 
 
 @pytest.mark.parametrize(("values", "asked", "message"), [
@@ -204,7 +223,7 @@ def test_several_classes_an_image_in_every_format(packed, kind):
     source = open_source(packed(kind, SEVERAL_NAMES))
     assert [source.answer(i) for i in range(5)] == ["cat, dog", "cat", "", "dog", "cow"]
     assert source.targets_of(np.array([0, 2]))[0].tolist() == [1, 0, 1]
-    assert "every image is of 0 to 2 of 3 classes" in splits.notes
+    assert "every image is of 0 to 2 of 3 classes (cat, cow, dog)" in splits.notes
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import pearsonr
-from sklearn.metrics import average_precision_score, mean_absolute_error, r2_score
+from sklearn.metrics import average_precision_score, f1_score, mean_absolute_error, r2_score
 from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
 from vitkit.data.stores import Arrays
 from vitkit.data.targets import Lists
 from vitkit.evaluate import Errors, MeanAveragePrecision, Part, Subject
+from vitkit.evaluate.precision import Ranking
 from vitkit.weights import Classifier
 
 
@@ -41,7 +42,8 @@ def measured(evaluator, table, targets, kind, names=(), known=None, size=7):
         images[:, 0, 0, 0] = rows.to(torch.uint8)
         of_batch = torch.from_numpy(source.targets_of(rows.numpy()))
         batches.append(Batch(images, of_batch, index < count, index))
-    classifier = Classifier(Fixed(table), Preprocessing(size=(1, 1)), known or names, "none")
+    activation = {"classes": "sigmoid", "number": "none"}[kind]
+    classifier = Classifier(Fixed(table), Preprocessing(size=(1, 1)), known or names, activation)
     metrics = evaluator.measure(Subject(classifier), Part(source, batches))
     return {metric.name: metric for metric in metrics}
 
@@ -71,6 +73,37 @@ def test_mean_average_precision_is_scikit_learns(several):
     assert metrics["loss"].value == pytest.approx(loss.item()) and metrics["seen"].value == 40
 
 
+def test_f1_is_scikit_learns(several):
+    scores, targets, truth = several
+    metrics = measured(MeanAveragePrecision(), scores, targets, "classes", NAMES)
+    there = truth.any(0)
+    yes = (scores > 0).numpy()
+    for average in ("macro", "micro"):
+        expected = f1_score(truth[:, there], yes[:, there], average=average)
+        assert metrics[f"{average}_f1"].value == pytest.approx(expected)
+    for name in ("map", "macro_f1", "micro_f1"):
+        low, high = metrics[name].interval
+        assert low < metrics[name].value < high
+
+
+def test_average_precision_of_any_multiset_is_scikit_learns(several):
+    scores, _, truth = several
+    times = np.random.default_rng(1).integers(0, 4, 40).astype(float)
+    found = Ranking(scores.numpy(), truth.astype(float)).average_precisions(times)
+    for k in (0, 1, 2, 4):
+        expected = average_precision_score(truth[:, k], scores.numpy()[:, k], sample_weight=times)
+        assert found[k] == pytest.approx(expected)
+    assert found[3] == 0  # which no image has
+
+
+def test_numbers_are_no_answers_to_classes(several):
+    scores, targets, _ = several
+    classifier = Classifier(Fixed(scores), Preprocessing(size=(1, 1)), NAMES, "none")
+    source = Source(Arrays("x", np.zeros((40, 1, 1), np.uint8)), np.arange(40), targets, NAMES)
+    with pytest.raises(ValueError, match="outputs are numbers, not classes"):
+        list(MeanAveragePrecision().measure(Subject(classifier), Part(source, [])))
+
+
 def test_classes_meet_by_name(several):
     scores, targets, _ = several
     order = [3, 0, 4, 1, 2]
@@ -86,7 +119,8 @@ def test_a_model_that_is_lost_has_no_precision(several, lost):
     scores, targets, _ = several
     scores[7, 2] = lost
     metrics = measured(MeanAveragePrecision(), scores, targets, "classes", NAMES)
-    assert math.isnan(metrics["map"].value)
+    assert math.isnan(metrics["map"].value) and math.isnan(metrics["micro_f1"].value)
+    assert metrics["map"].interval is None
 
 
 def test_errors_are_scikit_learns_and_scipys():
@@ -98,6 +132,9 @@ def test_errors_are_scikit_learns_and_scipys():
     assert metrics["mae"].value == pytest.approx(mean_absolute_error(targets, predicted))
     assert metrics["r2"].value == pytest.approx(r2_score(targets, predicted), abs=1e-6)
     assert metrics["pearson"].value == pytest.approx(pearsonr(targets, predicted)[0], abs=1e-6)
+    for name in ("mae", "r2", "pearson"):
+        low, high = metrics[name].interval
+        assert low < metrics[name].value < high
     assert metrics["mae"].unit.better == "lower" and metrics["r2"].unit.better == "higher"
 
 

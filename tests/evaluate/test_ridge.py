@@ -24,7 +24,7 @@ def test_every_l2_has_the_weights_of_scikit_learn(shape, l2):
     expected = torch.from_numpy(plain.coef_).mT
     torch.testing.assert_close(ridge(x, y).weights(l2), expected, rtol=1e-6, atol=1e-9)
 
-    weights, bias = LeaveOneOut(x, classes, 4).fit.head(l2)
+    weights, bias = LeaveOneOut(x, targets(classes, 4)).fit.head(l2)
     centred = SklearnRidge(l2, solver="svd").fit(x, y)
     torch.testing.assert_close(weights, torch.from_numpy(centred.coef_), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(bias, torch.from_numpy(centred.intercept_), rtol=1e-6, atol=1e-9)
@@ -34,16 +34,16 @@ def test_every_l2_has_the_weights_of_scikit_learn(shape, l2):
 @pytest.mark.parametrize("l2", [0.1, 100.0])
 def test_scores_without_an_example_are_those_of_a_fit_without_it(shape, l2):
     x, classes = some(*shape)
-    scores = LeaveOneOut(x, classes, 4).scores(l2)
+    scores = LeaveOneOut(x, targets(classes, 4)).scores(l2)
     for i in range(len(x)):
         others = torch.arange(len(x)) != i
-        weights, bias = LeaveOneOut(x[others], classes[others], 4).fit.head(l2)
+        weights, bias = LeaveOneOut(x[others], targets(classes[others], 4)).fit.head(l2)
         torch.testing.assert_close(scores[i], weights @ x[i] + bias, rtol=1e-8, atol=1e-8)
 
 
 def test_examples_are_added_and_taken_away_exactly():
     x, classes = some(30, 12)
-    expected = LeaveOneOut(x[:20], classes[:20], 4).fit.head(0.5)
+    expected = LeaveOneOut(x[:20], targets(classes[:20], 4)).fit.head(0.5)
     first = Moments.of(x[:12], classes[:12], 4)
     all_others = Moments.of(x[12:], classes[12:], 4)
     last = Moments.of(x[20:], classes[20:], 4)

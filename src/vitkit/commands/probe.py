@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,23 +23,26 @@ from vitkit.commands.arguments import (
     pick_precision,
 )
 from vitkit.commands.leaving_out import splits_without_broken
+from vitkit.commands.probe_saving import Fitted, save_probe
 from vitkit.data import Columns, Source, Splits
 from vitkit.evaluate import Features, Metric
-from vitkit.evaluate.probe import Probe
 from vitkit.system.files import check_can_be_made
 from vitkit.system.text import as_word, counted, printable
 from vitkit.weights import Classifier
 from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
-    from vitkit.evaluate.teach import Memory
+    from vitkit.evaluate.probing import Probing
+
+HAVE = {"classes": "have several", "number": "have a number"}  # kinds of targets, in a sentence
 
 
 @dataclass
 class FitProbe:
     """Fit a linear head to the features of your images, in seconds and without training, and save
     the model with it. All images but the test part are learned from; each is also answered by a fit
-    without it, which says how good the head is even where no test image is left."""
+    without it, which says how good the head is even where no test image is left. Images may have one
+    class each, several, or a number."""
 
     model: Model
     data: Data
@@ -47,8 +50,9 @@ class FitProbe:
     """Directory to save the model with its new head in. Default: none, only the accuracy is
     printed."""
     method: Literal["linear", "prototype", "logistic", "neighbours"] = "linear"
-    """linear: least squares; prototype: the class whose mean is nearest; logistic: scikit-learn's
-    regression; neighbours: the vote of the nearest training images, which is no head to save."""
+    """linear: least squares, for several classes and for numbers too; prototype: the class whose mean
+    is nearest; logistic: scikit-learn's regression; neighbours: the vote of the nearest training
+    images, which is no head to save."""
     k: int = 20
     """Neighbours that vote."""
     columns: DataColumns = field(default_factory=Columns)
@@ -62,21 +66,14 @@ class FitProbe:
 
 def probe(command: FitProbe) -> int:
     """Fit the head, print what it reaches, and save it."""
-    from vitkit.data import is_elsewhere, open_splits
-    from vitkit.evaluate.probe import known_classes
-    from vitkit.evaluate.teach import remembered
-    from vitkit.evaluate.unknown import fit_unknown
+    from vitkit.data import open_splits
+    from vitkit.evaluate.probing import Probing
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
     from vitkit.weights import load_as
     from vitkit.weights.store import check_savable
 
-    if command.to is not None:
-        check_can_be_made(command.to)
-    if command.to is not None and command.method == "neighbours":
-        raise ValueError("neighbours are no head that could be saved; leave out --to")
-    if command.k < 1:
-        raise ValueError(f"--k is {command.k}; it is a number of neighbours, at least 1")
+    _check(command)
     with process_group(command.device) as device:
         # The model, and the images to learn from
         loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
@@ -86,23 +83,22 @@ def probe(command: FitProbe) -> int:
             splits = splits_without_broken(splits)
         train = _learned(command, splits)
         name, test = _tested(splits)
-        known = known_classes(train)
-        labels = tuple(train.labels[number] for number in known)
+        probing = Probing.of(train)
         if on_rank_0():
-            for sentence in (*splits.notes, *_missing(train, test, known)):
+            for sentence in (*splits.notes, *_missing(probing, train, test)):
                 print(printable(sentence), file=sys.stderr)
 
         # Their features, as the new head will read them
-        classifier = _with_new_head(loaded, labels).to(device)
+        classifier = _with_new_head(loaded, probing).to(device)
         if command.to is not None:
             check_savable(classifier, command.to)
         deployed = classifier.for_inference()
         measured = {}
         precision = pick_precision(command.precision, device)
         with autocast(device, precision):
-            learned = _features(deployed, train, known)
+            learned = _features(deployed, probing, train)
             if test is not None:
-                measured[name] = _features(deployed, test, known)
+                measured[name] = _features(deployed, probing, test)
         if not on_rank_0():
             return 0
 
@@ -112,15 +108,14 @@ def probe(command: FitProbe) -> int:
         fitted = None
         metrics = _neighbours(command.k, learned, measured)
     else:
-        fitted = _fit(command, learned, train, labels)
-        metrics = _measured(fitted, learned, measured)
+        _refuse_broken(command, learned, train)
+        fitted = probing.fit(command.method, learned)
+        metrics = probing.qualities(fitted, learned, measured)
     seconds = time.monotonic() - began
     if command.json:
         print(json.dumps({m.name: m.to_json() for m in metrics}, allow_nan=False))
     else:
-        print(
-            f"{command.method} on {counted(len(train), 'image')} of {command.data}, {len(labels)} classes"
-        )
+        print(_title(command, probing, len(train)))
         _print(metrics)
         print(f"fitted in {seconds:.1f} s")
 
@@ -131,30 +126,26 @@ def probe(command: FitProbe) -> int:
     if command.to is None:
         print("next: the same with --to DIRECTORY, which saves the model with it", file=terminal)
         return 0
-    memory = None
-    if command.method == "linear" and not is_elsewhere(train):
-        memory = remembered(train, learned, labels, precision)
-    origin = _origin(command, fitted, metrics, opened.made_fingerprint)
-    unknown = None
-    if command.method == "linear":  # the one whose left-out answers are exact
-        x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
-        unknown = fit_unknown(x, classes, fitted.left_out)
-    headless = replace(classifier, origin=origin, unknown=unknown)
-    saved = _save(command.to, headless, fitted, memory)
-    if memory is None:
-        print(f"wrote {saved}", file=terminal)
-    else:
-        print(f"wrote {saved}; vitkit teach {as_word(saved)} changes what it knows", file=terminal)
-    print(
-        f"next: vitkit predict {as_word(saved)} IMAGE..., or vitkit evaluate {as_word(saved)} DATA",
-        file=terminal,
-    )
+    made = Fitted(probing, fitted, train, learned, precision, metrics, opened.made_fingerprint)
+    print(save_probe(command, classifier, made), file=terminal)
+    word = as_word(command.to)
+    print(f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA", file=terminal)
     return 0
+
+
+def _check(command: FitProbe) -> None:
+    """Raises ValueError for settings that do not go together, before anything is computed."""
+    if command.to is not None:
+        check_can_be_made(command.to)
+    if command.to is not None and command.method == "neighbours":
+        raise ValueError("neighbours are no head that could be saved; leave out --to")
+    if command.k < 1:
+        raise ValueError(f"--k is {command.k}; it is a number of neighbours, at least 1")
 
 
 def _learned(command: FitProbe, splits: Splits) -> Source:
     """The images to learn from: all but the test part. Raises ValueError if there are none, or they
-    have not one class each."""
+    have no labels, or not those that the method is for."""
     from vitkit.data import merge_parts
 
     if splits.train is None:
@@ -164,11 +155,10 @@ def _learned(command: FitProbe, splits: Splits) -> Source:
             f"{command.data} has no labels, so there is nothing to learn: put the images of each "
             "class into a folder, or name the column that holds the classes"
         )
-    if splits.target_kind != "class":
+    if splits.target_kind != "class" and command.method != "linear":
         raise ValueError(
-            f"a probe is for images of one class each; the targets of {command.data} are of the "
-            f"kind {splits.target_kind!r}; vitkit finetune {command.model} {command.data} trains "
-            "on them"
+            f"--method {command.method} is for images of one class each, and those of {command.data} "
+            f"{HAVE[splits.target_kind]}; --method linear is for them too"
         )
     if splits.val is None or splits.test is None:
         return splits.train
@@ -182,9 +172,9 @@ def _tested(splits: Splits) -> tuple[str, Source | None]:
     return "val", splits.val
 
 
-def _missing(train: Source, test: Source | None, known: np.ndarray) -> list[str]:
+def _missing(probing: "Probing", train: Source, test: Source | None) -> list[str]:
     """Sentences about the classes that no image to learn from has."""
-    missing = np.setdiff1d(np.arange(len(train.labels)), known)
+    missing = np.setdiff1d(np.arange(len(train.labels)), probing.known)
     if not len(missing):
         return []
     names = ", ".join(train.labels[number] for number in missing[:5])
@@ -194,52 +184,34 @@ def _missing(train: Source, test: Source | None, known: np.ndarray) -> list[str]
         f"{len(missing):,} of {len(train.labels):,} classes have no image to learn from ({names}); "
         "the head does not know them"
     )
-    if test is not None and (wrong := np.isin(test.targets, missing).sum()):
+    if test is not None and (wrong := probing.unknown_in(test)):
         sentence += f", so {counted(wrong, 'test image')} cannot be answered right"
     return [sentence]
 
 
-def _with_new_head(loaded: Classifier, labels: tuple[str, ...]) -> Classifier:
-    """The model with a head of zeros for these classes."""
+def _with_new_head(loaded: Classifier, probing: "Probing") -> Classifier:
+    """The model with a head of zeros for these classes, or for a number."""
     from vitkit.weights import adopt
 
-    adopted, _ = adopt(loaded, labels=labels, new_head=True)
+    adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
     return adopted
 
 
-def _features(classifier: Classifier, source: Source, known: np.ndarray) -> Features:
-    """The features of images, and their classes among the known ones, -1 for others."""
+def _features(classifier: Classifier, probing: "Probing", source: Source) -> Features:
+    """The features of images, and their targets as the head has its outputs."""
     from vitkit.evaluate import features
 
-    x, y = features(classifier, source)
-    number = np.full(len(source.labels), -1)
-    number[known] = np.arange(len(known))
-    return Features(x, number[y])
+    return probing.targets(source, features(classifier, source))
 
 
-def _fit(command: FitProbe, learned: Features, source: Source, labels: tuple[str, ...]) -> Probe:
-    """The fitted head. Raises ValueError, with an image's name, for features that are not
-    finite."""
-    from vitkit.evaluate.probe import probe as fit
-
+def _refuse_broken(command: FitProbe, learned: Features, source: Source) -> None:
+    """Raises ValueError, with an image's name, for features that are not finite."""
     broken = np.flatnonzero(~np.isfinite(learned.x).all(1))
     if len(broken):
         raise ValueError(
             f"{command.model} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
             f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
         )
-    return fit(command.method, learned.x, learned.y, len(labels))
-
-
-def _measured(fitted: Probe, learned: Features, measured: dict[str, Features]) -> list[Metric]:
-    """How good the left-out answers are, and those to the images that were not learned from."""
-    from vitkit.evaluate.probe import quality
-
-    answered = fitted.left_out.isfinite().all(1)
-    metrics = quality("left_out", fitted.left_out[answered], learned.y[answered.numpy()])
-    for name, (x, y) in measured.items():
-        metrics += quality(name, fitted.logits(torch.tensor(x)), y)
-    return metrics
 
 
 def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> list[Metric]:
@@ -257,32 +229,14 @@ def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> lis
     return metrics
 
 
-def _origin(command: FitProbe, fitted: Probe, metrics: list[Metric], held_out: str | None) -> dict:
-    """Where the model comes from. held_out: the fingerprint of a test part that was made, by which
-    `vitkit evaluate` knows it again."""
-    origin = {
-        "init": command.model,
-        "head": f"{command.method} probe, temperature {fitted.temperature:.3g}",
-        "data": command.data,
-        "metrics": {metric.name: metric.text() for metric in metrics},
-        "split_seed": 0,
-    }
-    if held_out:
-        origin["held_out"] = held_out
-    return origin
-
-
-def _save(folder: Path, classifier: Classifier, fitted: Probe, memory: "Memory | None") -> Path:
-    """Put the head on the model and save it, with what it remembers, for `vitkit teach`."""
-    from vitkit.evaluate.memory import write_memory
-    from vitkit.evaluate.probe import with_probe
-    from vitkit.weights import save
-
-    probed = with_probe(classifier.to("cpu"), fitted, classifier.labels)
-    saved = save(probed, folder)
-    if memory is not None:
-        write_memory(folder, memory, probed)
-    return saved
+def _title(command: FitProbe, probing: "Probing", images: int) -> str:
+    """What was fitted to what."""
+    what = f"{len(probing.labels)} classes"
+    if probing.kind == "classes":
+        what += ", several an image"
+    if probing.kind == "number":
+        what = "a number each"
+    return f"{command.method} on {counted(images, 'image')} of {command.data}, {what}"
 
 
 def _print(metrics: list[Metric]) -> None:

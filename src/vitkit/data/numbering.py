@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitkit.data.row_labels import SEPARATORS, as_number
 from vitkit.data.tables import Table
 from vitkit.data.targets import NO_TARGET, Lists, TargetKind
 
@@ -45,7 +46,10 @@ def numbered(table: Table) -> Numbered:
         lists = Lists(classes.numbers.astype(np.int32), row_labels.ends)
         least = lists.counts.min()
         most = lists.counts.max()
-        note = f"every image is of {least} to {most} of {len(classes.names)} classes"
+        note = (
+            f"every image is of {least} to {most} of {len(classes.names)} classes "
+            f"({_some(classes.names)})"
+        )
         notes = (note, *classes.notes)
         return Numbered("classes", lists, classes.names, notes, classes.unlearned)
     if row_labels.dtype == np.float64:
@@ -99,7 +103,10 @@ def _check_numbers(numbers: np.ndarray, owners: np.ndarray, table: Table) -> _Cl
     used = len(np.unique(numbers))
     if used == len(names):
         return _Classes(names, numbers)
-    note = f"labels go from {low} to {high}; {used} of these {len(names)} classes occur"
+    note = (
+        f"labels go from {low} to {high}; {used} of these {len(names)} classes occur (if they are "
+        "numbers to predict: --data.columns.target number)"
+    )
     return _Classes(names, numbers, (note,))
 
 
@@ -110,6 +117,7 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Clas
     classes has the same numbers.
     """
     values, notes = _composed(values)
+    notes = (*notes, *_look_otherwise(values))
     train_values = values[table.parts[owners] == "train"]
     if not len(train_values):  # there is no such part
         train_values = values
@@ -128,6 +136,30 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Clas
         if len(others) > 1:
             unlearned += f", nor {_some(others[1:])}"
     return _Classes(names, numbers, notes, unlearned)
+
+
+def _look_otherwise(values: np.ndarray) -> list[str]:
+    """Notes on names of classes that may have been meant otherwise."""
+    names = sorted(set(values))
+    notes = []
+    numbers = [as_number(name) for name in names]
+    fractions = [
+        name
+        for name, number in zip(names, numbers, strict=True)
+        if number is not None and not number.is_integer()
+    ]
+    if fractions:
+        notes.append(
+            f"classes are called {_some(fractions)}: if these are numbers to predict, say "
+            "--data.columns.target number, and mend the labels that are none"
+        )
+    joined = [name for name in names if any(separator in name for separator in SEPARATORS)]
+    if joined:
+        notes.append(
+            f"classes are called {_some(joined[:3])}: if these are several each, say "
+            "--data.columns.target classes"
+        )
+    return notes
 
 
 def _some(names: Sequence[str]) -> str:

@@ -6,14 +6,14 @@ Legend: N examples.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from vitkit.data.targets import Lists, RowLabels, TargetKind, concatenate
 
 LARGEST = float(np.finfo(np.float32).max)  # number that a batch can hold
-SEPARATOR = "|"  # between the classes of one image in a cell of a manifest
+SEPARATORS = ("|", ";")  # between the classes of one image in a cell of a manifest
 
 # Labels as they were read: text, numbers, lists of either, or what arrow columns become.
 Values = Sequence | np.ndarray | Lists
@@ -32,7 +32,8 @@ def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels
         return None
     if isinstance(values, np.ndarray):
         values = _integers_or_list(values)
-    if target == "classes":  # only then may text be a list
+    # Text is a list if somebody says so, or if nothing else explains it
+    if target == "classes" or (target == "auto" and _recurs(values)):
         values = _split_cells(values)
     kind = target
     if kind == "auto":
@@ -63,13 +64,13 @@ def _likely_kind(values: Values) -> TargetKind:
     if not all(value is None or isinstance(value, str | int | float) for value in values):
         return "class"  # which will be refused, by its row
     unique = {value for value in values if value is not None and value != ""}
-    numbers = [_as_number(value) for value in unique]
+    numbers = [as_number(value) for value in unique]
     if None in numbers or all(number.is_integer() for number in numbers):
         return "class"
     return "number"
 
 
-def _as_number(value) -> float | None:
+def as_number(value) -> float | None:
     """A number, or text that is one, as a float; None for anything else."""
     if isinstance(value, str) and not _DECIMAL.fullmatch(value.strip()):
         return None
@@ -140,17 +141,43 @@ def _numbers(values: Values, where: str) -> np.ndarray:
         empty = isinstance(value, str) and not value.strip()
         if value is None or empty:
             raise ValueError(f"{where} row {row} has no label; fill it in or remove the row")
-        number = _as_number(value)
+        number = as_number(value)
         if number is None or not abs(number) <= LARGEST:
             raise ValueError(f"{where} row {row} has the label {value!r}; expected a finite number")
         numbers.append(number)
     return np.array(numbers, dtype=np.float64)
 
 
+def _recurs(values: Values) -> bool:
+    """Whether cells of text are lists of classes: taken apart, as in "cat;dog", "dog" and "cat;cow",
+    there are fewer classes than different cells."""
+    if isinstance(values, Lists | np.ndarray):
+        return False
+    if not all(isinstance(value, str) for value in values):
+        return False
+    cells = set(values)
+    separator = _separator(cells)
+    if separator is None:
+        return False
+    classes = {name for cell in cells for name in _split_cell(cell, separator)}
+    return len(classes) < len(cells)
+
+
+def _separator(cells: Iterable[str]) -> str | None:
+    """What separates the classes in cells of text: the first of SEPARATORS that occurs; None if none
+    does."""
+    for separator in SEPARATORS:
+        if any(separator in cell for cell in cells):
+            return separator
+    return None
+
+
 def _split_cells(values: Values) -> Sequence | Lists:
-    """Cells like "cat|dog" and '["cat", "dog"]' as lists; an empty cell is an empty list."""
+    """Cells like "cat|dog", "cat;dog" and '["cat", "dog"]' as lists; an empty cell is an empty
+    list."""
     if isinstance(values, Lists):
         return values
+    separator = _separator({value for value in values if isinstance(value, str)})
     lists: dict[str, list] = {}  # by text: a cell that comes a million times is split once
     result = []
     for value in values:
@@ -158,18 +185,21 @@ def _split_cells(values: Values) -> Sequence | Lists:
             result.append(value)
             continue
         if value not in lists:
-            lists[value] = _split_cell(value)
+            lists[value] = _split_cell(value, separator)
         result.append(lists[value])
     return result
 
 
-def _split_cell(text: str) -> list:
+def _split_cell(text: str, separator: str | None) -> list:
     if text.lstrip().startswith("["):
         try:
             return json.loads(text)
         except ValueError:
             pass  # a name that begins with a bracket
-    return [name.strip() for name in text.split(SEPARATOR) if name.strip()]
+    names = [text]
+    if separator is not None:
+        names = text.split(separator)
+    return [name.strip() for name in names if name.strip()]
 
 
 def _lists(values: Values, where: str) -> Lists:

@@ -24,9 +24,10 @@ class Columns:
     label: str | None = None
     """Name of the column with the labels."""
     target: Literal["auto", "class", "classes", "number", "none"] = "auto"
-    """What a label is: the name or number of one class; several classes, as a list or as "cat|dog";
-    a number to predict; or nothing, which leaves labels unread. auto takes lists for several
-    classes and fractions for numbers to predict."""
+    """What a label is: the name or number of one class; several classes, as a list, as "cat|dog" or as
+    "cat;dog"; a number to predict; or nothing, which leaves labels unread. auto takes lists for
+    several classes, text too if taken apart it has fewer classes, and fractions for numbers to
+    predict."""
 
 
 class Table(NamedTuple):

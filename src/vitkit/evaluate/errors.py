@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitkit.data import Batch, TargetKind
 from vitkit.evaluate.collect import collect, concatenated
 from vitkit.evaluate.evaluator import Part, Subject
+from vitkit.evaluate.intervals import interval_of, resampled
 from vitkit.evaluate.metric import CORRELATION, COUNT, ERROR, Metric
 
 
@@ -43,11 +45,33 @@ class Errors:
             return classifier.logits(batch.images)[:, 0], batch.targets
 
         rows = collect(classifier.model, part.batches, read, classifier.device)
-        predicted, targets = (values.double() for values in concatenated(rows))  # (N,) each
-        yield Metric("mae", (predicted - targets).abs().mean().item(), ERROR)
-        yield Metric("r2", explained(predicted, targets), CORRELATION)
-        yield Metric("pearson", correlation(predicted, targets), CORRELATION)
+        predicted, targets = concatenated(rows)  # (N,) each
+        yield from errors(predicted, targets)
         yield Metric("seen", len(targets), COUNT)
+
+
+def errors(predicted: Tensor, targets: Tensor) -> list[Metric]:
+    """mae, r2 and pearson of predicted numbers and targets, (N,) each; with intervals. NaN if a
+    prediction is not finite."""
+    predicted = predicted.double()
+    targets = targets.double()
+
+    def figures(rows: np.ndarray) -> np.ndarray:
+        some = torch.from_numpy(rows)
+        x, y = predicted[some], targets[some]
+        error = (x - y).abs().mean().item()
+        return np.array([error, explained(x, y), correlation(x, y)])
+
+    values = figures(np.arange(len(targets))).tolist()
+    intervals: list = [None] * len(values)
+    if predicted.isfinite().all():
+        others = resampled(figures, len(targets))
+        intervals = [interval_of(column) for column in others.T]
+    units = {"mae": ERROR, "r2": CORRELATION, "pearson": CORRELATION}
+    metrics = []
+    for (name, unit), value, interval in zip(units.items(), values, intervals, strict=True):
+        metrics.append(Metric(name, value, unit, interval))
+    return metrics
 
 
 def explained(predicted: Tensor, targets: Tensor) -> float:

@@ -34,8 +34,9 @@ def resampled(
 
 def interval_of(values: np.ndarray) -> tuple[float, float] | None:
     """The interval of R resampled values; None if all are the same, as those of a single image or of
-    answers that are all right: then they say nothing about other images."""
-    if np.ptp(values) < SAME:
+    answers that are all right: then they say nothing about other images. None, too, if any is no
+    number, as the R² of equal targets."""
+    if not np.isfinite(values).all() or np.ptp(values) < SAME:
         return None
     return percentiles(values)
 

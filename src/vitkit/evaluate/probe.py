@@ -19,11 +19,12 @@ from torch import Tensor
 from vitkit.data import Source
 from vitkit.evaluate.calibration import calibration_error
 from vitkit.evaluate.metric import MISFIT, Metric, share_right
-from vitkit.evaluate.ridge import LeaveOneOut, Moments
+from vitkit.evaluate.ridge import LeaveOneOut, Moments, targets
 from vitkit.evaluate.temperature import fit_temperature
 from vitkit.models.pooling import DistilledHead
 from vitkit.system.text import counted
 from vitkit.weights import Classifier
+from vitkit.weights.activation import Activation
 
 STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
 INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of the logistic regression: scikit-learn's C
@@ -47,7 +48,7 @@ class Probe:
     strength: float
     """Of the regularisation, in the method's own measure; NaN for a method without."""
     temperature: float
-    """What weight, bias and left-out logits were divided by."""
+    """What the weights and left-out scores were divided by."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Features (N, D) -> (N, K)."""
@@ -57,7 +58,7 @@ class Probe:
 def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
     """Least squares with an intercept, in closed form; l2 is the one whose left-out answers have
     the least cross-entropy, each l2 at its best temperature."""
-    fit = LeaveOneOut(x, classes, count)
+    fit = LeaveOneOut(x, targets(classes, count))
     chosen = None
     least = torch.inf
     t = None
@@ -161,16 +162,26 @@ def probe(method: Method, x: np.ndarray, classes: np.ndarray, count: int) -> Pro
     examples = np.bincount(classes, minlength=count)
     if len(examples) > count or not examples.all():
         raise ValueError(f"of {count} classes {(examples == 0).sum()} have no example")
+    refuse_broken(x)
+    return FIT[method](torch.tensor(x), torch.tensor(classes), count)
+
+
+def refuse_broken(x: np.ndarray) -> None:
+    """Raises ValueError for features (N, D) that are not finite."""
     broken = np.flatnonzero(~np.isfinite(x).all(1))
     if len(broken):
         raise ValueError(
             f"the features of {len(broken):,} of {len(x):,} examples hold NaN or infinity, the "
             f"first of number {broken[0]}"
         )
-    return FIT[method](torch.tensor(x), torch.tensor(classes), count)
 
 
-def with_probe(classifier: Classifier, fitted: Probe, labels: tuple[str, ...]) -> Classifier:
+def with_probe(
+    classifier: Classifier,
+    fitted: Probe,
+    labels: tuple[str, ...],
+    activation: Activation = "softmax",
+) -> Classifier:
     """A classifier whose model has a head of zeros (`adopt`), with the probe in it. The model itself
     is changed."""
     head = classifier.model.head
@@ -185,7 +196,7 @@ def with_probe(classifier: Classifier, fitted: Probe, labels: tuple[str, ...]) -
         else:
             head.weight.copy_(weight)
             head.bias.copy_(bias)
-    return replace(classifier, labels=labels, activation="softmax")
+    return replace(classifier, labels=labels, activation=activation)
 
 
 def quality(name: str, logits: Tensor, classes: np.ndarray) -> list[Metric]:

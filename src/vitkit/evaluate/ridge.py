@@ -132,12 +132,12 @@ class Centred:
 class LeaveOneOut:
     """The examples of a fit, and the exact answer to each by a fit of all others."""
 
-    def __init__(self, x: Tensor, classes: Tensor, count: int):
-        """Features (N, D) and classes (N,), of `count` classes in all."""
+    def __init__(self, x: Tensor, y: Tensor):
+        """Features (N, D), and what each output should be (N, K): `targets` makes it of classes."""
         x = x.double()
         mean = x.mean(0)
         x = x - mean
-        self.targets = targets(classes, count)  # (N, K)
+        self.targets = y.double()  # (N, K)
         target_mean = self.targets.mean(0)
         self.fit = Centred(ridge(x, self.targets - target_mean), mean, target_mean)
         self.rows = x @ self.fit.ridge.basis  # (N, R)
