@@ -16,7 +16,7 @@ N = 24
 
 def small(**settings):
     """A Vision Transformer of two layers for 24 patches."""
-    return vit("mu/16", image=SIZE, classes=5, depth=2, **settings)
+    return vit("mu/16", **({"image": SIZE, "classes": 5, "depth": 2} | settings))
 
 
 FAMILY = {
@@ -28,7 +28,7 @@ FAMILY = {
     "mean": small(pool="gap", branch_norm="after"),
     "MAP": small(pool="map", positions="rotary"),
     "axial": named("Axial-mu/16", image=SIZE, classes=5, depth=2),
-    "hybrid": vit("R26+mu/32", image=SIZE, classes=5, stem=Backbone((1, 1)), patch=2, depth=2),
+    "hybrid": vit("R26+mu/32", image=SIZE, classes=5, stem=Backbone((1, 1), 0.5), patch=2, depth=2),
     "relative": small(positions="relative"),
     "masked autoencoder": small(pool="gap", positions="sincos-mae", norm="pooled"),
     "no pooling": small(pool="none"),

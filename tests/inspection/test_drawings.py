@@ -9,19 +9,31 @@ from matplotlib.text import Text
 from PIL import Image
 
 from vitkit.inspection import (
+    alignment,
     attention_distance,
     attention_entropy,
     filter_components,
+    occlusion_curves,
+    patch_similarity,
     position_similarity,
     rollout,
+    token_colours,
+    token_norms,
 )
 from vitkit.inspection.drawings import (
+    draw_alignment,
     draw_distance,
     draw_entropy,
     draw_filters,
-    draw_looked,
+    draw_norms,
     draw_positions,
-    mosaic,
+)
+from vitkit.inspection.panels import mosaic
+from vitkit.inspection.photographs import (
+    draw_colours,
+    draw_looked,
+    draw_occlusion,
+    draw_similarity,
 )
 from vitkit.inspection.themes import DARK, LIGHT, write_figure
 from vitkit.models import LeNetConfig
@@ -100,10 +112,63 @@ def test_photographs_beside_what_was_looked_at():
     maps = torch.zeros(2, 4, 6)
     maps[:, 1, 2] = 1
     figure = draw_looked(photographs, {"rollout": rollout(own, IMAGES), "mine": maps}, LIGHT, "ab")
-    drawn = figure.axes[5].get_images()[0].get_array()
+    drawn = figure.axes[5].get_images()[0].get_array()  # the second photograph's last
     assert drawn.shape == (*SIZE, 3)
     assert drawn[:8].max() == 0 and drawn[24, 40].max() > 0
     assert "mine" in words(figure) and "b" in words(figure)
+
+
+def test_many_photographs_are_several_in_a_row():
+    photographs = IMAGES.permute(0, 2, 3, 1).numpy().repeat(2, 0)
+    maps = torch.rand(4, 4, 6)
+    figure = draw_looked(photographs, {"mine": maps})
+    assert len(figure.axes) == 12  # three pairs in a row, and the fourth below
+    assert [bool(axes.get_images()) for axes in figure.axes] == 8 * [True] + 4 * [False]
+    figure = draw_looked(photographs[:1], dict.fromkeys("abcdefgh", maps[:1]))
+    assert len(figure.axes) == 9
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_states_and_occlusion(theme):
+    own = classifier(FAMILY["registers"])
+    photographs = IMAGES.permute(0, 2, 3, 1).numpy()
+
+    norms = token_norms(own, IMAGES)
+    figure = draw_norms(norms, theme)
+    check_drawn(figure, theme)
+    longest = figure.axes[0].lines[1].get_ydata()
+    np.testing.assert_allclose(longest, norms.patches.amax((0, 2, 3)))
+    picture = figure.axes[1].get_images()[0].get_array()
+    np.testing.assert_array_equal(picture[:, 7:], norms.patches[1, -1])
+
+    similarity = patch_similarity(own, IMAGES, (2, 5))
+    figure = draw_similarity(photographs, similarity, (2, 5), theme, ["$a$", "b" * 50])
+    check_drawn(figure, theme)
+    np.testing.assert_array_equal(figure.axes[3].get_images()[0].get_array(), similarity[1])
+    assert "bbb..." in words(figure) and "cosine similarity" in words(figure)
+
+    colours = token_colours(own, IMAGES)
+    figure = draw_colours(photographs, colours, theme)
+    check_drawn(figure, theme)
+    np.testing.assert_array_equal(figure.axes[1].get_images()[0].get_array(), colours[0])
+
+    occlusion = occlusion_curves(own, IMAGES, similarity, steps=3)
+    figure = draw_occlusion(occlusion, "similarity", theme)
+    check_drawn(figure, theme)
+    np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), occlusion.insertion.mean(0))
+    assert f"{float(occlusion.gain.mean()):+.2f} against random" in words(figure)
+
+
+def test_alignment_has_the_first_layers_below():
+    own = classifier(FAMILY["token"])
+    found = alignment(own, IMAGES.repeat(2, 1, 1, 1))
+    figure = draw_alignment(found)
+    check_drawn(figure, LIGHT)
+    np.testing.assert_array_equal(figure.axes[0].get_images()[0].get_array(), found.values)
+    assert not figure.axes[0].yaxis_inverted()
+    assert "other model" not in words(figure)
+    other = alignment(own, IMAGES.repeat(2, 1, 1, 1), own, IMAGES.repeat(2, 1, 1, 1))
+    assert "block of the other model" in words(draw_alignment(other))
 
 
 def test_tiles_in_a_mosaic():

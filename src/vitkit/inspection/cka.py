@@ -33,6 +33,8 @@ class Alignment:
     """Names of the layers across: the same model's, or the other's."""
     images: int
     """How many there were."""
+    of_itself: bool
+    """Whether both are the same model's."""
 
 
 def alignment(
@@ -80,7 +82,7 @@ def alignment(
         raise ValueError("there are no images to look at")
     values = between / (within[:, None] * within_other).clamp(min=1e-300).sqrt()
     names = _names(classifier)
-    return Alignment(values, names, _names(other or classifier), count)
+    return Alignment(values, names, _names(other or classifier), count, other is None)
 
 
 def hsic(first: Tensor, second: Tensor) -> Tensor:

@@ -1,27 +1,37 @@
-"""The arrays of this room as pictures, with titles, axes and units: each function makes a figure of
-matplotlib's of one array; themes.py writes it.
+"""What the arrays of this room say of a model, as pictures with titles, axes and units: each function
+makes a figure of matplotlib's of one array; themes.py writes it. Those of photographs are in
+photographs.py.
 
-Legend: B images, C channels, L layers, H heads, (h, w) the grid of patches or the pixels of a filter,
-H W pixels of an image.
+Legend: B images, C channels, L layers or blocks, H heads, (h, w) the grid of patches or the pixels of
+a filter.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
+from vitkit.inspection.cka import Alignment
 from vitkit.inspection.distance import AttentionDistance
 from vitkit.inspection.entropy import AttentionEntropy
-from vitkit.inspection.figures import darkened, show_image
 from vitkit.inspection.filters import Filters
+from vitkit.inspection.panels import (
+    compare_with,
+    dots_by_depth,
+    draw_numbers,
+    mosaic,
+    name_layers,
+    number_tiles,
+    of_images,
+    one_panel,
+    panels,
+)
 from vitkit.inspection.positions import PositionSimilarity
+from vitkit.inspection.states import TokenNorms
 from vitkit.inspection.themes import LIGHT, Theme, themed
+from vitkit.system.text import counted
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 FILTERS_IN_A_ROW = 7  # as in Fig. 7
 
@@ -54,7 +64,7 @@ def draw_filters(filters: Filters, theme: Theme = LIGHT) -> "Figure":
     picture = np.concatenate([np.nan_to_num(picture), visible], -1)  # with alpha
 
     share = float(filters.shares[:count].sum())
-    figure, axes = _one_panel((0.8 * columns, 0.8 * rows + 0.5))
+    figure, axes = one_panel((0.8 * columns, 0.8 * rows + 0.5))
     axes.imshow(picture, interpolation="nearest")
     axes.axis("off")
     axes.set_title(
@@ -81,15 +91,15 @@ def draw_positions(similarity: PositionSimilarity, theme: Theme = LIGHT) -> "Fig
     cells = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
 
     # The tiles
-    image = _draw_cosines(cells[0], tiles, theme)
-    _number_tiles(cells[0], (h, w))
+    image = draw_numbers(cells[0], tiles, (-1, 1), theme)
+    number_tiles(cells[0], (h, w))
     cells[0].set(title="Position embedding similarity", xlabel="patch column", ylabel="patch row")
 
     # What has a position, but is nowhere
     if prefix:
         maps = similarity.prefix_maps.numpy()  # (P, h, w)
         column = mosaic(maps[:, None])
-        _draw_cosines(cells[1], column, theme)
+        draw_numbers(cells[1], column, (-1, 1), theme)
         cells[1].set(xticks=[], yticks=[])
         title = "class token"
         if prefix > 1:
@@ -103,146 +113,96 @@ def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure"
     """Fig. 7 (right) and Fig. 11: a dot for each head, by depth, and their mean; the class token's
     share counted as 0, left out, and, in a panel of its own, drawn."""
     has_prefix = bool(distance.prefix_share.max() > 1e-6)
-    panels = {"": distance.plain}
+    ways = {"": distance.plain}
     if has_prefix:
-        panels = {
+        ways = {
             "tokens before the patches count as 0": distance.plain,
             "among the patches alone": distance.renormalised,
         }
-    figure, cells = _panels(len(panels) + has_prefix)
-    highest = 1.05 * max(distance.uniform, *(float(values.max()) for values in panels.values()))
-    for axes, (title, values) in zip(cells, panels.items(), strict=False):
-        _dots_by_depth(axes, values, distance.layers, theme)
-        _compare_with(axes, distance.uniform, "all patches alike", theme)
+    figure, cells = panels(len(ways) + has_prefix)
+    highest = 1.05 * max(distance.uniform, *(float(values.max()) for values in ways.values()))
+    for axes, (title, values) in zip(cells, ways.items(), strict=False):
+        dots_by_depth(axes, values, distance.layers, theme)
+        compare_with(axes, distance.uniform, "all patches alike", theme)
         axes.set_title(title, fontsize=9)
         axes.set(ylabel="mean attention distance (pixels)", ylim=(0, highest))
         axes.legend(fontsize=8)
     if has_prefix:
-        _dots_by_depth(cells[-1], 100 * distance.prefix_share, distance.layers, theme)
+        dots_by_depth(cells[-1], 100 * distance.prefix_share, distance.layers, theme)
         cells[-1].set_title("what patches give to the tokens before them", fontsize=9)
         cells[-1].set(ylabel="share of the attention (%)", ylim=(0, 100))
-    figure.suptitle(f"Mean attention distance, {_of_images(distance.images)}", fontsize=11)
+    figure.suptitle(f"Mean attention distance, {of_images(distance.images)}", fontsize=11)
     return themed(figure, theme)
 
 
 def draw_entropy(entropy: AttentionEntropy, theme: Theme = LIGHT) -> "Figure":
     """A dot for each head, by depth, and their mean; above, the entropy of uniform attention."""
-    figure, (axes,) = _panels(1)
-    _dots_by_depth(axes, entropy.nats, entropy.layers, theme)
+    figure, (axes,) = panels(1)
+    dots_by_depth(axes, entropy.nats, entropy.layers, theme)
     positions = np.arange(len(entropy.layers))
     axes.plot(positions, entropy.highest, "--", color=theme.faint, label="all tokens alike")
     axes.set(ylabel="entropy of the attention (nats)", ylim=(0, 1.08 * max(entropy.highest)))
-    axes.set_title(f"Attention entropy, {_of_images(entropy.images)}", fontsize=11)
+    axes.set_title(f"Attention entropy, {of_images(entropy.images)}", fontsize=11)
     axes.legend(fontsize=8)
     return themed(figure, theme)
 
 
-def draw_looked(
-    images: np.ndarray, maps: Mapping[str, Tensor], theme: Theme = LIGHT, names: Sequence[str] = ()
-) -> "Figure":
-    """Fig. 6 and 14: photographs, uint8 (B, H, W, 3), each beside itself darkened by maps (B, h, w)
-    that are not negative, a column for each, by its title. names: a line for each photograph."""
+def draw_norms(norms: TokenNorms, theme: Theme = LIGHT) -> "Figure":
+    """How long the patches' states are, by depth: the median, nine of ten, and the longest; and the
+    tokens before them. Beside it where the long ones are, in the last layer, image by image."""
     from matplotlib.figure import Figure
 
-    count = len(images)
-    height = 1.9 * images.shape[1] / images.shape[2] + 0.25
-    size = (1.9 * (1 + len(maps)), height * count + 0.2)
-    figure = Figure(figsize=size, layout="constrained")
-    cells = figure.subplots(count, 1 + len(maps), squeeze=False)
-    cells[0, 0].set_title("input", fontsize=9)
-    box = (0, 0, *images.shape[1:3])
-    for row, image in enumerate(images):
-        show_image(cells[row, 0], image)
-        for axes, weights in zip(cells[row, 1:], maps.values(), strict=True):
-            show_image(axes, darkened(image, weights[row].numpy(), box))
-        if names:
-            cells[row, 0].text(
-                0.5, -0.02, names[row], fontsize=7, ha="center", va="top",
-                transform=cells[row, 0].transAxes,
-            )  # fmt: skip
-    for axes, title in zip(cells[0, 1:], maps, strict=True):
-        axes.set_title(title, fontsize=9)
+    count, depth = norms.patches.shape[:2]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(5, 4))
+
+    # By depth
+    of_layers = norms.patches.transpose(0, 1).flatten(1).numpy()  # (L + 1, B·h·w)
+    low, median, high = np.quantile(of_layers, [0.05, 0.5, 0.95], axis=1)
+    positions = np.arange(depth)
+    left.fill_between(positions, low, high, color=theme.first, alpha=0.25, linewidth=0)
+    left.plot(positions, median, "o-", markersize=4, color=theme.first, label="patches: median")
+    left.plot(
+        positions, of_layers.max(1), "^", markersize=5, color=theme.first, label="the longest patch"
+    )
+    for i, by_layer in enumerate(norms.prefix.mean(0).T):
+        name = None
+        if i == 0:
+            name = "tokens before the patches"
+        left.plot(positions, by_layer, color=theme.second, label=name)
+    name_layers(left, ["input", *map(str, range(1, depth))])
+    left.tick_params(axis="x", rotation=0)
+    left.set(ylabel="norm of a token's state", yscale="log")
+    left.set_title("5 to 95 % of the patches in the band", fontsize=9)
+    left.legend(fontsize=8)
+
+    # Where they are
+    last = norms.patches[:, -1].numpy()  # (B, h, w)
+    columns = min(4, count)
+    rows = -(-count // columns)
+    tiles = np.full((rows * columns, *last.shape[1:]), np.nan, np.float32)
+    tiles[:count] = last
+    picture = mosaic(tiles.reshape(rows, columns, *last.shape[1:]))
+    image = draw_numbers(right, picture, (0, float(last.max())), theme)
+    right.set(xticks=[], yticks=[])
+    right.set_title("norms after the last block, a tile for each image", fontsize=9)
+    figure.colorbar(image, ax=right, shrink=0.8)
+    figure.suptitle(f"Token norms, {counted(count, 'image')}", fontsize=11)
     return themed(figure, theme)
 
 
-# Parts of figures
-
-
-def mosaic(tiles: np.ndarray) -> np.ndarray:
-    """Tiles in rows and columns, (rows, columns, h, w) or (rows, columns, h, w, C), as one picture
-    with gaps of NaN a tenth of a tile wide: float32."""
-    rows, columns, h, w = tiles.shape[:4]
-    gap = max(1, round(max(h, w) / 10))
-    size = (rows * (h + gap) - gap, columns * (w + gap) - gap)
-    picture = np.full((*size, *tiles.shape[4:]), np.nan, np.float32)
-    for row in range(rows):
-        for column in range(columns):
-            top = row * (h + gap)
-            left = column * (w + gap)
-            picture[top : top + h, left : left + w] = tiles[row, column]
-    return picture
-
-
-def _draw_cosines(axes: "Axes", picture: np.ndarray, theme: Theme) -> "AxesImage":
-    """A picture of cosines, from -1 to 1, whose NaN are not drawn."""
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    return axes.imshow(picture, cmap=theme.maps, vmin=-1, vmax=1, interpolation="nearest")
-
-
-def _number_tiles(axes: "Axes", grid: tuple[int, int]) -> None:
-    """Number the rows and columns of a mosaic of h x w tiles of h x w, from 1; about seven of
-    them."""
-    gap = max(1, round(max(grid) / 10))
-    for count, set_ticks in zip(grid, (axes.set_yticks, axes.set_xticks), strict=True):
-        step = -(-count // 7)
-        shown = np.arange(0, count, step)
-        set_ticks(shown * (count + gap) + (count - 1) / 2, [str(i + 1) for i in shown])
-    axes.tick_params(length=0)
-
-
-def _one_panel(size: tuple[float, float]) -> tuple["Figure", "Axes"]:
-    """A figure of (width, height) inches with one panel."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots()
-
-
-def _panels(count: int) -> tuple["Figure", Sequence["Axes"]]:
-    """A figure of panels side by side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2 * count + 0.4, 3.4), layout="constrained")
-    return figure, figure.subplots(1, count, squeeze=False)[0]
-
-
-def _dots_by_depth(axes: "Axes", values: Tensor, layers: Sequence[str], theme: Theme) -> None:
-    """A dot for each head of each layer, (L, H), and a line through the layers' means."""
-    positions = np.arange(len(layers))
-    across = positions.repeat(values.shape[1])
-    axes.plot(
-        across, values.flatten(), "o", markersize=4, alpha=0.6, color=theme.first, label="one head"
-    )
-    axes.plot(positions, values.mean(1), color=theme.second, label="mean of the heads")
-    axes.spines[["top", "right"]].set_visible(False)
-
-    # About twelve of the layers by their names; whole words stand aslant
-    names = [name.removeprefix("layer ") for name in layers]
-    step = -(-len(layers) // 12)
-    axes.set_xticks(positions[::step], names[::step])
-    if not all(name.isdigit() for name in names):
-        axes.tick_params(axis="x", rotation=45)
-    axes.set_xlabel("layer")
-
-
-def _compare_with(axes: "Axes", value: float, name: str, theme: Theme) -> None:
-    """A dashed line at a value."""
-    axes.axhline(value, linestyle="--", linewidth=1, color=theme.faint, label=name)
-
-
-def _of_images(count: int) -> str:
-    """ "mean of 8 images", or "one image"."""
-    if count == 1:
-        return "one image"
-    return f"mean of {count:,} images"
+def draw_alignment(alignment: Alignment, theme: Theme = LIGHT) -> "Figure":
+    """How much alike every two layers are: a map of CKA, the first model's layers upwards."""
+    figure, axes = one_panel((4.6, 4))
+    image = draw_numbers(axes, alignment.values.numpy(), (0, 1), theme)
+    axes.invert_yaxis()
+    name_layers(axes, [str(i) for i in range(len(alignment.second))])
+    step = -(-len(alignment.first) // 12)
+    axes.set_yticks(np.arange(0, len(alignment.first), step))
+    across = "block (0: embedding)"
+    if not alignment.of_itself:
+        across = "block of the other model (0: embedding)"
+    axes.set(xlabel=across, ylabel="block (0: embedding)")
+    axes.set_title(f"Alignment of layers, {alignment.images:,} images", fontsize=11)
+    figure.colorbar(image, label="CKA", shrink=0.8)
+    return themed(figure, theme)

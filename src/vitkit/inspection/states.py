@@ -66,25 +66,30 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
 
 @torch.no_grad()
 def patch_similarity(
-    classifier: Classifier, images: Images, patch: tuple[int, int], layer: int = -1
+    classifier: Classifier,
+    images: Images,
+    patch: tuple[int, int] | None = None,
+    layer: int = -1,
 ) -> Tensor:
     """The cosine similarity of every patch's state with that of a chosen patch, from -1 to 1: what
     else in the image is the same to the model.
 
     Prepared images, uint8 (B, 3, H, W), or batches of them -> float32 (B, h, w) on the CPU.
 
-    patch: (row, column) from 0. layer: as `vitkit.models.hidden_states` counts, 0 what the first
-    block gets, -1 the last. The states pass the last LayerNorm. Of a ResNet a patch is a position
-    of the layer's feature map.
+    patch: (row, column) from 0; None is that in the middle, (h // 2, w // 2). layer: as
+    `vitkit.models.hidden_states` counts, 0 what the first block gets, -1 the last. The states pass
+    the last LayerNorm. Of a ResNet a patch is a position of the layer's feature map.
 
     Raises ValueError for a patch or a layer that is not there, and if there are no images.
     """
     maps = []
     for batch in small_batches(classifier, images):
         states = _states(classifier, batch, layer)  # (B, D, h, w)
-        check_patch("patch", patch, tuple(states.shape[-2:]))
+        grid = tuple(states.shape[-2:])
+        check_patch("patch", patch, grid)
+        row, column = patch or (grid[0] // 2, grid[1] // 2)
         unit = F.normalize(states, dim=1)
-        chosen = unit[:, :, patch[0], patch[1]]  # (B, D)
+        chosen = unit[:, :, row, column]  # (B, D)
         maps.append(torch.einsum("bdhw,bd->bhw", unit, chosen).cpu())
     return torch.cat(maps)
 

@@ -1,0 +1,148 @@
+"""What `vitkit inspect` looks at: a model, and the images that the command names, prepared."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from vitkit.commands.predict import spread
+from vitkit.data import BadImage, Picture, open_image
+from vitkit.inspection.layers import check_transformer, layer_names
+from vitkit.inspection.plates import Subject
+from vitkit.system.progress import bar
+from vitkit.system.text import printable, printable_name
+from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from vitkit.commands.inspect import Inspect
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The images of a command."""
+
+    prepared: tuple[Tensor | None, ...]
+    """For each model uint8 (n, 3, H, W), the images that are shown first; None without images."""
+    shown: tuple[Picture, ...]
+    """The photographs that are shown."""
+    broken: int
+    """How many images could not be read; each got a sentence."""
+
+
+def images_of(command: "Inspect", models: Sequence[Classifier], folder: Path) -> Given:
+    """Read the images that a command names, and prepare them for each model. Raises ValueError if
+    none can be read, or a name stands for none."""
+    from vitkit.deploy import pictures
+
+    if not command.images:
+        return Given((None,) * len(models), (), 0)
+
+    # Those that are shown come first: evenly from all, as folders are sorted by class
+    items = list(spread(pictures(command.images, leave_out=[folder]), command.limit))
+    count = min(command.shown, len(items))
+    places = {i * len(items) // count for i in range(count)}
+    ordered = [item for i, item in enumerate(items) if i in places]
+    ordered += [item for i, item in enumerate(items) if i not in places]
+
+    # Read and prepare
+    rows = []
+    shown = []
+    for item in bar("reading images")(ordered, len(ordered)):
+        try:
+            picture = open_image(item.read(), item.name)
+            rows.append([model.preprocessing(picture) for model in models])
+        except (BadImage, OSError) as error:
+            print(f"left out: {printable(str(error))}", file=sys.stderr)
+            continue
+        if len(shown) < count:
+            shown.append(picture)
+    if not rows:
+        raise ValueError("none of the images could be read; the sentences above say why")
+    prepared = tuple(torch.stack(of_model) for of_model in zip(*rows, strict=True))
+    return Given(prepared, tuple(shown), len(ordered) - len(rows))
+
+
+def subject_of(command: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
+    """What is looked at, and how the command says. Raises ValueError for a class, a layer or a patch
+    that is not there."""
+    classifier = models[0]
+    target = _target(command.class_name, classifier.labels)
+    names = ()
+    if given.shown:
+        shown = given.prepared[0][: len(given.shown)]
+        names = _captions(classifier, shown, given.shown, target)
+    return Subject(
+        classifier,
+        given.prepared[0],
+        names,
+        target,
+        _layer(command.layer, classifier),
+        _patch(command.patch, classifier),
+        *models[1:],
+        *given.prepared[1:],
+    )
+
+
+def _target(name: str, labels: Sequence[str]) -> int | None:
+    """The number of a class, by its name, or by the first of its names. Raises ValueError."""
+    if not name:
+        return None
+    wanted = name.casefold()
+    for i, label in enumerate(labels):
+        if wanted in (label.casefold(), label.split(",")[0].casefold()):
+            return i
+    near = [printable_name(label) for label in labels if wanted in label.casefold()][:5]
+    sentence = f"--class is {printable_name(name)}, and the model has no class of that name"
+    if near:
+        sentence += f"; did you mean {' or '.join(near)}?"
+    raise ValueError(sentence)
+
+
+def _layer(number: int, classifier: Classifier) -> int | None:
+    """A layer of attention, from 0, by its number from 1; None is the last. Raises ValueError."""
+    if number == 0:
+        return None
+    names = layer_names(check_transformer(classifier))
+    if number > len(names):
+        raise ValueError(
+            f"--layer is {number}; the model's {len(names)} layers of attention are 1 to {len(names)}"
+        )
+    return number - 1
+
+
+def _patch(patch: tuple[int, int] | None, classifier: Classifier) -> tuple[int, int] | None:
+    """A patch, from 0, by its row and column from 1. Raises ValueError."""
+    if patch is None:
+        return None
+    config = check_transformer(classifier)
+    height, width = classifier.preprocessing.size
+    rows, columns = height // config.stride, width // config.stride
+    if not (1 <= patch[0] <= rows and 1 <= patch[1] <= columns):
+        raise ValueError(
+            f"--patch is {patch[0]} {patch[1]}; rows are 1 to {rows}, columns 1 to {columns}"
+        )
+    return patch[0] - 1, patch[1] - 1
+
+
+def _captions(
+    classifier: Classifier, images: Tensor, pictures: Sequence[Picture], target: int | None
+) -> tuple[str, ...]:
+    """A line for each photograph: the class that is shown and its probability, or the file's name if
+    the model names no class for an image."""
+    if not classifier.labels or not classifier.model.config.pools:
+        return tuple(printable_name(Path(picture.name).name) for picture in pictures)
+    captions = []
+    for image in images:
+        values = classifier.probabilities(classifier.logits(image[None]))[0]
+        chosen = target
+        if chosen is None:
+            chosen = int(values.argmax())
+        value = f"{float(values[chosen]):.0%}"
+        if classifier.activation == "none":
+            value = f"{float(values[chosen]):.3g}"
+        captions.append(f"{printable_name(classifier.labels[chosen].split(',')[0])} {value}")
+    return tuple(captions)
