@@ -10,7 +10,7 @@ from torch import nn
 from vitkit.system.machine import autocast
 from vitkit.training import Recipe
 
-TIMED = 3  # steps, after one that warms up
+TIMED = 5  # steps, after one that warms up: their median does not see a moment of other work
 
 
 def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) -> float:
@@ -28,4 +28,4 @@ def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) ->
         loss.backward()
         loss.item()  # waits for a GPU
         times.append(time.perf_counter() - began)
-    return statistics.mean(times[1:]) * recipe.batch / micro_batch
+    return statistics.median(times[1:]) * recipe.batch / micro_batch
