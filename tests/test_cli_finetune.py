@@ -100,7 +100,15 @@ def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
         lines.append(json.dumps({"file_name": f"{i}.png", "label": label}))
     (here / "manifest.jsonl").write_text("\n".join(lines))
     words = ("finetune", model, "manifest.jsonl", "--workdir", "run")
-    status, _, err = say(capsys, *words, *FAST)
+    status, out, err = say(capsys, *words, *FAST)
     assert status == 0, err
     activation = vitkit.load(here / "run", quiet=True).activation
     assert activation == {"classes": "sigmoid", "number": "none"}[kind]
+
+    # Solved, fine-tuned, and the better one kept, as for one class each
+    words = {"classes": "a mean average precision of", "number": "a mean error of"}[kind]
+    assert f"fits without an image answer it with {words}" in out
+    metric = {"classes": "held_out/map", "number": "held_out/mae"}[kind]
+    answer = json.loads((here / "run" / "answer.json").read_text())
+    assert list(answer["candidates"]) == ["closed form", "fine-tuned", "average of both"]
+    assert answer["chosen"] in answer["candidates"] and metric.partition("/")[2] in out

@@ -12,12 +12,22 @@ import torch
 import vitkit
 from vitkit.data import Augmentation, Preprocessing, open_splits
 from vitkit.data.tables import Columns
-from vitkit.evaluate import Metric
+from vitkit.evaluate import Features, Metric
 from vitkit.evaluate.metric import SHARE
 from vitkit.models import create, vit
 from vitkit.recipes.finetune import finetune
 from vitkit.studies.answer import answer
-from vitkit.studies.candidates import AVERAGE, CLOSED_FORM, FINE_TUNED, Candidate, average, best
+from vitkit.studies.candidates import (
+    AVERAGE,
+    CLOSED_FORM,
+    FINE_TUNED,
+    Candidate,
+    average,
+    best,
+    candidate,
+    question,
+    solved,
+)
 from vitkit.studies.photographs import look, look_alikes, open_photographs
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
@@ -152,7 +162,7 @@ def stopped(*_, **__):
 
 def tried(name: str, right: list[int], loss: float) -> Candidate:
     """A candidate that answers these of ten images rightly."""
-    answered = np.isin(np.arange(10), right)
+    answered = np.isin(np.arange(10), right).astype(float)
     return Candidate(name, None, Metric("held_out/top1", answered.mean(), SHARE), loss, answered)
 
 
@@ -166,6 +176,27 @@ def test_the_best_is_right_more_often_than_the_first_by_more_than_chance():
     assert best([first, one_more]).name == "first"  # 1 is not above the root of 1
     assert best([first, one_more, two_more]).name == "two more"
     assert best([first, other]).name == "first"  # 2 is not above the root of 8
+
+
+def test_a_class_without_an_image_to_learn_from_is_unlikely_everywhere():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 6)).astype(np.float32)
+    y = np.stack([x[:, 0] > 0, np.zeros(40), x[:, 1] > 0], 1).astype(np.float32)
+    asked = question("classes", ("a", "b", "c"))
+    logits = solved(asked, Features(x, y)).logits(torch.tensor(x))
+    torch.testing.assert_close(logits[:, 1].sigmoid(), torch.full((40,), 1 / 42).double())
+    assert ((logits[:, [0, 2]] > 0).numpy() == (y[:, [0, 2]] > 0)).mean() > 0.9
+
+
+def test_numbers_are_judged_by_their_errors():
+    asked = question("number", ())
+    y = np.array([1.0, 2.0, 3.0, 4.0])
+    near = candidate("near", None, asked, torch.tensor([[1.1], [2.1], [3.1], [4.1]]), y)
+    far = candidate("far", None, asked, torch.tensor([[2.0], [3.0], [4.0], [5.0]]), y)
+    assert near.held_out.value == pytest.approx(0.1) and far.loss == pytest.approx(1)
+    assert best([far, near]).name == "near" and best([near, far]).name == "near"
+    lucky = candidate("lucky", None, asked, torch.tensor([[1.1], [2.1], [3.1], [4.0]]), y)
+    assert best([near, lucky]).name == "near"  # one image alone is chance
 
 
 def test_what_an_image_counts_decides_which_is_best():

@@ -2,25 +2,22 @@
 minutes."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.data import Batch, Source, default_workers, eval_batches
-from vitkit.evaluate import USUAL, Metric, Part, Subject, answers_of_logits
+from vitkit.evaluate import Metric, answers_of_logits
 from vitkit.studies.answer import RUN, Answer, OtherPlan, answer, read_plan
-from vitkit.studies.candidates import CLOSED_FORM
+from vitkit.studies.candidates import CLOSED_FORM, question, targets_of
 from vitkit.system.errors import Interrupted
-from vitkit.system.machine import autocast, pick_precision
-from vitkit.system.progress import bar
-from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
+from vitkit.system.machine import pick_precision
+from vitkit.system.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.text import as_word, counted, printable
 from vitkit.training import naming
 from vitkit.training.report import report as report_of_run
-from vitkit.weights import Classifier
 
 BATCH = 64  # images of a forward pass on all ranks
 
@@ -81,15 +78,6 @@ def finetune_quick(command: "Finetune") -> int:
     return 0
 
 
-def test_batches(classifier: Classifier, source: Source) -> Iterable[Batch]:
-    """This rank's share of the images to test on, under a progress bar."""
-    workers = default_workers(source)
-    batches = eval_batches(source, classifier.preprocessing, BATCH, workers, world())
-    if not on_rank_0():
-        return batches
-    return bar("evaluating")(batches, len(batches))
-
-
 def _report(
     command: "Finetune", reached: Answer, run_dir: Path, device: "torch.device"
 ) -> Path | None:
@@ -100,8 +88,10 @@ def _report(
 
     source = reached.photographs.test
     if reached.photographs.target_kind != "class":
-        if source is not None:
-            _print_other_targets(command, reached, device)
+        if source is not None and on_rank_0():
+            _print_other_targets(reached)
+        if not (run_dir / RUN).exists():
+            return None
         return from_rank_0(lambda: report_of_run(run_dir / RUN))
     if source is None:
         return None
@@ -120,21 +110,14 @@ def _report(
     return page
 
 
-def _print_other_targets(command: "Finetune", reached: Answer, device: "torch.device") -> None:
+def _print_other_targets(reached: Answer) -> None:
     """What the model reaches on images to test on that have several classes, or a number."""
-    source = reached.photographs.test
-    ready = reached.classifier.to(device).for_inference()
-    precision = pick_precision(command.recipe.precision, device).precision
-    metrics = []
-    with autocast(device, precision):
-        for evaluator in USUAL[source.target_kind]:
-            part = Part(source, test_batches(ready, source))
-            metrics += evaluator.measure(Subject(ready), part)
-    if on_rank_0():
-        part = reached.photographs.test_name
-        print(f"on {counted(len(source), 'image')} to test on ({part}):")
-        for metric in metrics:
-            print(f"  {metric.name} {metric.text()}")
+    photographs = reached.photographs
+    source = photographs.test
+    asked = question(photographs.target_kind, photographs.labels)
+    print(f"on {counted(len(source), 'image')} to test on ({photographs.test_name}):")
+    for metric in asked.quality(photographs.test_name, reached.test_logits, targets_of(source)):
+        print(f"  {metric.name} {metric.text()}")
 
 
 def _print(reached: Answer) -> None:
@@ -156,9 +139,12 @@ def _print(reached: Answer) -> None:
         table.add_row(*row, remark)
     Console().print(table)
     if len(reached.candidates) > 1:
-        why = "it answers more of the held-out images rightly, by more than chance gives"
+        what = "answers more of the held-out images rightly"
+        if reached.photographs.target_kind != "class":
+            what = "answers the held-out images better"
+        why = f"it {what}, by more than chance gives"
         if reached.chosen == CLOSED_FORM:
-            why = "no other answers more of the held-out images rightly, by more than chance gives"
+            why = f"no other {what}, by more than chance gives"
         print(f"{reached.chosen} is kept: {why}")
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from vitkit.data import Source, fingerprint, is_elsewhere
 from vitkit.evaluate import Features, Metric, features
 from vitkit.evaluate.memory import remove_memory, write_memory
+from vitkit.evaluate.probing import Probing
 from vitkit.evaluate.teach import remembered
 from vitkit.evaluate.unknown import fit_unknown
 from vitkit.objectives.supervised import balanced_weights
@@ -29,11 +30,12 @@ from vitkit.studies.candidates import (
     CLOSED_FORM,
     FINE_TUNED,
     Candidate,
-    accuracy,
     answers_of,
     average,
     best,
     candidate,
+    main_metric,
+    question,
     solved,
     with_head,
 )
@@ -62,6 +64,7 @@ FEWEST = 200  # steps that it may always have
 MANY = 100  # held-out images: if all are answered rightly, there is nothing to gain
 COMPARED = 10_000  # images to learn from that are compared with each other
 TOO_FEW = 25  # steps that make nothing better
+MEANS = {"classes": "mean average precision", "number": "mean error"}  # the main metric
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,8 @@ class Answer:
     """That model."""
     candidates: tuple[Candidate, ...]
     """All that were tried, as they did on held-out images; none if nothing could be held out."""
-    left_out: Metric | None
-    """The accuracy of the closed form's answers to each image by a fit without it; None if there are
-    no classes."""
+    left_out: Metric
+    """How good the closed form's answers to each image by a fit without it are."""
     photographs: Photographs
     """The images."""
     minutes: float
@@ -84,7 +86,7 @@ class Answer:
     test: dict[str, Metric] = field(default_factory=dict)
     """By the names of the models that were tested, what they reached on images to test on."""
     test_logits: Tensor | None = None
-    """What the chosen one answered to those: float32 (N, K); None if there are no classes."""
+    """What the chosen one answered to those: (N, K)."""
 
 
 class OtherPlan(Occupied):
@@ -147,10 +149,7 @@ def answer(recipe: Recipe, run_dir: Path, minutes: float, device: torch.device, 
             images = fingerprint(photographs.learned)
             plan = Plan(None, precision, minutes, to_json(recipe), images)
             _write(run_dir, plan)
-        work = _Work(recipe, run_dir, photographs, plan, device, say, began)
-        if photographs.target_kind == "class":
-            return _of_classes(work)
-        return _of_other_targets(work)
+        return _of_photographs(_Work(recipe, run_dir, photographs, plan, device, say, began))
 
 
 def _check(photographs: Photographs, recipe: Recipe) -> None:
@@ -169,71 +168,60 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
         )
 
 
-# Images of one class each
-
-
-def _of_classes(work: _Work) -> Answer:
+def _of_photographs(work: _Work) -> Answer:
     """The closed form, the fine-tuning, and the best of both and their average."""
     photographs = work.photographs
-    labels = photographs.labels
-    bare = _pretrained(work, labels)
+    asked = question(photographs.target_kind, photographs.labels)
+    bare = _pretrained(work, asked.labels)
 
     # The first answer: a head on features, and each image answered by a fit without it
     learned = _features(work, bare, photographs.learned)
-    whole = solved(learned.x, learned.y, len(labels))
-    first = _described(work, with_head(bare, whole.fitted), CLOSED_FORM, whole.left_out)
-    unknown = fit_unknown(torch.tensor(learned.x), torch.tensor(learned.y), whole.fitted.left_out)
-    first = replace(first, unknown=unknown)
+    whole = solved(asked, learned)
+    left_out = main_metric(asked, "left_out", whole.left_out, learned.y)
+    first = _described(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
+    if asked.kind == "class":
+        unknown = fit_unknown(torch.tensor(learned.x), torch.tensor(learned.y), whole.left_out)
+        first = replace(first, unknown=unknown)
     earlier = from_rank_0(lambda: _earlier_choice(work.run_dir))
     if not earlier:
         from_rank_0(lambda: _save_first(work, first, learned))
         work.say(f"after {work.seconds()} a first model is in {work.run_dir / MODEL}")
-    work.say(
-        f"its head is solved for, not trained: {whole.left_out.text()} of the images are answered "
-        "right by fits without them"
-    )
-    repeated = int(look_alikes(learned.x).sum()) if len(learned.x) <= COMPARED else 0
-    if repeated:
-        work.say(
-            f"{repeated:,} of the images to learn from look the same as another of them, so these "
-            "percentages are too good: vitkit data review shows them"
-        )
+    _say_left_out(work, asked, left_out, learned)
     test = {}
     test_logits = None
     if photographs.test is not None:
         given = _features(work, bare, photographs.test)
-        test_logits = whole.fitted.logits(torch.tensor(given.x))
-        test[CLOSED_FORM] = accuracy(photographs.test_name, test_logits, given.y)
-        work.say(
-            f"it is right on {test[CLOSED_FORM].text()} of the {len(given.y):,} images to test on"
-        )
+        test_logits = whole.logits(torch.tensor(given.x))
+        test[CLOSED_FORM] = main_metric(asked, photographs.test_name, test_logits, given.y)
+        _say_test(work, asked, test[CLOSED_FORM], len(given.y))
         _say_look_alikes(work, learned, given)
 
     # The same on the images that are not held out, to compare with
     tried = []
     if photographs.held_out is not None:
         count = len(photographs.train)
-        alone = solved(learned.x[:count], learned.y[:count], len(labels))
-        logits = alone.fitted.logits(torch.tensor(learned.x[count:]))
-        compared = with_head(bare, alone.fitted)
-        tried.append(candidate(CLOSED_FORM, compared, logits, learned.y[count:]))
+        alone = solved(asked, Features(learned.x[:count], learned.y[:count]))
+        logits = alone.logits(torch.tensor(learned.x[count:]))
+        compared = with_head(bare, alone, asked)
+        tried.append(candidate(CLOSED_FORM, compared, asked, logits, learned.y[count:]))
 
     # The fine-tuning, if it makes sense
     steps, minutes = _steps(work, bare, tried)
     reached = Answer(
-        CLOSED_FORM, first, tuple(tried), whole.left_out, photographs, minutes, test, test_logits
+        CLOSED_FORM, first, tuple(tried), left_out, photographs, minutes, test, test_logits
     )
     if not steps:
         return _end(work, reached)
     tuned = _fine_tuned(work, steps).to(work.device)
     held_out = photographs.held_out
     for name, each in ((FINE_TUNED, tuned), (AVERAGE, average(tried[0].classifier, tuned))):
-        tried.append(candidate(name, each, _answers(work, each, held_out), held_out.targets))
+        logits = _answers(work, each, held_out)
+        tried.append(candidate(name, each, asked, logits, learned.y[count:]))
 
     # The best of them
     weights = None
     if work.recipe.objective.class_weights == "balanced":
-        counts = np.bincount(held_out.targets, minlength=len(labels))
+        counts = np.bincount(held_out.targets, minlength=len(photographs.labels))
         weights = balanced_weights(counts)[held_out.targets]
     chosen = from_rank_0(lambda: best(tried, weights).name)
     final = first
@@ -244,7 +232,7 @@ def _of_classes(work: _Work) -> Answer:
             from_rank_0(lambda: _save_other(work, final))
         if photographs.test is not None:
             test_logits = _answers(work, picked.classifier, photographs.test)
-            test[chosen] = accuracy(photographs.test_name, test_logits, photographs.test.targets)
+            test[chosen] = main_metric(asked, photographs.test_name, test_logits, given.y)
     reached = replace(
         reached,
         chosen=chosen,
@@ -279,7 +267,8 @@ def _save_first(work: _Work, first: Classifier, learned: Features) -> None:
     folder = work.run_dir / MODEL
     source = work.photographs.learned
     save(first.to("cpu"), folder)
-    if not is_elsewhere(source):  # else every image would have to be fetched again
+    is_here = not is_elsewhere(source)  # else every image would have to be fetched again
+    if is_here and work.photographs.target_kind == "class":
         memory = remembered(source, learned, first.labels, work.plan.precision)
         write_memory(folder, memory, first)
 
@@ -309,6 +298,31 @@ def _answers(work: _Work, classifier: Classifier, source: Source) -> Tensor:
         return answers_of(classifier, source)
 
 
+def _say_left_out(work: _Work, asked: Probing, metric: Metric, learned: Features) -> None:
+    """Say how good the solved head is, and what makes it look better than it is."""
+    if asked.kind == "class":
+        how_good = f"{metric.text()} of the images are answered right by fits without them"
+    else:
+        how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
+    work.say(f"its head is solved for, not trained: {how_good}")
+    repeated = 0
+    if len(learned.x) <= COMPARED:
+        repeated = int(look_alikes(learned.x).sum())
+    if repeated:
+        work.say(
+            f"{repeated:,} of the images to learn from look the same as another of them, so this is "
+            "too good: vitkit data review shows them"
+        )
+
+
+def _say_test(work: _Work, asked: Probing, metric: Metric, count: int) -> None:
+    """Say how good the solved head is on images to test on."""
+    if asked.kind == "class":
+        work.say(f"it is right on {metric.text()} of the {count:,} images to test on")
+        return
+    work.say(f"on the {count:,} images to test on it has a {MEANS[asked.kind]} of {metric.text()}")
+
+
 def _say_look_alikes(work: _Work, learned: Features, given: Features) -> None:
     """Say how many images to test on are also learned from, for all that the model can see."""
     alike = int(look_alikes(learned.x, given.x).sum())
@@ -332,22 +346,6 @@ def _described(work: _Work, classifier: Classifier, name: str, metric: Metric) -
     if work.photographs.made_fingerprint:
         origin["held_out"] = work.photographs.made_fingerprint
     return replace(classifier, origin=origin)
-
-
-# Images of several classes, or of a number
-
-
-def _of_other_targets(work: _Work) -> Answer:
-    """The fine-tuning alone: the closed form is for images of one class each."""
-    recipe = work.recipe
-    outputs = recipe.objective.head(work.photographs.target_kind, len(work.photographs.labels))
-    bare = _pretrained(work, tuple(map(str, range(outputs))))
-    steps, minutes = _steps(work, bare, [])
-    if not steps:
-        raise ValueError("there is no model for these images: they need the fine-tuning")
-    tuned = _fine_tuned(work, steps)
-    from_rank_0(lambda: save(tuned, work.run_dir / MODEL))
-    return _end(work, Answer(FINE_TUNED, tuned, (), None, work.photographs, minutes))
 
 
 # The fine-tuning
@@ -395,7 +393,7 @@ def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> tuple
             "nothing can be held out to choose by, so nothing is fine-tuned: more images would help"
         )
         return 0, more
-    if tried and tried[0].right.all() and len(tried[0].right) >= MANY:
+    if tried and (tried[0].scores == 1).all() and len(tried[0].scores) >= MANY:
         work.say("every held-out image is answered rightly: fine-tuning could gain nothing")
         return 0, more
 

@@ -2,13 +2,14 @@
 none has learned from.
 
 - closed form: the pre-trained model as it is, with a linear head that is solved for, not trained
-  (evaluate/probe.py);
+  (evaluate/probe.py, and other_probes.py for several classes an image and for numbers);
 - fine-tuned: all weights trained further, from a head of zeros (Section 3.2);
 - average: the mean of the weights of both.
 
-Legend: N images, D width, K classes.
+Legend: N images, D width, K outputs of the head.
 """
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.data import Source
-from vitkit.evaluate import Metric, features
-from vitkit.evaluate.metric import share_right
-from vitkit.evaluate.probe import Probe, probe, with_probe
+from vitkit.data import Source, TargetKind
+from vitkit.evaluate import Features, Metric, features
+from vitkit.evaluate.other_probes import several_probe
+from vitkit.evaluate.probe import Probe, with_probe
+from vitkit.evaluate.probing import NUMBER, Probing
 from vitkit.weights import Classifier
 
 CLOSED_FORM = "closed form"
@@ -36,31 +38,43 @@ class Candidate(NamedTuple):
     classifier: Classifier
     held_out: Metric
     loss: float
-    """The cross-entropy there, in nats: it decides if the accuracy is the same."""
-    right: np.ndarray
-    """Which held-out images it answers rightly: bool (N,)."""
+    """The mean loss there, as training has it: it decides if all else is the same."""
+    scores: np.ndarray
+    """How good the answer to each held-out image is, float64 (N,): for one class each 1 if it is
+    right and 0 if not; else the loss, negative."""
 
 
-class Solved(NamedTuple):
-    """A head in closed form on the features of N images."""
-
-    fitted: Probe
-    left_out: Metric
-    """The accuracy of the answers to each image by a fit without it."""
-
-
-def solved(x: np.ndarray, classes: np.ndarray, count: int) -> Solved:
-    """The head for features (N, D) and classes (N,), of `count` classes. Raises ValueError for what
-    no head can be fitted to."""
-    fitted = probe("linear", x, classes, count)
-    right = fitted.left_out.argmax(1).numpy() == classes
-    return Solved(fitted, share_right("left_out/top1", int(right.sum()), len(right)))
+def question(kind: TargetKind, labels: tuple[str, ...]) -> Probing:
+    """What a head for these images answers: about every class, also one that only held-out images
+    have."""
+    if kind == "number":
+        return Probing(kind, NUMBER, np.zeros(0, np.int64))
+    return Probing(kind, labels, np.arange(len(labels)))
 
 
-def with_head(classifier: Classifier, fitted: Probe) -> Classifier:
+def solved(asked: Probing, learned: Features) -> Probe:
+    """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them.
+    Raises ValueError for what no head can be fitted to."""
+    if asked.kind != "classes":
+        return asked.fit("linear", learned)
+
+    # A class without an example is unlikely everywhere, by the rule of succession: 1 in N + 2
+    known = learned.y.any(0)
+    fitted = several_probe(learned.x, learned.y[:, known])
+    count = len(learned.x)
+    weight = torch.zeros(len(known), fitted.weight.shape[1], dtype=torch.float64)
+    bias = torch.full((len(known),), -math.log(count + 1), dtype=torch.float64)
+    left_out = bias.expand(count, -1).clone()
+    weight[known] = fitted.weight
+    bias[known] = fitted.bias
+    left_out[:, known] = fitted.left_out
+    return replace(fitted, weight=weight, bias=bias, left_out=left_out)
+
+
+def with_head(classifier: Classifier, fitted: Probe, asked: Probing) -> Classifier:
     """A copy of a classifier, whose model has a head of zeros, with a solved head in it."""
     own = replace(classifier, model=deepcopy(classifier.model))
-    return with_probe(own, fitted, classifier.labels)
+    return with_probe(own, fitted, asked.labels, asked.activation)
 
 
 def answers_of(classifier: Classifier, source: Source) -> Tensor:
@@ -77,17 +91,40 @@ def head_on(classifier: Classifier, x: np.ndarray) -> Tensor:
     return head(torch.tensor(x)).float()
 
 
-def candidate(name: str, classifier: Classifier, logits: Tensor, classes: np.ndarray) -> Candidate:
-    """A candidate by its logits (N, K) for held-out images of these classes (N,)."""
-    loss = F.cross_entropy(logits, torch.tensor(classes)).item()
-    right = logits.argmax(1).numpy() == classes
-    return Candidate(name, classifier, accuracy("held_out", logits, classes), loss, right)
+def targets_of(source: Source) -> np.ndarray:
+    """The targets of all images: a class each int64 (N,), ones and zeros (N, K), or numbers (N,)."""
+    return source.targets_of(np.arange(len(source)))
 
 
-def accuracy(part: str, logits: Tensor, classes: np.ndarray) -> Metric:
-    """The share of images whose likeliest class is the true one."""
-    right = logits.argmax(1).numpy() == classes
-    return share_right(f"{part}/top1", int(right.sum()), len(right))
+def candidate(
+    name: str, classifier: Classifier, asked: Probing, logits: Tensor, y: np.ndarray
+) -> Candidate:
+    """A candidate by its logits (N, K) for held-out images with these targets."""
+    losses = _losses(asked.kind, logits.double(), torch.tensor(y))
+    scores = -losses
+    if asked.kind == "class":
+        scores = logits.argmax(1).numpy() == y
+    metric = main_metric(asked, "held_out", logits, y)
+    return Candidate(name, classifier, metric, losses.mean(), scores.astype(np.float64))
+
+
+def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:
+    """The loss of each image, (N,): the cross-entropy of a softmax or of sigmoids, or the squared
+    error."""
+    if kind == "class":
+        losses = F.cross_entropy(logits, y, reduction="none")
+    elif kind == "classes":
+        each = F.binary_cross_entropy_with_logits(logits, y.double(), reduction="none")  # (N, K)
+        losses = each.sum(1)
+    else:
+        losses = (logits[:, 0] - y.double()).square()
+    return losses.numpy()
+
+
+def main_metric(asked: Probing, part: str, logits: Tensor, y: np.ndarray) -> Metric:
+    """The accuracy, the mean average precision or the mean error of logits (N, K), by the kind of
+    targets."""
+    return asked.quality(part, logits, y)[0]
 
 
 def average(one: Classifier, other: Classifier) -> Classifier:
@@ -102,21 +139,19 @@ def average(one: Classifier, other: Classifier) -> Classifier:
 
 
 def best(candidates: list[Candidate], weights: np.ndarray | None = None) -> Candidate:
-    """The one that is right most often; of equals the one with the least cross-entropy.
+    """The one whose answers are the best; of equals the one with the least loss.
 
     weights: what each held-out image counts, (N,); None for all alike.
 
-    Another than the first must be better than it by more than chance gives: by more than a standard
-    error of the difference, which is the root of the sum of squared weights of the images that only
-    one of the two answers rightly. The first is the closed form, which is saved with all images
-    learned.
+    Another than the first must be better than it by more than chance gives: the sum of the
+    differences in score by more than its standard error, which is the root of the sum of their
+    squares. The first is the closed form, which is saved with all images learned.
     """
     first = candidates[0]
     if weights is None:
-        weights = np.ones(len(first.right))
-    chosen = max(candidates, key=lambda each: (weights[each.right].sum(), -each.loss))
-    gain = weights[chosen.right].sum() - weights[first.right].sum()
-    only_one = weights[chosen.right != first.right]
-    if gain > np.sqrt(np.square(only_one).sum()):
+        weights = np.ones(len(first.scores))
+    chosen = max(candidates, key=lambda each: (weights @ each.scores, -each.loss))
+    gains = weights * (chosen.scores - first.scores)
+    if gains.sum() > np.sqrt(np.square(gains).sum()):
         return chosen
     return first
