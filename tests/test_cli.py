@@ -55,7 +55,7 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     assert "8 of 40 images, 20% of every class, were set aside" in out
     assert "32 training images, 8 test, 2 classes, 32 x 32" in out
     assert f"next: vitkit evaluate {run}" in out
-    assert (run / "report.html").read_text().count("<img class=drawing") == 3
+    assert (run / "report.html").read_text().count("<img class=drawing") == 6
 
     # Evaluate, on the images that were held out
     status, out, _ = say(capsys, "evaluate", run, photographs, "--json", "--device", "cpu")

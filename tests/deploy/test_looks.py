@@ -11,7 +11,8 @@ from PIL import Image
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.deploy import eager, predict
-from vitkit.deploy.looks import GAP, Looking
+from vitkit.deploy.looks import Looking
+from vitkit.inspection.figures import GAP
 from vitkit.inspection.rollout import rollout
 from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.weights import Classifier, save

@@ -41,7 +41,8 @@ def evaluation(step, metrics):
 def written(folder, lines):
     """A run directory of these records."""
     (folder / "metrics.jsonl").write_text("".join(map(to_line, lines)))
-    (folder / "recipe.json").write_text(json.dumps({"name": "masked"}))
+    recipe = {"name": "masked", "batch": 4, "model": {"class": "ViTConfig"}}
+    (folder / "recipe.json").write_text(json.dumps(recipe))
     data = {"source": "photos", "labels": [], "counts": {"train": 5000}, "others": {}, "notes": []}
     data["skipped"] = {}
     (folder / "data.json").write_text(json.dumps(data))
@@ -94,7 +95,7 @@ def test_report(tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(map(to_line, lines)))
     (tmp_path / "recipe.json").write_text(
-        json.dumps({"name": "<script>alert(1)</script>", "batch": 4})
+        json.dumps({"name": "<script>alert(1)</script>", "batch": 4, "model": {}})
     )
     data = {"source": "photos", "labels": ["a", "b"], "counts": {"train": 5000}, "notes": ["a < b"]}
     data["others"] = {"sketches": [77, "a fingerprint"]}

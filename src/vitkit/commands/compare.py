@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # --help imports no model
     from vitkit.data.images import Picture
     from vitkit.deploy.predict import Item
     from vitkit.inspection import Comparison
+    from vitkit.training.recorded import Recorded
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Compare:
 
 def compare(command: Compare) -> int:
     """`vitkit compare`. Returns 1 if the logits differ by more than the tolerance."""
-    from vitkit.training.comparison import is_run
+    from vitkit.training.recorded import is_run
 
     if not command.images and is_run(command.one) and is_run(command.two):
         return _compare_runs(command)
@@ -58,44 +59,25 @@ def compare(command: Compare) -> int:
 
 def _compare_runs(command: Compare) -> int:
     """Print what two runs reached and in what they differ, and write a page with their curves."""
-    from vitkit.training.comparison import (
-        read_run,
-        results,
-        run_names,
-        settings,
-        verdict,
-        write_comparison,
-    )
+    from vitkit.training.comparison import results, settings, verdict, write_comparison
+    from vitkit.training.recorded import read_run
 
-    first = read_run(Path(command.one))
-    second = read_run(Path(command.two))
-    reached = results(first, second)
-    different = settings(first, second)
+    runs = [read_run(Path(command.one)), read_run(Path(command.two))]
     if command.json:
-        values = {
-            "results": {row.name: [row.first, row.second] for row in reached},
-            "settings": {row.name: [row.first, row.second] for row in different},
-            "verdict": verdict(first, second),
-        }
-        print(json.dumps(values))
+        print(
+            json.dumps(
+                {
+                    "results": {row.name: row.values for row in results(runs)},
+                    "settings": {row.name: row.values for row in settings(runs)},
+                    "verdict": verdict(runs),
+                }
+            )
+        )
         return 0
-
-    # In the terminal
-    names = [escape(printable(name)) for name in run_names(first, second)]
-    for title, rows in (("", reached), ("setting", different)):
-        table = Table(title, *names)
-        for column in table.columns:
-            column.overflow = "fold"
-        for row in rows:
-            table.add_row(*(escape(printable(text)) for text in row))
-        if rows:
-            Console().print(table)
-    if not different:
-        print("their settings are the same")
-    print(printable(verdict(first, second)))
+    print_comparison(runs)
 
     # As a page
-    page = write_comparison(command.output, first, second)
+    page = write_comparison(command.output, runs)
     print(f"wrote {page}")
     print(
         f"next: vitkit evaluate {as_word(command.one)} DATA --against {as_word(command.two)}, or "
@@ -104,12 +86,32 @@ def _compare_runs(command: Compare) -> int:
     return 0
 
 
+def print_comparison(runs: "Sequence[Recorded]") -> None:
+    """Print what runs reached, in what they differ, and which is best."""
+    from vitkit.training.comparison import results, settings, verdict
+    from vitkit.training.recorded import run_names
+
+    names = [escape(printable(name)) for name in run_names(runs)]
+    different = settings(runs)
+    for title, rows in (("", results(runs)), ("setting", different)):
+        table = Table(title, *names)
+        for column in table.columns:
+            column.overflow = "fold"
+        for row in rows:
+            table.add_row(*(escape(printable(text)) for text in (row.name, *row.values)))
+        if rows:
+            Console().print(table)
+    if not different:
+        print("their settings are the same")
+    print(printable(verdict(runs)))
+
+
 def _compare_models(command: Compare) -> int:
     """Compute with two models, and print how far they differ."""
     from rich.progress import track
 
     from vitkit import deploy, inspection
-    from vitkit.training.comparison import is_run
+    from vitkit.training.recorded import is_run
     from vitkit.weights import load_as
 
     check_tolerance(command.tolerance)

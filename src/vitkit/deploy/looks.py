@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 from vitkit.data import Preprocessing
 from vitkit.deploy.pytorch import Eager
 from vitkit.deploy.sort import safe_name
-from vitkit.inspection.figures import darkened
+from vitkit.inspection.figures import beside
 from vitkit.inspection.layers import check_has_attention
 from vitkit.inspection.rollout import logits_and_rollout
 from vitkit.system.files import MARK, check_replaceable, write_whole
@@ -23,7 +23,6 @@ from vitkit.system.machine import autocast
 from vitkit.weights.activation import Activation
 
 LEAST = 400  # pixels of a side, about: photographs are enlarged to it
-GAP = 8  # pixels between the photograph and the map
 
 
 class Looking:
@@ -74,16 +73,7 @@ class LookPictures:
         It is called as the image, with a number appended for another of that name, or if somebody's
         file is there. Raises OSError, in a sentence.
         """
-        pixels = image.transpose(1, 2, 0)
-        height, width = pixels.shape[:2]
-        factor = max(1, round(LEAST / min(height, width)))
-        photograph = Image.fromarray(pixels).resize((width * factor, height * factor))
-        pixels = np.asarray(photograph)
-        drawn = darkened(pixels, weights, (0, 0, *pixels.shape[:2]))
-
-        both = Image.new("RGB", (2 * photograph.width + GAP, photograph.height), "white")
-        both.paste(photograph, (0, 0))
-        both.paste(Image.fromarray(drawn), (photograph.width + GAP, 0))
+        both = Image.fromarray(beside(image.transpose(1, 2, 0), weights, LEAST))
         note = PngInfo()
         note.add_text("Comment", MARK)
         file = io.BytesIO()

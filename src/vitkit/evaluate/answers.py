@@ -86,7 +86,9 @@ def answers(
         return read(batch.indices, batch.targets, logits)
 
     rows = concatenated(collect(classifier.model, part.batches, read_batch, classifier.device))
-    return _in_order(rows, choice)
+    given = _in_order(rows, choice)
+    part.keep(given)
+    return given
 
 
 def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) -> Answers:

@@ -8,7 +8,7 @@ with the two methods of `Evaluator`, whose `measure` reads the images with `coll
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -16,6 +16,9 @@ from vitkit.data import Batch, Columns, Source, TargetKind
 from vitkit.evaluate.metric import Metric
 from vitkit.system.span import Span
 from vitkit.weights import Classifier
+
+if TYPE_CHECKING:
+    from vitkit.evaluate.answers import Answers
 
 OWN_PARTS = ("train", "val", "test")  # metrics on what a run holds out begin with these
 FILES = (".csv", ".jsonl", ".parquet", ".tar")  # whose suffix is no part of a name
@@ -32,6 +35,10 @@ class Subject(NamedTuple):
 
 def no_batches(source: Source) -> None:
     """None: whoever needs images of this source prepares them."""
+
+
+def drop(given: "Answers") -> None:
+    """Nothing: nobody wants the answers that a metric was computed from."""
 
 
 def learns(evaluator: "Evaluator") -> bool:
@@ -52,6 +59,9 @@ class Part(NamedTuple):
     None if there are none."""
     read: Callable[[Source], Iterable[Batch] | None] = no_batches
     """Prepares other images as `batches` are: of `train`, or of some of it."""
+    keep: "Callable[[Answers], None]" = drop
+    """Gets the answers to the images, if these have one class each: a run keeps those of its last
+    evaluation."""
 
 
 @runtime_checkable

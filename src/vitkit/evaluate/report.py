@@ -133,15 +133,15 @@ def report(given: Answers, source: Source, model: str, images: str, facts: dict)
         confusion=confusion_matrix(given),
         reliability=tuple(reliability(given.confidence, given.right)),
         coverage=tuple(coverage_curve(given.confidence, given.right)),
-        mistakes=tuple(_mistakes(given, source)),
+        mistakes=tuple(mistakes(given, source)),
     )
 
 
-def _mistakes(given: Answers, source: Source) -> list[Mistake]:
+def mistakes(given: Answers, source: Source) -> list[Mistake]:
     """The wrong answers, the most confident first."""
     wrong = np.flatnonzero(~given.right)
     order = np.argsort(-given.confidence[wrong], kind="stable")
-    mistakes = []
+    found = []
     for i in wrong[order].tolist():
         index = int(given.indices[i])
         mistake = Mistake(
@@ -151,8 +151,8 @@ def _mistakes(given: Answers, source: Source) -> list[Mistake]:
             predicted=given.labels[given.predicted[i]],
             confidence=float(given.confidence[i]),
         )
-        mistakes.append(mistake)
-    return mistakes
+        found.append(mistake)
+    return found
 
 
 def _notes(given: Answers, source: Source) -> list[str]:

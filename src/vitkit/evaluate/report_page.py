@@ -1,11 +1,11 @@
 """The report of an evaluation as one page that needs no other file, and its contact sheet."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import Source, open_image
+from vitkit.data import Picture, Source, open_image
 from vitkit.evaluate.calibration import Bin, Covered, at_coverages
 from vitkit.evaluate.confusion import ClassScore
 from vitkit.evaluate.metric import MISFIT, SHARE, Metric
@@ -46,6 +46,8 @@ MISTAKES = 24  # pictures of them
 MATRIX = 30  # classes of a confusion matrix; of more, those that fared worst
 LONG = 40  # characters of a heading
 ROWS = 20  # of a long table before it is folded
+Look = Callable[[Picture], np.ndarray]
+"""Draws an image with what a model looked at: uint8 (h, w, 3)."""
 
 
 def write_report(path: Path, report: Report, source: Source) -> Path:
@@ -71,16 +73,11 @@ def write_report(path: Path, report: Report, source: Source) -> Path:
     if report.classes:
         blocks += [
             _probabilities(report),
-            _confusion(report),
+            confusion_section(report),
             section("Classes", _classes(report.classes)),
         ]
     if report.mistakes:
-        text = (
-            "Wrong answers that the model was surest of: its answer with the probability, and the "
-            "true class. Look for wrong labels first."
-        )
-        pictures = gallery(mistake_tiles(report, source))
-        blocks.append(section("Most confident mistakes", paragraph(text), pictures))
+        blocks.append(mistakes_section(report, source))
     blocks.append(section("How it was measured", pairs(report.facts)))
     return write_page(path, _title(report.model), blocks)
 
@@ -234,7 +231,7 @@ def _coverage_curve(points: Sequence[Covered]) -> Curve:
 # Classes
 
 
-def _confusion(report: Report) -> Block:
+def confusion_section(report: Report) -> Block:
     """The pairs that are confused most often, and the confusion matrix."""
     if not report.confused:
         return section("Which classes are confused", paragraph("None: every answer is right."))
@@ -291,17 +288,40 @@ def _rest(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> B
 # Pictures
 
 
-def mistake_tiles(report: Report, source: Source) -> list[Tile]:
+def mistakes_section(report: Report, source: Source, look: Look | None = None) -> Block:
+    """Pictures of the most confident mistakes; with `look`, as it draws them."""
+    text = (
+        "Wrong answers that the model was surest of: its answer with the probability, and the true "
+        "class. Look for wrong labels first."
+    )
+    if look is not None:
+        text += (
+            " Beside each, the same is dark where little of it reaches the answer, by attention "
+            "rollout."
+        )
+    pictures = gallery(mistake_tiles(report, source, look), wide=look is not None)
+    return section("Most confident mistakes", paragraph(text), pictures)
+
+
+def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> list[Tile]:
     """Pictures of the most confident mistakes, with the answer and the true class."""
     tiles = []
     for mistake in report.mistakes[:MISTAKES]:
         caption = f"{mistake.confidence:.0%} {printable_name(mistake.predicted)}"
         note = f"is {printable_name(mistake.true)}"
-        tiles.append(Tile(_pixels(source, mistake.index), caption, False, note))
+        picture = _picture(source, mistake.index)
+        pixels = picture.pixels()
+        if look is not None:
+            pixels = look(picture)
+        tiles.append(Tile(pixels, caption, False, note))
     return tiles
 
 
 def _pixels(source: Source, index: int) -> np.ndarray:
     """An image of the source, uint8 (h, w, 3)."""
+    return _picture(source, index).pixels()
+
+
+def _picture(source: Source, index: int) -> Picture:
     data, _ = source[index]
-    return open_image(data, source.name(index)).pixels()
+    return open_image(data, source.name(index))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Images with shorter sides are enlarged without smoothing, so that their pixels are seen.
 SMALL = 100
+GAP = 8  # pixels between a photograph and its map
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,25 @@ def darkened(
     for channel in range(3):
         drawn[rows, columns, channel] = (pixels[rows, columns, channel] * enlarged).round()
     return drawn
+
+
+def beside(pixels: np.ndarray, weights: np.ndarray, least: int) -> np.ndarray:
+    """A photograph, and on its right the same, dark where a map has little weight: uint8
+    (H, 2 W + GAP, 3).
+
+    pixels: what the model got, uint8 (h, w, 3). weights: a map of its patches, not negative. least:
+    photographs are enlarged until a side has about so many pixels, small ones without smoothing.
+    """
+    height, width = pixels.shape[:2]
+    factor = max(1, round(least / min(height, width)))
+    resample = Image.Resampling.BICUBIC
+    if max(height, width) < SMALL:
+        resample = Image.Resampling.NEAREST
+    size = (width * factor, height * factor)
+    photograph = np.asarray(Image.fromarray(pixels).resize(size, resample))
+    looked = darkened(photograph, weights, (0, 0, *photograph.shape[:2]))
+    gap = np.full((len(photograph), GAP, 3), 255, np.uint8)
+    return np.concatenate([photograph, gap, looked], 1)
 
 
 def whole_pixels(

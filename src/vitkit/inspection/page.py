@@ -69,6 +69,8 @@ pre { background: var(--box); padding: 1rem; overflow: auto }
 .gallery figure { margin: 0; font-size: .85rem; line-height: 1.35 }
 .gallery img { width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--box) }
 .gallery .small { image-rendering: pixelated }
+.pairs { grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)) }
+.pairs img { aspect-ratio: 2 }
 .right { color: var(--right) }
 .wrong { color: var(--wrong) }
 .matrix { font-size: .85rem }
@@ -212,23 +214,28 @@ def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequenc
     return tag("div", tag("table", join(lines), "matrix"), "scrolls")
 
 
-def gallery(tiles: Iterable[Tile]) -> Block:
-    """A contact sheet whose rows fit the reader's window: pictures, with their captions below."""
+def gallery(tiles: Iterable[Tile], wide: bool = False) -> Block:
+    """A contact sheet whose rows fit the reader's window: pictures, with their captions below.
+    `wide` ones are about twice as wide as high."""
     figures = []
     for tile in tiles:
         style = {True: "right", False: "wrong", None: ""}[tile.right]
         caption = tag("figcaption", tile.caption, style)
         note = tag("small", tile.note)
-        figures.append(tag("figure", join([_thumbnail(tile), caption, note])))
-    return tag("div", join(figures), "gallery")
+        figures.append(tag("figure", join([_thumbnail(tile, wide), caption, note])))
+    style = '"gallery pairs"' if wide else "gallery"
+    return tag("div", join(figures), style)
 
 
-def _thumbnail(tile: Tile) -> Block:
+def _thumbnail(tile: Tile, wide: bool) -> Block:
     """The tile's picture, embedded."""
     style = ""
     if max(tile.pixels.shape[:2]) < SMALL:
         style = "class=small "
-    return Block(f'<img {style}alt="" src="{embedded(tile.pixels, THUMBNAIL)}">')
+    longest = THUMBNAIL
+    if wide:
+        longest *= 2
+    return Block(f'<img {style}alt="" src="{embedded(tile.pixels, longest)}">')
 
 
 def embedded(pixels: np.ndarray, longest: int) -> str:

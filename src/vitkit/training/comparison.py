@@ -1,13 +1,12 @@
-"""Two runs side by side: what they reached, in what their recipes differ, and their curves."""
+"""Runs side by side: what they reached, in what their recipes differ, and their curves."""
 
-import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vitkit.evaluate import Metric
-from vitkit.inspection.figures import Curve, Panel, plot
+from vitkit.inspection.figures import plot
 from vitkit.inspection.page import (
     bullets,
     columns,
@@ -17,201 +16,131 @@ from vitkit.inspection.page import (
     table,
     write_page,
 )
-from vitkit.training.log import clock, read_metrics
-from vitkit.training.report import metric_curve
+from vitkit.training.curves import metric_panels, training_panels
+from vitkit.training.recorded import Recorded, as_typed, flat, run_names
+from vitkit.training.took import took
 
-MISSING = "-"  # in place of what only the other run has
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What a run wrote down."""
-
-    run_dir: Path
-    recipe: dict
-    """As recipe.json has it."""
-    data: dict
-    """As data.json has it."""
-    lines: list[dict]
-    """Of metrics.jsonl."""
-
-    def points(self) -> dict[str, list[tuple[int, Metric]]]:
-        """Every metric with the steps at which it was measured, but for what is neither good nor
-        bad, such as counts; the metric by which runs are compared comes first."""
-        points: dict[str, list[tuple[int, Metric]]] = {}
-        for line in self.lines:
-            if line.get("primary"):
-                points.setdefault(line["primary"], [])
-        for line in self.lines:
-            for name, metric in line.get("metrics", {}).items():
-                if metric.unit.better != "neither":
-                    points.setdefault(name, []).append((line["step"], metric))
-        return {name: of_name for name, of_name in points.items() if of_name}
-
-    def steps(self) -> int:
-        """The last step that was written down."""
-        return max((line["step"] for line in self.lines), default=0)
-
-    def seconds(self) -> float:
-        """How long its steps took, without evaluations and checkpoints."""
-        seconds = 0.0
-        before = 0
-        for line in self.lines:
-            if line["event"] == "training" and line.get("images_per_second"):
-                images = (line["step"] - before) * self.recipe["batch"]
-                seconds += images / line["images_per_second"]
-                before = line["step"]
-        return seconds
-
-    def measured_on(self) -> dict[str, str]:
-        """The digests of the images that measured it, by part."""
-        fingerprints = self.data.get("fingerprint", {})
-        return {name: digest for name, digest in fingerprints.items() if name != "train"}
+MISSING = "-"  # in place of what only other runs have
 
 
-class Difference(NamedTuple):
-    """A setting or a result that two runs do not share."""
+class Row(NamedTuple):
+    """A setting or a result, and what each run has of it."""
 
     name: str
-    first: str
-    second: str
+    values: tuple[str, ...]
 
 
-def is_run(path: str | Path) -> bool:
-    """Whether a path is a run's directory."""
-    return (Path(path) / "recipe.json").is_file()
-
-
-def read_run(run_dir: Path) -> Recorded:
-    """What a run wrote down. Raises ValueError for another directory, and for a run that has not
-    begun to train."""
-    try:
-        recipe = json.loads((run_dir / "recipe.json").read_text("utf-8"))
-        data = json.loads((run_dir / "data.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{run_dir} is no run: {error}") from error
-    lines = read_metrics(run_dir / "metrics.jsonl")
-    if not lines:
-        raise ValueError(
-            f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
-        )
-    return Recorded(run_dir, recipe, data, lines)
-
-
-def settings(first: Recorded, second: Recorded) -> list[Difference]:
-    """Every setting in which two recipes differ."""
-    ours = _flat(first.recipe)
-    theirs = _flat(second.recipe)
-    differences = []
-    for name in dict.fromkeys([*ours, *theirs]):
-        texts = (_text(ours.get(name, MISSING)), _text(theirs.get(name, MISSING)))
-        if texts[0] != texts[1]:
-            differences.append(Difference(name, *texts))
-    return differences
-
-
-def results(first: Recorded, second: Recorded) -> list[Difference]:
-    """What both reached: every metric at its last and, if it was better then, at its best
-    evaluation; the length and the time."""
+def settings(runs: Sequence[Recorded]) -> list[Row]:
+    """Every setting in which recipes differ."""
+    recipes = [flat(run.recipe) for run in runs]
     rows = []
-    ours = first.points()
-    theirs = second.points()
-    for name in dict.fromkeys([*ours, *theirs]):
-        last = [_last(points.get(name, [])) for points in (ours, theirs)]
-        rows.append(Difference(name, *last))
-        best = [_best(points.get(name, [])) for points in (ours, theirs)]
-        if best != [MISSING, MISSING]:
-            rows.append(Difference(f"{name}, at its best", *best))
-    rows.append(Difference("steps", f"{first.steps():,}", f"{second.steps():,}"))
-    rows.append(Difference("time of the steps", clock(first.seconds()), clock(second.seconds())))
+    for name in dict.fromkeys(name for recipe in recipes for name in recipe):
+        values = tuple(as_typed(recipe.get(name, MISSING)) for recipe in recipes)
+        if len(set(values)) > 1:
+            rows.append(Row(name, values))
     return rows
 
 
-def verdict(first: Recorded, second: Recorded) -> str:
-    """A sentence about which run is better, by the metric that runs are compared by; it says if
-    chance may explain the difference, or if they cannot be compared."""
-    ours = first.points()
-    theirs = second.points()
-    name = next(iter(ours), "")
-    if not name or name not in theirs:
-        return "they were not measured by the same metric, so neither is better"
-    if first.measured_on() != second.measured_on():
+def results(runs: Sequence[Recorded]) -> list[Row]:
+    """What the runs reached: every metric at its last and, if it was better then, at its best
+    evaluation; and what each took."""
+    rows = []
+    measured = [run.points() for run in runs]
+    for name in dict.fromkeys(name for points in measured for name in points):
+        rows.append(Row(name, tuple(_last(points.get(name, [])) for points in measured)))
+        best = tuple(_best(points.get(name, [])) for points in measured)
+        if set(best) != {MISSING}:
+            rows.append(Row(f"{name}, at its best", best))
+    costs = [took(run) for run in runs]
+    for name in dict.fromkeys(name for cost in costs for name in cost):
+        rows.append(Row(name, tuple(cost.get(name, MISSING) for cost in costs)))
+    return rows
+
+
+def verdict(runs: Sequence[Recorded]) -> str:
+    """A sentence about which run is best, by the metric that runs are compared by; it says if chance
+    may explain the difference, or if they cannot be compared."""
+    none = "neither" if len(runs) == 2 else "none"
+    measured = [run.points() for run in runs]
+    name = next(iter(measured[0]), "")
+    if not name or any(name not in points for points in measured):
+        return f"they were not measured by the same metric, so {none} is better"
+    if any(run.measured_on() != runs[0].measured_on() for run in runs):
         return "they were measured on different images, so their results cannot be compared"
-    a = ours[name][-1][1]
-    b = theirs[name][-1][1]
-    if a.unit != b.unit or a.value == b.value:
-        return f"{name} is the same in both: {a.unit.text(a.value)}"
-    better, worse = (first, second) if a.beats(b) else (second, first)
-    sentence = f"{better.run_dir} is better than {worse.run_dir} by {name}"
-    if (
-        a.interval
-        and b.interval
-        and max(a.interval[0], b.interval[0]) <= min(a.interval[1], b.interval[1])
-    ):
+    reached = [points[name][-1][1] for points in measured]
+    first = reached[0]
+    if any(metric.unit != first.unit for metric in reached):
+        return f"their {name} has different units, so {none} is better"
+    if all(metric.value == first.value for metric in reached):
+        return f"{name} is the same in all: {first.unit.text(first.value)}"
+
+    # Which is best, and which others might be as good
+    best = 0
+    for i, metric in enumerate(reached):
+        if metric.beats(reached[best]):
+            best = i
+    winner = runs[best].run_dir
+    sentence = f"{winner} is best by {name}"
+    if len(runs) == 2:
+        sentence = f"{winner} is better than {runs[1 - best].run_dir} by {name}"
+    near = [
+        str(run.run_dir)
+        for i, (run, metric) in enumerate(zip(runs, reached, strict=True))
+        if i != best and _overlap(metric, reached[best])
+    ]
+    if near:
+        whose = "their intervals overlap"
+        if len(runs) > 2:
+            whose = f"its interval overlaps with that of {', '.join(near)}"
         sentence += (
-            ", but their intervals overlap: with --against, vitkit evaluate says whether chance "
-            "explains it"
+            f", but {whose}: with --against, vitkit evaluate says whether chance explains it"
         )
     return sentence
 
 
-def write_comparison(path: Path, first: Recorded, second: Recorded) -> Path:
-    """Write a page about two runs: results, curves, and settings; returns its path. Raises OSError,
-    and ValueError for a file that vitkit did not write."""
-    names = run_names(first, second)
-    curves = [
-        drawing(plot([panel]), f"{panel.title} of both runs, by step")
-        for panel in _panels(first, second)
-    ]
-    different = settings(first, second)
+def _overlap(first: Metric, second: Metric) -> bool:
+    """Whether the intervals of two metrics have a value in common; False if one has none."""
+    if not first.interval or not second.interval:
+        return False
+    low = max(first.interval[0], second.interval[0])
+    high = min(first.interval[1], second.interval[1])
+    return low <= high
+
+
+def write_comparison(path: Path, runs: Sequence[Recorded]) -> Path:
+    """Write a page about runs side by side: results, curves, and settings; returns its path. Raises
+    OSError, and ValueError for a file that vitkit did not write."""
+    names = run_names(runs)
+    by_name = dict(zip(names, runs, strict=True))
+    curves = []
+    for panel in [*training_panels(by_name), *metric_panels(by_name)]:
+        curves.append(drawing(plot([panel]), f"{panel.title} of the runs, by step"))
+    different = settings(runs)
     recipes = paragraph("There is none: the recipes are the same.")
     if different:
-        recipes = table(different, ("setting", *names), wraps=True)
+        recipes = table(_cells(different), ("setting", *names), wraps=True)
     blocks = [
-        bullets([verdict(first, second)]),
-        section("Results", table(results(first, second), ("metric", *names))),
+        bullets([verdict(runs)]),
+        section("Results", table(_cells(results(runs)), ("metric", *names))),
         section("Curves", columns(*curves)),
         section("Settings that differ", recipes),
     ]
-    return write_page(path, f"{names[0]} and {names[1]}", blocks)
+    title = f"{', '.join(names[:-1])} and {names[-1]}"
+    return write_page(path, title, blocks)
 
 
-def run_names(first: Recorded, second: Recorded) -> tuple[str, str]:
-    """What to call two runs: their directories' names, or their paths if those are the same."""
-    if first.run_dir.name != second.run_dir.name:
-        return first.run_dir.name, second.run_dir.name
-    return str(first.run_dir), str(second.run_dir)
+def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    return [(row.name, *row.values) for row in rows]
 
 
-def _panels(first: Recorded, second: Recorded) -> list[Panel]:
-    """The training loss, and every metric that either of them has: a curve for each run."""
-    names = run_names(first, second)
-    losses = {}
-    for name, run in zip(names, (first, second), strict=True):
-        training = [line for line in run.lines if line["event"] == "training"]
-        steps = [line["step"] for line in training]
-        losses[name] = Curve(steps, [line["loss"] for line in training])
-    panels = [Panel("training loss", "", losses)]
-
-    points = (first.points(), second.points())
-    for metric in dict.fromkeys([*points[0], *points[1]]):
-        curves = {}
-        for name, of_run in zip(names, points, strict=True):
-            if metric in of_run:
-                curves[name] = metric_curve(of_run[metric])
-                unit = of_run[metric][0][1].unit
-        panels.append(Panel(metric, unit.axis, curves))
-    return panels
-
-
-def _last(points: list[tuple[int, Metric]]) -> str:
+def _last(points: Sequence[tuple[int, Metric]]) -> str:
     """The last of a metric's values, with its interval."""
     if not points:
         return MISSING
     return points[-1][1].text()
 
 
-def _best(points: list[tuple[int, Metric]]) -> str:
+def _best(points: Sequence[tuple[int, Metric]]) -> str:
     """The best of a metric's values and its step, if it is not the last one."""
     if not points:
         return MISSING
@@ -222,24 +151,3 @@ def _best(points: list[tuple[int, Metric]]) -> str:
     if best is points[-1][1]:
         return MISSING
     return f"{best.unit.text(best.value)} at step {best_step:,}"
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting of a recipe by its whole name, such as "optim.lr"."""
-    if isinstance(values, list) and values and isinstance(values[0], dict):
-        values = dict(enumerate(values))
-    if not isinstance(values, dict):
-        return {prefix: values}
-    flat = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
-    return flat
-
-
-def _text(value: Any) -> str:
-    """A setting's value as it would be typed."""
-    if isinstance(value, list):
-        return " ".join(map(_text, value))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)

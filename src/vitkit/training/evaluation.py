@@ -7,8 +7,9 @@ import torch
 
 from vitkit.data import Batch, Source, eval_batches, subset
 from vitkit.data.loader import EvalBatches
-from vitkit.evaluate import Eval, Metric, Part, Subject
+from vitkit.evaluate import Answers, Eval, Metric, Part, Subject
 from vitkit.evaluate.evaluator import learns
+from vitkit.evaluate.kept import Kept, write_answers
 from vitkit.objectives.objective import Learner
 from vitkit.system.machine import autocast
 from vitkit.system.ranks import from_rank_0, on_rank_0, world
@@ -19,6 +20,7 @@ from vitkit.training.run import Run
 from vitkit.weights import Classifier
 from vitkit.weights.files import write_safetensors
 
+ANSWERS = "answers.safetensors"  # in the run's directory
 SHOWN = 8  # images that an objective's pictures are made of
 
 
@@ -46,7 +48,7 @@ def evaluate(run: Run, is_last: bool = False) -> None:
     with log.meter.pausing():
         # Each evaluator that is due. Runs are compared by the first one's first metric
         for each in due_now:
-            metrics, primary = _measure(run, each)
+            metrics, primary = _measure(run, each, step == total)
             if each is not recipe.evals[0]:
                 primary = ""
             log.evaluation(step, each.title, metrics, primary)
@@ -92,20 +94,32 @@ def _beats(metric: Metric, other: Metric) -> bool:
     return metric.unit.better != "neither" and metric.beats(other)
 
 
-def _measure(run: Run, each: Eval) -> tuple[list[Metric], str]:
+def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
     """The metrics of an evaluator on every part that it measures on, and the name of its primary
-    one: the first on the last of those parts, which is the test part, if there is one."""
+    one: the first on the last of those parts, which is the test part, if there is one.
+
+    The answers that the run's result was computed from are kept.
+    """
     metrics = []
     primary = ""
-    for name, source in _parts(run, each).items():
+    parts = _parts(run, each)
+    for name, source in parts.items():
         read = partial(_watched_batches, run, name)
         part = Part(source, read(source), _train_part(run, each), read)
+        if is_last and each is run.recipe.evals[0] and name == list(parts)[-1]:
+            part = part._replace(keep=partial(_keep_answers, run, name))
         part_metrics = _measure_part(run, each, part)
         named = [each.named(metric, name) for metric in part_metrics]  # "test/top1"
         if named:
             primary = named[0].name
         metrics += named
     return metrics, primary
+
+
+def _keep_answers(run: Run, name: str, given: Answers) -> None:
+    """Write the answers to a part into the run's directory, for the report."""
+    if on_rank_0():
+        write_answers(run.run_dir / ANSWERS, Kept(given, name, run.state.step))
 
 
 def _parts(run: Run, each: Eval) -> dict[str, Source]:

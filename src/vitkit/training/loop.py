@@ -22,6 +22,7 @@ from vitkit.system.span import due
 from vitkit.system.text import counted, printable
 from vitkit.system.watchdog import watchdog
 from vitkit.training.begin import begin
+from vitkit.training.begun import record_beginning
 from vitkit.training.checkpoints import checkpoints
 from vitkit.training.data import RunData, open_data
 from vitkit.training.evaluation import evaluate, gains_no_more
@@ -88,6 +89,9 @@ def _train(
     # By which libraries it computes: those that it began with
     continues = from_rank_0(lambda: bool(checkpoints(run_dir)))
     compute_as_begun(run_dir, device, recipe.precision, continues, say)
+
+    # When, with what, and at which cost, for its report
+    from_rank_0(lambda: record_beginning(run_dir, recipe))
 
     # Where the run begins: at its own checkpoint, with given weights, or from scratch
     state = begin(recipe, run_dir, data, device, say)

@@ -52,7 +52,7 @@ def compute_as_begun(
             "on another machine its weights differ in their last bits from those of an undisturbed run"
         )
     changed = [
-        f"{word} {_in_words(name, begun[name])} -> {_in_words(name, facts.get(name))}"
+        f"{word} {in_words(name, begun[name])} -> {in_words(name, facts.get(name))}"
         for name, word in WORDS.items()
         if name in begun and begun[name] != facts.get(name)
     ]
@@ -98,7 +98,7 @@ def _read(run_dir: Path) -> dict:
     return facts
 
 
-def _in_words(name: str, value: object) -> str:
+def in_words(name: str, value: object) -> str:
     """A fact for people."""
     if name == "matmul" and isinstance(value, list):
         return str(matmul.OneDnn(*value))

@@ -7,11 +7,9 @@ them lies on each GPU. A float32 number has 4 bytes.
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from vitkit.models import exaflops
-from vitkit.objectives.supervised import Supervised
-from vitkit.training.memory import Count, relative_flops
+from vitkit.training.cost import operations
+from vitkit.training.memory import Count
 from vitkit.training.recipe import Recipe
-from vitkit.training.tune import Tune
 
 GIB = 2**30
 # CUDA's context, the workspaces of its libraries, and gaps between blocks of memory
@@ -116,22 +114,19 @@ class Spent(NamedTuple):
 
 def spent(recipe: Recipe, machine: Machine) -> Spent:
     """Operations, time and energy of a resolved recipe."""
-    # Operations: those of plain supervised training are known, others are relative to them
     images = recipe.length.n * recipe.batch
-    operations = exaflops(recipe.model, images)
-    if not isinstance(recipe.objective, Supervised) or recipe.tune != Tune():
-        operations *= relative_flops(recipe)
+    exaflops = operations(recipe, images)
 
     # Time. A forward pass is a third of a step, and recomputing adds another one
     speed = machine.gpus * machine.tflops * machine.mfu * 1e12
     if recipe.recompute:
         speed *= 3 / 4
-    seconds = operations * 1e18 / speed
+    seconds = exaflops * 1e18 / speed
     hours = seconds / 3600
 
     # Energy
     kilowatts = machine.gpus * machine.watts / 1000
-    return Spent(operations, hours, images / seconds, hours * kilowatts)
+    return Spent(exaflops, hours, images / seconds, hours * kilowatts)
 
 
 def advice(recipe: Recipe, machine: Machine, counted: Count) -> str:

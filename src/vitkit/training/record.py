@@ -42,7 +42,7 @@ def to_json(node: Any, declared: Any = None) -> Any:
 
     # A dataclass: its class, if that is not known from the field, and its settings
     values = {}
-    if declared is not None and type(node) is not _without_none(declared):
+    if declared is not None and type(node) is not without_none(declared):
         values["class"] = class_name(type(node))  # no setting can have this name: it is a keyword
     types = get_type_hints(type(node))
     for setting in fields(node):
@@ -61,7 +61,7 @@ def with_defaults(ran: dict, asked: Any) -> dict:
     for setting in fields(asked):
         value = getattr(asked, setting.name)
         if setting.name not in filled:
-            default = _default_of(setting)
+            default = default_of(setting)
             if default is not MISSING:
                 filled[setting.name] = to_json(default, types[setting.name])
         elif is_dataclass(value) and isinstance(filled[setting.name], dict):
@@ -71,14 +71,14 @@ def with_defaults(ran: dict, asked: Any) -> dict:
     return filled
 
 
-def _default_of(setting: Field) -> Any:
+def default_of(setting: Field) -> Any:
     """The default of a dataclass's field; MISSING if it has none."""
     if setting.default_factory is not MISSING:
         return setting.default_factory()
     return setting.default
 
 
-def _without_none(declared: Any) -> Any:
+def without_none(declared: Any) -> Any:
     """The type T of `T | None`; any other type as it is."""
     if get_origin(declared) is tuple:
         return declared

@@ -1,12 +1,9 @@
 """report.html: what a run did, on one page that needs no other file."""
 
-import json
-import math
 from pathlib import Path
 
-from vitkit.evaluate import Metric, Unit
 from vitkit.evaluate.report_page import metrics_table
-from vitkit.inspection.figures import Curve, Panel, image_rows, plot
+from vitkit.inspection.figures import image_rows, plot
 from vitkit.inspection.page import (
     Block,
     bullets,
@@ -15,96 +12,125 @@ from vitkit.inspection.page import (
     pairs,
     paragraph,
     picture,
-    preformatted,
     section,
     write_page,
 )
-from vitkit.training.log import last_metrics, read_metrics, to_line
+from vitkit.models import KINDS
+from vitkit.system.text import counted
+from vitkit.training.curves import training_panels, unit_panels
+from vitkit.training.log import last_metrics, to_line
+from vitkit.training.recorded import Recorded, read_run
+from vitkit.training.report_answers import answer_sections
+from vitkit.training.report_settings import settings_section
+from vitkit.training.took import environment, took
 
 
-def report(run_dir: Path | str) -> Path:
-    """Write a run's report.html from what it has recorded: the last metrics, curves, pictures, data
-    and recipe; returns its path."""
+def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) -> Path:
+    """Write a run's report.html from what it has recorded, and return its path: what it reached,
+    curves, confused classes and mistakes, data, cost and recipe.
+
+    inside: also run the finished model, for as long as that takes: for what it looked at, and for the
+    figures of its filters, positions and attention; and for the answers to the held-out images, if
+    the run did not keep them. Without it only small models are run.
+
+    path: the file to write; None is report.html in the directory.
+
+    Raises ValueError for a directory of no run, and for a file that vitkit did not write.
+    """
     # What the run has recorded
-    run_dir = Path(run_dir)
-    recipe = json.loads((run_dir / "recipe.json").read_text("utf-8"))
-    data = json.loads((run_dir / "data.json").read_text("utf-8"))
-    lines = read_metrics(run_dir / "metrics.jsonl")
+    run = read_run(Path(run_dir))
+    blocks = _summary(run)
 
-    # What it reached
-    curves = [drawing(plot([panel]), f"{panel.title} by step") for panel in _panels(lines)]
-    blocks = [
-        section("Last evaluation", metrics_table(list(last_metrics(run_dir).values()))),
-        section("Curves", columns(*curves)),
-    ]
+    # What it reached, and how
+    blocks.append(
+        section("Last evaluation", metrics_table(list(last_metrics(run.run_dir).values())))
+    )
+    panels = [*training_panels({"": run}), *unit_panels(run)]
+    curves = [drawing(plot([panel]), f"{panel.title} by step") for panel in panels]
+    blocks.append(section("Curves", columns(*curves)))
 
-    # What its objective sees and predicts
-    pictures = run_dir / "pictures.safetensors"
+    # What its objective sees and predicts; what its model answers, and has inside
+    pictures = run.run_dir / "pictures.safetensors"
     if pictures.exists():
-        images = _columns(pictures)
+        images = _pictures(pictures)
         rows = picture(image_rows(images), ", ".join(images))
         blocks.append(section("What it sees, and makes of it", rows))
+    blocks += answer_sections(run, inside)
 
-    # Its data, and what was wrong with some of them
-    notes = [paragraph(note) for note in data["notes"]]
-    blocks.append(section("Data", _counts(data), *notes))
+    # Its data, and what was wrong with some of them; its bad steps, if there were any
+    notes = [paragraph(note) for note in run.data["notes"]]
+    blocks.append(section("Data", _counts(run.data), *notes))
     broken = []
-    for of_part in data["skipped"].values():
+    for of_part in run.data["skipped"].values():
         broken += [text for _, text in of_part]
     if broken:
         blocks.append(section("Images left out", bullets(broken)))
-
-    # Its bad steps, if there were any, and its recipe
-    events = [to_line(line) for line in lines if line["event"] in ("skipped", "rollback")]
+    events = [to_line(line) for line in run.lines if line["event"] in ("skipped", "rollback")]
     if events:
         blocks.append(section("Steps that were not finite", bullets(events)))
-    blocks.append(section("Recipe, as it ran", preformatted(json.dumps(recipe, indent=1))))
-    return write_page(run_dir / "report.html", recipe["name"], blocks)
+
+    # What it took, on what, by which recipe
+    blocks.append(section("Cost", pairs(took(run))))
+    blocks.append(section("Environment", pairs(environment(run))))
+    blocks.append(settings_section(run.recipe))
+    return write_page(path or run.run_dir / "report.html", _title(run), blocks)
 
 
-def _panels(lines: list[dict]) -> list[Panel]:
-    """A plot of the training loss, and one for each unit that metrics have; not of counts, which
-    are neither better nor worse."""
-    # The training loss
-    training = [line for line in lines if line["event"] == "training"]
-    steps = [line["step"] for line in training]
-    loss = Curve(steps, [line["loss"] for line in training])
-    panels = [Panel("training loss", "", {"": loss})]
-
-    # The points of every metric, by its unit and its name
-    by_unit: dict[Unit, dict[str, list[tuple[int, Metric]]]] = {}
-    for line in lines:
-        for name, metric in line.get("metrics", {}).items():
-            if metric.unit.better != "neither":
-                of_unit = by_unit.setdefault(metric.unit, {})
-                of_unit.setdefault(name, []).append((line["step"], metric))
-
-    # A panel for each unit
-    for unit, of_unit in by_unit.items():
-        curves = {name: metric_curve(points) for name, points in of_unit.items()}
-        panels.append(Panel(f"held-out, {unit.name}", unit.axis, curves))
-    return panels
+def _title(run: Recorded) -> str:
+    """The name of the run, and of its recipe if that is another."""
+    name = run.run_dir.resolve().name
+    if run.recipe["name"] in name:
+        return name
+    return f"{name}: {run.recipe['name']}"
 
 
-def metric_curve(points: list[tuple[int, Metric]]) -> Curve:
-    """A metric at the steps where it was measured, with its intervals, if it has any."""
-    steps = []
-    values = []
-    lows = []
-    highs = []
-    for step, metric in points:
-        scale = metric.unit.scale  # a share is drawn in percent
-        low, high = metric.interval or (math.nan, math.nan)
-        steps.append(step)
-        values.append(metric.value * scale)
-        lows.append(low * scale)
-        highs.append(high * scale)
-    if all(map(math.isnan, lows)):  # no metric of this name has an interval
-        return Curve(steps, values)
-    return Curve(steps, values, lows, highs)
+def _summary(run: Recorded) -> list[Block]:
+    """What was trained on what with which result, when, and how long it took."""
+    # The result
+    blocks = []
+    result = "Nothing was measured"
+    primary = run.primary()
+    if primary is not None:
+        blocks.append(paragraph(primary.unit.text(primary.value), "headline"))
+        interval = primary.name
+        if primary.interval is not None:
+            interval += f", {primary.interval_text()} at 95 % confidence"
+        blocks.append(paragraph(interval, "faint"))
+        result = f"{primary.name} is {primary.text()}"
+
+    # The run
+    beginning = "from scratch"
+    if run.recipe.get("init"):
+        beginning = f"from {run.recipe['init']}"
+    images = counted(run.data["counts"].get("train", 0), "training image")
+    spent = took(run)
+    when = ""
+    if "begun" in spent:
+        when = f", begun {spent['begun']}"
+    sentence = (
+        f"{_model(run.recipe['model'])}, {beginning}, on {images} of {run.data['source']}: {result} "
+        f"after {spent['steps']} steps of {run.recipe['batch']:,} images in "
+        f"{spent['time of the steps']}{when}."
+    )
+    return [*blocks, paragraph(sentence)]
 
 
-def _columns(file: Path) -> dict:
+def _model(config: dict) -> str:
+    """A model in half a line."""
+    by_class = {kind.__name__: kind.title for kind in KINDS.values()}
+    title = by_class.get(config.get("class", ""), "A model")
+    size = ""
+    if "depth" in config and "width" in config:
+        size = (
+            f" of {config['depth']} layers, width {config['width']}, patches of {config['patch']}"
+        )
+    pixels = " × ".join(map(str, config.get("image", ())))
+    if pixels:
+        size += f", {pixels} pixels"
+    return f"{title}{size}"
+
+
+def _pictures(file: Path) -> dict:
     """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave
     them."""
     from safetensors import safe_open

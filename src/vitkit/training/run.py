@@ -1,7 +1,8 @@
 """A run: what the steps of the loop share, and the directory that it is written to.
 
 The directory holds recipe.json (what runs), data.json (on which images), machine.json (on what),
-metrics.jsonl, checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
+begun.json, metrics.jsonl, answers.safetensors (of the last evaluation), checkpoints/ and LAST
+(checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
 import os
@@ -18,6 +19,7 @@ from vitkit.data import default_workers
 from vitkit.system.files import check_can_be_made, on_this_machine, write_json
 from vitkit.system.machine import Precision, pick_precision
 from vitkit.system.ranks import from_rank_0, on_rank_0
+from vitkit.training.begun import FILE as BEGUN
 from vitkit.training.data import RunData, Say
 from vitkit.training.earlier import (
     FINISHED,
@@ -36,7 +38,7 @@ from vitkit.training.stop import Stop
 # What a run writes to its directory
 NAMES = (
     "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
-    "machine.json", "checkpoints", "model", "report.html",
+    "machine.json", "begun.json", "checkpoints", "model", "report.html", "answers.safetensors",
 )  # fmt: skip
 
 
@@ -113,6 +115,7 @@ def _record(run_dir: Path, settings: dict, data_record: dict, earlier: Earlier) 
     if differences(earlier.recipe, settings):
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
         (run_dir / FINISHED).unlink(missing_ok=True)
+        (run_dir / BEGUN).unlink(missing_ok=True)
 
     # recipe.json comes last: a directory that has it has a data.json of the same run
     write_json(run_dir / "data.json", data_record)

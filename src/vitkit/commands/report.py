@@ -1,0 +1,58 @@
+"""`vitkit report`: a run on one page, or several side by side."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vitkit.system.text import as_word
+
+
+@dataclass
+class Report:
+    """Write a run's report.html again, with all that can be seen of its model: confused classes, the
+    most confident mistakes beside what the model looked at, filters, positions, attention.
+
+    Several runs are set side by side on one page: results, curves, cost, and the settings that
+    differ."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
+    """Directories of runs, such as runs/digits."""
+    output: Path | None = None
+    """The page to write. Default: report.html in the directory of a single run, runs.html for
+    several."""
+
+
+def report(command: Report) -> int:
+    """`vitkit report`."""
+    if not command.runs:
+        raise ValueError("no run: say whose report to write, as in vitkit report runs/digits")
+    if len(command.runs) == 1:
+        return _of_one(command)
+    return _of_several(command)
+
+
+def _of_one(command: Report) -> int:
+    """Write the report of a run."""
+    from vitkit.training.report import report as write_report
+
+    (run_dir,) = command.runs
+    page = write_report(run_dir, inside=True, path=command.output)
+    print(f"wrote {page}")
+    print(f"next: vitkit report {as_word(run_dir)} OTHER sets another run beside it")
+    return 0
+
+
+def _of_several(command: Report) -> int:
+    """Print what several runs reached and in what they differ, and write a page about it."""
+    from vitkit.commands.compare import print_comparison
+    from vitkit.training.comparison import write_comparison
+    from vitkit.training.recorded import read_run
+
+    runs = [read_run(run_dir) for run_dir in command.runs]
+    print_comparison(runs)
+    page = write_comparison(command.output or Path("runs.html"), runs)
+    print(f"wrote {page}")
+    print(f"next: vitkit report {as_word(command.runs[0])} is about one of them alone")
+    return 0

@@ -1,0 +1,171 @@
+"""What a run's model answers to its held-out images, and what is inside it, as sections of the run's
+report.
+
+The answers are those of the run's last evaluation, so they cost nothing. What the model looked at
+costs a forward pass for each photograph: unless someone asks for it, it is computed only for models
+so small that nobody waits.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from vitkit.data import Picture, Source, eval_batches, open_image, subset
+from vitkit.evaluate import Answers, Part, answers
+from vitkit.evaluate.confusion import class_scores, confusion_matrix, most_confused
+from vitkit.evaluate.kept import read_answers
+from vitkit.evaluate.report import Report, mistakes
+from vitkit.evaluate.report_page import MISTAKES, Look, confusion_section, mistakes_section
+from vitkit.inspection.figures import beside
+from vitkit.inspection.layers import check_has_attention
+from vitkit.inspection.page import Block, paragraph, section
+from vitkit.inspection.rollout import logits_and_rollout
+from vitkit.inspection.sections import model_sections
+from vitkit.system.text import as_word
+from vitkit.training.earlier import MODEL
+from vitkit.training.evaluation import ANSWERS
+from vitkit.training.held_out import open_part
+from vitkit.training.recorded import Recorded
+from vitkit.weights import Classifier, load
+
+QUICK = 80e-9  # exaFLOPs that a report may take without being asked for: about a second of a laptop
+OF_TRAINING = 1 / 3  # of the operations of a step are its forward pass
+LEAST = 192  # pixels of a side of a photograph, about
+DISTANCES = 16  # images over which the attention distance is averaged
+BATCH = 32
+
+
+def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
+    """Which classes are confused, the most confident mistakes, and with `inside` the figures of the
+    model; a sentence in place of what cannot be shown.
+
+    inside: whether the model may be run, however long that takes.
+    """
+    # The images that measured it
+    kept = read_answers(run.run_dir / ANSWERS)
+    name = _last_part(run)
+    if kept is not None:
+        name = kept.part
+    source = None
+    problem = ""
+    if kept is not None or inside:
+        try:
+            source = open_part(run, name)
+        except (ValueError, OSError, KeyError) as error:
+            problem = f"The images of {name} cannot be opened again: {error}."
+
+    # The finished model, if it may be run
+    classifier = None
+    may_run = inside or (kept is not None and _is_quick(run))
+    if may_run and (run.run_dir / MODEL).is_dir():
+        classifier = load(run.run_dir, quiet=True)
+
+    # The answers
+    given = None
+    if kept is not None and kept.step == run.steps():
+        given = kept.answers
+    elif name != "train" and source is not None and classifier is not None:
+        given = _answers(classifier, source)
+    if given is not None and given.finite.all():
+        found = _report(given, source)
+        yield confusion_section(found)
+        if source is None:
+            yield section("Most confident mistakes", paragraph(problem))
+        elif found.mistakes:
+            yield _mistakes(found, source, _look(classifier))
+
+    # Inside the model
+    if inside and classifier is not None:
+        yield from model_sections(classifier, _some_images(classifier, source))
+    else:
+        yield _what_else(run)
+
+
+def _last_part(run: Recorded) -> str:
+    """The part that measures a run: the test part, if there is one; "train" if nothing is held
+    out."""
+    return list(run.data["counts"])[-1]
+
+
+def _is_quick(run: Recorded) -> bool:
+    """Whether the model answers as many images as there are mistakes on a page within QUICK."""
+    of_an_image = run.begun.get("exaflops_of_an_image")
+    if not isinstance(of_an_image, float):
+        return False
+    return MISTAKES * of_an_image * OF_TRAINING <= QUICK
+
+
+def _answers(classifier: Classifier, source: Source) -> Answers | None:
+    """The model's answers, computed now; None if its images have not one class each."""
+    if source.target_kind != "class" or not classifier.labels:
+        return None
+    ready = classifier.for_inference()
+    batches = eval_batches(source, ready.preprocessing, BATCH, 0)
+    return answers(ready, Part(source, batches))
+
+
+def _report(given: Answers, source: Source | None) -> Report:
+    """What the sections show of answers; without the images there are no mistakes to be shown."""
+    wrong = ()
+    if source is not None:
+        wrong = tuple(mistakes(given, source))
+    return Report(
+        model="",
+        images="",
+        facts={},
+        metrics=(),
+        notes=given.notes,
+        classes=tuple(class_scores(given)),
+        confused=tuple(most_confused(given)),
+        confusion=confusion_matrix(given),
+        mistakes=wrong,
+    )
+
+
+def _mistakes(found: Report, source: Source, look: Look | None) -> Block:
+    """The pictures of mistakes; a sentence if one of them cannot be read any more."""
+    try:
+        return mistakes_section(found, source, look)
+    except (ValueError, OSError) as error:
+        return section("Most confident mistakes", paragraph(f"An image cannot be read: {error}."))
+
+
+def _look(classifier: Classifier | None) -> Look | None:
+    """Draws a photograph beside what the model looked at; None if no model is at hand, or if it has
+    no attention."""
+    if classifier is None:
+        return None
+    try:
+        check_has_attention(classifier)
+    except ValueError:
+        return None
+
+    def look(picture: Picture) -> np.ndarray:
+        images = classifier.batch([picture])
+        _, maps = logits_and_rollout(classifier, images)
+        pixels = images[0].permute(1, 2, 0).cpu().numpy()  # (h, w, 3)
+        return beside(pixels, maps[0].numpy(), LEAST)
+
+    return look
+
+
+def _some_images(classifier: Classifier, source: Source | None) -> torch.Tensor | None:
+    """A few held-out images, evenly spread, prepared: uint8 (B, 3, H, W); None if there are none."""
+    if source is None or not len(source):
+        return None
+    count = min(DISTANCES, len(source))
+    some = subset(source, [i * len(source) // count for i in range(count)])
+    pictures = [open_image(some[i][0], some.name(i)) for i in range(count)]
+    return classifier.batch(pictures)
+
+
+def _what_else(run: Recorded) -> Block:
+    """How to get what is not on this page."""
+    if not (run.run_dir / MODEL).is_dir():
+        return paragraph("The run has no finished model yet, so there is nothing inside to show.")
+    return paragraph(
+        f"vitkit report {as_word(run.run_dir)} adds what the model looked at, its filters, its "
+        "positions and how far its heads look.",
+        "faint",
+    )
