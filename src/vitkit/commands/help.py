@@ -60,6 +60,12 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "what": ("output FILE", "split PART"),
         "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
     },
+    "inspect": {
+        "what is drawn": ("figures NAME...", "class NAME", "layer N", "patch ROW COLUMN", "against MODEL"),
+        "of which images": ("limit N", "shown N"),
+        "what is written": ("output DIR", "format svg", "theme dark", "arrays"),
+        "how": ("image SIDE", "device NAME"),
+    },
     "data review": {
         "what": ("output FILE", "exclude FILE", "json"),
         "how": ("device NAME", "image SIDE"),

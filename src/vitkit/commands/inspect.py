@@ -41,8 +41,8 @@ class Inspect:
         ),
     ] = ()
     figures: tuple[Figure, ...] = ()
-    """Figures to draw. Default: all that the model has, but attention, similarity, alignment and
-    occlusion."""
+    """Figures to draw: filters, positions, distance, entropy, rollout, relevance, norms, colours,
+    which are drawn if none is named, and attention, similarity, alignment, occlusion."""
     output: Annotated[Path | None, arg(aliases=["-o"])] = None
     """Folder to write to. Default: inspected/NAME, after the model."""
     limit: int = 128

@@ -13,8 +13,8 @@ from vitkit.commands.app import short_name
 from vitkit.data import Picture
 from vitkit.inspection.atlas import FigureKind
 from vitkit.inspection.explorer import write_explorer
-from vitkit.inspection.page import Block, paragraph, section, themed_figure
 from vitkit.inspection.plates import Plate, Subject
+from vitkit.inspection.sections import figure_section, missing_section
 from vitkit.inspection.themes import THEMES, write_figure
 from vitkit.system.files import MARK, write_where_said
 from vitkit.system.progress import bar
@@ -47,29 +47,27 @@ def draw_all(
     for kind in bar("drawing figures")(kinds, len(kinds)):
         try:
             plate = kind.make(subject)
+            figure = plate.draw(THEMES[command.theme])
         except ValueError as error:
             if kind.name in command.figures:
                 raise ValueError(f"{kind.name} cannot be drawn: {error}") from error
             print(printable(f"left out {kind.name}: {error}"), file=sys.stderr)
             every.append(Drawn(kind, None, str(error)))
             continue
-        files = _write(command, kind, plate, folder)
+        files = [write_figure(figure, folder / f"{kind.name}.{command.format}")]
+        if command.arrays:
+            files.append(_write_arrays(command, plate, folder / f"{kind.name}.npz"))
         every.append(Drawn(kind, plate, files=files))
     return every
 
 
-def _write(command: "Inspect", kind: FigureKind, plate: Plate, folder: Path) -> list[Path]:
-    """Write a figure, and its numbers if they are wanted."""
-    figure = plate.draw(THEMES[command.theme])
-    files = [write_figure(figure, folder / f"{kind.name}.{command.format}")]
-    if command.arrays:
-        path = folder / f"{kind.name}.npz"
-        about = {"made": np.array(MARK.encode()), "model": np.array(command.model)}
-        buffer = io.BytesIO()
-        np.savez(buffer, **about, **plate.arrays)  # the mark first: see files.MARK
-        write_where_said(path, buffer.getvalue())
-        files.append(path)
-    return files
+def _write_arrays(command: "Inspect", plate: Plate, path: Path) -> Path:
+    """Write the numbers of a figure, and return their path."""
+    about = {"made": np.array(MARK.encode()), "model": np.array(command.model)}
+    buffer = io.BytesIO()
+    np.savez(buffer, **about, **plate.arrays)  # the mark first: see files.MARK
+    write_where_said(path, buffer.getvalue())
+    return path
 
 
 def write_page(
@@ -85,13 +83,9 @@ def write_page(
     for each in drawn:
         if has_maps and each.kind.name in ON_THE_PAGE_ALREADY:
             continue
-        sections.append(section(each.kind.title, *_blocks(each)))
+        if each.plate is None:
+            sections.append(missing_section(each.kind, each.why_not))
+        else:
+            sections.append(figure_section(each.kind, each.plate))
     title = f"Inside {short_name(command.model)}"
     return write_explorer(path, title, subject.classifier, pictures, sections)
-
-
-def _blocks(drawn: Drawn) -> list[Block]:
-    """What a figure shows, and the figure; or why there is none."""
-    if drawn.plate is None:
-        return [paragraph(f"Left out: {drawn.why_not}.")]
-    return [paragraph(drawn.kind.text), themed_figure(drawn.plate.draw, drawn.kind.title)]

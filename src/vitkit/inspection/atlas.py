@@ -21,6 +21,8 @@ class FigureKind:
     needs_images: bool = True
     by_default: bool = True
     """Whether it is made if nobody says which."""
+    of_photographs: bool = False
+    """Whether most of it is photographs."""
 
 
 FIGURES = (
@@ -53,13 +55,13 @@ FIGURES = (
         "rollout", "Attention rollout",
         "What of the photograph reaches the answer, through all layers (Fig. 6 and 14). Dark is what "
         "was looked at least. Where a model looks is not why it answers.",
-        plates.rollout_plate,
+        plates.rollout_plate, of_photographs=True,
     ),
     FigureKind(
         "relevance", "Relevance for a class",
         "What of the photograph speaks for the class below it: attention weighted by the gradient of "
         "that class's output (Chefer et al. 2021), and the same as a rollout.",
-        plates.relevance_plate,
+        plates.relevance_plate, of_photographs=True,
     ),
     FigureKind(
         "norms", "Token norms",
@@ -71,17 +73,17 @@ FIGURES = (
     FigureKind(
         "colours", "Principal components of patches",
         "Patches that are alike to the model have like colours, also in different photographs.",
-        plates.colours_plate,
+        plates.colours_plate, of_photographs=True,
     ),
     FigureKind(
         "attention", "Attention of a layer",
         "The attention of one layer, head by head, without what other layers make of it.",
-        plates.attention_plate, by_default=False,
+        plates.attention_plate, by_default=False, of_photographs=True,
     ),
     FigureKind(
         "similarity", "Similarity to a patch",
         "What else in the photograph is to the model as the patch in the ring is.",
-        plates.similarity_plate, by_default=False,
+        plates.similarity_plate, by_default=False, of_photographs=True,
     ),
     FigureKind(
         "alignment", "Alignment of layers",

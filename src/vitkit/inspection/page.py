@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THUMBNAIL = 192  # pixels of a picture's longer side
+QUALITY = 85  # of JPEGs
 DPI = 130  # of a figure
 CSS_PIXELS = 90  # of a page, for an inch of a figure
 WIDE = 600  # CSS pixels of a figure that cannot be read at the width of a telephone
@@ -247,7 +248,7 @@ def embedded(pixels: np.ndarray, longest: int) -> str:
         image.save(buffer, "PNG")
         return _embedded(buffer, "png")
     image.thumbnail((longest, longest))
-    image.save(buffer, "JPEG", quality=85)
+    image.save(buffer, "JPEG", quality=QUALITY)
     return _embedded(buffer, "jpeg")
 
 
@@ -261,14 +262,23 @@ def drawing(figure: "Figure", alt: str) -> Block:
     return _image(figure, alt, "drawing")
 
 
-def themed_figure(draw: Callable[[Theme], "Figure"], alt: str) -> Block:
-    """A figure that `draw` makes in the colours of a theme, as embedded PNGs: a light and a dark one,
-    of which the reader's system chooses. On a telephone a wide one scrolls."""
+def themed_figure(
+    draw: Callable[[Theme], "Figure"], alt: str, of_photographs: bool = False
+) -> Block:
+    """A figure that `draw` makes in the colours of a theme, embedded twice: a light and a dark one, of
+    which the reader's system chooses. They are PNGs, or JPEGs if most of it is photographs. On a
+    telephone a wide one scrolls."""
+    kind = "png"
+    settings = {}
+    if of_photographs:
+        kind = "jpeg"
+        settings = {"quality": QUALITY}
     addresses = []
     for theme in (LIGHT, DARK):
         buffer = io.BytesIO()
-        draw(theme).savefig(buffer, format="png", dpi=DPI, bbox_inches="tight")
-        addresses.append(_embedded(buffer, "png"))
+        figure = draw(theme)
+        figure.savefig(buffer, format=kind, dpi=DPI, bbox_inches="tight", pil_kwargs=settings)
+        addresses.append(_embedded(buffer, kind))
     light, dark = addresses
     with Image.open(buffer) as drawn:
         width = round(drawn.width * CSS_PIXELS / DPI)
