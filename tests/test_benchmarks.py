@@ -320,3 +320,14 @@ def test_the_first_hour_is_measured_for_all_four(run, shared):
     assert (row["train"], row["test"]) == (24, 8)
     for name in ("vitkit", "transformers", "timm", "scikit-learn"):
         assert row[name]["ended"] > row[name]["points"][0][0] > 0
+
+
+@pytest.mark.slow  # a process for each figure
+def test_figures_are_measured_beside_a_forward_pass(side_by_side, run, capsys):
+    words = "--models mu/16 --image 32 --batch 2 --rounds 1 --figures rollout"
+    result = run("inspection", words)
+    names = [row["figure"] for row in result["results"]]
+    assert names == ["forward", "all attention kept", "rollout"]
+    assert all(row["milliseconds"] > 0 for row in result["results"])
+    assert result["results"][0]["times_a_forward_pass"] == 1
+    assert "rollout" in capsys.readouterr().out
