@@ -165,5 +165,6 @@ def _print_next(command: "Finetune", reached: Answer, run_dir: Path, page: Path 
     data = as_word(command.data)
     print("next:")
     print(f"  vitkit predict {word} IMAGE...   what it says of other photographs")
-    print(f"  vitkit data review {data} --model {word}   labels that may be wrong")
+    if reached.photographs.target_kind == "class":
+        print(f"  vitkit data review {data} --model {word}   labels that may be wrong")
     print(f"  vitkit finetune {data} --minutes {reached.minutes:g}   with more time")

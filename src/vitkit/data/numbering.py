@@ -46,9 +46,11 @@ def numbered(table: Table) -> Numbered:
         lists = Lists(classes.numbers.astype(np.int32), row_labels.ends)
         least = lists.counts.min()
         most = lists.counts.max()
+        how_many = f"{least}"
+        if least != most:
+            how_many = f"{least} to {most}"
         note = (
-            f"every image is of {least} to {most} of {len(classes.names)} classes "
-            f"({_some(classes.names)})"
+            f"every image is of {how_many} of {len(classes.names)} classes ({_some(classes.names)})"
         )
         notes = (note, *classes.notes)
         return Numbered("classes", lists, classes.names, notes, classes.unlearned)

@@ -58,7 +58,9 @@ from vitkit.weights.store import load_for
 RUN = "fine-tuned"  # the directory of the fine-tuning, in the study's directory
 PLAN = "plan.json"  # there: what was decided before the fine-tuning, which continues by it
 ANSWER = "answer.json"  # there: what each candidate reached
-EVALUATIONS = 4  # during the fine-tuning
+FEWEST_EVALUATIONS = 4  # during the fine-tuning,
+MOST_EVALUATIONS = 10  # so that it can end early,
+EVALUATING = 0.05  # and the share of the time that they may take
 EPOCHS = 20  # at most, however much time there is
 FEWEST = 200  # steps that it may always have
 MANY = 100  # held-out images: if all are answered rightly, there is nothing to gain
@@ -403,10 +405,13 @@ def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> tuple
     if work.plan.steps is not None:
         return work.plan.steps, more
 
-    # What fits into the time, beside the evaluations: a forward pass takes a third of a step
+    # What fits into the time, beside the evaluations
     timed = replace(recipe, precision=work.plan.precision)
     step = from_rank_0(lambda: seconds_of_a_step(classifier.model, timed, work.device))
-    evaluations = EVALUATIONS * len(photographs.held_out) * step / (3 * recipe.batch)
+    evaluations = max(
+        FEWEST_EVALUATIONS * _evaluation_in_steps(work) * step,
+        EVALUATING * 60 * work.plan.minutes,
+    )
     steps = int((60 * work.plan.minutes - evaluations) / step)
     if steps < TOO_FEW:
         enough = math.ceil((evaluations + FEWEST * step) / 60)
@@ -421,9 +426,17 @@ def _steps(work: _Work, classifier: Classifier, tried: list[Candidate]) -> tuple
     return steps, more
 
 
+def _evaluation_in_steps(work: _Work) -> float:
+    """What an evaluation on the held-out images takes, in training steps: a forward pass takes a
+    third of one."""
+    return len(work.photographs.held_out) / (3 * work.recipe.batch)
+
+
 def _fine_tuned(work: _Work, steps: int) -> Classifier:
     """The fine-tuned model; continues the run if it was interrupted."""
-    recipe = _timed(replace(work.recipe, precision=work.plan.precision), steps)
+    affordable = int(EVALUATING * steps / _evaluation_in_steps(work))
+    evaluations = min(max(affordable, FEWEST_EVALUATIONS), MOST_EVALUATIONS)
+    recipe = _timed(replace(work.recipe, precision=work.plan.precision), steps, evaluations)
     time_allowed = None
     text = ""
     if not work.recipe.length.n:
@@ -436,12 +449,12 @@ def _fine_tuned(work: _Work, steps: int) -> Classifier:
     return train(recipe, work.run_dir / RUN, work.device.type, ends=end)
 
 
-def _timed(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe for so many steps; spans that were given stay."""
+def _timed(recipe: Recipe, steps: int, evaluations: int) -> Recipe:
+    """The recipe for so many steps and evaluations; spans that were given stay."""
     if not recipe.optim.warmup.n:
         recipe = replace(recipe, optim=replace(recipe.optim, warmup=Span(steps // 10, "steps")))
     if not recipe.evaluate_every.n:
-        recipe = replace(recipe, evaluate_every=Span(max(steps // EVALUATIONS, 1), "steps"))
+        recipe = replace(recipe, evaluate_every=Span(max(steps // evaluations, 1), "steps"))
     if not recipe.save_every.n:
         recipe = replace(recipe, save_every=Span(max(steps // 4, 1), "steps"))
     log_every = max(min(recipe.log_every, steps // 10), 1)
