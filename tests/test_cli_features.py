@@ -161,7 +161,7 @@ def test_what_cannot_be_learned_from_is_a_sentence(model, colours, folder, capsy
     words = ["probe", model, colours, "--to", alone]
     assert not said(capsys, *words, status=1).out  # refused before its work
     words = ["--data.columns.target", "number"]
-    assert "targets" in said(capsys, "probe", model, "digits", *words, status=1).err
+    assert "targets" in said(capsys, "fewshot", model, "digits", *words, status=1).err
 
 
 def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):

@@ -13,9 +13,9 @@ from vitkit import cli
 from vitkit.data import Preprocessing
 from vitkit.evaluate.imagenet_val import IMAGES, find_labels
 from vitkit.evaluate.labels import imagenet_wordnet
-from vitkit.evaluate.named import SETS, open_named
+from vitkit.evaluate.named import SETS, open_named, open_named_parts
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, save
+from vitkit.weights import Classifier, load, save
 from vitkit.weights.labels import imagenet_labels
 
 WORDNET = imagenet_wordnet()
@@ -204,3 +204,52 @@ def test_the_command_says_the_protocol(objectnet, tmp_path, capsys):
     ):
         assert cli.main([*words, "--as", "objectnet", *option]) == 1
         assert "--as" in capsys.readouterr().err
+
+
+def test_what_learns_reads_named_sets_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    classes = open_named_classes("imagenet-r")[3:5]
+    for k, wnid in enumerate(classes):
+        for i in range(5):
+            pixels = np.full((32, 32, 3), 40 + 150 * k + i, np.uint8)
+            put(tmp_path / "imagenet-r" / wnid / f"{i}.png", encoded(pixels, "PNG"))
+    names = [imagenet_labels()[WORDNET.index(wnid)] for wnid in classes]
+    model = create(vit("mu/16", image=(32, 32), classes=2), seed=0)
+    save(Classifier(model, Preprocessing(size=(32, 32)), ("a", "b")), tmp_path / "model")
+    data, tuned = str(tmp_path / "imagenet-r"), str(tmp_path / "tuned")
+    more = ["--as", "imagenet-r", "--device", "cpu"]
+
+    def run(name, *words):
+        assert cli.main([name, str(tmp_path / "model"), data, *words, *more]) == 0
+        return capsys.readouterr()
+
+    said = run("probe", "--to", tuned, "--json")
+    assert json.loads(said.out)["test/top1"]["value"] == 1
+    assert "198 of 200 classes have no image to learn from" in said.err
+    assert "these are 10 images, and ImageNet-R has 30,000" in " ".join(said.err.split())
+    assert load(tuned, quiet=True).labels == tuple(names)
+    said = run("fewshot", "--shots", "2", "--json")
+    assert json.loads(said.out)[data]["2-shot/top1"]["value"] == 1
+    table = str(tmp_path / "features.npz")
+    run("features", "-o", table)
+    with np.load(table, allow_pickle=False) as arrays:
+        assert sorted(set(arrays["class"].tolist())) == sorted(names)
+
+    # A head of two classes has no accuracy among 200; and what it learned from is said
+    assert cli.main(["evaluate", tuned, data, *more]) == 1
+    capsys.readouterr()
+    assert cli.main(["evaluate", tuned, data, "--as", "imagenet", "--device", "cpu"]) == 0
+    assert "it may know the other images" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        cli.main(["probe", str(tmp_path / "model"), data, "--as", "imagenet-c"])
+
+
+def test_all_parts_of_imagenet_have_its_classes(tmp_path):
+    for part in ("train", "val"):
+        put(tmp_path / part / WORDNET[7] / "a.jpg")
+        put(tmp_path / part / WORDNET[9] / "b.jpg")
+    parts = open_named_parts("imagenet", str(tmp_path))
+    assert set(parts.sources) == {"train", "val"}
+    for source in parts.sources.values():
+        assert sorted(source.targets.tolist()) == [7, 9] and source.labels == imagenet_labels()
+    assert len([note for note in parts.notes if "50,000" in note]) == 1

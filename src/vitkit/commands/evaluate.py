@@ -111,7 +111,7 @@ def _evaluate(command: Evaluate, device: torch.device) -> int:
         return evaluate_imagenet_c.report_on_files(command, loaded, device)
     named = None
     if command.named:
-        named, source, title = named_images(command)
+        named, source, title = named_images(command, loaded)
     else:
         source, title = images_of(command, loaded)
 

@@ -58,7 +58,7 @@ def _opened(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
     return open_source(command.data, columns, command.split), note
 
 
-def named_images(command: "Evaluate") -> tuple["Named", Source, str]:
+def named_images(command: "Evaluate", classifier: Classifier) -> tuple["Named", Source, str]:
     """A data set that goes by a name, its images, and what to call them.
 
     Raises ValueError for images that are not of it, and for options that its protocol has no
@@ -82,6 +82,13 @@ def named_images(command: "Evaluate") -> tuple["Named", Source, str]:
     named = open_named(command.named, command.data, command.columns, command.split)
     if command.on_bad_image == "skip":
         named = named._replace(source=without_broken(named.source))
+    origin = classifier.origin
+    if origin.get("held_out") and Path(command.data).name == Path(origin.get("data", "")).name:
+        note = (
+            "the model was trained on a data set of this name, of which a part was held out: it may "
+            "know the other images, and --as measures on all"
+        )
+        named = named._replace(notes=(*named.notes, note))
     images = counted(len(named.source), "image")
     title = f"{images} of {SETS[command.named].title} ({command.data})"
     return named, named.source, title

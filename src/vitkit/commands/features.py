@@ -16,6 +16,7 @@ from vitkit.commands.arguments import (
     Precision,
     pick_precision,
 )
+from vitkit.commands.learning_data import As, loaded_for_features, parts_of
 from vitkit.commands.leaving_out import without_broken
 from vitkit.data import Columns
 from vitkit.system.text import as_word, counted
@@ -34,6 +35,7 @@ class WriteFeatures:
     """File to write: .parquet, or .npz for numpy."""
     split: Literal["train", "val", "test"] | None = None
     """Part of the data. Default: all parts, with a column that says which."""
+    named: As = None
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
     precision: Precision = "auto"
@@ -43,13 +45,12 @@ class WriteFeatures:
 
 def features(command: WriteFeatures) -> int:
     """Compute the features of every part, write them, and print what was written."""
-    from vitkit.data import open_parts, open_source
+    from vitkit.data import part_of
     from vitkit.evaluate import features as compute
     from vitkit.evaluate.feature_files import WRITERS
     from vitkit.system.files import MARK, check_replaceable
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
-    from vitkit.weights import load_as
 
     output = command.output
     if output.suffix not in WRITERS:
@@ -58,13 +59,10 @@ def features(command: WriteFeatures) -> int:
         )
     check_replaceable(output)
     with process_group(command.device) as device:
-        classifier = (
-            load_as(command.model, command.hints, quiet=not on_rank_0()).to(device).for_inference()
-        )
+        classifier = loaded_for_features(command.model, command.hints, device)
+        sources = parts_of(command.data, command.columns, command.named).sources
         if command.split:
-            sources = {command.split: open_source(command.data, command.columns, command.split)}
-        else:
-            sources = open_parts(command.data, command.columns).sources
+            sources = {command.split: part_of(sources, command.split, command.data)}
         if command.on_bad_image == "skip":
             sources = {name: without_broken(source) for name, source in sources.items()}
         parts = {}

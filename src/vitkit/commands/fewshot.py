@@ -22,7 +22,7 @@ from vitkit.commands.arguments import (
     Precision,
     pick_precision,
 )
-from vitkit.commands.leaving_out import splits_without_broken
+from vitkit.commands.learning_data import As, loaded_for_features, splits_to_learn_from
 from vitkit.data import Columns, Splits
 from vitkit.evaluate import Fewshot, Metric
 from vitkit.evaluate.fewshot import Form
@@ -46,9 +46,11 @@ class MeasureFewshot:
     form: Form = "fixed"
     """How the regularisation is found: "fixed" as big_vision does; "ranked" as in the paper's time,
     the one that ranks best over all DATA, on the first images of each class."""
+    named: As = None
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
-    precision: Precision = "auto"
+    precision: Precision = "float32"
+    """A measurement is float32 unless told, so that it does not depend on the machine."""
     device: Device = "auto"
     json: bool = False
     """Print one line of JSON: {data: {name: {"value", "unit", "interval"}}}."""
@@ -57,24 +59,20 @@ class MeasureFewshot:
 
 def fewshot(command: MeasureFewshot) -> int:
     """Measure every data set, and print a table or JSON."""
-    from vitkit.data import open_splits
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
-    from vitkit.weights import load_as
 
     if not command.data:
         raise ValueError(f"no images; vitkit fewshot {command.model} DATA... takes data sets")
     evaluator = Fewshot(command.shots, command.seeds, command.form)
     with process_group(command.device) as device:
-        classifier = (
-            load_as(command.model, command.hints, quiet=not on_rank_0()).to(device).for_inference()
-        )
+        classifier = loaded_for_features(command.model, command.hints, device)
         answers = {}
         with autocast(device, pick_precision(command.precision, device)):
             for data in dict.fromkeys(command.data):
-                splits = open_splits(data, command.columns)
-                if command.on_bad_image == "skip":
-                    splits = splits_without_broken(splits)
+                splits, _ = splits_to_learn_from(
+                    data, command.columns, command.named, command.on_bad_image
+                )
                 answers[data] = _answers(evaluator, classifier, data, splits)
         if not on_rank_0():
             return 0

@@ -38,7 +38,7 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "probe": {
         "what": ("to DIR", "method NAME", "k N", "json"),
-        "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
+        "how": ("as NAME", "on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
     },
     "suite": {
         "what": ("data DIR", "from-hub", "protocol NAME", "tasks NAME..."),
@@ -54,11 +54,11 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "fewshot": {
         "what": ("shots N...", "seeds N", "form NAME", "json"),
-        "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
+        "how": ("as NAME", "on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
     },
     "features": {
         "what": ("output FILE", "split PART"),
-        "how": ("on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
+        "how": ("as NAME", "on-bad-image skip", "image SIDE", "precision NAME", "device NAME"),
     },
     "inspect": {
         "what is drawn": ("figures NAME...", "class NAME", "layer N", "patch ROW COLUMN", "against MODEL"),

@@ -22,7 +22,7 @@ from vitkit.commands.arguments import (
     Precision,
     pick_precision,
 )
-from vitkit.commands.leaving_out import splits_without_broken
+from vitkit.commands.learning_data import As, splits_to_learn_from
 from vitkit.commands.probe_saving import Fitted, save_probe
 from vitkit.data import Columns, Source, Splits
 from vitkit.evaluate import Features, Metric
@@ -55,6 +55,7 @@ class FitProbe:
     images, which is no head to save."""
     k: int = 20
     """Neighbours that vote."""
+    named: As = None
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
     precision: Precision = "auto"
@@ -66,7 +67,6 @@ class FitProbe:
 
 def probe(command: FitProbe) -> int:
     """Fit the head, print what it reaches, and save it."""
-    from vitkit.data import open_splits
     from vitkit.evaluate.probing import Probing
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
@@ -77,10 +77,9 @@ def probe(command: FitProbe) -> int:
     with process_group(command.device) as device:
         # The model, and the images to learn from
         loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
-        opened = open_splits(command.data, command.columns)
-        splits = opened
-        if command.on_bad_image == "skip":
-            splits = splits_without_broken(splits)
+        splits, held_out = splits_to_learn_from(
+            command.data, command.columns, command.named, command.on_bad_image
+        )
         train = _learned(command, splits)
         name, test = _tested(splits)
         probing = Probing.of(train)
@@ -126,7 +125,7 @@ def probe(command: FitProbe) -> int:
     if command.to is None:
         print("next: the same with --to DIRECTORY, which saves the model with it", file=terminal)
         return 0
-    made = Fitted(probing, fitted, train, learned, precision, metrics, opened.made_fingerprint)
+    made = Fitted(probing, fitted, train, learned, precision, metrics, held_out)
     print(save_probe(command, classifier, made), file=terminal)
     word = as_word(command.to)
     print(f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA", file=terminal)

@@ -73,7 +73,12 @@ def open_splits(where: str, columns: Columns | None = None, seed: int = 0) -> Sp
     a fifth of every class, or, if an example's target is not one class, a fifth of all.
     Raises ValueError, in one sentence, for what is not there, malformed, or cannot be told apart.
     """
-    sources, notes, unlearned = open_parts(where, columns)
+    return splits_of(open_parts(where, columns), where, seed)
+
+
+def splits_of(parts: Parts, where: str, seed: int = 0) -> Splits:
+    """The parts of a data set, with a test part if there is none to measure on: see `open_splits`."""
+    sources, notes, unlearned = parts
     whole = next(iter(sources.values()))
     made_test = None
     if set(sources) in ({""}, {"train"}):
@@ -109,7 +114,11 @@ def open_source(where: str, columns: Columns | None = None, split: str | None = 
     Class numbers are those of the whole data set. Raises ValueError like open_splits, and for a
     part that is not there.
     """
-    sources = open_parts(where, columns).sources
+    return part_of(open_parts(where, columns).sources, split, where)
+
+
+def part_of(sources: dict[str, Source], split: str | None, where: str) -> Source:
+    """One of the parts of a data set, as `open_source` chooses it."""
     candidates = (split,) if split else ("test", "val", "", "train")
     for name in candidates:
         if name in sources:

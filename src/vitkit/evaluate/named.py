@@ -8,11 +8,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from vitkit.data import Columns, Source, open_source
+from vitkit.data import Columns, Parts, Source, open_parts, open_source
 from vitkit.evaluate.choice import Choice, among_all, among_the_datas, several_are_right
 from vitkit.evaluate.imagenet_val import find_labels, number
 from vitkit.evaluate.labels import align, imagenet_wordnet
 from vitkit.evaluate.objectnet import open_objectnet
+from vitkit.weights.labels import imagenet_labels
 
 SetName = Literal[
     "imagenet", "imagenet-v2", "imagenet-a", "imagenet-r", "imagenet-sketch", "objectnet"
@@ -99,30 +100,57 @@ class Named(NamedTuple):
 def open_named(
     name: SetName, where: str, columns: Columns | None = None, split: str | None = None
 ) -> Named:
-    """The images of a named data set.
+    """The images of a named data set to measure on: of several parts the one named, else test, else
+    val.
 
     Raises ValueError, in one sentence, for images that are not of it, and as `open_source` does.
     """
     named = SETS[name]
-    columns = columns or Columns()
-    classes = _classes(named)
     right: tuple[tuple[str, ...], ...] = ()
-    notes = [f"{named.title}: {named.protocol}"]
+    notes: tuple[str, ...] = ()
     if name == "objectnet":
         source, right = open_objectnet(where)
     else:
-        source = _open(name, where, columns, split)
-        if source.target_kind == "none" and name == "imagenet":
-            source, note = _labelled_by_number(source, where)
-            notes.append(note)
-        else:
-            source = _with_classes(source, classes, named, where)
-    if len(source) != named.images:
-        notes.append(
-            f"these are {len(source):,} images, and {named.title} has {named.images:,}: the numbers "
-            "are not those of the whole data set"
-        )
-    return Named(source, tuple(notes), bool(named.classes), right)
+        source, notes = _as_named(name, open_source(where, columns, split), where)
+    notes = (f"{named.title}: {named.protocol}", *notes, *_fewer(named, source))
+    return Named(source, notes, bool(named.classes), right)
+
+
+def open_named_parts(name: SetName, where: str, columns: Columns | None = None) -> Parts:
+    """All parts of a named data set, to learn from: its classes by names that people read. Each class
+    is an answer of its own, whatever its authors' protocol counts as the same.
+
+    Raises ValueError as `open_named` does.
+    """
+    if name == "objectnet":
+        source, _ = open_objectnet(where)
+        return Parts({"": source}, _fewer(SETS[name], source))
+    opened = open_parts(where, columns)
+    notes = list(opened.notes)
+    sources = {}
+    for part, source in opened.sources.items():
+        own, more = _as_named(name, source, where)
+        sources[part] = replace(own, labels=_readable(own.labels))
+        notes += more
+        if part != "train":
+            notes += _fewer(SETS[name], own)
+    return Parts(sources, tuple(notes), opened.unlearned)
+
+
+def _readable(wordnet: Sequence[str]) -> tuple[str, ...]:
+    """ImageNet's names of classes by WordNet's."""
+    names = dict(zip(imagenet_wordnet(), imagenet_labels(), strict=True))
+    return tuple(names[wnid] for wnid in wordnet)
+
+
+def _fewer(named: NamedSet, source: Source) -> tuple[str, ...]:
+    """A sentence, if these are not as many images as were published."""
+    if len(source) == named.images:
+        return ()
+    return (
+        f"these are {len(source):,} images, and {named.title} has {named.images:,}: the numbers "
+        "are not those of the whole data set",
+    )
 
 
 def _classes(named: NamedSet) -> tuple[str, ...]:
@@ -132,17 +160,19 @@ def _classes(named: NamedSet) -> tuple[str, ...]:
     return tuple((Path(__file__).parent / named.classes).read_text().split())
 
 
-def _open(name: SetName, where: str, columns: Columns, split: str | None) -> Source:
-    """The images, with their folders as classes. Images beside no folder are unlabelled."""
-    source = open_source(where, columns, split)
-    if source.target_kind == "class":
-        return source
+def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[str, ...]]:
+    """The same images with the classes of the data set, and notes on where these are from. Images of
+    ImageNet's validation part may lie in no class folders."""
+    named = SETS[name]
     if source.target_kind == "none" and name == "imagenet":
-        return source
-    raise ValueError(
-        f"{where} is not {SETS[name].title}: its targets are of the kind {source.target_kind!r}, and "
-        f"a folder for each class is expected (from {SETS[name].source})"
-    )
+        labelled, note = _labelled_by_number(source, where)
+        return labelled, (note,)
+    if source.target_kind != "class":
+        raise ValueError(
+            f"{where} is not {named.title}: its targets are of the kind {source.target_kind!r}, and "
+            f"a folder for each class is expected (from {named.source})"
+        )
+    return _with_classes(source, _classes(named), named, where), ()
 
 
 def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, where: str) -> Source:

@@ -1,0 +1,58 @@
+"""Data sets to learn from, as `vitkit fewshot` and `probe` open them; and the model of those and
+`features`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
+
+from vitkit.commands.leaving_out import splits_without_broken
+from vitkit.evaluate.named import SetName
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitkit.commands.arguments import OnBadImage
+    from vitkit.data import Columns, Parts, Splits
+    from vitkit.weights import Classifier
+    from vitkit.weights.said import Hints
+
+As = Annotated[
+    SetName | None,
+    arg(
+        name="as",
+        help="What DATA is, if it is ImageNet or one of its relatives: which classes its folders are "
+        "(docs/evaluation.md).",
+    ),
+]
+
+
+def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
+    """The parts of a data set, which may go by a name."""
+    from vitkit.data import open_parts
+    from vitkit.evaluate.named import open_named_parts
+
+    if named is None:
+        return open_parts(data, columns)
+    return open_named_parts(named, data, columns)
+
+
+def splits_to_learn_from(
+    data: str, columns: "Columns", named: SetName | None, on_bad_image: "OnBadImage"
+) -> "tuple[Splits, str | None]":
+    """The parts of a data set, with a test part, without broken images if they are to be skipped; and
+    the fingerprint of a test part that was made, as it was before any were."""
+    from vitkit.data import splits_of
+
+    splits = splits_of(parts_of(data, columns, named), data)
+    made = splits.made_fingerprint
+    if on_bad_image == "skip":
+        splits = splits_without_broken(splits)
+    return splits, made
+
+
+def loaded_for_features(model: str, hints: "Hints", device: "torch.device") -> "Classifier":
+    """A model on its device, to read features of."""
+    from vitkit.system.ranks import on_rank_0
+    from vitkit.weights import load_as
+
+    return load_as(model, hints, quiet=not on_rank_0()).to(device).for_inference()
