@@ -221,3 +221,29 @@ def test_int8_is_calibrated(classifier, tmp_path):
     assert 0 < agreement.largest < 0.2
     kinds = {node.op_type for node in onnx.load(path).graph.node}
     assert "QuantizeLinear" in kinds and open_file(path).exported.precision == "int8"
+
+
+# As a Classifier, for the evaluators
+
+
+def test_evaluate_takes_a_file_for_a_model(classifier, file, tmp_path, capsys):
+    model = save(classifier, tmp_path / "model")
+    for name in LABELS:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    for i in range(9):
+        image = Image.fromarray(photograph(40, 50, i))
+        image.save(tmp_path / "photos" / LABELS[i % 3] / f"{i}.png")
+    found = []
+    for words in ([file], [model], [model, "--runtime", "onnx"]):
+        name, *others = map(str, words)
+        command = ["evaluate", name, str(tmp_path / "photos"), "--json", "--device", "cpu", *others]
+        assert main(command) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["top1"] == found[1]["top1"] == found[2]["top1"]
+    assert found[0]["loss"]["value"] == pytest.approx(found[1]["loss"]["value"], abs=1e-5)
+
+    refused = ["evaluate", str(file), str(tmp_path / "photos")]
+    assert main([*refused, "--evals", "neighbours"]) == 1
+    assert "gives logits alone" in " ".join(capsys.readouterr().err.split())
+    assert main([*refused, "--calibrate", str(tmp_path / "calibrated")]) == 1
+    assert "calibrate the model, and export that" in " ".join(capsys.readouterr().err.split())

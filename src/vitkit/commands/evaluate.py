@@ -17,11 +17,14 @@ from vitkit.commands.arguments import (
     ModelHints,
     OnBadImage,
     Precision,
+    Runtime,
     pick_precision,
 )
 from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import check_files, print_table
+from vitkit.commands.runtime import classifier_on
 from vitkit.data import Columns, Source
+from vitkit.deploy.exported import is_exported
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
 from vitkit.evaluate.corruptions import Corruption
 from vitkit.evaluate.named import SetName
@@ -77,6 +80,7 @@ class Evaluate:
     """Images per forward pass."""
     workers: int = -1
     """Processes that decode images; -1 follows the CPU quota."""
+    runtime: Runtime = "auto"
     precision: Precision = "float32"
     """A measurement is float32 unless told, so that it does not depend on the machine."""
     device: Device = "auto"
@@ -93,6 +97,13 @@ def evaluate(command: Evaluate) -> int:
     if command.workers < -1:
         raise ValueError(f"--workers is {command.workers}; it is a number of processes, or -1")
     check_files(command.report, command.calibrate)
+    if command.calibrate and (
+        is_exported(command.model) or command.runtime not in ("auto", "torch")
+    ):
+        raise ValueError(
+            "--calibrate saves the model with a temperature, and an exported file is not saved again: "
+            "calibrate the model, and export that"
+        )
     with process_group(command.device) as device:
         precision = pick_precision(command.precision, device)
         return _evaluate(replace(command, precision=precision), device)
@@ -101,12 +112,13 @@ def evaluate(command: Evaluate) -> int:
 def _evaluate(command: Evaluate, device: torch.device) -> int:
     """The command, as every rank runs it."""
     from vitkit.commands import evaluate_imagenet_c
-    from vitkit.weights import load_as
 
     # The model and the images
     if command.named == "imagenet-c":
         evaluate_imagenet_c.check(command)
-    loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
+    loaded = classifier_on(
+        command.model, command.hints, command.runtime, command.precision, quiet=not on_rank_0()
+    )
     if command.named == "imagenet-c":
         return evaluate_imagenet_c.report_on_files(command, loaded, device)
     named = None

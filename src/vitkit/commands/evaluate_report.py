@@ -14,12 +14,14 @@ import torch
 from vitkit.commands import evaluate_corruptions
 from vitkit.commands.evaluate_output import as_json, print_report, write
 from vitkit.commands.flags import flags
+from vitkit.commands.runtime import classifier_on
 from vitkit.data import Source
 from vitkit.evaluate import Part
 from vitkit.evaluate.passes import batches_of
 from vitkit.system.ranks import from_rank_0, on_rank_0
 from vitkit.system.text import as_word, counted
 from vitkit.weights import Classifier
+from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
     from vitkit.commands.evaluate import Evaluate
@@ -118,12 +120,12 @@ def _other(request: Request) -> Classifier | None:
     images'."""
     from vitkit.evaluate.answers import check_classes
     from vitkit.evaluate.labels import align
-    from vitkit.weights import load
 
     name = request.command.against
     if not name:
         return None
-    other = load(name, quiet=not on_rank_0())
+    precision = request.command.precision
+    other = classifier_on(name, Hints(), "auto", precision, quiet=not on_rank_0())
     try:
         check_classes(other)
         if request.named is None:

@@ -177,6 +177,11 @@ def add_weights(digest: "hashlib._Hash", weights: Mapping[str, Tensor]) -> None:
 
 def architecture(classifier: Classifier) -> dict:
     """What decides features beside the weights: configuration and preprocessing."""
+    if not hasattr(classifier.model, "config"):  # another runtime computes it
+        raise ValueError(
+            "an exported file gives logits alone; the features, what the head reads, are computed by "
+            "PyTorch, from the model that it was exported from"
+        )
     config = asdict(classifier.model.config)
     for name in ("classes", "head_bias"):  # of the head
         config.pop(name, None)

@@ -75,8 +75,11 @@ class Classifier:
         """The same classifier to deploy, with what can be computed once for the size of its
         preprocessing.
 
-        Its model is for inference alone: it is not trained on, and not saved.
+        Its model is for inference alone: it is not trained on, and not saved. A classifier whose model
+        is that already is returned as it is.
         """
+        if getattr(self.model, "inference_only", False):
+            return self
         model = for_inference(self.model, self.preprocessing.size)
         return replace(self, model=model)
 
