@@ -1,5 +1,6 @@
 """`vitkit export`: a model as a file for another program, tried on real images."""
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -64,9 +65,12 @@ def export(command: ExportModel) -> int:
     check(classifier, command.output, wanted)
     trial = sample_trial()
     if command.data:
-        trial = trial_on(command.data, classifier.labels, command.limit)
+        calibrates = command.precision == "int8"
+        trial = trial_on(command.data, classifier.labels, command.limit, calibrates)
 
     # Write it, and say what was written
+    tried = counted(len(trial.items), "image")
+    print(f"exporting; then the file is tried on {tried}", file=sys.stderr, flush=True)
     agreement = write(classifier, command.output, wanted, trial)
     size = command.output.stat().st_size
     if to == "openvino":

@@ -14,6 +14,7 @@ from vitkit.deploy.items import Item
 from vitkit.deploy.prepare import prepare
 from vitkit.deploy.runtimes import Runtime
 from vitkit.deploy.trial import pixels_of
+from vitkit.system.progress import bar
 from vitkit.system.text import counted
 from vitkit.weights.activation import Activation, activate_array
 
@@ -83,8 +84,8 @@ def wrong(agreement: Agreement, precision: Weights, activation: Activation, leas
     return ""
 
 
-def agree(model: Runtime, file: FileRuntime, items: Sequence[Item], data: str) -> Agreement:
-    """Compute all images by both. Images that cannot be read are left out.
+def agree(model: Runtime, file: Runtime, items: Sequence[Item], data: str) -> Agreement:
+    """Compute all images by a model and by an exported file, or another runtime. Images that cannot be read are left out.
 
     Raises ValueError if none can be.
     """
@@ -92,9 +93,10 @@ def agree(model: Runtime, file: FileRuntime, items: Sequence[Item], data: str) -
     given = []
     truths = []
     answer = prepared_answers
-    if file.exported.takes_pictures:
+    if isinstance(file, FileRuntime) and file.exported.takes_pictures:
         answer = picture_answers
-    for start in range(0, len(items), BATCH):
+    starts = range(0, len(items), BATCH)
+    for start in bar("comparing answers")(starts, len(starts)):
         batch = items[start : start + BATCH]
         images, readable = prepared_images(model.preprocessing, batch)
         if not readable:

@@ -25,17 +25,22 @@ class Trial(NamedTuple):
     """Others, to calibrate with."""
 
 
-def trial_on(data: str, labels: Sequence[str], tried: int = TRIED) -> Trial:
+def trial_on(
+    data: str, labels: Sequence[str], tried: int = TRIED, calibrates: bool = True
+) -> Trial:
     """The test part of a data set, and its training part to calibrate with; every second image each,
-    if there is but one part."""
+    if there is but one part.
+
+    calibrates: whether there must be images to calibrate with.
+    """
     source = open_source(data)
+    items = _items(source, labels)
+    if not calibrates:
+        return Trial(data, _spread(items, tried), ())
     train = open_parts(data).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
-        every = _items(source, labels)
-        return Trial(data, _spread(every[1::2], tried), _spread(every[::2], CALIBRATED))
-    return Trial(
-        data, _spread(_items(source, labels), tried), _spread(_items(train, labels), CALIBRATED)
-    )
+        return Trial(data, _spread(items[1::2], tried), _spread(items[::2], CALIBRATED))
+    return Trial(data, _spread(items, tried), _spread(_items(train, labels), CALIBRATED))
 
 
 def _items(source, labels: Sequence[str]) -> list[Item]:

@@ -26,9 +26,14 @@ PRETRAINING = "pretraining.safetensors"
 """What pre-training added to the model in a directory (weights/pretraining.py)."""
 UNKNOWN = "unknown.safetensors"
 """The limits from which on an image is unknown to the model in a directory (weights/unknown.py)."""
+EXPORTED = (
+    "it was exported, and gives answers alone, to predict and evaluate; this needs the model that it "
+    "was exported from"
+)
 NO_WEIGHTS = {
     ".json": "give the directory that it is in",
     ".py": "vitkit runs no code; give a model directory or a file of weights",
+    **dict.fromkeys((".onnx", ".xml", ".pt2"), EXPORTED),
 }
 INTERRUPTED = (
     "config.json was written for other weights than these, so the save that replaced them was "

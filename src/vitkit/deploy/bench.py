@@ -1,0 +1,143 @@
+"""How fast a model's runtimes are on this machine: measured in turns, so that what else the machine
+does disturbs all alike.
+
+Legend: B batch, h w pixels of what the model gets.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+
+import numpy as np
+from PIL import Image
+
+from vitkit.deploy.contenders import Contender
+
+PAUSE = 0.02  # seconds in which another runtime's threads come to rest
+LEAST_CALLS = 2  # of a turn
+STARTS = 3  # processes that are started
+PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    batches: tuple[int, ...] = (1, 8, 32)
+    """Images of a forward pass."""
+    rounds: int = 5
+    """Turns of each contender, at each size of batch."""
+    seconds: float = 0.5
+    """What a turn takes, or two passes if they take longer."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured of a contender."""
+
+    images_per_second: dict[int, float]
+    """The median of the rounds, by batch."""
+    spread: dict[int, float]
+    """The fastest round beside the slowest."""
+    p50: float
+    """Milliseconds of a pass of one image: the median."""
+    p95: float
+    """Milliseconds that 95 passes in 100 take at most."""
+    start: float | None = None
+    """Seconds of a process from its start to its end, with one answer; None if it was not started."""
+    megabytes: float | None = None
+    """The most memory that this process had."""
+
+    def to_json(self) -> dict:
+        """Plain values."""
+        return asdict(self)
+
+
+def measure(contenders: Sequence[Contender], size: tuple[int, int], plan: Plan) -> list[Speed]:
+    """Measure all of them in turns, for images of (h, w) pixels."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (max(plan.batches), 3, *size), dtype=np.uint8)
+
+    # Whatever comes first is slower
+    for contender in contenders:
+        for batch in plan.batches:
+            contender.compute(images[:batch])
+
+    # In turns
+    rates = [{batch: [] for batch in plan.batches} for _ in contenders]
+    latencies = [[] for _ in contenders]
+    for turn in range(plan.rounds):
+        for batch in plan.batches:
+            order = list(range(len(contenders)))
+            if turn % 2:
+                order.reverse()
+            for i in order:
+                times = _turn(contenders[i], images[:batch], plan.seconds)
+                rates[i][batch].append(batch * len(times) / sum(times))
+                if batch == 1:
+                    latencies[i] += times
+    return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
+
+
+def _turn(contender: Contender, images: np.ndarray, seconds: float) -> list[float]:
+    """Seconds of each pass of a turn."""
+    time.sleep(PAUSE)
+    contender.compute(images)  # the caches hold another's weights
+    times = []
+    while len(times) < LEAST_CALLS or sum(times) < seconds:
+        begun = time.perf_counter()
+        contender.compute(images)
+        times.append(time.perf_counter() - begun)
+    return times
+
+
+def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
+    """The medians of all rounds."""
+    medians = {batch: statistics.median(values) for batch, values in rates.items()}
+    spread = {batch: max(values) / min(values) for batch, values in rates.items()}
+    p50 = p95 = float("nan")
+    if times:
+        p50, p95 = (1000 * float(value) for value in np.percentile(times, (50, 95)))
+    return Speed(medians, spread, p50, p95)
+
+
+def starts(models: Sequence[Path | str]) -> list[tuple[float, float]]:
+    """Seconds and megabytes of a `vitkit predict` of one photograph with each of these models: the
+    median of some processes, started in turns."""
+    turns = [[] for _ in models]
+    with TemporaryDirectory() as folder:
+        photograph = Path(folder) / "photograph.jpg"
+        generator = np.random.default_rng(0)
+        coarse = generator.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize(PHOTOGRAPH[::-1], Image.Resampling.BICUBIC).save(photograph)
+        for _ in range(STARTS):
+            for turn, model in zip(turns, models, strict=True):
+                turn.append(_start(str(model), str(photograph)))
+    medians = []
+    for turn in turns:
+        seconds, megabytes = zip(*turn, strict=True)
+        medians.append((statistics.median(seconds), statistics.median(megabytes)))
+    return medians
+
+
+def _start(model: str, photograph: str) -> tuple[float, float]:
+    """Seconds and megabytes of one process. Raises ValueError, with its last words, if it fails."""
+    words = [sys.executable, "-m", "vitkit", "predict", model, photograph, "--device", "cpu"]
+    with TemporaryFile("w+") as errors:
+        begun = time.perf_counter()
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            errors.seek(0)
+            last = errors.read().strip().splitlines()[-1:]
+            raise ValueError(f"vitkit predict {model} failed: {''.join(last)}")
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return seconds, usage.ru_maxrss * unit / 1e6
