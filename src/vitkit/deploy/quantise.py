@@ -13,7 +13,8 @@ from vitkit.deploy.writers import describe_onnx, quiet
 
 def quantised_openvino(model, images: Sequence[np.ndarray]):
     """An OpenVINO model in int8. images: one at a time, as the model takes them."""
-    import nncf
+    with quiet():
+        import nncf
 
     logging.getLogger("nncf").setLevel(logging.ERROR)
     with quiet():
