@@ -204,8 +204,12 @@ def _recommendation(command: Bench, found: "Sequence[Contender]", speeds: "Seque
             fit.append(i)
     lines = []
     same = [i for i in fit if found[i].precision == "float32"]
-    for title, among in (("the same answers", same), ("the fastest", fit)):
+    best_of = {}
+    for title, among in (("the fastest with the same answers", same), ("the fastest", fit)):
         best = max(among, key=lambda i: speeds[i].images_per_second[batch])
+        if best not in best_of.values():
+            best_of[title] = best
+    for title, best in best_of.items():
         ratio = speeds[best].images_per_second[batch] / base
         line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
         if found[best].file is not None:
@@ -214,8 +218,7 @@ def _recommendation(command: Bench, found: "Sequence[Contender]", speeds: "Seque
             if found[best].precision != "float32":
                 words += f" --precision {found[best].precision} --data DATA"
             line += f"; {words}"
-        if line not in lines:
-            lines.append(line)
+        lines.append(line)
     if command.data == "":
         lines.append(
             "these answers are to parts of two photographs: --data DATA compares on your own"

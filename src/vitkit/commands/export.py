@@ -55,7 +55,7 @@ def export(command: ExportModel) -> int:
     if command.limit < 1:
         raise ValueError(f"--limit is {command.limit}; it is a number of images, at least 1")
 
-    from vitkit.deploy.export import Export, check
+    from vitkit.deploy.export import Export, check, size_of
     from vitkit.deploy.export import export as write
     from vitkit.deploy.trial import sample_trial, trial_on
     from vitkit.weights import load_as
@@ -72,9 +72,7 @@ def export(command: ExportModel) -> int:
     tried = counted(len(trial.items), "image")
     print(f"exporting; then the file is tried on {tried}", file=sys.stderr, flush=True)
     agreement = write(classifier, command.output, wanted, trial)
-    size = command.output.stat().st_size
-    if to == "openvino":
-        size += command.output.with_suffix(".bin").stat().st_size
+    size = size_of(command.output)
     print(f"wrote {command.output}: {size / 1e6:,.1f} MB, {command.precision}")
     print(f"on {trial.name}: {agreement}")
     if command.precision == "int8":

@@ -4,6 +4,7 @@ Written to a folder beside it, tried there, and only then moved: a file that fal
 and what was there before stays.
 """
 
+import json
 import os
 import platform
 import sys
@@ -16,12 +17,11 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 import numpy as np
-import torch
 
 from vitkit.deploy.agreement import LEAST, Agreement, agree, prepared_images, wrong
 from vitkit.deploy.exported import FILES, KEY, Exported, FileRuntime, Weights
 from vitkit.deploy.graph import Graph, PictureGraph
-from vitkit.deploy.opening import PACKAGES, is_installed, open_file
+from vitkit.deploy.opening import open_file
 from vitkit.deploy.pytorch import check_answer, eager
 from vitkit.deploy.quantise import quantise_onnx, quantised_openvino
 from vitkit.deploy.trial import Trial, sample_trial
@@ -119,21 +119,43 @@ def check(classifier: Classifier, path: Path, export: Export) -> None:
     files = [path, Path(f"{path}.json")]
     if export.to == "openvino":
         files.insert(1, path.with_suffix(".bin"))
-    was_ours = files[-1].is_file() and files[-1].read_bytes()[:200].find(MARK.encode()) >= 0
+    was_ours = is_as_measured(path)
     for file in files:
         if not was_ours:
             check_replaceable(file)
         check_can_be_made(file)
 
 
+def is_as_measured(path: Path) -> bool:
+    """Whether the report beside a file is vitkit's, and the file has the size that it says."""
+    try:
+        written = json.loads(Path(f"{path}.json").read_text())
+        return written["made"] == MARK and written["bytes"] == size_of(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def size_of(path: Path) -> int:
+    """Bytes of an exported file, with the weights beside it."""
+    size = path.stat().st_size
+    if FILES[path.suffix.lower()] == "openvino":
+        size += path.with_suffix(".bin").stat().st_size
+    return size
+
+
+def needed(export: Export) -> list[str]:
+    """The packages that write such a file, and try it."""
+    packages = list(NEEDED[export.to])
+    if export.to == "openvino" and export.precision == "int8":
+        packages.append("nncf")
+    return packages
+
+
 def check_packages(export: Export) -> None:
     """Raises ValueError for a package that is missing."""
     from importlib.util import find_spec
 
-    needed = list(NEEDED[export.to])
-    if export.to == "openvino" and export.precision == "int8":
-        needed.append("nncf")
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = [name for name in needed(export) if find_spec(name) is None]
     if missing:
         raise ValueError(
             f"exporting to {export.to} needs {' and '.join(missing)}: pip install 'vitkit[export]'"
@@ -206,18 +228,12 @@ def report(
     classifier: Classifier, export: Export, agreement: Agreement, path: Path, least: float
 ) -> dict:
     """What is written beside the file."""
-    size = path.stat().st_size
-    weights = path.with_suffix(".bin")
-    if export.to == "openvino" and weights.is_file():
-        size += weights.stat().st_size
-    versions = {"torch": torch.__version__, "python": platform.python_version()}
-    for package in (*NEEDED[export.to], "nncf"):
-        if is_installed(package) and package in (*PACKAGES.values(), "onnx", "nncf"):
-            versions[package] = version(package)
+    packages = ["torch", *needed(export)]
+    versions = {package: version(package) for package in packages}
     return {
         "made": MARK,
         "file": path.name,
-        "bytes": size,
+        "bytes": size_of(path),
         "to": export.to,
         "precision": export.precision,
         "preprocessing_inside": export.preprocessing,
@@ -226,7 +242,7 @@ def report(
         "least_agreement": least,
         "agreement": asdict(agreement),
         "versions": versions,
-        "platform": f"{sys.platform} {platform.machine()}",
+        "platform": f"Python {platform.python_version()}, {sys.platform} {platform.machine()}",
     }
 
 

@@ -26,6 +26,10 @@ Compute = Callable[[np.ndarray], np.ndarray]
 """Images, uint8, -> float32 (B, K)."""
 
 
+class MetadataError(ValueError):
+    """What a file says of itself describes no model."""
+
+
 @dataclass(frozen=True)
 class Exported:
     """What a file says of itself."""
@@ -58,9 +62,9 @@ class Exported:
 
     @classmethod
     def from_json(cls, text: str) -> "Exported":
-        """Raises ValueError for what no to_json has written."""
+        """Raises MetadataError for what no to_json has written."""
         if len(text) > LARGEST:
-            raise ValueError(f"its metadata has {len(text):,} bytes")
+            raise MetadataError(f"its metadata has {len(text):,} bytes")
         try:
             values = json.loads(text)
             preprocessing = Preprocessing.from_json(values["preprocessing"])
@@ -70,8 +74,8 @@ class Exported:
             takes_pictures = values["takes_pictures"]
             origin = values["origin"]
             license = values["license"]
-        except (KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"its metadata describes no model: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
         _check("labels", labels, all(isinstance(label, str) for label in labels))
         _check("activation", activation, activation in get_args(Activation))
@@ -84,9 +88,9 @@ class Exported:
 
 
 def _check(name: str, value: Any, is_right: bool) -> None:
-    """Raises ValueError for a value that cannot be."""
+    """Raises MetadataError for a value that cannot be."""
     if not is_right:
-        raise ValueError(f"its metadata has the {name} {repr(value)[:100]}")
+        raise MetadataError(f"its metadata has the {name} {repr(value)[:100]}")
 
 
 class Opened(NamedTuple):

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitkit.deploy.exported import FILES, Exported, FileRuntime, Opened
+from vitkit.deploy.exported import FILES, Exported, FileRuntime, MetadataError, Opened
 from vitkit.deploy.runtimes import Runtime
 from vitkit.system.files import nearest
 
@@ -89,18 +89,17 @@ def open_file(
     check_installed(library)
 
     # What it says of itself
-    opened = _open(path, library, precision)
+    try:
+        opened = _open(path, library, precision)
+        if opened.metadata is not None:
+            exported = Exported.from_json(opened.metadata)
+    except MetadataError as error:
+        raise ValueError(f"{path} cannot be opened: {error}") from error
     if opened.metadata is None:
         raise ValueError(
             f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
             "write it; vitkit export MODEL -o FILE writes such files"
         )
-    try:
-        exported = Exported.from_json(opened.metadata)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be opened: {error}") from error
-    if precision == "auto" and exported.precision == "bfloat16" and library == "openvino":
-        opened = _open(path, library, "bfloat16")
     return FileRuntime(path, exported, LIBRARIES[library], opened.compute)
 
 
@@ -127,7 +126,7 @@ def _open(path: Path, library: str, precision: str) -> Opened:
     if library == "openvino":
         from vitkit.deploy.openvino_file import open_openvino
 
-        return open_openvino(path, bfloat16=precision == "bfloat16")
+        return open_openvino(path, precision)
     from vitkit.deploy.torch_file import open_program
 
     return open_program(path)

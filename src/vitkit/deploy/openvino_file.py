@@ -4,29 +4,29 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.deploy.exported import KEY, Opened, threads
+from vitkit.deploy.exported import KEY, Exported, Opened, threads
 
 BFLOAT16 = "bf16"
 FLOAT32 = "f32"
 
 
-def open_openvino(path: Path, bfloat16: bool = False) -> Opened:
+def open_openvino(path: Path, precision: str = "auto") -> Opened:
     """A .xml file with its .bin beside it, or a .onnx file. Raises ValueError for one that cannot be
     opened, and ImportError without OpenVINO.
 
-    bfloat16: compute matrix products in it, on a CPU that has instructions for it.
+    precision: of the matrix products, float32 or bfloat16; "auto" is what the file was written for.
     """
     import openvino
 
-    settings = {
-        "INFERENCE_PRECISION_HINT": BFLOAT16 if bfloat16 else FLOAT32,
-        "INFERENCE_NUM_THREADS": threads(),
-        "PERFORMANCE_HINT": "LATENCY",
-    }
     core = openvino.Core()
     try:
         model = core.read_model(path)
         metadata = _metadata(model)
+        settings = {
+            "INFERENCE_PRECISION_HINT": _hint(precision, metadata),
+            "INFERENCE_NUM_THREADS": threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
         compiled = core.compile_model(model, "CPU", settings)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
@@ -38,6 +38,15 @@ def open_openvino(path: Path, bfloat16: bool = False) -> Opened:
         return outputs[compiled.output(0)].copy()  # the request writes its next answer there
 
     return Opened(metadata, compute)
+
+
+def _hint(precision: str, metadata: str | None) -> str:
+    """What OpenVINO calls the precision to compute in."""
+    if precision == "auto" and metadata is not None:
+        precision = Exported.from_json(metadata).precision
+    if precision == "bfloat16":
+        return BFLOAT16
+    return FLOAT32
 
 
 def _metadata(model) -> str | None:
