@@ -61,7 +61,7 @@ def test_a_small_model_is_reported_on_at_the_end_of_its_run(runs):
     assert headings(page)[:4] == [
         "Last evaluation", "Curves", "Which classes are confused", "Most confident mistakes",
     ]  # fmt: skip
-    assert "Filters" not in page and "adds what the model looked at" in page
+    assert "Filters" not in page and "adds its filters" in page
     mistakes = page[page.index("Most confident mistakes") : page.index("<h2>Data")]
     assert mistakes.count("<figure>") == 24 and "gallery pairs" in mistakes
 

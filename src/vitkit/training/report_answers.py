@@ -79,7 +79,7 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
     if inside and classifier is not None:
         yield from model_sections(classifier, _some_images(classifier, source))
     else:
-        yield _what_else(run)
+        yield _what_else(run, classifier is not None)
 
 
 def _last_part(run: Recorded) -> str:
@@ -160,12 +160,11 @@ def _some_images(classifier: Classifier, source: Source | None) -> torch.Tensor 
     return classifier.batch(pictures)
 
 
-def _what_else(run: Recorded) -> Block:
-    """How to get what is not on this page."""
+def _what_else(run: Recorded, looked: bool) -> Block:
+    """How to get what is not on this page. looked: whether it shows what the model looked at."""
     if not (run.run_dir / MODEL).is_dir():
         return paragraph("The run has no finished model yet, so there is nothing inside to show.")
-    return paragraph(
-        f"vitkit report {as_word(run.run_dir)} adds what the model looked at, its filters, its "
-        "positions and how far its heads look.",
-        "faint",
-    )
+    more = "its filters, its positions and how far its heads look"
+    if not looked:
+        more = f"what the model looked at, {more}"
+    return paragraph(f"vitkit report {as_word(run.run_dir)} adds {more}.", "faint")
