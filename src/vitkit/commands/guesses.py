@@ -13,7 +13,19 @@ from vitkit.commands.options import options
 from vitkit.commands.translation import kind_of, slots_of, tell, translated
 from vitkit.system.text import as_word
 
-IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".avif"}
+IMAGES = {
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".webp",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".heic",
+    ".heif",
+    ".avif",
+}
 TABLES = {".csv", ".tsv", ".jsonl", ".parquet", ".tar"}
 WEIGHTS = {".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt"}
 ARCHIVES = {".zip", ".rar", ".7z", ".tgz", ".gz", ".bz2", ".xz"}

@@ -20,18 +20,51 @@ FORMATS = (
     "DIB", "JPEG2000", "AVIF", "ICO", "QOI", "SGI", "PCX",
 )  # fmt: skip
 
+HEIF = "HEIF"  # what telephones write, as .heic; by pi-heif or pillow-heif
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
 ORIENTATION = 0x0112  # tag of Exif
 BITS_PER_SAMPLE = 258  # tag of TIFF
 # Bytes for each pixel: 4 in Pillow, 3 in the result, and what the decoders of some formats keep.
 USUAL_MEMORY = 7
-MEMORY = {"JPEG2000": 19, "WEBP": 16, "AVIF": 10}
+MEMORY = {"JPEG2000": 19, "WEBP": 16, "AVIF": 10, HEIF: 12}
 STRIP = 1 << 20  # pixels that are converted at once
 UPRIGHT = 1  # Exif's orientations are 1 to 8
 
 
 def open_lazily(data: bytes) -> Image.Image:
-    """The image in a file's bytes; only its header is read."""
-    return Image.open(io.BytesIO(data), formats=FORMATS)
+    """The image in a file's bytes; only its header is read. Raises ImportError, with a sentence, for
+    a HEIF file if no package is installed that reads it."""
+    formats = FORMATS
+    if is_heif(data):
+        add_heif()
+        formats = (HEIF,)
+    return Image.open(io.BytesIO(data), formats=formats)
+
+
+def is_heif(data: bytes) -> bool:
+    """Whether these are a HEIF file's bytes, by the brands that they begin with. AVIF, which Pillow
+    reads, has the same container."""
+    length = int.from_bytes(data[:4], "big")
+    brands = data[8 : min(length, 256)]
+    return data[4:8] == b"ftyp" and data[8:12] in HEIF_BRANDS and b"avif" not in brands
+
+
+def add_heif() -> None:
+    """Teach Pillow to read HEIF, once a process. Raises ImportError, with a sentence."""
+    if HEIF in Image.OPEN:
+        return
+    try:
+        import pi_heif as reader
+    except ImportError:
+        try:
+            import pillow_heif as reader
+        except ImportError:
+            raise ImportError(
+                "it is a HEIF image, as telephones write them, and no package that reads them is "
+                "installed: pip install 'vitkit[heic]'"
+            ) from None
+    reader.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from vitkit.data.tables import Columns, Table
 # Of the formats that images.py reads.
 SUFFIXES = set(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .ppm .pgm .pbm .pnm "
-    ".jp2 .j2k .j2c .jpc .jpx .avif .ico .qoi .sgi .rgb .rgba .bw .pcx".split()
+    ".jp2 .j2k .j2c .jpc .jpx .avif .heic .heif .hif .ico .qoi .sgi .rgb .rgba .bw .pcx".split()
 )
 HIDDEN = (".", "__MACOSX")  # how names begin that are no part of a data set
 
