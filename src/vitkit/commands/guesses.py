@@ -14,18 +14,8 @@ from vitkit.commands.translation import kind_of, slots_of, tell, translated
 from vitkit.system.text import as_word
 
 IMAGES = {
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".webp",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".heic",
-    ".heif",
-    ".avif",
-}
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif",
+}  # fmt: skip
 TABLES = {".csv", ".tsv", ".jsonl", ".parquet", ".tar"}
 WEIGHTS = {".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt"}
 ARCHIVES = {".zip", ".rar", ".7z", ".tgz", ".gz", ".bz2", ".xz"}
