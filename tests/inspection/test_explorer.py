@@ -54,7 +54,9 @@ def classifier(config, size=SIZE) -> Classifier:
 
 
 def pictures(count=1):
-    return [open_image(photograph(128, 192, seed), f"p<{seed}>.png") for seed in range(count)]
+    return [
+        open_image(photograph(128, 192, seed), f"photos/p<{seed}>.png") for seed in range(count)
+    ]
 
 
 def embedded(file: Path) -> dict:

@@ -166,8 +166,8 @@ function say(shown, query) {
     parts.push(`${title}: ${looks} looks most at ${place(largest)}, ` +
       `with ${percent(map[largest])} of the attention.`);
   }
-  const before = data.prefix.map((name, i) => `the ${name} ${percent(shown[i])}`);
-  if (before.length) parts.push(`Before the patches: ${before.join(", ")}.`);
+  const before = data.prefix.map((name, i) => `${name} ${percent(shown[i])}`);
+  if (before.length) parts.push(`Of the tokens before the patches: ${before.join(", ")}.`);
   if (pinned && hovered !== null) parts.push(`Here, ${place(hovered)}: ${percent(map[hovered])}.`);
   element("said").textContent = parts.join(" ");
 

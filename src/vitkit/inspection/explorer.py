@@ -120,7 +120,7 @@ def _photograph(classifier: Classifier, picture: Picture, looked: Explored) -> d
     for layer in looked.layers:
         tables.append({"reader": _text(layer.reader), "patches": _text(layer.patches)})
     return {
-        "name": printable_name(picture.name),
+        "name": printable_name(picture.name.rstrip("/").rpartition("/")[2]),
         "source": embedded(picture.pixels()[rows, columns], SHOWN),
         "answers": _answers(classifier, looked.logits),
         "tables": tables,

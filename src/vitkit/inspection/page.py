@@ -59,7 +59,7 @@ table { border-collapse: collapse; overflow-wrap: normal }
 td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line) }
 th { font-weight: 600 }
 td { font-variant-numeric: tabular-nums; white-space: nowrap }
-.wraps td { white-space: normal }
+.wraps td { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem }
 @media (max-width: 30rem) { table { font-size: .875rem } td, th { padding-right: .6rem } }
 img { max-width: 100% }
 .wide img { max-width: max(100%, 36rem); height: auto }

@@ -65,7 +65,7 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
     given = None
     if kept is not None and kept.step == run.steps():
         given = kept.answers
-    elif name != "train" and source is not None and classifier is not None:
+    elif inside and name != "train" and source is not None and classifier is not None:
         given = _answers(classifier, source)
     if given is not None and given.finite.all():
         found = _report(given, source)
