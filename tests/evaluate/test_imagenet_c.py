@@ -135,6 +135,15 @@ def test_the_command_writes_a_table_a_page_and_numbers(tmp_path, capsys):
     expected = (1 - np.mean(values)) / ALEXNET["fog"]
     assert metrics["corrupted/fog/ce"]["value"] == pytest.approx(expected)
 
+    # The folder without --as, and a model of other classes
+    assert cli.main(words[:3]) == 1
+    assert "--as imagenet-c measures each of them" in capsys.readouterr().err
+    model = create(vit("mu/16", image=(32, 32), classes=3), seed=0)
+    save(Classifier(model, Preprocessing(size=(32, 32)), ("a", "b", "c")), tmp_path / "other")
+    assert cli.main([words[0], str(tmp_path / "other"), *words[2:]]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "does not know 2 of these 2 (tench, " in said and "its own are a, b, c; " in said
+
     # What has no meaning for 75 folders
     for option in (
         ["--against", str(tmp_path / "model")],

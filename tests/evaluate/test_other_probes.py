@@ -87,8 +87,13 @@ def test_degenerate_examples_are_sentences(kind):
     x = np.ones((4, 3), np.float32)
     fit = {"classes": several_probe, "number": number_probe}[kind]
     wrong = {"classes": np.zeros((4, 2)), "number": np.ones(1)}[kind]
-    with pytest.raises(ValueError, match="have no example|there must be two or more"):
+    with pytest.raises(ValueError, match="have no example|1 example cannot teach a number"):
         fit(x[: len(wrong)], wrong)
+    same = {"classes": np.ones((4, 2)), "number": np.full(4, 1.5)}[kind]
+    with pytest.raises(
+        ValueError, match="have all 2 classes|have the number 1.5; there is nothing"
+    ):
+        fit(x, same)
     x[2] = np.nan
     right = {"classes": np.eye(4)[:, :2] + np.eye(4)[:, 2:], "number": np.arange(4.0)}[kind]
     with pytest.raises(ValueError, match="the first of number 2"):

@@ -108,6 +108,7 @@ def test_what_has_no_meaning_is_a_sentence(place, capsys):
     words = ["suite", "robustness", str(place / "model"), "--data", str(place / "data")]
     for option, text in (
         (["--protocol", "paper"], "measures a model as it is, so nothing is fine-tuned"),
+        (["--seeds", "2"], "robustness measures a model as it is; leave them out"),
         (["--from-hub"], "--from-hub is for tasks of vtab"),
         (["--tasks", "imagenet-d"], "has no task 'imagenet-d'"),
         (["--data", str(place / "model")], "has the images of no task (imagenet, real"),

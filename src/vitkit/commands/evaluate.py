@@ -27,6 +27,7 @@ from vitkit.data import Columns, Source
 from vitkit.deploy.exported import is_exported
 from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
 from vitkit.evaluate.corruptions import Corruption
+from vitkit.evaluate.imagenet_c import is_imagenet_c
 from vitkit.evaluate.named import SetName
 from vitkit.evaluate.passes import batches_of
 from vitkit.system.ranks import on_rank_0, process_group
@@ -122,6 +123,10 @@ def _evaluate(command: Evaluate, device: torch.device) -> int:
     if command.named == "imagenet-c":
         return evaluate_imagenet_c.report_on_files(command, loaded, device)
     named = None
+    if command.named is None and is_imagenet_c(command.data):
+        raise ValueError(
+            f"{command.data} has the folders of ImageNet-C; --as imagenet-c measures each of them"
+        )
     if command.named:
         named, source, title = named_images(command, loaded)
     else:

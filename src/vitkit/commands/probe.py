@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -172,20 +173,34 @@ def _tested(splits: Splits) -> tuple[str, Source | None]:
 
 
 def _missing(probing: "Probing", train: Source, test: Source | None) -> list[str]:
-    """Sentences about the classes that no image to learn from has."""
+    """Sentences about the classes that no image to learn from has, and those that all have."""
     missing = np.setdiff1d(np.arange(len(train.labels)), probing.known)
+    sentences = []
+    if probing.kind == "classes":
+        always = np.flatnonzero(train.targets.multi_hot(len(train.labels)).all(0))
+        if len(always):
+            sentences.append(
+                f"every image to learn from has {_some(train.labels, always)}: the head says so of all "
+                "images"
+            )
     if not len(missing):
-        return []
-    names = ", ".join(train.labels[number] for number in missing[:5])
-    if len(missing) > 5:
-        names += ", ..."
+        return sentences
+    names = _some(train.labels, missing)
     sentence = (
         f"{len(missing):,} of {len(train.labels):,} classes have no image to learn from ({names}); "
         "the head does not know them"
     )
     if test is not None and (wrong := probing.unknown_in(test)):
         sentence += f", so {counted(wrong, 'test image')} cannot be answered right"
-    return [sentence]
+    return [*sentences, sentence]
+
+
+def _some(labels: Sequence[str], numbers: np.ndarray) -> str:
+    """The names of the first five of these classes, and whether there are more."""
+    names = ", ".join(labels[number] for number in numbers[:5])
+    if len(numbers) > 5:
+        names += ", ..."
+    return names
 
 
 def _with_new_head(loaded: Classifier, probing: "Probing") -> Classifier:

@@ -80,7 +80,7 @@ def suite(command: RunSuite) -> int:
             command.model,
             folder,
             workdir,
-            _protocol(command),
+            _protocol(command, chosen),
             command.tasks,
             command.seeds,
             command.hints,
@@ -137,7 +137,7 @@ def _name(command: RunSuite, chosen) -> str:
     return re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
-def _protocol(command: RunSuite):
+def _protocol(command: RunSuite, chosen):
     """The protocol, with what the command changes of it. Raises ValueError for changes of a protocol
     that does not train."""
     from vitkit.suites.protocol import FINE_TUNING
@@ -147,6 +147,11 @@ def _protocol(command: RunSuite):
         value = {"rates": command.rates, "steps": command.steps, "batch": command.batch}[name]
         if value:
             changes[name] = value
+    if not chosen.learns and (changes or command.seeds != 1):
+        raise ValueError(
+            f"--rates, --steps, --batch and --seeds are for fine-tuning, and {chosen.name} measures a "
+            "model as it is; leave them out"
+        )
     if command.protocol == "features":
         if changes or command.seeds != 1:
             raise ValueError(

@@ -78,6 +78,13 @@ def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
     return Corrupted(corruption, tuple(severities))
 
 
+def is_imagenet_c(where: str) -> bool:
+    """Whether a folder is laid out as ImageNet-C is: it has a corruption's folder with its first
+    severity."""
+    folders = [_folder(where, corruption) for corruption in COMMON]
+    return any(folder is not None and (folder / "1").is_dir() for folder in folders)
+
+
 def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
     """The corruptions that are there; and sentences on the protocol, and on what is missing.
 
@@ -92,6 +99,8 @@ def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
             missing.append(corruption)
         else:
             found.append(corrupted)
+    if not Path(where).is_dir():
+        raise ValueError(f"there is no folder {where}")
     if not found:
         raise ValueError(
             f"{where} is not ImageNet-C: it has none of the folders {', '.join(COMMON[:3])}, ..., nor "

@@ -11,7 +11,7 @@ import numpy as np
 from vitkit.data import Columns, Parts, Source, open_parts, open_source
 from vitkit.evaluate.choice import Choice, among_all, among_the_datas, several_are_right
 from vitkit.evaluate.imagenet_val import find_labels, number
-from vitkit.evaluate.labels import align, imagenet_wordnet
+from vitkit.evaluate.labels import align, imagenet_wordnet, unknown
 from vitkit.evaluate.objectnet import open_objectnet
 from vitkit.weights.labels import imagenet_labels
 
@@ -90,11 +90,32 @@ class Named(NamedTuple):
     def choice(self, model: Sequence[str]) -> Choice:
         """What a model with these classes may answer. Raises ValueError for classes of the data
         that it does not have."""
+        labels = self.source.labels
         if self.right:
-            return several_are_right(self.source.labels, self.right, model)
+            _check_known([name for names in self.right for name in names], model)
+            return several_are_right(labels, self.right, model)
         if self.restricted:
-            return among_the_datas(self.source.labels, model)
-        return among_all(self.source.labels, model, np.unique(self.source.targets))
+            _check_known(labels, model)
+            return among_the_datas(labels, model)
+        present = np.unique(self.source.targets)
+        _check_known([labels[k] for k in present], model)
+        return among_all(labels, model, present)
+
+
+def _check_known(needed: Sequence[str], model: Sequence[str]) -> None:
+    """Raises ValueError for a model that does not have these of ImageNet's classes."""
+    others = unknown(needed, model)
+    if not others:
+        return
+    names = ", ".join(_readable([needed[k] for k in others[:3]]))
+    has = ", ".join(model[:3])
+    if len(model) > 3:
+        has += ", ..."
+    raise ValueError(
+        f"the images are of ImageNet's classes, and the model does not know {len(others):,} of these "
+        f"{len(needed):,} ({names}, for example): its own are {has}; "
+        "vitkit fewshot MODEL DATA --as NAME says what its features are worth there"
+    )
 
 
 def open_named(

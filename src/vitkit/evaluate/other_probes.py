@@ -19,6 +19,7 @@ from vitkit.evaluate.metric import Metric
 from vitkit.evaluate.precision import YES, several
 from vitkit.evaluate.probe import STRENGTHS, Probe, refuse_broken
 from vitkit.evaluate.ridge import LeaveOneOut
+from vitkit.system.text import counted
 
 STEPS = 60  # of Newton's method, which takes a few
 
@@ -27,15 +28,20 @@ def several_probe(x: np.ndarray, y: np.ndarray) -> Probe:
     """A head of yes-or-no questions, for a sigmoid: features (N, D), and ones and zeros (N, K). l2 is
     the one whose left-out answers have the least cross-entropy.
 
-    Raises ValueError for a class without an example, for no class at all, and for features that are
-    not finite.
+    Raises ValueError for a class without an example, for no class at all, if all examples have all
+    classes, and for features that are not finite.
     """
     refuse_broken(x)
     if not len(y) or not y.shape[1]:
-        raise ValueError(f"{len(y)} examples of {y.shape[-1]} classes teach no classifier")
+        examples = counted(len(y), "example")
+        raise ValueError(f"{examples} of {y.shape[-1]} classes teach no classifier")
     empty = np.flatnonzero(~y.any(0))
     if len(empty):
         raise ValueError(f"of {y.shape[1]} classes {len(empty)} have no example")
+    if y.all():
+        raise ValueError(
+            f"all {len(y):,} examples have all {y.shape[1]} classes, so nothing tells what has them not"
+        )
     truth = torch.tensor(y, dtype=torch.float64)
     fit = LeaveOneOut(torch.tensor(x), 2 * truth - 1)
     least = torch.inf
@@ -59,11 +65,15 @@ def number_probe(x: np.ndarray, y: np.ndarray) -> Probe:
     """A head of one output, the number in its own unit: features (N, D), numbers (N,). l2 is the one
     whose left-out answers have the least squared error.
 
-    Raises ValueError for fewer than two examples, and for features that are not finite.
+    Raises ValueError for fewer than two different numbers, and for features that are not finite.
     """
     refuse_broken(x)
     if len(y) < 2:
-        raise ValueError(f"{len(y)} examples teach no number; there must be two or more")
+        raise ValueError(f"{counted(len(y), 'example')} cannot teach a number; two or more can")
+    if np.ptp(y) == 0:
+        raise ValueError(
+            f"all {len(y):,} examples have the number {y[0]:g}; there is nothing to learn"
+        )
     truth = torch.tensor(y, dtype=torch.float64)[:, None]  # (N, 1)
     fit = LeaveOneOut(torch.tensor(x), truth)
     least = torch.inf
