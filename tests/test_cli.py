@@ -17,6 +17,7 @@ from vitkit.cli import main
 from vitkit.commands import COMMANDS
 from vitkit.commands.help import EVERYDAY
 from vitkit.commands.options import options
+from vitkit.system.span import Span
 
 PATHS = os.environ | {"PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
 
@@ -286,6 +287,21 @@ def test_help_of_data_lists_its_commands(capsys):
     assert status == 0
     assert "data stats DATA" in out and "data pack DATA DEST" in out
     assert "evaluate" not in out
+
+
+def test_the_warm_up_follows_the_length(capsys):
+    from vitkit.commands.recipe import first_recipe
+
+    named, _ = first_recipe("train", "digits --length 30epochs".split())
+    assert (named.length.n, named.optim.warmup) == (30, Span(1, "epochs"))  # as 3 of 90
+    assert "the warm-up is 1 epochs, the same share of --length" in capsys.readouterr().err
+    named, _ = first_recipe("train", "digits --length 60steps".split())
+    assert named.optim.warmup == Span(2, "steps")
+    named, _ = first_recipe("train", "digits --length=5epochs --optim.warmup 1epoch".split())
+    assert named.optim.warmup == Span(3, "epochs")  # which tyro replaces
+    capsys.readouterr()
+    first_recipe("train", "digits --length 90epochs".split())
+    assert capsys.readouterr().err == ""
 
 
 def test_help_of_plan_names_its_own_options(capsys):

@@ -4,7 +4,7 @@ import pytest
 
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
-from vitkit.recipes.finetune import PRESETS, TABLE_4, finetune
+from vitkit.recipes.finetune import PRESETS, TABLE_4, finetune, square_before_crop
 from vitkit.weights import Classifier, save
 from vitkit.weights.said import Hints
 
@@ -61,6 +61,19 @@ def test_a_distilled_model_stays_one(tmp_path):
     path = save(Classifier(model, Preprocessing(size=(32, 32)), ("a", "b", "c")), tmp_path / "deit")
     config = finetune(str(path), "digits").model
     assert (config.pool, config.classes) == ("distilled", 10)
+
+
+def test_patches_of_14_get_the_multiple_below(tmp_path):
+    """The paper's best model, H/14, at 384 pixels is one at 378."""
+    config = vit("Ti/14", image=(28, 28), classes=3, depth=1, width=24, heads=2, mlp=32)
+    path = save(
+        Classifier(create(config), Preprocessing((28, 28)), ("a", "b", "c")), tmp_path / "m"
+    )
+    recipe = finetune(str(path), "digits", "pets")
+    assert recipe.model.image == recipe.data.preprocessing.size == (378, 378)
+    small = finetune(str(path), "digits", "bit")
+    assert small.model.image == (126, 126)
+    assert small.data.augmentation.resize == square_before_crop(126) > 126
 
 
 def test_bits_rule(weights):

@@ -14,10 +14,10 @@ from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHin
 from vitkit.commands.finetune_quick import earlier_model, finetune_quick
 from vitkit.commands.guesses import is_model
 from vitkit.commands.parsing import read_some
-from vitkit.commands.recipe import with_evals
+from vitkit.commands.recipe import with_evals, with_length
 from vitkit.data import Columns
 from vitkit.evaluate import EvaluatorName
-from vitkit.recipes.finetune import PRESETS, SWEEP, TABLE_4
+from vitkit.recipes.finetune import PRESETS, SIDES, SWEEP, TABLE_4
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.recipes.pretrained import choose_pretrained
 from vitkit.studies import Transfer, transfer
@@ -115,11 +115,24 @@ def defaults(words: list[str]) -> Defaults:
         print(f"Without the settings of a run, which follow from MODEL and DATA, because {error}\n")
         read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
         raise
-    recipe = with_evals(recipe, words)
+    _say_side(recipe, first)
+    recipe = with_length(with_evals(recipe, words), words)
     settings = Finetune(
         first.model, first.data, preset, first.minutes, hints=first.hints, recipe=recipe
     )
     return Defaults(settings, words=len(names))
+
+
+def _say_side(recipe: Recipe, options: Options) -> None:
+    """Say that a preset's image size is another, because the model's patch does not divide it."""
+    side = max(recipe.model.image)
+    if options.preset in ("quick", "none") or options.hints.image or side in SIDES:
+        return
+    print(
+        f"{side} x {side} pixels: the model's patches do not divide the {options.preset} preset's own "
+        "size",
+        file=sys.stderr,
+    )
 
 
 def _names(words: list[str]) -> list[str]:

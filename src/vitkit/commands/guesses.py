@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
-from vitkit.commands.options import options
 from vitkit.commands.translation import kind_of, slots_of, tell, translated
 from vitkit.system.text import as_word
 
@@ -114,6 +113,8 @@ def _names_first(command: Command, words: list[str]) -> list[str]:
     them, if they were given after the options: `vitkit finetune --minutes 1 photos/`."""
     if command.load_defaults() is None or not words or not words[0].startswith("-"):
         return words
+    from vitkit.commands.options import options  # not at hand for help alone
+
     settings = options(command.load_settings())
     flags = {f"--{option.name}" for option in settings if isinstance(option.value, bool)}
     names = []

@@ -1,7 +1,8 @@
 """The recipe that the first word of `vitkit train` and `vitkit plan` names.
 
 Two options decide which settings there are, so they are read before tyro reads all words: --model
-(a ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own).
+(a ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own). So
+is --length, which the warm-up follows.
 """
 
 import sys
@@ -14,6 +15,7 @@ from vitkit.commands.translation import kind_of
 from vitkit.evaluate import EVALUATORS, Eval
 from vitkit.recipes import RECIPES, listing, recipe, with_model
 from vitkit.system.scripts import functions_of
+from vitkit.system.span import Span
 from vitkit.system.terminal import fill
 from vitkit.system.text import as_word
 from vitkit.training import Recipe
@@ -36,7 +38,7 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
         )
 
     # The recipe, and its images
-    named = with_evals(recipe(_recipe_word(command, words)), words)
+    named = with_length(with_evals(recipe(_recipe_word(command, words)), words), words)
     count = 1
     if len(words) > 1 and not words[1].startswith("-"):
         images = replace(named.data, source=words[1])
@@ -91,6 +93,35 @@ def with_evals(recipe: Recipe, words: Sequence[str]) -> Recipe:
     # tyro will refuse a name that does not exist
     evals = tuple(Eval(EVALUATORS[name]) for name in names if name in EVALUATORS)
     return replace(recipe, evals=evals)
+
+
+def with_length(recipe: Recipe, words: Sequence[str]) -> Recipe:
+    """The recipe with the length that --length asks for, and a warm-up that is the same share of it as
+    before, which is said; as it is if --length is not there, or --optim.warmup is too."""
+    length = option_words("--length", words)
+    if not length or option_words("--optim.warmup", words) is not None:
+        return recipe
+    try:
+        asked = Span.parse(length[0])
+    except ValueError:  # tyro will refuse it
+        return recipe
+    before = recipe.length
+    warmup = recipe.optim.warmup
+    if not warmup.n or not before.n or warmup.unit != before.unit:
+        return recipe
+    share = warmup.n / before.n
+    number = asked.n * share
+    if asked.unit == "steps":
+        number = round(number)
+    own = Span(number, asked.unit)
+    if own == warmup:
+        return recipe
+    print(
+        f"the warm-up is {own}, the same share of --length as the recipe's {warmup} of {before}; "
+        "--optim.warmup sets it",
+        file=sys.stderr,
+    )
+    return replace(recipe, length=asked, optim=replace(recipe.optim, warmup=own))
 
 
 def option_words(option: str, words: Sequence[str]) -> list[str] | None:

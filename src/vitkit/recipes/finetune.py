@@ -64,6 +64,7 @@ TABLE_4 = {
 }
 FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much in
 SMALL_BATCH = 8  # for them
+SIDES = (128, 384)  # of the images of the presets, in pixels, if the model's patch divides them
 PRESETS = ("quick", "none", *TABLE_4, "bit")
 
 
@@ -80,8 +81,8 @@ def finetune(
 
     - a row of Table 4 (imagenet, cifar100, cifar10, pets, flowers, vtab): the paper's protocol,
       that is batch 512, warm-up and cosine, Inception crops, square evaluation, 384 pixels
-      (position embeddings are resampled, patches keep their size), training on all but the test
-      part;
+      (position embeddings are resampled, patches keep their size; 378 pixels for patches of 14, and
+      so on), training on all but the test part;
     - "bit": BiT-HyperRule, which the paper tries for ResNets too;
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
       image size, in bfloat16 where the machine has instructions for it;
@@ -110,7 +111,8 @@ def finetune(
     task = _task(preset, data, columns)
     size = hints.image or classifier.preprocessing.size
     if task.side and not hints.image:
-        size = (task.side, task.side)
+        side = _divisible(task.side, classifier.model.config)
+        size = (side, side)
     labels = _head_of_recipe(classifier.model.config, data, columns)
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
 
@@ -152,6 +154,13 @@ def finetune(
     if preset == "quick":
         return _quick(recipe, columns)
     return recipe
+
+
+def _divisible(side: int, config: ModelConfig) -> int:
+    """The side in pixels, or the multiple of the model's patch below it: the paper's 384 are 378 for a
+    patch of 14."""
+    stride = getattr(config, "stride", 1)
+    return side // stride * stride
 
 
 def _quick(recipe: Recipe, columns: Columns) -> Recipe:
@@ -236,7 +245,8 @@ def bit_hyper_rule(images: Source) -> Task:
     for index in np.linspace(0, count - 1, min(count, 16)).astype(int):
         height, width = open_image(images[index][0], images.name(index)).size
         areas.append(height * width)
-    side = 128 if np.median(areas) < 96**2 else 384
+    small, large = SIDES
+    side = small if np.median(areas) < 96**2 else large
     return Task(steps, warmup, 0.003, side=side, bit=True, mixup=mixup)
 
 

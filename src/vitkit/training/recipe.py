@@ -171,7 +171,7 @@ def resolve(recipe: Recipe, facts: Facts) -> Recipe:
     if optim.schedule != "constant" and optim.warmup.n >= resolved.length.n:
         raise ValueError(
             f"a warm-up of {recipe.optim.warmup} leaves nothing of the run's {resolved.length}; "
-            "choose a shorter one"
+            "choose a shorter one (--optim.warmup)"
         )
 
     # The rest follows from the data and from the other settings
