@@ -16,10 +16,10 @@ from vitkit.commands.arguments import (
     Precision,
     pick_precision,
 )
-from vitkit.commands.learning_data import As, loaded_for_features, parts_of
+from vitkit.commands.learning_data import As, as_words, loaded_for_features, parts_of
 from vitkit.commands.leaving_out import without_broken
 from vitkit.data import Columns
-from vitkit.system.text import as_word, counted
+from vitkit.system.text import counted
 from vitkit.weights.said import Hints
 
 
@@ -87,6 +87,6 @@ def features(command: WriteFeatures) -> int:
     _, x = next(iter(parts.values()))
     print(f"wrote {output}: {counted(count, 'image')}, {x.shape[1]:,} features each")
     if next(iter(sources.values())).target_kind == "class":
-        words = f"{as_word(command.model)} {as_word(command.data)}"
+        words = as_words(command.model, command.data, command.named)
         print(f"next: vitkit probe {words}, a classifier in seconds")
     return 0

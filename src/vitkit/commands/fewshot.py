@@ -22,11 +22,11 @@ from vitkit.commands.arguments import (
     Precision,
     pick_precision,
 )
-from vitkit.commands.learning_data import As, loaded_for_features, splits_to_learn_from
+from vitkit.commands.learning_data import As, as_words, loaded_for_features, splits_to_learn_from
 from vitkit.data import Columns, Splits
 from vitkit.evaluate import Fewshot, Metric
 from vitkit.evaluate.fewshot import Form
-from vitkit.system.text import as_word, printable
+from vitkit.system.text import printable
 from vitkit.weights import Classifier
 from vitkit.weights.said import Hints
 
@@ -90,9 +90,8 @@ def fewshot(command: MeasureFewshot) -> int:
         print(json.dumps(values, allow_nan=False))
         return 0
     _print(command, metrics)
-    print(
-        f"next: vitkit probe {as_word(command.model)} {as_word(command.data[0])}, which learns from all images"
-    )
+    words = as_words(command.model, command.data[0], command.named)
+    print(f"next: vitkit probe {words}, which learns from all images")
     return 0
 
 
@@ -112,7 +111,7 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
     if not evaluator.judges(splits.target_kind):
         raise ValueError(
             f"few-shot accuracy is for images of one class each; the targets of {data} are of the "
-            f"kind {splits.target_kind!r}"
+            f"kind {splits.target_kind!r}, which vitkit probe learns"
         )
     if on_rank_0():
         missing = notes(splits.train, test, max(evaluator.shots))

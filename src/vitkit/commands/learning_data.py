@@ -7,6 +7,7 @@ from tyro.conf import arg
 
 from vitkit.commands.leaving_out import splits_without_broken
 from vitkit.evaluate.named import SetName
+from vitkit.system.text import as_word
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,14 @@ As = Annotated[
         "(docs/evaluation.md).",
     ),
 ]
+
+
+def as_words(model: str, data: str, named: SetName | None) -> str:
+    """MODEL DATA, and what the data is, as they are typed after another command's name."""
+    words = f"{as_word(model)} {as_word(data)}"
+    if named is not None:
+        words += f" --as {named}"
+    return words
 
 
 def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":

@@ -37,8 +37,8 @@ class Errors:
         classifier = subject.classifier
         if len(classifier.labels) != 1:
             raise ValueError(
-                f"the model has {len(classifier.labels)} outputs, and a number is one; train one "
-                "on numbers, with --objective.loss squared"
+                f"the model has {len(classifier.labels)} outputs, and a number is one; vitkit "
+                "probe or finetune MODEL DATA makes one of numbers"
             )
 
         def read(batch: Batch) -> tuple[Tensor, Tensor]:
