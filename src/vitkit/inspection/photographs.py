@@ -53,7 +53,7 @@ def draw_similarity(
 ) -> "Figure":
     """Photographs, uint8 (B, H, W, 3), each beside the cosines (B, h, w), from -1 to 1, of its patches
     with a chosen one, (row, column), which has a ring."""
-    figure, cells = _cells(images, ("similarity to the patch in the ring",), names)
+    figure, cells = _cells(images, ("similarity to the ring",), names)
     for i in range(len(images)):
         axes = cells[i][0]
         image = draw_numbers(axes, maps[i].numpy(), (-1, 1), theme)

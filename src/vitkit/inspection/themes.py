@@ -61,7 +61,7 @@ def _theme_axes(axes: "Axes", theme: Theme) -> None:
         legend.get_frame().set(facecolor=theme.paper, edgecolor="none", alpha=0.7)
 
 
-def write_figure(figure: "Figure", path: Path) -> Path:
+def write_figure(figure: "Figure", path: Path | str) -> Path:
     """Write a figure as PNG or SVG, as the ending of its path says, and return the path.
 
     Makes the folders above it. Raises OSError, and ValueError for another ending and for a file that
@@ -69,6 +69,7 @@ def write_figure(figure: "Figure", path: Path) -> Path:
     """
     from matplotlib import rc_context
 
+    path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise ValueError(f"{path} is to be a figure; its name ends in .{' or .'.join(FORMATS)}")
