@@ -72,8 +72,10 @@ def bench(command: Bench) -> int:
     classifier = load_as(command.model, command.hints)
     trial = sample_trial()
     if command.data:
-        calibrates = "int8" in command.precisions
-        trial = trial_on(command.data, classifier.labels, command.limit, calibrates)
+        calibrate = None
+        if "int8" in command.precisions:
+            calibrate = ""
+        trial = trial_on(command.data, classifier.labels, command.limit, calibrate)
     plan = Plan(command.batch, command.rounds, command.seconds)
     with TemporaryDirectory(prefix="vitkit-bench-") as folder:
         found = list(_contenders(command, classifier, trial, Path(folder)))
@@ -175,7 +177,7 @@ def _cells(command: Bench, contender: "Contender", speed: "Speed") -> list[str]:
     """The numbers of a row; "" where there is none."""
     cells = [f"{speed.images_per_second[batch]:.1f}" for batch in command.batch]
     cells += ["", "", "", ""]
-    if 1 in command.batch:
+    if speed.p50 is not None:
         cells[-4] = f"{speed.p50:.1f}"
         cells[-3] = f"{speed.p95:.1f}"
     if speed.start is not None:
@@ -238,21 +240,26 @@ def _facts(
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
+        if agreement is not None:
+            agreement = asdict(agreement)
         rows.append(
             {
                 "library": contender.library,
                 "precision": contender.precision,
                 **speed.to_json(),
-                "agreement": None if agreement is None else asdict(agreement),
+                "agreement": agreement,
             }
         )
+    load = None
+    if hasattr(os, "getloadavg"):
+        load = os.getloadavg()[0]
     return {
         "made": MARK,
         "model": public(command.model),
         "images": public(trial.name),
         "machine": processor(),
         "threads": threads(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "load": load,
         "date": date.today().isoformat(),
         "rounds": command.rounds,
         "seconds": command.seconds,

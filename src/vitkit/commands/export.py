@@ -33,13 +33,17 @@ class ExportModel:
     """Put the preprocessing inside: pictures of any size go in, uint8 (batch, height, width, 3), and
     probabilities come out. vitkit itself prepares images, so its commands take files without it."""
     data: Annotated[str, arg(metavar="DATA")] = ""
-    """Images to try the file on: the test part of a data set. int8 is calibrated on the training part,
-    or on every second image. Default: parts of two photographs that come with scikit-learn."""
+    """Images to try the file on: the test part of a data set. Default: parts of two photographs that
+    come with scikit-learn."""
+    calibrate: Annotated[str, arg(metavar="DATA")] = ""
+    """Images that int8 is calibrated on, 300 at most. Default: the training part of --data; if that has
+    but one part, every second image, and the file is tried on the others."""
     limit: int = 500
     """Largest number of images to try the file on, spread evenly."""
     agreement: float | None = None
     """Least share of the images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
-    for int8; and where the right answers are known, an accuracy within a point of the model's."""
+    for int8; and where the right answers are known, an accuracy within a point of the model's, or
+    what chance explains."""
     hints: ModelHints = field(default_factory=Hints)
 
 
@@ -54,6 +58,8 @@ def export(command: ExportModel) -> int:
         )
     if command.limit < 1:
         raise ValueError(f"--limit is {command.limit}; it is a number of images, at least 1")
+    if command.calibrate and not (command.data and command.precision == "int8"):
+        raise ValueError("--calibrate goes with --precision int8, and --data to try the file on")
 
     from vitkit.deploy.export import Export, check, size_of
     from vitkit.deploy.export import export as write
@@ -65,8 +71,10 @@ def export(command: ExportModel) -> int:
     check(classifier, command.output, wanted)
     trial = sample_trial()
     if command.data:
-        calibrates = command.precision == "int8"
-        trial = trial_on(command.data, classifier.labels, command.limit, calibrates)
+        calibrate = None
+        if command.precision == "int8":
+            calibrate = command.calibrate
+        trial = trial_on(command.data, classifier.labels, command.limit, calibrate)
 
     # Write it, and say what was written
     tried = counted(len(trial.items), "image")
@@ -77,7 +85,7 @@ def export(command: ExportModel) -> int:
     print(f"on {trial.name}: {agreement}")
     if command.precision == "int8":
         calibrated = counted(len(trial.for_calibration), "image")
-        print(f"calibrated on {calibrated} of {trial.name}")
+        print(f"calibrated on {calibrated} of {command.calibrate or trial.name}")
     if not command.data:
         print("these say little of your own images: --data DATA measures on them")
     if classifier.unknown is not None:

@@ -5,6 +5,7 @@ Legend: N images, K classes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
@@ -23,7 +24,8 @@ BATCH = 32
 LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
 # The largest difference of a number that is no probability, as a share of the largest number
 LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
-LOST = 0.01  # accuracy that may be lost, where it is known
+LOST = 0.01  # accuracy that may be lost, where it is known, beside what chance explains
+CHANCE = 1.64  # standard errors, which chance exceeds once in twenty
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,13 @@ def wrong(agreement: Agreement, precision: Weights, activation: Activation, leas
         )
     if agreement.accuracy is None or least == 0:
         return ""
-    if agreement.accuracy < agreement.models_accuracy - LOST:
+    # Only answers that differ can change the accuracy, each by one image
+    lost = LOST + CHANCE * sqrt((1 - agreement.same) / agreement.images)
+    if agreement.accuracy < agreement.models_accuracy - lost:
         return (
             f"its accuracy is {agreement.accuracy:.1%}, the model's is "
-            f"{agreement.models_accuracy:.1%}, and {LOST:.0%} less is accepted (--agreement 0 accepts "
-            "anything)"
+            f"{agreement.models_accuracy:.1%}, and {lost:.1%} less is accepted for so many images "
+            "(--agreement 0 accepts anything)"
         )
     return ""
 
@@ -136,22 +140,33 @@ def compared(
 ) -> Agreement:
     """Two tables of probabilities, (N, K) each, side by side."""
     difference = np.abs(expected - given)
-    right, models_right, known = 0, 0, 0
     likeliest = given.argmax(-1)
     models_likeliest = expected.argmax(-1)
-    for row, truth in enumerate(truths):
-        if truth in labels:
-            known += 1
-            right += labels[likeliest[row]] == truth
-            models_right += labels[models_likeliest[row]] == truth
-    finite = bool(np.isfinite(given).all())
+    same = 0.0
+    if np.isfinite(given).all():
+        same = float((likeliest == models_likeliest).mean())
     return Agreement(
         data=data,
         images=len(given),
-        same=float((likeliest == models_likeliest).mean()) if finite else 0.0,
+        same=same,
         largest=float(difference.max()),
         mean=float(difference.mean()),
         scale=float(np.abs(expected).max()),
-        accuracy=right / known if known else None,
-        models_accuracy=models_right / known if known else None,
+        accuracy=_accuracy(likeliest, truths, labels),
+        models_accuracy=_accuracy(models_likeliest, truths, labels),
     )
+
+
+def _accuracy(
+    likeliest: np.ndarray, truths: Sequence[str | None], labels: Sequence[str]
+) -> float | None:
+    """How often the likeliest class, (N,), is the true one, of the images whose true class is one of
+    the labels; None if there are none."""
+    known = set(labels)
+    right = []
+    for k, truth in zip(likeliest, truths, strict=True):
+        if truth in known:
+            right.append(labels[k] == truth)
+    if not right:
+        return None
+    return sum(right) / len(right)

@@ -45,9 +45,9 @@ class Speed:
     """The median of the rounds, by batch."""
     spread: dict[int, float]
     """The fastest round beside the slowest."""
-    p50: float
-    """Milliseconds of a pass of one image: the median."""
-    p95: float
+    p50: float | None
+    """Milliseconds of a pass of one image: the median; None if no batch had one image."""
+    p95: float | None
     """Milliseconds that 95 passes in 100 take at most."""
     start: float | None = None
     """Seconds of a process from its start to its end, with one answer; None if it was not started."""
@@ -101,10 +101,10 @@ def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
     """The medians of all rounds."""
     medians = {batch: statistics.median(values) for batch, values in rates.items()}
     spread = {batch: max(values) / min(values) for batch, values in rates.items()}
-    p50 = p95 = float("nan")
+    percentiles = [None, None]
     if times:
-        p50, p95 = (1000 * float(value) for value in np.percentile(times, (50, 95)))
-    return Speed(medians, spread, p50, p95)
+        percentiles = (1000 * np.percentile(times, (50, 95))).tolist()
+    return Speed(medians, spread, *percentiles)
 
 
 def starts(models: Sequence[Path | str]) -> list[tuple[float, float]]:
@@ -139,5 +139,7 @@ def _start(model: str, photograph: str) -> tuple[float, float]:
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:]
             raise ValueError(f"vitkit predict {model} failed: {''.join(last)}")
-    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    unit = 1024  # bytes; on macOS it is one
+    if sys.platform == "darwin":
+        unit = 1
     return seconds, usage.ru_maxrss * unit / 1e6

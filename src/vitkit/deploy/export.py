@@ -34,6 +34,7 @@ from vitkit.deploy.writers import (
 )
 from vitkit.models import parameters
 from vitkit.system.files import MARK, check_can_be_made, check_replaceable, write_json
+from vitkit.system.machine import PrecisionChoice, pick_device, pick_precision
 from vitkit.system.private import public
 from vitkit.weights import Classifier, licenses
 
@@ -181,7 +182,10 @@ def write(
     """Write the file, calibrated on the trial's images if it is int8."""
     # The graph
     deployed = classifier.for_inference().to("cpu")
-    graph = PictureGraph(deployed) if exported.takes_pictures else Graph(deployed)
+    graph_of = Graph
+    if exported.takes_pictures:
+        graph_of = PictureGraph
+    graph = graph_of(deployed)
     program = traced(graph, exported)
 
     # Images to calibrate with
@@ -262,12 +266,12 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def exported_temporarily(
-    classifier: Classifier, library: str, precision: str = "float32"
+    classifier: Classifier, library: str, precision: PrecisionChoice = "float32"
 ) -> FileRuntime:
     """A classifier as another library computes it, through a file that is deleted once it is open."""
     weights = "float32"
-    if precision != "float32" and library == "openvino":
-        weights = "bfloat16"
+    if library == "openvino":
+        weights = pick_precision(precision, pick_device("cpu")).precision
     export = Export(to=library, precision=weights)
     check_answer(classifier)
     check_packages(export)

@@ -22,7 +22,7 @@ READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "torch": ("t
 def open_runtime(
     model: "Path | str | Classifier",
     runtime: RuntimeName = "auto",
-    precision: "PrecisionChoice" = "float32",
+    precision: "PrecisionChoice | None" = None,
     device: str = "auto",
 ) -> Runtime:
     """What computes the logits of a model: of a Classifier, or of a file that `vitkit export` has
@@ -34,13 +34,14 @@ def open_runtime(
     runtime: "auto" is PyTorch for a Classifier, and for a file the library that it was written for.
     A Classifier that another library shall compute is exported to a temporary file, which takes
     some ten seconds.
-    precision: of a file, OpenVINO computes its matrix products in float32 or bfloat16; "auto" is what
-    the file was written for.
+    precision: of the matrix products; by default float32 of a Classifier, and of a file what it was
+    written for. Of files, OpenVINO computes in bfloat16 too.
 
     Raises ValueError for a file that no such library can compute, or that is not vitkit's.
     """
     if isinstance(model, str | Path):
-        return open_file(Path(model), runtime, precision)
+        return open_file(Path(model), runtime, precision or "auto")
+    precision = precision or "float32"
     if runtime in ("auto", "torch"):
         from vitkit.deploy.pytorch import eager
 

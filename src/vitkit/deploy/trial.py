@@ -26,17 +26,21 @@ class Trial(NamedTuple):
 
 
 def trial_on(
-    data: str, labels: Sequence[str], tried: int = TRIED, calibrates: bool = True
+    data: str, labels: Sequence[str], tried: int = TRIED, calibrate: str | None = ""
 ) -> Trial:
-    """The test part of a data set, and its training part to calibrate with; every second image each,
-    if there is but one part.
+    """The test part of a data set to try a file on, and images to calibrate with.
 
-    calibrates: whether there must be images to calibrate with.
+    calibrate: another data set, whose training part, or all of which, is for that; None is nothing.
+    By default it is the training part of `data`, and every second image if `data` has but one part:
+    then it is tried on the others.
     """
     source = open_source(data)
     items = _items(source, labels)
-    if not calibrates:
+    if calibrate is None:
         return Trial(data, _spread(items, tried), ())
+    if calibrate:
+        other = open_parts(calibrate).sources.get("train") or open_source(calibrate)
+        return Trial(data, _spread(items, tried), _spread(_items(other, ()), CALIBRATED))
     train = open_parts(data).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return Trial(data, _spread(items[1::2], tried), _spread(items[::2], CALIBRATED))
