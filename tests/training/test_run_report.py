@@ -143,6 +143,10 @@ def test_several_runs_side_by_side(runs, tmp_path, capsys, monkeypatch):
     page = (tmp_path / "runs.html").read_text()
     assert "<th>seed</th><td>0</td><td>1</td><td>0</td>" in page
     assert main(["report"]) != 0
+    capsys.readouterr()
+    assert main(["report", str(runs)]) == 1
+    err = " ".join(capsys.readouterr().err.split())
+    assert "is no run, but holds 2 runs: vitkit report" in err
 
 
 def test_the_defaults_of_each_part_are_those_of_its_class():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.system.text import as_word
+from vitkit.system.text import as_word, counted
 
 
 @dataclass
@@ -28,9 +28,24 @@ def report(command: Report) -> int:
     """`vitkit report`."""
     if not command.runs:
         raise ValueError("no run: say whose report to write, as in vitkit report runs/digits")
+    for run_dir in command.runs:
+        _check(run_dir)
     if len(command.runs) == 1:
         return _of_one(command)
     return _of_several(command)
+
+
+def _check(run_dir: Path) -> None:
+    """Raises ValueError for what is no run, with the runs that are in it."""
+    from vitkit.training.recorded import is_run
+
+    inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
+    if is_run(run_dir) or not inner:
+        return
+    words = " ".join(as_word(path) for path in inner[:3])
+    raise ValueError(
+        f"{run_dir} is no run, but holds {counted(len(inner), 'run')}: vitkit report {words}"
+    )
 
 
 def _of_one(command: Report) -> int:
