@@ -165,15 +165,16 @@ class _Coarse:
         self.detail = detail
         self.cells = detail.cells(grid)
         self.shares = shares
-        self.members = _members(config.prefix, grid, detail.block).to(shares.device)
+        self.cell_of = _cell_of(config.prefix, grid, detail.block).to(shares.device)
 
     def layer(self, name: str, weights: Tensor, reach: Reach = "all") -> Layer:
         """A layer of attention among all tokens: (H, T, T)."""
-        with in_float32(weights):
-            to_cells = weights @ self.members.mT  # (H, T, prefix + C)
+        to_cells = self._added_up(weights, 2)  # (H, T, prefix + C)
+        with in_float32(to_cells):
             reader = self.shares @ to_cells  # (H, 1, prefix + C)
-            look = self.members[self.config.prefix :]  # (C, T)
-            patches = (look / look.sum(1, keepdim=True)) @ to_cells  # (H, C, prefix + C)
+        patches_in = self.cell_of.bincount()[:, None]  # (prefix + C, 1)
+        looks = self._added_up(to_cells, 1) / patches_in  # (H, prefix + C, prefix + C)
+        patches = looks[:, self.config.prefix :]  # (H, C, prefix + C)
         if reach != "all":
             patches = self._within(patches, reach)
         packed_reader = b""
@@ -185,9 +186,16 @@ class _Coarse:
         """The layer of a MAP head, whose learned query looks at patches: (1, H, 1, N)."""
         heads = [of_heads(weights, head)[0] for head in _heads(self.config, self.detail)]
         rows = torch.cat(heads)  # (H, N)
-        with in_float32(rows):
-            to_cells = rows @ self.members[:, self.config.prefix :].mT  # (H, prefix + C)
-        return Layer(POOLING, len(rows), "all", packed(to_cells), b"")
+        rows = torch.nn.functional.pad(rows, (self.config.prefix, 0))  # (H, T)
+        return Layer(POOLING, len(rows), "all", packed(self._added_up(rows, 1)), b"")
+
+    def _added_up(self, weights: Tensor, axis: int) -> Tensor:
+        """The same with the sums over the tokens of each cell along an axis: T becomes prefix + C."""
+        if self.detail.block == 1:
+            return weights
+        shape = list(weights.shape)
+        shape[axis] = self.config.prefix + self.cells[0] * self.cells[1]
+        return weights.new_zeros(shape).index_add_(axis, self.cell_of, weights)
 
     def _within(self, patches: Tensor, reach: Reach) -> Tensor:
         """What the cells of an axial layer give to those of their row, (H, C, w'), or of their
@@ -201,15 +209,13 @@ class _Coarse:
         return own.permute(0, 1, 3, 2).flatten(1, 2)
 
 
-def _members(prefix: int, grid: Grid, block: int) -> Tensor:
-    """Which tokens belong to a cell: (prefix + C, T) of ones and zeros. A token before the patches
-    is by itself."""
-    height, width = Detail(block).cells(grid)
+def _cell_of(prefix: int, grid: Grid, block: int) -> Tensor:
+    """The number of each token's cell: int64 (T,). A token before the patches is by itself."""
+    _, width = Detail(block).cells(grid)
     rows = torch.arange(grid[0]) // block
     columns = torch.arange(grid[1]) // block
     of_patch = (rows[:, None] * width + columns).flatten()  # (N,)
-    of_token = torch.cat([torch.arange(prefix), prefix + of_patch])  # (T,)
-    return torch.nn.functional.one_hot(of_token, prefix + height * width).float().mT
+    return torch.cat([torch.arange(prefix), prefix + of_patch])
 
 
 def _heads(config: ViTConfig, detail: Detail) -> list[int | None]:
