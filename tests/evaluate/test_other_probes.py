@@ -173,5 +173,18 @@ def test_the_command_fits_and_saves_what_answers_several_classes_and_numbers(squ
         name = first.removeprefix("test/")
         assert measured[name]["value"] == pytest.approx(metrics[first]["value"], abs=1e-4)
 
+        # Images that it learned from are said to be that
+        lines = (squares / "list.csv").read_text().splitlines()
+        parts = ["split", *(("test", "val", "train")[min(i, 2)] for i in range(60))]
+        divided = [f"{line},{part}" for line, part in zip(lines, parts, strict=True)]
+        (squares / "parts.csv").write_text("\n".join(divided))
+        of_parts = [words[0], words[1], str(squares / "parts.csv"), *words[3:], *columns]
+        assert cli.main([*of_parts, "--to", str(folder)]) == 0
+        again = ["evaluate", str(folder), str(squares / "parts.csv"), *columns, "--workers", "0"]
+        for part in ("train", "val", "test"):
+            assert cli.main([*again, "--device", "cpu", "--split", part]) == 0
+            learned = "images that the model learned from" in capsys.readouterr().out
+            assert learned == (part != "test")
+
         assert cli.main([*words, *columns, "--method", "logistic"]) == 1
         assert "--method linear is for them too" in " ".join(capsys.readouterr().err.split())

@@ -35,18 +35,18 @@ def images_of(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]
 
 def _opened(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
     """The images, and what a reader should know of them, to be added to their name."""
-    from vitkit.data import open_source, open_splits
+    from vitkit.data import fingerprint, open_source, open_splits
 
     origin = classifier.origin
     columns = command.columns
     if columns.target == "auto" and _predicts_numbers(classifier):
         columns = _columns_of_numbers(command)
     note = ""
-    if fingerprint := origin.get("held_out"):
+    if held_out := origin.get("held_out"):
         splits = open_splits(command.data, columns, origin.get("split_seed", 0))
         name = command.split or "test"
         part = getattr(splits, name)
-        if part and splits.made_fingerprint == fingerprint:
+        if part and splits.made_fingerprint == held_out:
             if name == "train":
                 return part, ", the images that the model learned from"
             return part, f", the {name} part that was held out when the model was trained"
@@ -55,7 +55,10 @@ def _opened(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
                 "; the data set of this name that the model was trained on was another one, or has "
                 "changed since, so it may know some of them"
             )
-    return open_source(command.data, columns, command.split), note
+    source = open_source(command.data, columns, command.split)
+    if origin.get("learned") and fingerprint(source) in origin["learned"]:
+        note = ", images that the model learned from"
+    return source, note
 
 
 def named_images(command: "Evaluate", classifier: Classifier) -> tuple["Named", Source, str]:

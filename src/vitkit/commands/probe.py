@@ -68,6 +68,7 @@ class FitProbe:
 
 def probe(command: FitProbe) -> int:
     """Fit the head, print what it reaches, and save it."""
+    from vitkit.data import fingerprint
     from vitkit.evaluate.probing import Probing
     from vitkit.system.machine import autocast
     from vitkit.system.ranks import on_rank_0, process_group
@@ -81,7 +82,8 @@ def probe(command: FitProbe) -> int:
         splits, held_out = splits_to_learn_from(
             command.data, command.columns, command.named, command.on_bad_image
         )
-        train = _learned(command, splits)
+        parts = _to_learn(command, splits)
+        train = _merged(parts)
         name, test = _tested(splits)
         probing = Probing.of(train)
         if on_rank_0():
@@ -126,7 +128,16 @@ def probe(command: FitProbe) -> int:
     if command.to is None:
         print("next: the same with --to DIRECTORY, which saves the model with it", file=terminal)
         return 0
-    made = Fitted(probing, fitted, train, learned, precision, metrics, held_out)
+    made = Fitted(
+        probing=probing,
+        probe=fitted,
+        source=train,
+        learned=learned,
+        precision=precision,
+        metrics=metrics,
+        held_out=held_out,
+        parts=tuple(fingerprint(part) for part in parts),
+    )
     print(save_probe(command, classifier, made), file=terminal)
     word = as_word(command.to)
     print(f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA", file=terminal)
@@ -143,11 +154,9 @@ def _check(command: FitProbe) -> None:
         raise ValueError(f"--k is {command.k}; it is a number of neighbours, at least 1")
 
 
-def _learned(command: FitProbe, splits: Splits) -> Source:
-    """The images to learn from: all but the test part. Raises ValueError if there are none, or they
-    have no labels, or not those that the method is for."""
-    from vitkit.data import merge_parts
-
+def _to_learn(command: FitProbe, splits: Splits) -> list[Source]:
+    """The parts to learn from: all but the one to measure on. Raises ValueError if there are none, or
+    they have no labels, or not those that the method is for."""
     if splits.train is None:
         raise ValueError(f"{command.data} has no images to learn from, only others to measure on")
     if splits.target_kind == "none":
@@ -161,8 +170,17 @@ def _learned(command: FitProbe, splits: Splits) -> Source:
             f"{HAVE[splits.target_kind]}; --method linear is for them too"
         )
     if splits.val is None or splits.test is None:
-        return splits.train
-    return merge_parts(splits.train, splits.val)
+        return [splits.train]
+    return [splits.train, splits.val]
+
+
+def _merged(parts: Sequence[Source]) -> Source:
+    """The images of one part or two."""
+    from vitkit.data import merge_parts
+
+    if len(parts) == 1:
+        return parts[0]
+    return merge_parts(*parts)
 
 
 def _tested(splits: Splits) -> tuple[str, Source | None]:

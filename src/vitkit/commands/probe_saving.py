@@ -32,6 +32,9 @@ class Fitted:
     """What it reaches."""
     held_out: str | None
     """The fingerprint of a test part that was made, by which `vitkit evaluate` knows it again."""
+    parts: tuple[str, ...]
+    """Fingerprints of the parts of the data that it learned from, so that `vitkit evaluate` can say
+    so."""
 
 
 def save_probe(command: "FitProbe", classifier: Classifier, fitted: Fitted) -> str:
@@ -73,6 +76,7 @@ def _origin(command: "FitProbe", fitted: Fitted) -> dict:
         "data": command.data,
         "metrics": {metric.name: metric.text() for metric in fitted.metrics},
         "split_seed": 0,
+        "learned": list(fitted.parts),
     }
     if fitted.held_out:
         origin["held_out"] = fitted.held_out
