@@ -1,5 +1,6 @@
 """What a model looks at: rollout and raw attention against plain numpy, by hand, and on real weights."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,10 @@ from inspected import FAMILY, GRID, IMAGES, N, classifier, recorded
 from pictures import photograph
 
 from vitkit.data import Preprocessing, open_image
+from vitkit.inspection import class_relevance, gradients
 from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.figures import darkened
-from vitkit.inspection.layers import layer_names
+from vitkit.inspection.layers import attention_by_layer, layer_names
 from vitkit.inspection.rollout import logits_and_rollout, rollout
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier, load
@@ -218,3 +220,33 @@ def test_darkened_keeps_what_is_looked_at_and_darkens_the_rest():
     assert drawn[45, 25].max() == 0 and 0 < drawn[20, 40].min() < 200
     assert (darkened(pixels, np.zeros((2, 2)), (0, 0, 60, 100)) == 0).all()
     assert darkened(pixels[:1, :1], weights, (0, 0.2, 0.4, 0.4)).shape == (1, 1, 3)
+
+
+def test_one_layer_s_attention_is_kept_at_a_time():
+    """Of a model of six layers, and of its graph: when a layer is seen, those before it are gone."""
+    own = classifier(replace(FAMILY["registers"], depth=6))
+    seen = []
+
+    def see(layer, weights):
+        assert [weak() is None for weak in seen] == [True] * layer
+        seen.append(weakref.ref(weights))
+
+    with attention_by_layer(own.model, see):
+        own.logits(IMAGES)
+    assert len(seen) == 6
+
+
+def test_gradients_keep_one_block_s_graph_at_a_time(monkeypatch):
+    own = classifier(replace(FAMILY["token"], depth=6))
+    kept = []
+    make = gradients._attended
+
+    def counted(output, *arguments, **settings):
+        assert sum(weak() is not None for weak in kept) <= 1
+        attended = make(output, *arguments, **settings)
+        kept.append(weakref.ref(attended))
+        return attended
+
+    monkeypatch.setattr(gradients, "_attended", counted)
+    class_relevance(own, IMAGES)
+    assert len(kept) == 6
