@@ -138,6 +138,8 @@ def test_the_model_is_left_alone():
     torch.testing.assert_close(class_relevance(own.for_inference(), IMAGES, 2), found)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(class_relevance(own, IMAGES, 2), found)
+    with torch.inference_mode():
+        torch.testing.assert_close(class_relevance(own, IMAGES.clone(), 2), found)
 
 
 def test_what_has_no_meaning_is_refused():

@@ -142,8 +142,15 @@ def _propagate(
     model = classifier.model
     grid = model.grid(images)
     tokens = config.prefix + grid[0] * grid[1]
-    pixels = classifier.preprocessing.normalise(images.to(classifier.device))
-    with evaluating(model), torch.enable_grad(), in_float32(pixels), not_compiled():
+    with (
+        torch.inference_mode(False),  # whatever the caller has switched off
+        torch.enable_grad(),
+        in_float32(model.norm.weight),
+        not_compiled(),
+        evaluating(model),
+    ):
+        pixels = classifier.preprocessing.normalise(images.to(classifier.device))
+
         # Forward, and from the logit back to the last block's states
         forward = _forward(model, pixels)
         score = _of_target(forward.logits, target).sum()

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILTERS = 28  # of Fig. 7
-SHOWN = 8  # photographs in a figure, unless somebody wants more
 HEADS = 8  # drawn beside each other
 BATCH = 8  # images between two movements of the bar
 
