@@ -298,6 +298,11 @@ def brightness(tab, grid) -> np.ndarray:
     return np.array(cells).reshape(grid)
 
 
+def brightness_of(picture) -> np.ndarray:
+    """The mean of each patch of a photograph of `pictures`, (h, w)."""
+    return picture.pixels().reshape(4, 32, 6, 32, 3).mean((1, 3, 4))
+
+
 def middle(tab, cell, grid):
     box = tab.locator("#picture").bounding_box()
     x = box["x"] + box["width"] * (cell[1] + 0.5) / grid[1]
@@ -338,8 +343,7 @@ def test_hovering_clicking_and_keys_show_the_numbers_of_raw_attention(explored_p
     drawn = brightness(tab, GRID)
     limit = np.sort(expected.flatten().numpy())[int(0.98 * 23)]
     light = 0.15 + 0.85 * np.minimum(expected.numpy() / limit, 1)
-    cells = pictures()[0].pixels().reshape(4, 32, 6, 32, 3).mean((1, 3, 4))
-    np.testing.assert_allclose(drawn, cells * light, atol=4)
+    np.testing.assert_allclose(drawn, brightness_of(pictures()[0]) * light, atol=4)
 
     # Hovering over a patch, and away from it
     tab.mouse.move(*middle(tab, (2, 4), GRID))
@@ -407,6 +411,28 @@ def test_other_attention_in_the_browser(name, browser, tmp_path):
         tab.mouse.move(*middle(tab, (1, 5), GRID))
         expected = place(raw_attention(own, images, 2)[0])
         says(tab, "Pooling, mean of its heads: the learned query", expected)
+    assert tab.wrong == []
+
+
+def test_larger_cells_lie_where_their_patches_are(browser, tmp_path, monkeypatch):
+    """Of 4 x 6 patches in cells of 4 x 4, the second cell is the last third of the photograph."""
+    own = classifier(FAMILY["token"])
+    (picture,) = pictures()
+    monkeypatch.setattr("vitkit.inspection.explorer.DETAILS", (Detail(4),))
+    tab = opened(browser, write_explorer(tmp_path / "page.html", "coarse", own, [picture]))
+    assert tab.locator("#picture").get_attribute("aria-label").startswith("Photograph 1, 1 by 2")
+    choose_layer(tab, 0)
+    tab.mouse.move(*middle(tab, (3, 3), GRID))
+    says(tab, "the square of 4 × 4 patches in row 1, column 1 looks")
+    tab.mouse.move(*middle(tab, (0, 4), GRID))
+    says(tab, "the square of 4 × 4 patches in row 1, column 2 looks")
+    weights = blocks(raw_attention(own, own.batch([picture]), 0)[0].numpy(), 4)[0]
+    tab.mouse.move(5, 5)
+    says(tab, "the class token looks")
+    seen = brightness(tab, GRID) / brightness_of(picture)
+    light = 0.15 + 0.85 * np.minimum(weights / weights.min(), 1)  # both as bright as the lesser
+    np.testing.assert_allclose(seen[1:3, :4], light[0], atol=0.05)
+    np.testing.assert_allclose(seen[1:3, 4:], light[1], atol=0.05)
     assert tab.wrong == []
 
 

@@ -58,11 +58,13 @@ class Detail:
         return [i for i in range(count) if (count - 1 - i) % self.step == 0]
 
 
-# The finest first: layers are thinned before heads are averaged, and cells become larger last
+# The finest first: layers are thinned, then cells are four patches, before heads are averaged
 DETAILS = tuple(
     Detail(block, heads, step)
-    for block in (1, 2, 4, 8)
-    for heads, step in ((True, 1), (True, 2), (True, 3), (True, 4), (False, 1), (False, 2))
+    for blocks in ((1, 2), (4, 8))
+    for heads, steps in ((True, (1, 2, 3, 4)), (False, (1, 2)))
+    for block in blocks
+    for step in steps
 )
 
 

@@ -12,6 +12,8 @@ const HIGH = [255, 233, 69];
 const data = JSON.parse(document.getElementById("data").textContent);
 const [height, width] = data.cells;
 const cells = height * width;
+const [rowsOfPatches, columnsOfPatches] = data.grid;
+const { block } = data; // patches along the side of a cell; at the end of a row fewer may be left
 const element = (id) => document.getElementById(id);
 const picture = element("picture");
 
@@ -111,8 +113,12 @@ function drawPicture(map, query) {
 
   // A frame around the cell that looks
   if (query === null) return;
-  const [x, y] = [(query % width) / width, Math.floor(query / width) / height];
-  const box = [x * picture.width, y * picture.height, picture.width / width, picture.height / height];
+  const left = (query % width) * block;
+  const top = Math.floor(query / width) * block;
+  const across = picture.width / columnsOfPatches; // pixels of a patch
+  const down = picture.height / rowsOfPatches;
+  const box = [left * across, top * down,
+    Math.min(block, columnsOfPatches - left) * across, Math.min(block, rowsOfPatches - top) * down];
   for (const [colour, line] of [["#000", 6], ["#ffc400", 3]]) {
     context.strokeStyle = colour;
     context.lineWidth = line;
@@ -120,11 +126,17 @@ function drawPicture(map, query) {
   }
 }
 
+// A pixel for each patch, in the colour of its cell
 function painted(map, colour) {
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [width, height];
-  const image = new ImageData(width, height);
-  map.forEach((value, cell) => image.data.set(colour(value), 4 * cell));
+  [canvas.width, canvas.height] = [columnsOfPatches, rowsOfPatches];
+  const image = new ImageData(columnsOfPatches, rowsOfPatches);
+  for (let line = 0; line < rowsOfPatches; line++) {
+    for (let column = 0; column < columnsOfPatches; column++) {
+      const value = map[cellOf(line, column)];
+      image.data.set(colour(value), 4 * (line * columnsOfPatches + column));
+    }
+  }
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
@@ -206,9 +218,14 @@ function chooseQuery(query) {
 
 function cellAt(event) {
   const box = picture.getBoundingClientRect();
-  const column = Math.floor(((event.clientX - box.left) / box.width) * width);
-  const line = Math.floor(((event.clientY - box.top) / box.height) * height);
-  return clamp(line, height) * width + clamp(column, width);
+  const column = Math.floor(((event.clientX - box.left) / box.width) * columnsOfPatches);
+  const line = Math.floor(((event.clientY - box.top) / box.height) * rowsOfPatches);
+  return cellOf(clamp(line, rowsOfPatches), clamp(column, columnsOfPatches));
+}
+
+// The cell that a patch belongs to
+function cellOf(line, column) {
+  return Math.floor(line / block) * width + Math.floor(column / block);
 }
 
 const clamp = (value, count) => Math.min(Math.max(value, 0), count - 1);
@@ -266,7 +283,7 @@ function begin() {
   const most = Math.max(...data.layers.map((layer) => layer.heads));
   for (let head = MEAN; head < most; head++) {
     const small = document.createElement("canvas");
-    [small.width, small.height] = [width, height];
+    [small.width, small.height] = [columnsOfPatches, rowsOfPatches];
     const title = head === MEAN ? "mean" : `${head + 1}`;
     button(element("heads"), head === MEAN ? "Mean of the heads" : `Head ${head + 1}`,
       [small, title], () => { chosen.head = head; draw(); });

@@ -65,6 +65,8 @@ def write_explorer(
         photographs.append(_photograph(classifier, picture, looked))
     layers = [{"name": x.name, "heads": x.heads, "reach": x.reach} for x in looked.layers]
     data = {
+        "grid": grid,
+        "block": detail.block,
         "cells": detail.cells(grid),
         "cell": _cell(detail),
         "prefix": prefix_names(config),
