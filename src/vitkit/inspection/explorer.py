@@ -7,6 +7,7 @@ explored.py computes what is on it, explorer.js shows it.
 import base64
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -53,18 +54,38 @@ def write_explorer(
     if not pictures:
         return write_page(path, title, sections)
 
-    # How much of the attention fits
-    images = [classifier.batch([picture]) for picture in pictures]
-    grid = classifier.model.grid(images[0])
+    # How much of the attention fits, and what it is
+    grid = classifier.model.grid(classifier.batch([pictures[0]]))
     detail = chosen_detail(config, grid, len(pictures), megabytes)
+    data = _data(classifier, pictures, grid, detail)
 
-    # What each photograph shows
+    # The page
+    blocks = [
+        paragraph(_facts(classifier, config, grid), "faint"),
+        _file("explorer.html"),
+        *(paragraph(sentence, "faint") for sentence in _notes(config)),
+    ]
+    coarser = _coarser(config, detail, megabytes)
+    if coarser:
+        blocks.append(paragraph(coarser, "faint"))
+    active = Active(_file("explorer.js"), _file("explorer.css"), data)
+    return write_page(path, title, [*blocks, *sections], active)
+
+
+def _data(
+    classifier: Classifier, pictures: Sequence[Picture], grid: Grid, detail: Detail
+) -> dict[str, Any]:
+    """What the page's script reads."""
     photographs = []
-    for picture, prepared in zip(pictures, images, strict=True):
-        looked = explored(classifier, prepared, detail)
+    for picture in pictures:
+        looked = explored(classifier, classifier.batch([picture]), detail)
         photographs.append(_photograph(classifier, picture, looked))
-    layers = [{"name": x.name, "heads": x.heads, "reach": x.reach} for x in looked.layers]
-    data = {
+    layers = []
+    for layer in looked.layers:  # as the last photograph has them, and every other
+        facts = {"name": layer.name, "heads": layer.heads, "reach": layer.reach}
+        layers.append({**facts, "patches": bool(layer.patches)})
+    config = classifier.model.config
+    return {
         "grid": grid,
         "block": detail.block,
         "cells": detail.cells(grid),
@@ -74,17 +95,6 @@ def write_explorer(
         "layers": layers,
         "photographs": photographs,
     }
-    for layer, of_first in zip(layers, photographs[0]["tables"], strict=True):
-        layer["patches"] = bool(of_first["patches"])
-
-    # The page
-    blocks = [
-        paragraph(_facts(classifier, config, grid), "faint"),
-        _file("explorer.html"),
-        *(paragraph(sentence, "faint") for sentence in _notes(config, detail, megabytes)),
-    ]
-    active = Active(_file("explorer.js"), _file("explorer.css"), data)
-    return write_page(path, title, [*blocks, *sections], active)
 
 
 def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: float) -> Detail:
@@ -166,7 +176,7 @@ def _facts(classifier: Classifier, config: ViTConfig, grid: Grid) -> str:
     )
 
 
-def _notes(config: ViTConfig, detail: Detail, megabytes: float) -> list[str]:
+def _notes(config: ViTConfig) -> list[str]:
     """What a reader of the page must know, a sentence each."""
     notes = [
         "Bright patches get much attention, dark ones little; the brightest 2 % are drawn alike, as "
@@ -190,8 +200,11 @@ def _notes(config: ViTConfig, detail: Detail, megabytes: float) -> list[str]:
             "A ResNet comes before these layers, so each patch knows more of its surroundings than "
             "its square shows."
         )
+    return notes
 
-    # What was left out for the size
+
+def _coarser(config: ViTConfig, detail: Detail, megabytes: float) -> str:
+    """What was left out for the size; "" if nothing was."""
     coarser = []
     if detail.step > 1:
         kept = ", ".join(str(i + 1) for i in detail.layers(config))
@@ -200,12 +213,12 @@ def _notes(config: ViTConfig, detail: Detail, megabytes: float) -> list[str]:
         coarser.append("the mean of the heads instead of each")
     if detail.block > 1:
         coarser.append(f"squares of {detail.block} × {detail.block} patches instead of each")
-    if coarser:
-        notes.append(
-            f"So that the photographs take less than {megabytes:g} MB, this page has "
-            f"{', and '.join(coarser)}; fewer photographs leave room for more."
-        )
-    return notes
+    if not coarser:
+        return ""
+    return (
+        f"So that the photographs take less than {megabytes:g} MB, this page has "
+        f"{', and '.join(coarser)}; fewer photographs leave room for more."
+    )
 
 
 def _file(name: str) -> Block:

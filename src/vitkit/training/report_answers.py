@@ -42,7 +42,7 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
 
     inside: whether the model may be run, however long that takes.
     """
-    # The images that measured it
+    # The images that measured it, and the finished model if it may be run
     kept = read_answers(run.run_dir / ANSWERS)
     name = _last_part(run)
     if kept is not None:
@@ -54,8 +54,6 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
             source = open_part(run, name)
         except (ValueError, OSError, KeyError) as error:
             problem = f"The images of {name} cannot be opened again: {error}."
-
-    # The finished model, if it may be run
     classifier = None
     may_run = inside or (kept is not None and _is_quick(run))
     if may_run and (run.run_dir / MODEL).is_dir():
@@ -68,18 +66,29 @@ def answer_sections(run: Recorded, inside: bool) -> Iterator[Block]:
     elif inside and name != "train" and source is not None and classifier is not None:
         given = _answers(classifier, source)
     if given is not None and given.finite.all():
-        found = _report(given, source)
-        yield confusion_section(found)
-        if source is None:
-            yield section("Most confident mistakes", paragraph(problem))
-        elif found.mistakes:
-            yield _mistakes(found, source, _look(classifier))
+        yield from _of_answers(_report(given, source), source, problem, _look(classifier))
 
     # Inside the model
     if inside and classifier is not None:
         yield from model_sections(classifier, _some_images(classifier, source))
     else:
         yield _what_else(run, classifier is not None)
+
+
+def _of_answers(
+    found: Report, source: Source | None, problem: str, look: Look | None
+) -> Iterator[Block]:
+    """Which classes are confused, and the mistakes; `problem` if there are no images of these, or
+    another sentence if one of them cannot be read any more."""
+    yield confusion_section(found)
+    title = "Most confident mistakes"
+    if source is None:
+        yield section(title, paragraph(problem))
+    elif found.mistakes:
+        try:
+            yield mistakes_section(found, source, look)
+        except (ValueError, OSError) as error:
+            yield section(title, paragraph(f"An image cannot be read: {error}."))
 
 
 def _last_part(run: Recorded) -> str:
@@ -121,14 +130,6 @@ def _report(given: Answers, source: Source | None) -> Report:
         confusion=confusion_matrix(given),
         mistakes=wrong,
     )
-
-
-def _mistakes(found: Report, source: Source, look: Look | None) -> Block:
-    """The pictures of mistakes; a sentence if one of them cannot be read any more."""
-    try:
-        return mistakes_section(found, source, look)
-    except (ValueError, OSError) as error:
-        return section("Most confident mistakes", paragraph(f"An image cannot be read: {error}."))
 
 
 def _look(classifier: Classifier | None) -> Look | None:
