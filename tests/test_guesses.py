@@ -233,6 +233,21 @@ def test_a_place_that_takes_no_files_is_said_before_the_work(folder, capsys):
     assert status == 1 and "is no folder that you may write to" in printed
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("predict run photo.jpg --top abc", "--top is 'abc'; it takes a whole number"),
+        ("train digits --batch=1.5", "--batch is '1.5'; it takes a whole number"),
+        ("train digits --optim.lr fast", "--optim.lr is 'fast'; it takes a number"),
+        ("train digits --optim.name adamx", "--optim.name is 'adamx'; it is one of adam, sgd"),
+        ("export run -o x.onnx --agreement high", "--agreement is 'high'; it takes a number"),
+    ],
+)
+def test_a_value_of_another_kind_is_one_sentence(words, sentence, capsys):
+    status, said = answer(capsys, words)
+    assert (status, said) == (2, f"vitkit: {sentence}")
+
+
 def test_what_is_misspelt_is_named(folder, capsys):
     assert "did you mean photos?" in answer(capsys, f"train scratch phtos {QUICK}")[1]
     assert "did you mean photo.jpg?" in answer(capsys, "show phooto.jpg")[1]

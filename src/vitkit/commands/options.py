@@ -4,7 +4,17 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import docstring_parser
 
@@ -30,6 +40,8 @@ class Option(NamedTuple):
     """Whether it is typed without a name, as MODEL and DATA are."""
     is_open: bool = False
     """Whether it stands for settings that are known only by its value, such as those of a model."""
+    kind: Any = None
+    """The type of its value."""
 
 
 def options(settings: type, default: Any = None, prefix: str = "") -> Iterator[Option]:
@@ -54,22 +66,32 @@ def options(settings: type, default: Any = None, prefix: str = "") -> Iterator[O
             aliases=tuple(name.lstrip("-") for name in _mark(types[field.name], "aliases") or ()),
             is_word=_is_positional(types[field.name]),
             is_open=_holds_settings(kind),
+            kind=kind,
         )
 
 
 def check_options(settings: type, default: Any, words: Sequence[str], program: str) -> None:
-    """Raises WrongWords, with the nearest name, for an option that a command does not have."""
+    """Raises WrongWords, with the nearest name, for an option that a command does not have, and for a
+    value that is no number or none of the choices."""
     names = {"help"}
+    kinds = {}
     owners = set()
     for option in options(settings, default):
         if option.is_open:
             owners.add(option.name)
         elif not option.is_word:
-            names |= {option.name, *option.aliases}
-    for word in words:
+            own_names = {option.name, *option.aliases}
+            names |= own_names
+            kinds |= dict.fromkeys(own_names, option.kind)
+    for word, following in zip(words, [*words[1:], None], strict=False):
         if not word.startswith("--") or len(word) == 2:
             continue
-        name = word[2:].partition("=")[0].replace("_", "-")
+        name, has_value, value = word[2:].partition("=")
+        name = name.replace("_", "-")
+        if not has_value:
+            value = following
+        if value is not None:
+            _check_value(name, kinds.get(name), value)
         positive = name.removeprefix("no-").replace(".no-", ".")
         if positive in names or name in names or any(name.startswith(f"{o}.") for o in owners):
             continue
@@ -79,6 +101,25 @@ def check_options(settings: type, default: Any, words: Sequence[str], program: s
             sentence += f"; did you mean {' or '.join(f'--{each}' for each in near)}?"
             raise WrongWords(f"{sentence} --help-all lists all")
         raise WrongWords(f"{sentence}; --help-all lists what it has")
+
+
+def _check_value(name: str, kind: Any, value: str) -> None:
+    """Raises WrongWords for the value of an option that is no number where its type is one, or none of
+    the choices that its type has."""
+    kinds = {kind}
+    if get_origin(kind) in (Union, UnionType):  # such as a number, or none
+        kinds = set(get_args(kind)) - {NoneType}
+    if get_origin(kind) is Literal:
+        choices = [str(choice) for choice in get_args(kind)]
+        if value not in choices:
+            raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
+    elif kinds in ({int}, {float}) and value != "None":
+        (number,) = kinds
+        try:
+            number(value)
+        except ValueError:
+            what = {int: "a whole number", float: "a number"}[number]
+            raise WrongWords(f"--{name} is {value!r}; it takes {what}") from None
 
 
 def _ending(name: str, names: Iterable[str]) -> list[str]:
