@@ -54,7 +54,7 @@ def test_what_is_there_is_measured_and_the_rest_is_said(place, capsys):
     words = ["suite", "robustness", model, "--data", data, "--workdir", str(place / "run")]
     words += ["--device", "cpu", "--json"]
     assert cli.main(words) == 0
-    table = json.loads(capsys.readouterr().out.splitlines()[-1])
+    table = json.loads(capsys.readouterr().out)
     rows = {row["name"]: row for row in table["lines"]}
     assert list(rows["ImageNet"])[3:] == ["top1", "top5", "calibration_error"]
     assert list(rows["fog"])[3:] == ["top1", "CE"] and list(rows["snow"])[3:] == []
@@ -74,12 +74,12 @@ def test_what_is_there_is_measured_and_the_rest_is_said(place, capsys):
     # The figures are those of vitkit evaluate
     words = ["evaluate", model, "--device", "cpu", "--workers", "0", "--json"]
     assert cli.main([*words, f"{data}/imagenet/val", "--as", "imagenet"]) == 0
-    alone = json.loads(capsys.readouterr().out.splitlines()[-1])
+    alone = json.loads(capsys.readouterr().out)
     for metric in ("top1", "top5", "calibration_error"):
         assert rows["ImageNet"][metric] == alone[metric]
     rmtree(place / "data/imagenet-c/weather/snow")
     assert cli.main([*words, f"{data}/imagenet-c", "--as", "imagenet-c"]) == 0
-    alone = json.loads(capsys.readouterr().out.splitlines()[-1])
+    alone = json.loads(capsys.readouterr().out)
     assert rows["fog"]["CE"] == alone["corrupted/ce"]
     assert rows["fog"]["top1"] == alone["corrupted/top1"]
 

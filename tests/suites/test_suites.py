@@ -88,7 +88,7 @@ def test_what_is_there_runs_what_is_not_is_said_and_nothing_runs_twice(
     assert set(before) == {"first", "second"}
 
     assert cli.main([*words, "--json"]) == 0
-    table = json.loads(capsys.readouterr().out.splitlines()[-1])
+    table = json.loads(capsys.readouterr().out)
     assert results(tmp_path / "run") == before
     first = table["lines"][0]
     assert list(first)[3:] == ["linear", "left_out", "5-shot", "10-shot", "neighbours"]

@@ -100,7 +100,7 @@ COMMANDS = (
             "teach a model classes from a few photographs, or take them away again",
             "teach.teach"),
     Command("suite", "SUITE MODEL --data DIR",
-            "measure a model on many tasks: VTAB, or a suite of one's own",
+            "measure a model on many tasks: VTAB, robustness, or one's own",
             "suite.suite"),
     Command("features", "MODEL DATA -o FILE",
             "write the features of images, to search or to cluster",

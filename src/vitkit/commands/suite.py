@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -74,7 +75,11 @@ def suite(command: RunSuite) -> int:
 
     chosen, folder = _suite(command)
     workdir = command.workdir or Path("runs") / _name(command, chosen)
-    with process_group(command.device) as device:
+    # What is printed meanwhile is for people: with --json the standard output is JSON alone
+    spoken = nullcontext()
+    if command.json:
+        spoken = redirect_stdout(sys.stderr)
+    with process_group(command.device) as device, spoken:
         outcome = run_suite(
             chosen,
             command.model,
