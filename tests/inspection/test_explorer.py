@@ -12,45 +12,18 @@ from shutil import which
 import numpy as np
 import pytest
 import torch
+from inspected import FAMILY, GRID, SIZE, classifier, small
 from pictures import photograph
 
-from vitkit.data import Preprocessing, open_image
+from vitkit.data import open_image
 from vitkit.inspection import raw_attention, rollout
 from vitkit.inspection.explored import DETAILS, Detail, most_bytes
 from vitkit.inspection.explorer import chosen_detail, prefix_names, write_explorer
-from vitkit.models import Backbone, ResNetConfig, create, named, vit
-from vitkit.weights import Classifier, load
+from vitkit.models import Backbone, ResNetConfig, vit
+from vitkit.weights import load
 
-SIZE = (64, 96)
-GRID = (4, 6)
 EXACT = 2e-7  # of float32
-
-
-def small(**settings):
-    return vit("mu/16", image=SIZE, classes=5, depth=2, **settings)
-
-
-FAMILY = {
-    "token": small(),
-    "distilled": small(pool="distilled", registers=1),
-    "token and mean": small(pool="token-gap", registers=2),
-    "registers": small(registers=4, positions="rotary-dinov3"),
-    "corner": small(pool="corner", positions="none"),
-    "mean": small(pool="gap"),
-    "MAP": small(pool="map"),
-    "axial": named("Axial-mu/16", image=SIZE, classes=5, depth=2),
-    "hybrid": vit("R26+mu/32", image=SIZE, classes=5, stem=Backbone((1, 1)), patch=1, depth=2),
-}
-
-
-def classifier(config, size=SIZE) -> Classifier:
-    """A model whose every parameter is random, so that its attention is far from uniform."""
-    model = create(config, seed=0).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return Classifier(model, Preprocessing(size=size), tuple("abcde"[: config.classes]))
+WITH_READER = [name for name in FAMILY if name != "no pooling"]
 
 
 def pictures(count=1):
@@ -86,7 +59,7 @@ def check(shown: np.ndarray, bound: np.ndarray, expected: np.ndarray) -> None:
     assert (np.abs(shown - expected) <= bound).all(), np.abs(shown - expected).max()
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", WITH_READER)
 def test_what_is_embedded_is_the_raw_attention(name, tmp_path):
     own = classifier(FAMILY[name])
     (picture,) = pictures()
@@ -201,7 +174,7 @@ def test_models_without_attention_or_without_one_answer(tmp_path):
     resnet = classifier(ResNetConfig(Backbone((1, 1)), SIZE, classes=5))
     text = write_explorer(tmp_path / "a.html", "R", resnet, pictures()).read_text()
     assert "has no attention among patches" in text and "<script" not in text
-    dense = classifier(replace(FAMILY["token"], pool="none"))
+    dense = classifier(FAMILY["no pooling"])
     file = write_explorer(tmp_path / "b.html", "dense", dense, pictures())
     data = embedded(file)
     assert data["reader"] is None and data["photographs"][0]["answers"] == []
