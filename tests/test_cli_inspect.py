@@ -84,7 +84,10 @@ def test_chosen_figures_in_other_forms(model, photographs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("config", "left_out"),
     [
-        (ResNetConfig(Backbone((1, 1)), (64, 96), classes=5), "left out distance: a ResNet has no"),
+        (
+            ResNetConfig(Backbone((1, 1)), (64, 96), classes=5),
+            "left out distance, entropy, rollout, relevance: a ResNet has no",
+        ),
         (FAMILY["corner"], "left out positions: the model has no positions"),
     ],
     ids=["ResNet", "no positions"],
@@ -101,7 +104,7 @@ def test_what_has_no_meaning_is_left_out_with_a_sentence(
     assert "inspect.html, filters.png" in out
     assert "Left out: " in (tmp_path / "out" / "inspect.html").read_text()
     # Who asks for it by name is told that it cannot be
-    name = left_out.split()[2].rstrip(":")
+    name = left_out.split()[2].rstrip(",:")
     status, _, err = say(capsys, *words, "--figures", name)
     assert status == 1
     assert f"{name} cannot be drawn: " in err

@@ -36,6 +36,7 @@ def test_what_has_no_meaning_is_a_sentence():
     text = shown(vit("mu/16", image=(64, 64), depth=1, positions="none", pool="gap", patch=2))
     assert "to it the patches are a set" in text and text.count("<picture") == 2
     text = shown(ResNetConfig(Backbone((1, 1)), (64, 64)))
-    assert text.count("Left out: a ResNet has no attention among patches") == 2
+    assert text.count("Left out: a ResNet has no attention among patches") == 1
+    assert text.count("Left out: a ResNet has no position embeddings") == 1
     grey = shown(LeNetConfig(channels=1), None)
     assert grey.count("<picture") == 1 and grey.count("Left out") == 1

@@ -103,7 +103,7 @@ def test_of_a_resnet_the_positions_of_its_map_are_patches():
     own = classifier(ResNetConfig(Backbone((1, 1)), (64, 96), classes=5))
     assert token_colours(own, IMAGES).shape == (2, 8, 12, 3)
     assert patch_similarity(own, IMAGES, (7, 11)).shape == (2, 8, 12)
-    with pytest.raises(ValueError, match="a ResNet has no attention among patches"):
+    with pytest.raises(ValueError, match="a ResNet has feature maps and no tokens"):
         token_norms(own, IMAGES)
 
 

@@ -127,7 +127,7 @@ def test_similarity_of_relative_positions():
 def test_models_without_positions_say_so():
     with pytest.raises(ValueError, match="the model has no positions"):
         position_similarity(classifier(FAMILY["corner"]))
-    with pytest.raises(ValueError, match="no attention among patches"):
+    with pytest.raises(ValueError, match="a LeNet has no position embeddings"):
         position_similarity(classifier(LeNetConfig(channels=3, classes=5)))
 
 

@@ -51,14 +51,24 @@ def draw_all(
         except ValueError as error:
             if kind.name in command.figures:
                 raise ValueError(f"{kind.name} cannot be drawn: {error}") from error
-            print(printable(f"left out {kind.name}: {error}"), file=sys.stderr)
             every.append(Drawn(kind, None, str(error)))
             continue
         files = [write_figure(figure, folder / f"{kind.name}.{command.format}")]
         if command.arrays:
             files.append(_write_arrays(command, plate, folder / f"{kind.name}.npz"))
         every.append(Drawn(kind, plate, files=files))
+    _print_left_out(every)
     return every
+
+
+def _print_left_out(drawn: Sequence[Drawn]) -> None:
+    """A sentence for each reason why figures are left out."""
+    names_by_reason = {}
+    for each in drawn:
+        if each.plate is None:
+            names_by_reason.setdefault(each.why_not, []).append(each.kind.name)
+    for reason, names in names_by_reason.items():
+        print(printable(f"left out {', '.join(names)}: {reason}"), file=sys.stderr)
 
 
 def _write_arrays(command: "Inspect", plate: Plate, path: Path) -> Path:

@@ -126,7 +126,7 @@ def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure"
         compare_with(axes, distance.uniform, "all patches alike", theme)
         axes.set_title(title, fontsize=9)
         axes.set(ylabel="mean attention distance (pixels)", ylim=(0, highest))
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="lower right")
     if has_prefix:
         dots_by_depth(cells[-1], 100 * distance.prefix_share, distance.layers, theme)
         cells[-1].set_title("what patches give to the tokens before them", fontsize=9)
@@ -143,7 +143,7 @@ def draw_entropy(entropy: AttentionEntropy, theme: Theme = LIGHT) -> "Figure":
     axes.plot(positions, entropy.highest, "--", color=theme.faint, label="all tokens alike")
     axes.set(ylabel="entropy of the attention (nats)", ylim=(0, 1.08 * max(entropy.highest)))
     axes.set_title(f"Attention entropy, {of_images(entropy.images)}", fontsize=11)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
     return themed(figure, theme)
 
 
@@ -174,7 +174,7 @@ def draw_norms(norms: TokenNorms, theme: Theme = LIGHT) -> "Figure":
     left.tick_params(axis="x", rotation=0)
     left.set(ylabel="norm of a token's state", yscale="log")
     left.set_title("5 to 95 % of the patches in the band", fontsize=9)
-    left.legend(fontsize=8)
+    left.legend(fontsize=8, loc="upper left")
 
     # Where they are
     last = norms.patches[:, -1].numpy()  # (B, h, w)

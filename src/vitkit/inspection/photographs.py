@@ -84,7 +84,8 @@ def draw_occlusion(occlusion: Occlusion, title: str = "", theme: Theme = LIGHT) 
         "covered, the highest first": (occlusion.deletion, occlusion.random_deletion),
         "shown, the highest first": (occlusion.insertion, occlusion.random_insertion),
     }
-    for axes, (way, curves) in zip(cells, ways.items(), strict=True):
+    corners = ("upper right", "lower right")  # where there are no curves
+    for axes, (way, curves), corner in zip(cells, ways.items(), corners, strict=True):
         colours = (theme.first, theme.faint)
         for name, curve, colour in zip(("map", "random"), curves, colours, strict=True):
             area = float(occlusion.area(curve).mean())
@@ -97,7 +98,7 @@ def draw_occlusion(occlusion: Occlusion, title: str = "", theme: Theme = LIGHT) 
             )  # fmt: skip
         axes.set(xlabel=f"patches {way} (%)", ylabel="the class's probability", ylim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc=corner)
     count = len(occlusion.classes)
     gain = float(occlusion.gain.mean())
     figure.suptitle(

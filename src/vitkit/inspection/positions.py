@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.inspection.layers import check_transformer
 from vitkit.models import ViTConfig
 from vitkit.models.attention_positions import RelativePositions, RotaryPositions
 from vitkit.models.backbone import Grid
@@ -68,7 +67,12 @@ def position_similarity(
     Raises ValueError for a model without positions, for a block that is not there, and for a grid
     that the positions have no meaning on.
     """
-    config = check_transformer(classifier)
+    config = classifier.model.config
+    if not isinstance(config, ViTConfig):
+        raise ValueError(
+            f"a {config.title} has no position embeddings; Vision Transformers and their hybrids "
+            "have them"
+        )
     grid = tuple(grid or config.grid)
     positions = _of_block(classifier.model.positions, block)
     if isinstance(positions, NoPositions):

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitkit.inspection.attention import check_patch
 from vitkit.inspection.batches import Images, small_batches
 from vitkit.inspection.filters import with_positive_peak
-from vitkit.inspection.layers import block_by_block, check_transformer
+from vitkit.inspection.layers import block_by_block
 from vitkit.models import Recording, ViTConfig, hidden_states
 from vitkit.weights import Classifier
 from vitkit.weights.classifier import evaluating
@@ -44,8 +44,12 @@ def token_norms(classifier: Classifier, images: Images) -> TokenNorms:
 
     Raises ValueError for a model that is no Vision Transformer, and if there are no images.
     """
-    config = check_transformer(classifier)
     model = classifier.model
+    config = model.config
+    if not isinstance(config, ViTConfig):
+        raise ValueError(
+            f"a {config.title} has feature maps and no tokens, so there are no norms of tokens"
+        )
     of_batches = []
     for batch in small_batches(classifier, images):
         norms = []
