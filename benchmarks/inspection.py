@@ -11,6 +11,7 @@ PyTorch had allocated.
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -182,8 +183,12 @@ def peak_of(options: argparse.Namespace) -> int:
     WORK[options.peak](classifier, images)
     if options.device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(options.device)
-    unit = 1024  # kibibytes, as Linux counts; macOS counts bytes
-    if sys.platform == "darwin":
+    # Linux's own count of the process; getrusage's begins with what its parent had when it was started
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024 * int(re.search(r"VmHWM:\s+([0-9]+)", status.read_text())[1])
+    unit = 1024
+    if sys.platform == "darwin":  # which counts bytes
         unit = 1
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
