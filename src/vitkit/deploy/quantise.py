@@ -13,6 +13,8 @@ from vitkit.deploy.writers import describe_onnx, quiet
 
 def quantised_openvino(model, images: Sequence[np.ndarray]):
     """An OpenVINO model in int8. images: one at a time, as the model takes them."""
+    # It imports a part of PyTorch that warns of a missing GPU
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     with quiet():
         import nncf
 
