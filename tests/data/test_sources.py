@@ -61,13 +61,13 @@ def test_a_folder_with_parts(folder, names):
 
 
 def test_what_lies_elsewhere_is_counted(folder):
-    others = ("stray.jpg", ".hidden/cat/1.jpg", "cat/.DS_Store", "cat/notes.txt", "dog/a.HEIC")
+    others = ("stray.jpg", ".hidden/cat/1.jpg", "cat/.DS_Store", "cat/notes.txt", "dog/a.DNG")
     root = folder(CATS | dict.fromkeys(others, 8))
     (root / "mouse").mkdir()
     splits = open_splits(str(root))
     assert splits.labels == ("cat", "dog") and len(open_source(str(root))) == 20
     assert splits.notes[:2] == (
-        "left out: 1 .heic files, 1 .txt files, 1 hidden files, 1 hidden folders, "
+        "left out: 1 .dng files, 1 .txt files, 1 hidden files, 1 hidden folders, "
         "1 images outside every class folder",
         "folders without an image: mouse",
     )

@@ -82,8 +82,8 @@ FACTS = Facts(1437, tuple("0123456789"))  # of the digits
 def test_a_finished_run_holds_what_it_should(tiny, quiet, tmp_path):
     classifier = train(tiny, tmp_path, "cpu", quiet)
     assert {p.name for p in tmp_path.iterdir()} == {
-        "LAST", "LOCK", "checkpoints", "data.json", "finished.json", "machine.json", "metrics.jsonl",
-        "model", "recipe.json",
+        "LAST", "LOCK", "answers.safetensors", "begun.json", "checkpoints", "data.json",
+        "finished.json", "machine.json", "metrics.jsonl", "model", "recipe.json",
     }  # fmt: skip
     assert checkpoint_steps(tmp_path) == [30, 24]
     ran = json.loads((tmp_path / "recipe.json").read_text())

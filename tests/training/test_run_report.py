@@ -136,12 +136,14 @@ def test_masked_pretraining_shows_its_pictures_and_costs_less(runs, tmp_path):
 
 def test_several_runs_side_by_side(runs, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = [str(runs / "seed0"), str(runs / "seed1"), str(runs / "seed0")]
+    words = [str(runs / "seed0"), str(runs / "seed1")]
     assert main(["report", *words]) == 0
     out = capsys.readouterr().out
     assert "wrote runs.html" in out and "images seen" in out
     page = (tmp_path / "runs.html").read_text()
-    assert "<th>seed</th><td>0</td><td>1</td><td>0</td>" in page
+    assert "<th>seed</th><td>0</td><td>1</td>" in page
+    assert main(["report", *words, words[0]]) == 1
+    assert "seed0 is given twice" in capsys.readouterr().err
     assert main(["report"]) != 0
     capsys.readouterr()
     assert main(["report", str(runs)]) == 1

@@ -88,13 +88,25 @@ def subject_of(command: "Inspect", models: Sequence[Classifier], given: Given) -
 
 
 def _target(name: str, labels: Sequence[str]) -> int | None:
-    """The number of a class, by its name, or by the first of its names. Raises ValueError."""
+    """The number of a class, by its name as it is; else without regard to capital letters; else by the
+    first of its names. Raises ValueError, also for a name that several classes have."""
     if not name:
         return None
     wanted = name.casefold()
-    for i, label in enumerate(labels):
-        if wanted in (label.casefold(), label.split(",")[0].casefold()):
-            return i
+    ways = (
+        [i for i, label in enumerate(labels) if label == name],
+        [i for i, label in enumerate(labels) if label.casefold() == wanted],
+        [i for i, label in enumerate(labels) if label.split(",")[0].casefold() == wanted],
+    )
+    for found in ways:
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(f"{printable_name(labels[i])} (number {i})" for i in found)
+            raise ValueError(
+                f"--class is {printable_name(name)}, and several classes are called so: {several}; "
+                "write one as it is here"
+            )
     near = [printable_name(label) for label in labels if wanted in label.casefold()][:5]
     sentence = f"--class is {printable_name(name)}, and the model has no class of that name"
     if near:

@@ -30,6 +30,10 @@ def report(command: Report) -> int:
         raise ValueError("no run: say whose report to write, as in vitkit report runs/digits")
     for run_dir in command.runs:
         _check(run_dir)
+    places = [run_dir.resolve() for run_dir in command.runs]
+    for run_dir, place in zip(command.runs, places, strict=True):
+        if places.count(place) > 1:
+            raise ValueError(f"{run_dir} is given twice; give each run once")
     if len(command.runs) == 1:
         return _of_one(command)
     return _of_several(command)

@@ -133,8 +133,8 @@ def _batches(images: Images) -> Iterator[Tensor]:
     for batch in batches:
         if len(batch) < FEWEST:
             raise ValueError(
-                f"a batch has {len(batch)} images; how much alike layers are is estimated from at "
-                f"least {FEWEST}"
+                f"there are {len(batch)} images (of a batch); how much alike layers are is estimated "
+                f"from at least {FEWEST}: give more"
             )
         yield batch
 

@@ -39,8 +39,9 @@ class AttentionDistance:
     patches (class token, registers)."""
     layers: tuple[str, ...]
     """A name for each of the L layers."""
-    uniform: float
-    """Pixels: the mean distance if every patch attended to all patches alike."""
+    uniform: tuple[float, ...]
+    """Pixels, for each of the L layers: the mean distance if every patch attended alike to all
+    patches that it can attend to, which in an axial layer are those of its row or column."""
     images: int
     """How many there were."""
 
@@ -80,7 +81,7 @@ def attention_distance(classifier: Classifier, images: Images) -> AttentionDista
             classifier.features(batch)
         count += len(batch) * grid[0] * grid[1]  # queries
     means = sums / count
-    uniform = float(patch_distances(grid, config.stride).mean())
+    uniform = tuple(float(_distances(i, config, grid).mean()) for i in range(len(layers)))
     images_seen = count // (grid[0] * grid[1])
     return AttentionDistance(means[0], means[1], means[2], layers, uniform, images_seen)
 

@@ -15,7 +15,6 @@ from vitkit.inspection.distance import AttentionDistance
 from vitkit.inspection.entropy import AttentionEntropy
 from vitkit.inspection.filters import Filters
 from vitkit.inspection.panels import (
-    compare_with,
     dots_by_depth,
     draw_numbers,
     mosaic,
@@ -120,10 +119,11 @@ def draw_distance(distance: AttentionDistance, theme: Theme = LIGHT) -> "Figure"
             "among the patches alone": distance.renormalised,
         }
     figure, cells = panels(len(ways) + has_prefix)
-    highest = 1.05 * max(distance.uniform, *(float(values.max()) for values in ways.values()))
+    positions = np.arange(len(distance.layers))
+    highest = 1.05 * max(*distance.uniform, *(float(values.max()) for values in ways.values()))
     for axes, (title, values) in zip(cells, ways.items(), strict=False):
         dots_by_depth(axes, values, distance.layers, theme)
-        compare_with(axes, distance.uniform, "all patches alike", theme)
+        axes.plot(positions, distance.uniform, "--", color=theme.faint, label="all patches alike")
         axes.set_title(title, fontsize=9)
         axes.set(ylabel="mean attention distance (pixels)", ylim=(0, highest))
         axes.legend(fontsize=8, loc="lower right")

@@ -96,12 +96,16 @@ class Explored:
 
 def packed(table: Tensor) -> bytes:
     """Numbers that are not negative, float (R, C), in 8 bits each: R scales as little-endian
-    float32, then R·C integers, deflated. A number is its integer times its row's scale, and off by
-    half a scale at most; the scale is a 255th of the row's maximum."""
+    float32, then R·C integers, deflated. A number is its row's scale, the maximum, times the square of
+    its integer's 255th.
+
+    So its root is off by a 510th of the maximum's at most, and small numbers beside a large one, such
+    as the patches' beside the class token's, keep their order down to a 260,000th of it.
+    """
     rows = table.double().cpu().numpy()
-    scales = (rows.max(axis=1) / 255).astype("<f4")
+    scales = rows.max(axis=1).astype("<f4")
     divisors = np.where(scales > 0, scales, 1)
-    integers = np.rint(rows / divisors[:, None]).clip(0, 255).astype(np.uint8)
+    integers = np.rint(255 * np.sqrt(rows / divisors[:, None])).clip(0, 255).astype(np.uint8)
     return zlib.compress(scales.tobytes() + integers.tobytes())
 
 

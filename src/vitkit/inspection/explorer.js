@@ -45,7 +45,7 @@ function row(buffer, columns, number) {
   const rows = buffer.byteLength / (columns + 4);
   const scale = new DataView(buffer).getFloat32(4 * number, true);
   const integers = new Uint8Array(buffer, 4 * rows + number * columns, columns);
-  return Array.from(integers, (integer) => integer * scale);
+  return Array.from(integers, (integer) => scale * (integer / 255) ** 2);
 }
 
 // What a query gives to each token before the patches, and to each cell: a list for each head
@@ -175,8 +175,10 @@ function say(shown, query) {
     parts.push(`Attention rollout through all layers. Of what reaches ${looks}, the largest share, ` +
       `${percent(map[largest])}, comes from ${place(largest)}.`);
   } else {
-    parts.push(`${title}: ${looks} looks most at ${place(largest)}, ` +
-      `with ${percent(map[largest])} of the attention.`);
+    const most = map[largest] > 0
+      ? `most at ${place(largest)}, with ${percent(map[largest])} of the attention`
+      : `at no ${data.cell}`;
+    parts.push(`${title}: ${looks} looks ${most}.`);
   }
   const before = data.prefix.map((name, i) => `${name} ${percent(shown[i])}`);
   if (before.length) parts.push(`Of the tokens before the patches: ${before.join(", ")}.`);

@@ -96,11 +96,6 @@ def name_layers(axes: "Axes", layers: Sequence[str]) -> None:
     axes.set_xlabel("layer")
 
 
-def compare_with(axes: "Axes", value: float, name: str, theme: Theme) -> None:
-    """A dashed line at a value."""
-    axes.axhline(value, linestyle="--", linewidth=1, color=theme.faint, label=name)
-
-
 def of_images(count: int) -> str:
     """ "mean of 8 images", or "one image"."""
     if count == 1:

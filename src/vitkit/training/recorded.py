@@ -82,8 +82,13 @@ def read_run(run_dir: Path) -> Recorded:
     try:
         recipe = json.loads((run_dir / "recipe.json").read_text("utf-8"))
         data = json.loads((run_dir / "data.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{run_dir} is no run: {error}") from error
+    except OSError:
+        raise ValueError(
+            f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside it that "
+            "can be read; give a directory that vitkit train or finetune wrote, such as runs/digits"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{run_dir}: recipe.json or data.json is damaged: {error}") from error
     lines = read_metrics(run_dir / "metrics.jsonl")
     if not lines:
         raise ValueError(

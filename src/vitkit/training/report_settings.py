@@ -53,8 +53,9 @@ def defaults(values: dict, kind: type) -> dict:
         if default is not MISSING:
             usual[name] = to_json(default, types[name])
         parts = _parts(values.get(name), types[name])
-        if isinstance(parts, dict) and "class" in usual.get(name, {}):
-            parts["class"] = usual[name]["class"]
+        by_default = usual.get(name)  # None for a part that may be absent, such as a hybrid's stem
+        if isinstance(parts, dict) and isinstance(by_default, dict) and "class" in by_default:
+            parts["class"] = by_default["class"]
         if parts is not None:
             usual[name] = parts
     return usual
