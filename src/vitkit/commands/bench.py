@@ -182,6 +182,7 @@ def _cells(command: Bench, contender: "Contender", speed: "Speed") -> list[str]:
         cells[-3] = f"{speed.p95:.1f}"
     if speed.start is not None:
         cells[-2] = f"{speed.start:.2f}"
+    if speed.megabytes is not None:
         cells[-1] = f"{speed.megabytes:.0f}"
     agreement = contender.agreement
     if agreement is None:

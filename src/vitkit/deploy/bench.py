@@ -4,7 +4,7 @@ does disturbs all alike.
 Legend: B batch, h w pixels of what the model gets.
 """
 
-import os
+import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from vitkit.deploy.contenders import Contender
 PAUSE = 0.02  # seconds in which another runtime's threads come to rest
 LEAST_CALLS = 2  # of a turn
 STARTS = 3  # processes that are started
+LOOKED = 0.02  # seconds between two looks at a process's memory
 PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
 
 
@@ -107,9 +108,9 @@ def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
     return Speed(medians, spread, *percentiles)
 
 
-def starts(models: Sequence[Path | str]) -> list[tuple[float, float]]:
+def starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
     """Seconds and megabytes of a `vitkit predict` of one photograph with each of these models: the
-    median of some processes, started in turns."""
+    median of some processes, started in turns. None where the system does not say the megabytes."""
     turns = [[] for _ in models]
     with TemporaryDirectory() as folder:
         photograph = Path(folder) / "photograph.jpg"
@@ -122,24 +123,41 @@ def starts(models: Sequence[Path | str]) -> list[tuple[float, float]]:
     medians = []
     for turn in turns:
         seconds, megabytes = zip(*turn, strict=True)
-        medians.append((statistics.median(seconds), statistics.median(megabytes)))
+        known = [value for value in megabytes if value is not None]
+        memory = None
+        if known:
+            memory = statistics.median(known)
+        medians.append((statistics.median(seconds), memory))
     return medians
 
 
-def _start(model: str, photograph: str) -> tuple[float, float]:
+def _start(model: str, photograph: str) -> tuple[float, float | None]:
     """Seconds and megabytes of one process. Raises ValueError, with its last words, if it fails."""
     words = [sys.executable, "-m", "vitkit", "predict", model, photograph, "--device", "cpu"]
     with TemporaryFile("w+") as errors:
         begun = time.perf_counter()
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
-        _, status, usage = os.wait4(process.pid, 0)
+        megabytes = None
+        while process.poll() is None:
+            megabytes = _most_megabytes(process.pid) or megabytes  # it only grows
+            time.sleep(LOOKED)
         seconds = time.perf_counter() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:]
             raise ValueError(f"vitkit predict {model} failed: {''.join(last)}")
-    unit = 1024  # bytes; on macOS it is one
-    if sys.platform == "darwin":
-        unit = 1
-    return seconds, usage.ru_maxrss * unit / 1e6
+    return seconds, megabytes
+
+
+def _most_megabytes(pid: int) -> float | None:
+    """The most memory that a running process has had; None where the system does not say it, or it has
+    just ended. What it says of ended ones (getrusage) begins with the memory of the process that
+    started them."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    peak = re.search(r"VmHWM:\s+([0-9]+) kB", status)
+    if peak is None:
+        return None
+    return int(peak[1]) * 1024 / 1e6
