@@ -143,6 +143,11 @@ def folder(tmp_path, monkeypatch):
     shutil.copy(tmp_path / "MODEL" / "model.safetensors", tmp_path / weights)
     for name in ("holiday.jpg", "digit.png"):
         Path(name).write_bytes(encoded(photograph(40, 30)))
+    files = [f"photos/train/{label}/{i}.jpg" for label in (0, 1) for i in range(6)]
+    tags = [f"{file},{('animal', 'animal;fur', 'fur')[i % 3]}" for i, file in enumerate(files)]
+    Path("tags.csv").write_text("\n".join(["file_name,label", *tags]))
+    ages = [f"{file},{20 + i}" for i, file in enumerate(files)]
+    Path("ages.csv").write_text("\n".join(["file_name,label", *ages]))
     Path("mine.toml").write_text('[tasks.photos]\n[tasks.more-photos]\ngroup = "own"')
     Path("mine.py").write_text(
         "def flowers():\n    return [('holiday.jpg', i % 2) for i in range(12)]"
