@@ -19,8 +19,6 @@ from vitkit.system.text import as_word, counted, printable
 from vitkit.training import naming
 from vitkit.training.report import report as report_of_run
 
-BATCH = 64  # images of a forward pass on all ranks
-
 if TYPE_CHECKING:
     import torch
 

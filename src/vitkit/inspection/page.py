@@ -194,11 +194,6 @@ def bullets(items: Iterable[str]) -> Block:
     return tag("ul", join(tag("li", item) for item in items))
 
 
-def preformatted(text: str) -> Block:
-    """Text with its spaces and lines as they are."""
-    return tag("pre", text)
-
-
 def matrix(names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[int]]) -> Block:
     """A table of counts, each on a ground that is the darker the larger its share of its row. Zeros
     are left empty."""

@@ -1,8 +1,10 @@
 """The robustness suite: ImageNet's validation images, their other labels, and the data sets that show
 what is left of a model's accuracy on other photographs, drawings and corrupted images."""
 
+from statistics import mean
+
 from vitkit.evaluate.corruptions import COMMON
-from vitkit.evaluate.imagenet_c import ALEXNET, ALEXNET_CLEAN
+from vitkit.evaluate.imagenet_c import ALEXNET, relative_error
 from vitkit.evaluate.named import IMAGENET_C, SETS, SetName
 from vitkit.suites.published import REAL
 from vitkit.suites.run import Outcome
@@ -56,20 +58,17 @@ def _corruption(name: str) -> Task:
 
 def _remarks(outcome: Outcome) -> list[str]:
     """mCE and relative mCE, if every corruption has a result."""
-    errors = []
+    errors = {}
     for name in COMMON:
         seeds = outcome.metrics.get(f"imagenet-c/{name}")
         if seeds is None:
             return []
-        errors.append(1 - over_seeds(seeds[0]).value)
-    alexnet = list(ALEXNET.values())
-    mce = sum(error / other for error, other in zip(errors, alexnet, strict=True)) / len(errors)
+        errors[name] = 1 - over_seeds(seeds[0]).value
+    mce = mean(error / ALEXNET[name] for name, error in errors.items())
     texts = [f"mCE, the mean of CE over ImageNet-C's fifteen corruptions, is {100 * mce:.1f} %"]
     if "imagenet" in outcome.metrics:
         clean = 1 - over_seeds(outcome.metrics["imagenet"][0]).value
-        relative = 0.0
-        for error, other in zip(errors, alexnet, strict=True):
-            relative += (error - clean) / (other - ALEXNET_CLEAN) / len(errors)
+        relative = mean(relative_error(error, clean, name) for name, error in errors.items())
         texts.append(
             f"relative mCE, of what corruption adds to the error on ImageNet, is {100 * relative:.1f} %"
         )
