@@ -140,10 +140,10 @@ def answers(runtime: Runtime, batches: Batches, top: int) -> Iterator[Answered]:
     """The answers to images in batches, as they are prepared."""
     with closing(batches):
         for items, prepared in batches:
-            yield Answered(items, _predictions(runtime, items, prepared, top), prepared)
+            yield Answered(items, predictions_of(runtime, items, prepared, top), prepared)
 
 
-def _predictions(
+def predictions_of(
     runtime: Runtime, items: Sequence[Item], prepared: Prepared, top: int
 ) -> list[Prediction]:
     """The predictions of one batch, in the items' order."""

@@ -165,14 +165,19 @@ def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
 
 
 def as_json(prediction: Prediction, extra: dict[str, str]) -> str:
-    """A line of JSON: the prediction's fields, or its name and error; and what else is known."""
+    """A line of JSON: what `as_values` says, and what else is known."""
+    return json.dumps(as_values(prediction) | extra)
+
+
+def as_values(prediction: Prediction) -> dict[str, Any]:
+    """A prediction's fields for JSON; or its name and error."""
     if prediction.error is not None:
-        return json.dumps({"name": prediction.name, "error": prediction.error} | extra)
+        return {"name": prediction.name, "error": prediction.error}
     values = prediction._asdict()
     if prediction.unknown is None:  # the model has no limits
         values.pop("unknown")
         values.pop("possible")
-    return json.dumps(values | extra)
+    return values
 
 
 # The file

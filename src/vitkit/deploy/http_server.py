@@ -1,0 +1,208 @@
+"""A server's life: it listens, answers, takes another model, and ends when it has answered all that it
+accepted.
+
+Signals: SIGTERM and SIGINT end it, SIGHUP loads the model again from where it is.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from vitkit.data.engine import pillow
+from vitkit.deploy.answering import Room, Served, warm_up
+from vitkit.deploy.http_app import Desk, Settings, application
+from vitkit.deploy.http_connections import close_silent, drain
+from vitkit.deploy.http_watch import log, start_logs
+from vitkit.deploy.runtimes import Runtime
+from vitkit.system.limits import max_pixels
+from vitkit.system.machine import cpus
+
+if TYPE_CHECKING:
+    import uvicorn
+
+PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+CONNECTIONS = 1000  # at once; those beyond are told so
+BACKLOG = 1024  # connections that wait to be accepted
+IDLE = 5  # seconds that a connection is kept for another request
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a server needs to begin."""
+
+    name: str
+    """What clients know the model by."""
+    open_model: Callable[[], Runtime]
+    """Opens it; again for every SIGHUP. Raises ValueError or OSError."""
+    settings: Settings
+    queue: int = 256
+    """Images that are held at once."""
+    grace: float = 30.0
+    """Seconds to finish what was accepted."""
+
+
+def check_installed() -> None:
+    """Raises ValueError if a package is missing that a server needs."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"serving needs {', '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
+        )
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
+    until then connections are refused. Raises ValueError."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ValueError(f"host is {host!r}, which is no address: {error}") from None
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        reason = error.strerror or error
+        raise ValueError(
+            f"{host}, port {port}, cannot be served at: {reason}; choose another --port"
+        ) from None
+    return bound
+
+
+def prepare_process() -> None:
+    """What a process needs that is a server and nothing else: its decoders' limits hold for all of its
+    threads, and its lines go to the standard error."""
+    pillow.limit_for_good(max_pixels())
+    start_logs()
+
+
+class Server:
+    """A process's server. Others of its machine may share its socket."""
+
+    def __init__(self, plan: Plan, bound: socket.socket, tell: Callable[[str], None]):
+        """Opens the model, and computes with it once. Raises what that raises.
+
+        tell: called with "ready" when it answers, and with "reloaded" or "kept" after a SIGHUP.
+        """
+        self.plan = plan
+        self.bound = bound
+        self.tell = tell
+        limits = plan.settings.limits
+        held = max(4 * limits.size, plan.queue << 20)  # bytes
+        self.decoders = ThreadPoolExecutor(cpus(), "decode")
+        self.desk = Desk(plan.settings, Room(plan.queue, held), self.decoders)
+        self.desk.serve(self._opened())
+        self.desk.metrics.models.labels("loaded").inc()
+        self.watch = application(self.desk)
+        self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+        """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
+        self.reloading: asyncio.Task | None = None
+        self.stopping: asyncio.Task | None = None
+
+    def run(self) -> None:
+        """Answer until a signal ends it."""
+        asyncio.run(self._run())
+        self.desk.answering.close()
+        self.decoders.shutdown()
+        log("ended", {"images": self.desk.room.held_images})
+
+    def _opened(self) -> Served:
+        """The model as it is now, warm."""
+        runtime = self.plan.open_model()
+        warm_up(runtime, self.plan.settings.batch)
+        return Served(self.plan.name, runtime, datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    async def _run(self) -> None:
+        import uvicorn
+
+        config = uvicorn.Config(
+            self.watch,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=IDLE,
+            timeout_graceful_shutdown=max(1, round(self.plan.grace)),
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[self.bound]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        self._take_signals(server)
+        watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
+        log("ready", {"model": self.plan.name, "address": _address(self.bound)})
+        self.tell("ready")
+        await serving
+        watching.cancel()
+
+    def _take_signals(self, server: "uvicorn.Server") -> None:
+        """Signals do what they mean here, in place of what uvicorn does. Outside of a main thread
+        there are none; on Windows, uvicorn's."""
+        loop = asyncio.get_running_loop()
+        self.loop = loop
+        self.server = server
+        if threading.current_thread() is not threading.main_thread() or os.name != "posix":
+            return
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
+        if self.interrupted:
+            loop.add_signal_handler(signal.SIGINT, self.interrupt)
+        else:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def stop(self) -> None:
+        """Begin to end, in the loop's thread."""
+        if self.stopping is not None:
+            return
+        log("ending", {"images": self.desk.room.held_images})
+        self.desk.draining = True
+        self.watch.draining = True
+        self.stopping = asyncio.create_task(drain(self.server, self.bound))
+
+    def interrupt(self) -> None:
+        """As `stop`; the second time, wait for nobody."""
+        if self.stopping is not None:
+            self.server.should_exit = True
+            self.server.force_exit = True
+        self.stop()
+
+    def reload(self) -> None:
+        """Begin to load the model again, in the loop's thread, unless that is being done."""
+        if self.reloading is None or self.reloading.done():
+            self.reloading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        """Take the model as it is now for all requests that come from now on; keep the one that is
+        there if it cannot be opened."""
+        metrics = self.desk.metrics
+        try:
+            served = await asyncio.to_thread(self._opened)
+        except Exception as error:  # whatever is wrong with it, the other one answers
+            metrics.models.labels("refused").inc()
+            log("model kept", {"error": str(error)}, logging.ERROR)
+            self.tell("kept")
+            return
+        before = self.desk.serve(served)
+        metrics.models.labels("loaded").inc()
+        log("model replaced", {"model": served.name, "loaded": served.loaded})
+        await asyncio.to_thread(before.close)
+        self.tell("reloaded")
+
+
+def _address(bound: socket.socket) -> str:
+    host, port, *_ = bound.getsockname()
+    return f"{host}:{port}"
