@@ -13,7 +13,7 @@ from pictures import encoded, photograph
 from served import LABELS, ask, form, make_classifier, running, with_model
 
 import vitkit
-from vitkit.deploy import http_connections
+from vitkit.deploy import http_body, http_connections
 from vitkit.deploy.http_body import Limits
 from vitkit.deploy.runtimes import eager
 from vitkit.system.limits import VARIABLE
@@ -268,7 +268,8 @@ def test_an_answer_that_takes_too_long_is_given_up():
         assert answer.status == 503 and "no answer was ready within 0.2 seconds" in answer.error
 
 
-def test_a_body_that_comes_too_slowly_is_refused():
+def test_a_body_that_comes_too_slowly_is_refused(monkeypatch):
+    monkeypatch.setattr(http_body, "PATIENCE", 0.1)
     with running(limits=Limits(seconds=0.2)) as server:
         with socket.create_connection(server.address, 10) as client:
             head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"

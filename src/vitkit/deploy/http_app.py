@@ -294,8 +294,11 @@ def _add_refusals(app: "FastAPI") -> None:
     from starlette.requests import ClientDisconnect
 
     async def refused(request: "Request", error: Refused) -> "Response":
-        await let_finish(request)
-        return _error(error.status, error.sentence, error.retry_after)
+        is_whole = await let_finish(request)
+        answer = _error(error.status, error.sentence, error.retry_after)
+        if not is_whole:
+            answer.headers["connection"] = "close"
+        return answer
 
     async def not_there(request: "Request", error: HTTPException) -> "Response":
         sentence = f"there is no {request.url.path[:100]} here; /docs lists what there is"

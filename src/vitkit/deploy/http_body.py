@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,20 +86,26 @@ def _too_large(limits: Limits) -> Refused:
     return Refused(413, f"the request is larger than {limits.size:,} bytes, the most taken here")
 
 
-async def let_finish(request: "Request") -> None:
+async def let_finish(request: "Request") -> bool:
     """Take what is still sent of a request that is refused, and throw it away: so much, and for so
-    long. Who still sends while the connection is closed would never read why."""
-    if "expect" in request.headers:  # this client asks before it sends
-        return
+    long. Who still sends while the connection is closed would never read why. Returns whether all of
+    it came."""
     from starlette.requests import ClientDisconnect
 
+    if "expect" in request.headers:  # this client asks before it sends
+        return False
     size = 0
-    with suppress(TimeoutError, RuntimeError, ClientDisconnect):
+    try:
         async with asyncio.timeout(PATIENCE):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > THROWN_AWAY:
-                    break
+                    return False
+    except (TimeoutError, ClientDisconnect):
+        return False
+    except RuntimeError:  # it was read before
+        return True
+    return True
 
 
 def kind_of(request: "Request") -> str:

@@ -79,11 +79,14 @@ _REFUSED = {
     503: "No room or no time for more; ask again after Retry-After seconds.",
 }
 
+_ERRORS = {
+    status: {"description": words, "content": {JSON: {"schema": _ERROR}}}
+    for status, words in _REFUSED.items()
+}
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The classes of each image.",
         "content": {JSON: {"schema": _ANSWER}},
-    }
+    },
+    **_ERRORS,
 }
-for status, words in _REFUSED.items():
-    RESPONSES[status] = {"description": words, "content": {JSON: {"schema": _ERROR}}}
