@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vitkit.evaluate import Metric, answers_of_logits
-from vitkit.studies.answer import RUN, Answer, OtherPlan, answer, read_plan
+from vitkit.studies.answer import RUN, Answer, answer
 from vitkit.studies.candidates import CLOSED_FORM, question, targets_of
+from vitkit.studies.plan import OtherPlan, read_plan
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import pick_precision
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group
@@ -56,10 +57,12 @@ def finetune_quick(command: "Finetune") -> int:
         if on_rank_0():
             print(printable(sentence), flush=True)
 
+    recipe = command.recipe
+    keep_size = command.hints.image is not None
     with process_group(command.device, command.patience) as device:
         for run_dir in _run_dirs(command.data, command.workdir):
             try:
-                reached = answer(command.recipe, run_dir, command.minutes, device, say)
+                reached = answer(recipe, run_dir, command.minutes, device, say, keep_size)
                 break
             except OtherPlan as error:
                 if command.workdir is not None:

@@ -111,7 +111,7 @@ def finetune(
     task = _task(preset, data, columns)
     size = hints.image or classifier.preprocessing.size
     if task.side and not hints.image:
-        side = _divisible(task.side, classifier.model.config)
+        side = divisible(task.side, classifier.model.config)
         size = (side, side)
     labels = _head_of_recipe(classifier.model.config, data, columns)
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
@@ -156,7 +156,7 @@ def finetune(
     return recipe
 
 
-def _divisible(side: int, config: ModelConfig) -> int:
+def divisible(side: int, config: ModelConfig) -> int:
     """The side in pixels, or the multiple of the model's patch below it: the paper's 384 are 378 for a
     patch of 14."""
     stride = getattr(config, "stride", 1)
@@ -240,14 +240,19 @@ def bit_hyper_rule(images: Source) -> Task:
     else:
         steps, warmup, mixup = 20_000, 500, 0.1
 
-    # 128 pixels if the median of up to 16 images, evenly spread, is below 96 x 96; else 384
+    small, large = SIDES
+    side = small if few_pixels(images) else large
+    return Task(steps, warmup, 0.003, side=side, bit=True, mixup=mixup)
+
+
+def few_pixels(images: Source) -> bool:
+    """Whether images are small by BiT's rule: the median of up to 16 of them, evenly spread, has less
+    than 96 x 96 pixels."""
     areas = []
-    for index in np.linspace(0, count - 1, min(count, 16)).astype(int):
+    for index in np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int):
         height, width = open_image(images[index][0], images.name(index)).size
         areas.append(height * width)
-    small, large = SIDES
-    side = small if np.median(areas) < 96**2 else large
-    return Task(steps, warmup, 0.003, side=side, bit=True, mixup=mixup)
+    return bool(np.median(areas) < 96**2)
 
 
 def square_before_crop(side: int) -> int:

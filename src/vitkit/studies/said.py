@@ -1,0 +1,45 @@
+"""What is said of a solved head while a model is made of a folder of photographs."""
+
+from vitkit.evaluate import Features, Metric
+from vitkit.evaluate.probing import Probing
+from vitkit.studies.photographs import look_alikes
+
+COMPARED = 10_000  # images to learn from that are compared with each other
+MEANS = {"classes": "mean average precision", "number": "mean error"}  # the main metric
+
+
+def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> list[str]:
+    """How good the solved head is by fits without each image, and what makes it look better than it
+    is."""
+    if asked.kind == "class":
+        how_good = f"{metric.text()} of the images are answered right by fits without them"
+    else:
+        how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
+    sentences = [f"its head is solved for, not trained: {how_good}"]
+    repeated = 0
+    if len(learned.x) <= COMPARED:
+        repeated = int(look_alikes(learned.x).sum())
+    if repeated:
+        sentences.append(
+            f"{repeated:,} of the images to learn from look the same as another of them, so this is "
+            "too good: vitkit data review shows them"
+        )
+    return sentences
+
+
+def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Features) -> list[str]:
+    """How good the solved head is on images to test on, and how many of those are also learned from,
+    for all that the model can see."""
+    count = len(given.y)
+    if asked.kind == "class":
+        sentences = [f"it is right on {metric.text()} of the {count:,} images to test on"]
+    else:
+        mean = MEANS[asked.kind]
+        sentences = [f"on the {count:,} images to test on it has a {mean} of {metric.text()}"]
+    alike = int(look_alikes(learned.x, given.x).sum())
+    if alike:
+        sentences.append(
+            f"{alike:,} of them look the same as one to learn from, so that is too good: vitkit data "
+            "review shows them"
+        )
+    return sentences
