@@ -101,6 +101,20 @@ def test_fine_tuning_wins_where_features_must_move(recipe, tmp_path):
         assert torch.equal(weight, saved[name]), name
 
 
+def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitkit.studies.pace.SMALL", 5)  # 4 for patches of 2; the digits have 8 x 8
+    said = []
+    reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)
+    sizes = [each.classifier.model.config.image for each in reached.candidates]
+    assert sizes == [(8, 8), (4, 4), (4, 4)]
+    assert reached.candidates[1].classifier.preprocessing.size == (4, 4)
+    assert "fine-tuning at 4 x 4 pixels" in " ".join(said)
+
+    # Unless the size was asked for
+    kept = answer(recipe, tmp_path / "kept", 1, CPU, said.append, keep_size=True)
+    assert {each.classifier.model.config.image for each in kept.candidates} == {(8, 8)}
+
+
 def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
     undisturbed = answer(recipe, tmp_path / "one", 1, CPU, lambda text: None)
 
