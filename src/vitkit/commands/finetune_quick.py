@@ -58,7 +58,7 @@ def finetune_quick(command: "Finetune") -> int:
             print(printable(sentence), flush=True)
 
     recipe = command.recipe
-    keep_size = command.hints.image is not None
+    keep_size = bool(command.hints.image)
     with process_group(command.device, command.patience) as device:
         for run_dir in _run_dirs(command.data, command.workdir):
             try:

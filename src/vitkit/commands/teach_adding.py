@@ -9,7 +9,7 @@ from vitkit.commands.leaving_out import broken_images
 from vitkit.commands.teach_words import photographs_of
 from vitkit.data import Source, subset
 from vitkit.evaluate.features import features
-from vitkit.evaluate.teach import Memory, Photographs, digest_of
+from vitkit.evaluate.teach import Memory, NewExamples, digest_of
 from vitkit.system.machine import autocast
 from vitkit.system.private import public
 from vitkit.system.text import counted, printable
@@ -18,7 +18,7 @@ from vitkit.weights import Classifier
 
 def new_photographs(
     words: Sequence[str], memory: Memory, classifier: Classifier
-) -> list[Photographs]:
+) -> list[NewExamples]:
     """The photographs of the words of --add that are not known yet, with their features. What is
     left out is said.
 
@@ -40,7 +40,7 @@ def new_photographs(
         names = [public(source.name(i)) for i in range(len(source))]
         labels = [source.labels[target] for target in source.targets]
         x = _features(source, digests, memory, classifier)
-        found.append(Photographs(x, digests, names, labels))
+        found.append(NewExamples(x, digests, names, labels))
     return found
 
 

@@ -48,7 +48,7 @@ class Change(NamedTuple):
     """The labels that it renamed, by number, and what they were called before."""
 
 
-class Photographs(NamedTuple):
+class NewExamples(NamedTuple):
     """Photographs to add."""
 
     x: np.ndarray
@@ -141,7 +141,7 @@ def changed(
     *,
     remove: Container[int] = (),
     rename: Sequence[tuple[str, str]] = (),
-    add: Sequence[Photographs] = (),
+    add: Sequence[NewExamples] = (),
 ) -> Memory:
     """The memory after a change, in this order: examples removed, by number; classes renamed, as
     (old, new); photographs added.
@@ -252,7 +252,7 @@ def _position(memory: Memory, label: str) -> int:
     raise ValueError(f"there is no class {label}; the classes are {', '.join(memory.classes)}")
 
 
-def _with(memory: Memory, photographs: Photographs, number: int) -> Memory:
+def _with(memory: Memory, photographs: NewExamples, number: int) -> Memory:
     """The memory with photographs that change `number` adds."""
     labels = list(memory.labels)
     position = {label: k for k, label in enumerate(labels)}  # a class that comes back has its place
