@@ -12,7 +12,7 @@ import torch
 import vitkit
 from vitkit.data import Augmentation, Preprocessing, open_splits
 from vitkit.data.tables import Columns
-from vitkit.evaluate import Features, Metric
+from vitkit.evaluate import Features, Metric, features
 from vitkit.evaluate.metric import SHARE
 from vitkit.models import create, vit
 from vitkit.recipes.finetune import finetune
@@ -99,6 +99,16 @@ def test_fine_tuning_wins_where_features_must_move(recipe, tmp_path):
     chosen = {each.name: each for each in reached.candidates}[reached.chosen].classifier
     for name, weight in chosen.model.state_dict().items():
         assert torch.equal(weight, saved[name]), name
+
+
+def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
+    """It has learned from the held-out images too, so each is answered by a fit without it alone."""
+    reached = answer(recipe, tmp_path / "run", 1, CPU, lambda text: None)
+    held_out = reached.photographs.held_out
+    found = features(reached.classifier.for_inference(), reached.photographs.learned)
+    whole = solved(question("class", reached.photographs.labels), found)
+    right = whole.left_out.argmax(1).numpy() == found.y
+    assert (reached.candidates[0].scores == right[-len(held_out) :]).all()
 
 
 def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):

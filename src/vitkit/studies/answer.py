@@ -119,7 +119,8 @@ class _First:
     """With the head that all images to learn from give."""
     left_out: Metric
     held_out: Candidate | None
-    """The same without the held-out images, on those; None if nothing is held out."""
+    """How good its answers to the held-out images are, each by a fit without it; with a model that has
+    learned from none of them. None if nothing is held out."""
     test_logits: Tensor | None
     """Of the images to test on, (N, K), if there are some;"""
     test: Metric | None
@@ -222,14 +223,15 @@ def _closed_form(work: _Work, is_saved: bool) -> _First:
         for sentence in test_sentences(asked, test, learned, given):
             work.say(sentence)
 
-    # The same on the images that are not held out, to compare with
+    # How good it is on the held-out images, each by a fit without it; and the head that has learned
+    # from none of them, for the average
     held_out = None
     if photographs.held_out is not None:
         count = len(photographs.train)
         alone = solved(asked, Features(learned.x[:count], learned.y[:count]))
-        logits = alone.logits(torch.tensor(learned.x[count:]))
-        compared = with_head(bare, alone, asked)
-        held_out = candidate(CLOSED_FORM, compared, asked, logits, learned.y[count:])
+        averaged = with_head(bare, alone, asked)
+        logits = whole.left_out[count:]
+        held_out = candidate(CLOSED_FORM, averaged, asked, logits, learned.y[count:])
     return _First(asked, bare, classifier, left_out, held_out, test_logits, test)
 
 
