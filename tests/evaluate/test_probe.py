@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.metrics import log_loss
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
@@ -25,11 +25,15 @@ def some(count=90, width=8, classes=3, noise=1.5):
 
 
 def logits_without(method, x, y, i, strength):
-    """What scikit-learn answers to example i when it learns from all others."""
+    """What scikit-learn answers to example i when it learns from all others, those of its class n /
+    (n - 1) times; the mean of a class's column is its share of all examples."""
     others = np.arange(len(x)) != i
     if method == "linear":
-        model = RidgeClassifier(strength, solver="svd").fit(x[others].astype(float), y[others])
-        return model.decision_function(x[i : i + 1].astype(float))[0]
+        targets = np.eye(y.max() + 1)[y]
+        targets[:, y[i]] *= (y == y[i]).sum() / (y[others] == y[i]).sum()
+        model = Ridge(strength, solver="svd").fit(x[others].astype(float), targets[others])
+        shift = np.bincount(y) / len(y) - targets[others].mean(0)
+        return 2 * (model.predict(x[i : i + 1].astype(float))[0] + shift) - 1
     means = NearestCentroid().fit(x[others].astype(float), y[others]).centroids_
     return -np.square(x[i] - means).sum(1) + np.square(x[i] - x.mean(0, dtype=float)).sum()
 

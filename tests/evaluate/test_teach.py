@@ -15,7 +15,7 @@ from vitkit.data import Preprocessing
 from vitkit.evaluate.memory import FILE, read_memory
 from vitkit.evaluate.probe import probe
 from vitkit.evaluate.ridge import Moments
-from vitkit.evaluate.teach import Memory, Photographs, changed, fit, forgotten, undone
+from vitkit.evaluate.teach import Memory, NewExamples, changed, fit, forgotten, undone
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 
@@ -31,7 +31,7 @@ def some(count=60, width=8, classes=3, seed=0):
 
 def photographs(x, y, names="abcdef"):
     digests = [row.tobytes().hex() for row in x]
-    return Photographs(x, digests, [f"{i}.jpg" for i in range(len(x))], [names[k] for k in y])
+    return NewExamples(x, digests, [f"{i}.jpg" for i in range(len(x))], [names[k] for k in y])
 
 
 def of(*added):
@@ -131,7 +131,7 @@ def test_what_makes_no_classifier_is_a_sentence():
 
 @pytest.fixture
 def animals(tmp_path, monkeypatch):
-    """Photographs of red and blue, a third class, a model, and the name of one to be taught."""
+    """NewExamples of red and blue, a third class, a model, and the name of one to be taught."""
     monkeypatch.chdir(tmp_path)
     make_photographs(tmp_path)
     (tmp_path / "photos" / "blue").rename(tmp_path / "blue")

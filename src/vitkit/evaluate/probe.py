@@ -43,8 +43,9 @@ class Probe:
     bias: Tensor
     """(K,)"""
     left_out: Tensor
-    """The logits of each example by a fit without it, (N, K); NaN for the only one of its class, if
-    the method knows nothing of a class without examples."""
+    """The logits of each example by a fit without it, (N, K), in which the others of its class count
+    for as much as with it; NaN for the only one of its class, if the method knows nothing of a class
+    without examples."""
     strength: float
     """Of the regularisation, in the method's own measure; NaN for a method without."""
     temperature: float
@@ -63,7 +64,7 @@ def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
     least = torch.inf
     t = None
     for strength in STRENGTHS:
-        scores = fit.scores(strength * fit.fit.scale)
+        scores = with_whole_classes(fit.scores(strength * fit.fit.scale), classes)
         t = fit_temperature(scores, classes, t)
         loss = F.cross_entropy(scores / t, classes).item()
         if loss < least:
@@ -72,6 +73,29 @@ def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
     l2, t, left_out = chosen
     weight, bias = fit.fit.head(l2)
     return Probe(weight / t, bias / t, left_out, l2, t)
+
+
+def with_whole_classes(scores: Tensor, classes: Tensor) -> Tensor:
+    """Left-out scores (N, K) of least squares, whose targets are 1 for an example's class and -1 for
+    the others, as if the other examples of its class counted for as much as the whole class.
+
+    Where one of four is left out, its class has lost a quarter of its weight and the others nothing,
+    so the example would be given to another class more often than a new one is. In its own column
+    each of the n - 1 others counts n / (n - 1) times: least squares are linear in their targets, so
+    the score, counted from 0, is that many times as large. The only example of a class keeps its
+    score.
+    """
+    counts = classes.bincount(minlength=scores.shape[1]).double()  # (K,)
+    n = counts[classes]  # (N,)
+    more = torch.where(n > 1, n / (n - 1).clamp(min=1), 1)
+    scores = (scores + 1) / 2  # for targets of 1 and 0
+    own = scores.gather(1, classes[:, None])
+    scores = scores.scatter(1, classes[:, None], more[:, None] * own)
+
+    # The mean score of a class is now its n of N - 1; with the example it is n of N
+    count = len(classes)
+    scores = scores - counts / (count * (count - 1))
+    return 2 * scores - 1
 
 
 def prototype(x: Tensor, classes: Tensor, count: int) -> Probe:
