@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from vitkit.studies import Cell, read_rows, run_grid
-from vitkit.studies.grid import COLUMNS
+from vitkit.studies.grid import of_shard
+from vitkit.studies.rows import COLUMNS
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
 from vitkit.training.log import last_metrics
@@ -77,6 +78,19 @@ def test_two_shards_give_what_one_gave(cells, tmp_path):
     assert {line["cell"] for line in table(tmp_path / "parts")} == {"seed-1", "wrong"}
     assert run_grid(cells, tmp_path / "parts", "cpu", shard=(0, 2)) == whole
     assert table(tmp_path / "parts") == table(tmp_path / "whole")
+
+
+def test_a_cell_that_follows_another_is_in_the_same_shard(cells, tmp_path):
+    chain = [
+        cells[0],
+        replace(cells[1], name="later-0", after="seed-0"),
+        cells[1],
+        replace(cells[0], name="last-0", after="later-0"),
+    ]
+    names = [[cell.name for cell in of_shard(chain, (i, 2))] for i in range(2)]
+    assert names == [["seed-0", "later-0", "last-0"], ["seed-1"]]
+    with pytest.raises(ValueError, match="begins with the model of 'seed-0', which is no earlier"):
+        run_grid([chain[1], chain[0]], tmp_path)
 
 
 def test_a_grid_in_which_nothing_works_raises(cells, tmp_path):

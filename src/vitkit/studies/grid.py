@@ -11,25 +11,29 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from rich.console import Console
 
 from vitkit.evaluate import Metric
-from vitkit.evaluate.metric import plain_number
+from vitkit.studies.rows import (
+    COLUMNS,
+    METRICS,
+    RECORD,
+    RESULTS,
+    Row,
+    Setting,
+    read_rows,
+    write_table,
+)
 from vitkit.system.files import on_this_machine, whole, write_json
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.training import Recipe, train
 from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.training.finish import model_is_intact
-from vitkit.training.log import read_metrics, to_line
+from vitkit.training.log import to_line
 from vitkit.training.record import to_json
-
-RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
-METRICS = "metrics.jsonl"  # in a cell's directory: what was measured
-RESULTS = "results.parquet"  # in the grid's directory: the table
-Setting = str | int | float | bool
 
 
 class Measurement(Protocol):
@@ -53,26 +57,9 @@ class Cell:
     column of the table."""
     title: str = ""
     """What the terminal says when it begins; its name by default."""
-
-
-class Row(NamedTuple):
-    """A row of the table: a metric of a finished cell at its last evaluation, or a failed cell."""
-
-    cell: str
-    """Name of the cell."""
-    settings: dict[str, Setting]
-    """Its settings."""
-    metric: Metric | None = None
-    """What was measured, with its unit and interval; None for a failed cell."""
-    primary: bool = False
-    """Whether runs are compared by this metric (train.primary_metric)."""
-    step: int | None = None
-    """The training step of the evaluation."""
-    error: str | None = None
-    """Why the cell failed; None for a finished one."""
-
-
-COLUMNS = ("cell", "metric", "value", "low", "high", "unit", "primary", "step", "error")
+    after: str = ""
+    """Name of an earlier cell whose model it begins with: the same shard runs both. Empty is
+    none."""
 
 
 def run_grid(
@@ -85,22 +72,33 @@ def run_grid(
     writes them to `results.parquet`.
 
     A cell that fails (it diverges, has too little memory, or its settings cannot run) is reported,
-    and the others go on. With `shard` (i, n) only every n-th cell runs, from the i-th on, so that n
-    processes can share a grid; the one that ends last writes the whole table. Under torchrun all
-    ranks run each cell together.
+    and the others go on. With `shard` (i, n) only every n-th cell runs, from the i-th on, with the
+    cells that begin with its model; so n processes can share a grid, and the one that ends last
+    writes the whole table. Under torchrun all ranks run each cell together.
 
     Raises ValueError for cells that cannot be one grid, and for a directory with other recipes'
     results; the first error, if every cell of the shard failed; Interrupted as `train` does.
     """
     _check_cells(cells, shard)
-    index, count = shard
-    own = cells[index::count]
+    own = of_shard(cells, shard)
     with process_group(device):
         errors = _run_unfinished(own, grid_dir, device)
         rows = from_rank_0(lambda: _tabulate(cells, grid_dir))
     if errors and len(errors) == len(own):
         raise errors[0]
     return rows
+
+
+def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
+    """The cells that the i-th of n processes runs: every n-th of those that begin anew, and each
+    that follows one of these."""
+    index, count = shard
+    first = [cell.name for cell in cells if not cell.after]
+    own = set(first[index::count])
+    for cell in cells:
+        if cell.after in own:
+            own.add(cell.name)
+    return [cell for cell in cells if cell.name in own]
 
 
 def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
@@ -116,7 +114,13 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
         raise ValueError(
             f"two cells of a grid have one name, so they would share a directory: {names}"
         )
+    before = set()
     for cell in cells:
+        if cell.after and cell.after not in before:
+            raise ValueError(
+                f"{cell.name!r} begins with the model of {cell.after!r}, which is no earlier cell"
+            )
+        before.add(cell.name)
         if Path(cell.name).as_posix() != cell.name or ".." in Path(cell.name).parts:
             raise ValueError(
                 f"a cell is called {cell.name!r}; call it as a folder within the grid's, such as "
@@ -161,85 +165,6 @@ def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:
     order = {cell.name: number for number, cell in enumerate(cells)}
     own = [row for row in rows if row.cell in order]
     return sorted(own, key=lambda row: order[row.cell])
-
-
-def read_rows(grid_dir: Path) -> list[Row]:
-    """The rows of every cell that has ended in a directory, in the order of their names."""
-    rows = []
-    for path in sorted(grid_dir.rglob(RECORD)):
-        name = str(path.parent.relative_to(grid_dir))
-        record = json.loads(path.read_text("utf-8"))
-        if record["error"] is not None:
-            rows.append(Row(name, record["settings"], error=record["error"]))
-        else:
-            rows += _measured(name, record["settings"], path.parent / METRICS)
-    return rows
-
-
-def _measured(name: str, settings: dict[str, Setting], metrics_file: Path) -> list[Row]:
-    """The rows of a finished cell: what all evaluators measured at its last evaluation."""
-    evaluations = [line for line in read_metrics(metrics_file) if "metrics" in line]
-    rows = []
-    for line in evaluations:
-        if line["step"] != evaluations[-1]["step"]:
-            continue
-        for metric in line["metrics"].values():
-            primary = metric.name == line.get("primary")
-            rows.append(Row(name, settings, metric, primary, line["step"]))
-    return rows
-
-
-def write_table(rows: Sequence[Row], path: Path) -> None:
-    """Write rows to a parquet file. Its columns are cell, one for each setting, metric, value, low
-    and high (the interval of 95 % confidence), unit, primary, step, error. What is absent, or not a
-    number, is null. Raises OSError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    # The cells and their settings, in the order in which they are met
-    columns = {"cell": pa.array([row.cell for row in rows], pa.string())}
-    for row in rows:
-        for name in row.settings:
-            if name not in columns:
-                columns[name] = _column([each.settings.get(name) for each in rows])
-
-    # What was measured
-    metrics = [_plain(row.metric) for row in rows]
-    columns["metric"] = pa.array([metric["name"] for metric in metrics], pa.string())
-    for name in ("value", "low", "high"):
-        columns[name] = pa.array([metric[name] for metric in metrics], pa.float64())
-    columns["unit"] = pa.array([metric["unit"] for metric in metrics], pa.string())
-    columns["primary"] = pa.array([row.primary for row in rows], pa.bool_())
-    columns["step"] = pa.array([row.step for row in rows], pa.int64())
-    columns["error"] = pa.array([row.error for row in rows], pa.string())
-    with whole(path) as new:
-        pq.write_table(pa.table(columns), new)
-
-
-def _plain(metric: Metric | None) -> dict:
-    """A metric as the values of its columns."""
-    if metric is None:
-        return dict.fromkeys(("name", "value", "low", "high", "unit"))
-    value, _ = plain_number(metric.value)
-    low, high = metric.interval or (None, None)
-    return {
-        "name": metric.name,
-        "value": value,
-        "low": low,
-        "high": high,
-        "unit": metric.unit.name,
-    }
-
-
-def _column(values: list):
-    """The values of a setting as a column: of their own type if they have one in common, else
-    text."""
-    import pyarrow as pa
-
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if value is None else str(value) for value in values])
 
 
 def _is_finished(cell: Cell, grid_dir: Path) -> bool:

@@ -73,10 +73,13 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
 
     Raises ValueError if the weights are of another architecture, naming every setting that differs.
     """
-    # The weights at this model's image size: position embeddings are resampled. What their file does
-    # not say, the recipe's model does
+    # The weights at this model's image size: position embeddings are resampled, in the recipe's way.
+    # What their file does not say, the recipe's model does
     published, left_out = load_for(source, model.config)
-    fitted, notes = adopt(published, labels=labels, image=model.config.image, new_head=True)
+    method = getattr(model.config, "resample", None)
+    fitted, notes = adopt(
+        published, labels=labels, image=model.config.image, method=method, new_head=True
+    )
 
     # They must be of the same architecture
     theirs = to_json(fitted.model.config, ModelConfig)

@@ -1,0 +1,100 @@
+"""The run that a study varies: a small Vision Transformer that suits the size of the images.
+
+Anything else is a recipe of one's own: `vitkit study NAME --recipe file.py:function`.
+"""
+
+import statistics
+from dataclasses import replace
+
+import numpy as np
+
+from vitkit.data import Augmentation, Preprocessing, Splits, open_image
+from vitkit.evaluate import Accuracy, Eval, Fewshot
+from vitkit.models import Backbone, ResNetConfig, ViTConfig
+from vitkit.system.span import Span
+from vitkit.training import Data, Optim, Recipe
+
+SIDES = (8, 16, 32, 64, 128)  # of images in pixels: the largest that theirs reach
+GRID = 8  # patches along a side
+LEAST_PATCH = 2
+LOOKED_AT = 16  # images whose size is looked at
+WARMUP = 10  # the share of a run in which the rate grows is one tenth
+SMALL_RESNET = Backbone(units=(1, 1, 1), width=0.5)  # GroupNorm has at least 32 channels
+
+
+def small_vit(data: str, splits: Splits) -> Recipe:
+    """A ViT of width 64 and depth 4 from scratch, by Adam, on images of one of SIDES; training
+    images are shifted or cropped by chance, and every second one is mirrored."""
+    side = side_of(splits)
+    model = ViTConfig(
+        width=64,
+        depth=4,
+        mlp=128,
+        heads=2,
+        patch=max(side // GRID, LEAST_PATCH),
+        image=(side, side),
+        classes=0,
+    )
+    augmentation = Augmentation(crop="pad_crop", pad=side // 8)
+    workers = 0  # small images are prepared faster than they are handed over
+    if side > 64:
+        augmentation = Augmentation()
+        workers = -1
+    return Recipe(
+        name="study",
+        model=model,
+        data=Data(
+            source=data,
+            preprocessing=Preprocessing(size=(side, side)),
+            augmentation=augmentation,
+            check=False,
+            workers=workers,
+        ),
+        optim=Optim(lr=1e-3, weight_decay=0.05, decay_on="kernels"),
+        batch=128,
+        precision="auto",
+        keep=1,
+    )
+
+
+def side_of(splits: Splits) -> int:
+    """The side of a study's images, from that of some of the training images."""
+    images = splits.train
+    sides = []
+    for index in np.linspace(0, len(images) - 1, min(len(images), LOOKED_AT)).astype(int):
+        sides.append(min(open_image(images[index][0], images.name(index)).size))
+    typical = statistics.median(sides)
+    fitting = [side for side in SIDES if side <= typical]
+    return max(fitting, default=SIDES[0])
+
+
+def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
+    """The same run for so many steps, measured so often, the last time at its end."""
+    every = Span(max(steps // evaluations, 1))
+    few = max(steps // 10, 1)
+    return replace(
+        recipe,
+        length=Span(steps),
+        optim=replace(recipe.optim, warmup=Span(steps // WARMUP)),
+        evaluate_every=every,
+        save_every=Span(few),
+        log_every=few,
+    )
+
+
+def measured_by(recipe: Recipe, fewshot: str) -> Recipe:
+    """The same run, compared by the 5-shot accuracy on other images, as the paper's ablations are;
+    by its own accuracy, if `fewshot` is empty."""
+    if not fewshot:
+        return replace(recipe, evals=(Eval(Accuracy()),))
+    return replace(recipe, evals=(Eval(Fewshot((5,)), data=fewshot), Eval(Accuracy())))
+
+
+def with_shape(recipe: Recipe, **changes) -> Recipe:
+    """The same run of a model with other values of some settings."""
+    return replace(recipe, model=replace(recipe.model, **changes))
+
+
+def resnet_like(recipe: Recipe, backbone: Backbone = SMALL_RESNET) -> Recipe:
+    """The same run of a ResNet."""
+    return replace(recipe, model=ResNetConfig(backbone, image=recipe.model.image, classes=0))

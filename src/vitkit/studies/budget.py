@@ -1,0 +1,137 @@
+"""How much a study may spend, and how long its runs are for it.
+
+A budget is a time ("30m", "2h", "90s"), operations ("0.5exaflops"), or the steps of each run
+("500steps"). Time and operations are those of all runs together.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from vitkit.data import Splits
+from vitkit.models import create
+from vitkit.studies.grid import Cell
+from vitkit.studies.pace import seconds_of_a_step
+from vitkit.system.machine import pick_device, pick_precision
+from vitkit.training import Recipe
+from vitkit.training.cost import operations
+from vitkit.training.recipe import Facts, resolve
+
+FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*([a-z]+)\s*")
+SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+OVERHEAD = 4.0  # seconds of a run beside its steps: opening the images, saving
+EVALUATION = 1 / 3  # a forward pass, of a step's forward and backward pass
+READING = 1.15  # what reading images adds to the steps, beside what is measured
+TRIAL = 100  # steps of the grid whose cost is counted; the cost of others is in proportion
+LEAST = 20  # steps, below which a run says nothing
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent."""
+
+    amount: float
+    """How much."""
+    unit: str
+    """Of what: "seconds" and "exaflops" of all runs together, or "steps" of each."""
+
+    def __str__(self) -> str:
+        if self.unit != "seconds":
+            return f"{self.amount:g} {self.unit}"
+        return duration(self.amount)
+
+    @classmethod
+    def parse(cls, text: str) -> "Budget":
+        """From "30m", "2h", "0.5exaflops" or "500steps". Raises ValueError for any other text."""
+        match = FORM.fullmatch(text.lower())
+        if match is not None and float(match[1]) > 0:
+            amount = float(match[1])
+            unit = match[2]
+            if unit in SECONDS:
+                return cls(amount * SECONDS[unit], "seconds")
+            if unit in ("exaflop", "exaflops"):
+                return cls(amount, "exaflops")
+            if unit in ("step", "steps"):
+                return cls(amount, "steps")
+        raise ValueError(
+            f"a budget of {text!r} says nothing; write it like 30m, 2h, 500steps or 0.5exaflops"
+        )
+
+
+class Plan(NamedTuple):
+    """What a budget comes to."""
+
+    steps: int
+    """Steps of an ordinary run of the study; its grid may have shorter and longer ones."""
+    runs: int
+    """How many there are."""
+    exaflops: float
+    """Operations of all training, in units of 10^18."""
+    seconds: float
+    """What they are expected to take here, one after the other."""
+
+
+def plan(
+    cells_for: Callable[[int], Sequence[Cell]], budget: Budget, splits: Splits, device: str
+) -> Plan:
+    """The length of the runs of a grid, for a budget: `cells_for(steps)` is the grid. A few steps of
+    every model are made here, to know how long they take.
+
+    Raises ValueError for a budget that leaves nothing to train for.
+    """
+    grid = cells_for(TRIAL)
+    recipes = [cell.recipe for cell in grid if isinstance(cell.recipe, Recipe)]
+    facts = Facts(len(splits.train), splits.labels, splits.target_kind)
+    held_out = sum(len(part) for part in (splits.val, splits.test) if part is not None)
+
+    # What the trial length would cost
+    exaflops = 0.0
+    seconds = 0.0
+    fixed = 0.0
+    known: dict = {}  # seconds of a step, by model and batch
+    for recipe in recipes:
+        resolved = resolve(recipe, facts)
+        exaflops += operations(resolved, resolved.length.n * recipe.batch)
+        step = _seconds(resolved, known, device)
+        seconds += READING * step * resolved.length.n
+        evaluations = math.ceil(resolved.length.n / resolved.evaluate_every.n)
+        fixed += OVERHEAD + evaluations * step * EVALUATION * held_out / recipe.batch
+
+    # The length that uses up the budget
+    if budget.unit == "steps":
+        steps = budget.amount
+    elif budget.unit == "exaflops":
+        steps = TRIAL * budget.amount / exaflops
+    else:
+        steps = TRIAL * (budget.amount - fixed) / seconds
+    steps = int(steps)
+    if steps < LEAST:
+        needed = duration(fixed + seconds * LEAST / TRIAL)
+        raise ValueError(
+            f"a budget of {budget} leaves {len(recipes)} runs {max(steps, 0)} steps each, and fewer "
+            f"than {LEAST} say nothing; give {needed} or more, fewer --seeds, or a smaller --recipe"
+        )
+    share = steps / TRIAL
+    return Plan(steps, len(recipes), exaflops * share, fixed + seconds * share)
+
+
+def _seconds(recipe: Recipe, known: dict, device: str) -> float:
+    """What a step of a recipe takes: measured once for each model and batch."""
+    key = (recipe.model, recipe.batch, recipe.micro_batch, recipe.precision)
+    if key not in known:
+        place = pick_device(device)
+        precision = pick_precision(recipe.precision, place).precision
+        model = create(recipe.model, place, 0)
+        known[key] = seconds_of_a_step(model, replace(recipe, precision=precision), place)
+    return known[key]
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "40 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

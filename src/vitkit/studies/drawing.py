@@ -1,0 +1,122 @@
+"""What the figures of all studies share: panels, points with their spread, and the file.
+
+Shares are drawn in percent. A point is the mean of the runs of several seeds, its bar their standard
+deviation.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitkit.evaluate import Metric
+from vitkit.studies.scaling import REACH, Fit
+from vitkit.studies.study import mean_and_deviation
+from vitkit.system.files import MARK, write_whole
+
+MARKERS = "osD^vPX*<>"
+
+
+def panels(titles: Sequence[str], height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side."""
+    figure = Figure(figsize=(4.6 * len(titles), height), layout="constrained")
+    row = figure.subplots(1, len(titles), squeeze=False)[0]
+    for axes, title in zip(row, titles, strict=True):
+        axes.set_title(title, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    return figure, list(row)
+
+
+def line(
+    axes: Axes,
+    points: dict[float, Sequence[Metric]],
+    label: str,
+    number: int,
+    joined: bool = True,
+) -> None:
+    """The means of some runs with their deviations, joined by a line or not."""
+    xs = []
+    means = []
+    deviations = []
+    for x, metrics in sorted(points.items()):
+        if not metrics:
+            continue
+        mean, deviation = mean_and_deviation(metrics)
+        scale = metrics[0].unit.scale
+        xs.append(x)
+        means.append(mean * scale)
+        deviations.append(deviation * scale)
+    linestyle = "none"
+    if joined:
+        linestyle = "-"
+    axes.errorbar(
+        xs,
+        means,
+        deviations,
+        label=label,
+        marker=MARKERS[number % len(MARKERS)],
+        color=f"C{number}",
+        markersize=5,
+        linestyle=linestyle,
+        linewidth=1.3,
+        capsize=3,
+    )
+
+
+def curve(axes: Axes, points: dict[float, float], label: str, number: int) -> None:
+    """A line through numbers as the paper prints them."""
+    xs = sorted(points)
+    marker = MARKERS[number % len(MARKERS)]
+    ys = [points[x] for x in xs]
+    axes.plot(xs, ys, marker=marker, color=f"C{number}", label=label, markersize=5, linewidth=1.3)
+
+
+def dots(axes: Axes, names: Sequence[str], groups: Sequence[Sequence[Metric]]) -> None:
+    """A row for each name: the mean of its runs with their deviation, and each run as a small dot."""
+    for row, metrics in enumerate(groups):
+        if not metrics:
+            continue
+        scale = metrics[0].unit.scale
+        mean, deviation = mean_and_deviation(metrics)
+        values = [metric.value * scale for metric in metrics]
+        axes.plot(values, [row] * len(values), ".", color="0.6", markersize=5)
+        axes.errorbar(
+            [mean * scale], [row], xerr=[deviation * scale], fmt="o", color="C0", capsize=3
+        )
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+
+
+def legend(axes: Axes) -> None:
+    """What the lines are, if there are any."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def axis_title(metrics: Sequence[Metric]) -> str:
+    """What an axis of these metrics is called: "top1, %"."""
+    if not metrics:
+        return ""
+    return f"{metrics[0].name}, {metrics[0].unit.axis}"
+
+
+def write_figure(path: Path, figure: Figure) -> None:
+    """Write it as PNG."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130, metadata={"Comment": MARK})
+    write_whole(path, picture.getvalue())
+
+
+def law(axes: Axes, fitted: Fit | None, number: int) -> None:
+    """A fitted law as a thin line with its interval, as far as it is believed."""
+    if fitted is None:
+        return
+    xs = np.geomspace(fitted.low, REACH * fitted.high, 60)
+    values = np.array([each.error(xs) for each in fitted.resampled])
+    low, high = 100 * (1 - np.percentile(values, (97.5, 2.5), axis=0))
+    axes.plot(xs, 100 * (1 - fitted.law.error(xs)), "--", color=f"C{number}", linewidth=0.9)
+    axes.fill_between(xs, low, high, color=f"C{number}", alpha=0.12, linewidth=0)

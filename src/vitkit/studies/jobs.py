@@ -1,0 +1,114 @@
+"""The shards of a study side by side: processes of this machine, or jobs of SLURM, by submitit.
+
+submitit and Ray can both do it. submitit needs nothing but SLURM itself, or nothing at all on one
+machine; it starts a command that anybody could type, and takes up a job that SLURM has put off. Ray
+would bring a server of its own, to be started on every machine first, and its strength, moving many
+small tasks and their data around, is no use to runs of minutes that keep all they know in a
+directory.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitkit.system.text import counted
+
+DAY = 24 * 60  # minutes that a job may take, unless told
+LOOKED = 2.0  # seconds between two looks at the jobs
+STOPPED = 75  # the status of a process that was asked to stop, and has saved its work
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A process that runs one shard: what a job calls."""
+
+    words: tuple[str, ...]
+    """What is typed after `vitkit`."""
+    number: int
+    """Which of the shards."""
+    count: int
+    """How many there are."""
+    spread: bool
+    """Whether the machine's GPUs are shared among them: each gets one, in turn."""
+
+    def __call__(self) -> int:
+        """Run it; returns its exit status. Raises RuntimeError, with its last words, if it fails."""
+        environment = dict(os.environ)
+        if self.spread:
+            import torch
+
+            gpus = torch.cuda.device_count()
+            if gpus > 1:
+                environment["CUDA_VISIBLE_DEVICES"] = str(self.number % gpus)
+        shard = f"{self.number}/{self.count}"
+        command = [sys.executable, "-m", "vitkit", *self.words, "--shard", shard]
+        run = subprocess.run(command, env=environment)
+        if run.returncode not in (0, STOPPED):
+            raise RuntimeError(f"shard {shard} ended with status {run.returncode}")
+        return run.returncode
+
+    def checkpoint(self) -> Any:
+        """What submitit asks for when SLURM puts a job off: the same again, which continues."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def run_jobs(
+    words: Sequence[str], count: int, on: str, options: Sequence[str], study_dir: Path
+) -> None:
+    """Run a study in `count` shards, and wait until all have ended. What they print is in
+    `study_dir`/jobs. A shard that fails is reported, and the others go on.
+
+    Raises ValueError if submitit is not installed, for options that it does not know, and if SLURM
+    is not there.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise ValueError(
+            "--jobs needs the extra `cluster`: pip install 'vitkit[cluster]'"
+        ) from None
+    folder = study_dir / "jobs"
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=on)
+        executor.update_parameters(**{"timeout_min": DAY, **_parameters(options)})
+    except (RuntimeError, NameError, TypeError) as error:
+        raise ValueError(f"submitit cannot run jobs on {on} so: {error}") from error
+    waiting = {}
+    for number in range(count):
+        job = executor.submit(Shard(tuple(words), number, count, spread=on == "local"))
+        waiting[number] = job
+    print(f"{counted(count, 'job')} on {on}; what they say is in {folder}", flush=True)
+
+    # Until the last has ended
+    while waiting:
+        time.sleep(LOOKED)
+        for number, job in list(waiting.items()):
+            if not job.done():
+                continue
+            del waiting[number]
+            error = job.exception()
+            if error is None:
+                print(f"shard {number} has ended; {len(waiting)} go on", flush=True)
+            else:
+                last = str(error).strip().splitlines()[-1:]
+                print(f"shard {number} failed: {''.join(last)}; the same command tries it again")
+
+
+def _parameters(options: Sequence[str]) -> dict[str, str | int]:
+    """Names and values, from NAME=VALUE. Raises ValueError for anything else."""
+    parameters = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"--job-options has {option!r}; write each like timeout_min=240")
+        parameters[name] = value
+        if value.isdigit():
+            parameters[name] = int(value)
+    return parameters

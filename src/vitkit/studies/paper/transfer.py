@@ -1,0 +1,144 @@
+"""Tables 2 and 5, Figure 3 (Section 4.2): models and pre-training sets, transferred to other data."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from vitkit.data import open_splits
+from vitkit.recipes.finetune import finetune
+from vitkit.studies.base import for_steps, resnet_like
+from vitkit.studies.drawing import axis_title, dots, panels
+from vitkit.studies.grid import Cell
+from vitkit.studies.parts import left_out
+from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.system.span import Span
+from vitkit.training import Optim, Recipe
+
+NONE = "none"
+SHARES = {"a tenth": 0.1, "all": 1.0}  # of the pre-training images: the paper's sets of three sizes
+MODELS = ("ViT", "ResNet")
+PUBLISHED = "published"
+PAPER = {  # Table 5, ViT-L/16: CIFAR-100 and Pets, by pre-training set
+    "ImageNet, 1.3M": (86.35, 93.64),
+    "ImageNet-21k, 14M": (93.44, 94.73),
+    "JFT, 303M": (94.04, 97.11),
+}
+
+
+def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
+    """Each model from scratch, and pre-trained on a tenth and on all of the images; from each of these
+    every target is trained with every seed. With a published model, that too."""
+    grid = []
+    train = open_splits(ask.data).train
+    base = for_steps(replace(ask.recipe, evals=()), steps)
+    for name, recipe in dict(zip(MODELS, (base, resnet_like(base)), strict=True)).items():
+        grid += _targets(ask, recipe, {"model": name, "pre-training": NONE}, steps)
+        for size, share in SHARES.items():
+            listed = ""
+            if share < 1:
+                few = max(round(share * len(train)), 1)
+                listed = str(left_out(train, few, 0, study_dir))
+            first = f"{name}/{size.replace(' ', '-')}/pre-trained"
+            pretrained = replace(recipe, data=replace(recipe.data, exclude=listed))
+            grid.append(Cell(first, pretrained, {"pre-trained": name, "images": size}))
+            settings = {"model": name, "pre-training": size}
+            grid += _targets(ask, recipe, settings, steps, first, study_dir)
+    if ask.model:
+        for target in ask.targets:
+            recipe = for_steps(finetune(ask.model, target), max(steps // 2, 1))
+            settings = {"model": PUBLISHED, "pre-training": PUBLISHED, "target": _name(target)}
+            for seed in range(ask.seeds):
+                folder = f"{PUBLISHED}/{_name(target)}/seed-{seed}"
+                grid.append(Cell(folder, replace(recipe, seed=seed), settings | {"seed": seed}))
+    return grid
+
+
+def _targets(
+    ask: Ask,
+    recipe: Recipe,
+    settings: dict,
+    steps: int,
+    first: str = "",
+    study_dir: Path | None = None,
+) -> list[Cell]:
+    """The runs on every target: fine-tuned by SGD as Table 4 has it from the model of the cell
+    `first`, else from scratch as the pre-training was. Half as long."""
+    grid = []
+    tuned = for_steps(recipe, max(steps // 2, 1))
+    if first:
+        few = tuned.length.n // 10
+        optim = Optim("sgd", lr=0.03, warmup=Span(few))
+        tuned = replace(tuned, optim=optim, init=str(study_dir / first))
+    for target in ask.targets:
+        for seed in range(ask.seeds):
+            changed = replace(tuned, data=replace(tuned.data, source=target), seed=seed)
+            pre_training = settings["pre-training"].replace(" ", "-")
+            folder = f"{settings['model']}/{pre_training}/{_name(target)}/seed-{seed}"
+            own = settings | {"target": _name(target), "seed": seed}
+            grid.append(Cell(folder, changed, own, after=first))
+    return grid
+
+
+def _name(target: str) -> str:
+    """What a target is called."""
+    return Path(target).name.removesuffix(".parquet")
+
+
+def check(ask: Ask) -> None:
+    """Raises ValueError for two targets of one name, whose results could not be told apart."""
+    names = [_name(target) for target in ask.targets]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two targets are called alike: {', '.join(names)}; rename one")
+
+
+def table(results: Results) -> Table:
+    """Accuracy by model, pre-training and target: mean and standard deviation of the seeds."""
+    groups = results.group("model", "pre-training", "target")
+    targets = [_name(target) for target in results.ask.targets]
+    rows = []
+    for model, pre_training in dict.fromkeys((m, p) for m, p, _ in groups):
+        texts = [cell_text(groups.get((model, pre_training, target), [])) for target in targets]
+        rows.append((model, pre_training, *texts))
+    notes = noise(list(groups.values()))[:1]
+    for name, (cifar, pets) in PAPER.items():
+        notes.append(f"the paper, ViT-L/16 from {name}: CIFAR-100 {cifar:.2f} %, Pets {pets:.2f} %")
+    return Table("Table 5: transfer, in percent", ("model", "pre-training", *targets), rows, notes)
+
+
+def draw(results: Results) -> Figure:
+    """Accuracy on each target, a panel each."""
+    groups = results.group("model", "pre-training", "target")
+    targets = [_name(target) for target in results.ask.targets]
+    figure, several = panels(targets)
+    rows = list(dict.fromkeys((model, pre_training) for model, pre_training, _ in groups))
+    for axes, target in zip(several, targets, strict=True):
+        names = [f"{model}, {pre_training}" for model, pre_training in rows]
+        dots(axes, names, [groups.get((*row, target), []) for row in rows])
+        axes.set_xlabel(axis_title(next(iter(groups.values()), [])))
+    return figure
+
+
+STUDY = Study(
+    name="transfer",
+    summary="models and pre-training sets, transferred to other data (Tables 2 and 5, Figure 3)",
+    measures=(
+        "A Vision Transformer and a ResNet, pre-trained on a tenth and on all images of --data, then "
+        "fine-tuned on each of --targets; the same from scratch; and the published weights of --model, if "
+        "they are given. Mean and standard deviation of the fine-tuning runs, as in Table 2."
+    ),
+    found=(
+        "Table 5 and Figure 3: the larger the pre-training set, the better; large models need the larger sets, "
+        "and on ImageNet alone ViT-L is no better than ViT-B. Table 2: the best of them beat the best ResNets, at "
+        "a quarter of the compute or less."
+    ),
+    limits=(
+        "One pre-trained model of each kind, as in the paper: the deviation is that of fine-tuning alone. A "
+        "small pre-training set helps small targets, and says nothing about sets a thousand times larger."
+    ),
+    cells=cells,
+    table=table,
+    draw=draw,
+    needs=("data", "targets"),
+    check=check,
+)

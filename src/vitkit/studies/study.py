@@ -1,0 +1,320 @@
+"""A study: a grid of recipes, what is measured, and the paper's table and figure of it.
+
+Each of the paper's studies is a file in paper/, which makes a `Study`. `begin` decides how long its
+runs are and writes that down, `run_study` runs them, and `results` reads what they reached: table
+and figure are made from that, without running anything.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from vitkit.data import Splits, open_splits
+from vitkit.evaluate import Metric
+from vitkit.studies.base import small_vit
+from vitkit.studies.budget import Budget, Plan, plan
+from vitkit.studies.grid import Cell, run_grid
+from vitkit.studies.rows import Row, Setting, read_rows
+from vitkit.system.files import write_json
+from vitkit.system.ranks import from_rank_0
+from vitkit.training import Recipe
+from vitkit.training.record import differences, to_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RECORD = "study.json"  # in a study's directory: what was asked, and the plan
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What somebody asks of a study."""
+
+    data: str = ""
+    """The images, written as `data.source` is."""
+    recipe: Recipe | None = None
+    """The run that is varied."""
+    fewshot: str = ""
+    """Other images, on which 5-shot accuracy is measured instead of the runs' own."""
+    targets: tuple[str, ...] = ()
+    """Data sets to transfer to."""
+    model: str = ""
+    """Published weights, for studies that begin with some."""
+    models: tuple[str, ...] = ()
+    """Names of models, for studies of their cost."""
+    sizes: tuple[int, ...] = ()
+    """Sides of images in pixels."""
+    memory: float = 0.25
+    """GiB that a batch may take on a CPU, for studies of cost."""
+    seeds: int = 3
+    """Runs of each kind."""
+
+
+class Table(NamedTuple):
+    """A table in the paper's form."""
+
+    title: str
+    """What it shows."""
+    columns: tuple[str, ...]
+    """Their heads."""
+    rows: list[tuple[str, ...]]
+    """The cells."""
+    notes: list[str]
+    """What else the numbers say, a sentence each."""
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        lines = [f"**{self.title}**", "", f"| {' | '.join(self.columns)} |"]
+        lines.append("|---" * len(self.columns) + "|")
+        lines += [f"| {' | '.join(row)} |" for row in self.rows]
+        if self.notes:
+            lines += ["", *(f"- {note}" for note in self.notes)]
+        return "\n".join(lines) + "\n"
+
+
+class Results(NamedTuple):
+    """What a study has reached so far."""
+
+    ask: Ask
+    """What was asked."""
+    plan: Plan
+    """What the budget came to."""
+    rows: list[Row]
+    """What every cell measured, at its last evaluation."""
+    curves: list[Row]
+    """The same at every evaluation."""
+
+    def values(self, **settings: Setting) -> list[Metric]:
+        """What the finished cells with these settings are compared by."""
+        return [row.metric for row in _matching(self.rows, settings)]
+
+    def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
+        """The same at every evaluation, by its step."""
+        by_step: dict[int, list[Metric]] = {}
+        for row in _matching(self.curves, settings):
+            by_step.setdefault(row.step, []).append(row.metric)
+        return dict(sorted(by_step.items()))
+
+    def group(self, *names: str) -> dict[tuple, list[Metric]]:
+        """The values of every combination of some settings, in the order of the cells."""
+        groups: dict[tuple, list[Metric]] = {}
+        for row in self.rows:
+            if row.primary and all(name in row.settings for name in names):
+                key = tuple(row.settings[name] for name in names)
+                groups.setdefault(key, []).append(row.metric)
+        return groups
+
+    def failures(self) -> list[str]:
+        """A sentence for each cell that failed."""
+        return [f"{row.cell} failed: {row.error}" for row in self.rows if row.error is not None]
+
+
+def _matching(rows: Sequence[Row], settings: dict[str, Setting]) -> list[Row]:
+    """The rows that cells are compared by, of those with these settings."""
+    return [row for row in rows if row.primary and settings.items() <= row.settings.items()]
+
+
+def from_scratch(ask: Ask, splits: Splits) -> Recipe:
+    """The run that most studies vary."""
+    return small_vit(ask.data, splits)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One of the paper's studies."""
+
+    name: str
+    """What it is called on the command line."""
+    summary: str
+    """What it measures, in half a line."""
+    measures: str
+    """The same in some sentences: the grid, and what is compared."""
+    found: str
+    """What the paper found, and where."""
+    limits: str
+    """What a small budget can and cannot show."""
+    cells: Callable[[Ask, int, Path], list[Cell]]
+    """The grid, for ordinary runs of so many steps in a directory."""
+    table: Callable[[Results], Table]
+    """The table."""
+    draw: Callable[[Results], "Figure"]
+    """The figure."""
+    budget: str = "30m"
+    """By default."""
+    needs: tuple[str, ...] = ("data",)
+    """What must be asked for, by the names of `Ask`'s fields."""
+    base: Callable[[Ask, Splits], Recipe] = from_scratch
+    """The run that is varied, if nobody gives a recipe."""
+    check: Callable[[Ask], None] | None = None
+    """Raises ValueError for what this study cannot do."""
+    predict: Callable[[Results, str], list[str]] | None = None
+    """For a study that fits a law: what it expects of so many images or exaFLOPs, or of a model."""
+
+
+def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> tuple[Ask, Plan]:
+    """What will run: as the directory says, if the study has begun there, else by the budget, which
+    is then written down. Every later call, and every other shard, does the same.
+
+    Raises ValueError for a directory with another study, or another ask, and as `plan` does.
+    """
+    for name in study.needs:
+        if not getattr(ask, name):
+            raise ValueError(
+                f"the study {study.name} needs --{name}; vitkit study {study.name} --help"
+            )
+    if ask.seeds < 1:
+        raise ValueError(f"seeds is {ask.seeds}; it is the number of runs of each kind, 1 or more")
+    splits = None
+    if ask.data:
+        splits = open_splits(ask.data)
+        if ask.recipe is None:
+            ask = _with_recipe(study, ask, splits)
+    if study.check is not None:
+        study.check(ask)
+    record = from_rank_0(lambda: _recorded(study, ask, budget, study_dir))
+    if record is not None:
+        return ask, record
+    decided = from_rank_0(lambda: _decide(study, ask, budget, splits, study_dir, device))
+    return ask, decided
+
+
+def _with_recipe(study: Study, ask: Ask, splits: Splits) -> Ask:
+    """The same with a run that suits the images."""
+    if splits.train is None or not len(splits.train):
+        raise ValueError(f"{ask.data} has no images to learn from, only others to measure on")
+    return replace(ask, recipe=study.base(ask, splits))
+
+
+def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
+    """The plan of a study that has begun in a directory; None if none has. Raises ValueError if it
+    was another one."""
+    path = study_dir / RECORD
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text("utf-8"))
+    changed = []
+    if record["study"] != study.name:
+        changed = [f"study: {record['study']} -> {study.name}"]
+    if budget and record["budget"] != budget:
+        changed.append(f"budget: {record['budget']} -> {budget}")
+    changed += differences(record["ask"], to_json(ask))
+    if changed:
+        raise ValueError(
+            f"{study_dir} holds a study of other settings ({'; '.join(changed[:5])}); choose another "
+            "--workdir, or remove it"
+        )
+    return Plan(**record["plan"])
+
+
+def _decide(
+    study: Study, ask: Ask, budget: str, splits: Splits | None, study_dir: Path, device: str
+) -> Plan:
+    """Decide on the length of the runs, and write it down."""
+    budget = budget or study.budget
+    decided = Plan(0, 0, 0.0, 0.0)
+    if splits is not None:
+        decided = plan(
+            lambda steps: study.cells(ask, steps, study_dir), Budget.parse(budget), splits, device
+        )
+    else:
+        Budget.parse(budget)
+    study_dir.mkdir(parents=True, exist_ok=True)
+    record = {
+        "study": study.name,
+        "budget": budget,
+        "plan": decided._asdict(),
+        "ask": to_json(ask),
+    }
+    write_json(study_dir / RECORD, record)
+    return decided
+
+
+def run_study(
+    study: Study,
+    ask: Ask,
+    decided: Plan,
+    study_dir: Path,
+    device: str = "auto",
+    shard: tuple[int, int] = (0, 1),
+) -> Results:
+    """Run every cell that is not finished, and read what all have reached. Raises as `run_grid`
+    does."""
+    cells = study.cells(ask, decided.steps, study_dir)
+    if ask.data:
+        images = len(open_splits(ask.data).train)
+        cells = [_without_waste(cell, images) for cell in cells]
+    run_grid(cells, study_dir, device, shard)
+    return results(study, ask, decided, study_dir)
+
+
+def _without_waste(cell: Cell, images: int) -> Cell:
+    """The same cell; a run that sees fewer images than there are does not decode all of them
+    first."""
+    recipe = cell.recipe
+    if not isinstance(recipe, Recipe) or recipe.length.n * recipe.batch >= images:
+        return cell
+    return replace(cell, recipe=replace(recipe, data=replace(recipe.data, keep_decoded=0.0)))
+
+
+def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
+    """What the cells have reached so far, in the order of the grid; nothing is run."""
+    order = {cell.name: i for i, cell in enumerate(study.cells(ask, decided.steps, study_dir))}
+
+    def read(all_steps: bool) -> list[Row]:
+        rows = [row for row in read_rows(study_dir, all_steps) if row.cell in order]
+        return sorted(rows, key=lambda row: order[row.cell])
+
+    return Results(ask, decided, read(False), read(True))
+
+
+def mean_and_deviation(metrics: Sequence[Metric]) -> tuple[float, float]:
+    """The mean of some runs' values, and their sample standard deviation; NaN for one run."""
+    values = [metric.value for metric in metrics]
+    deviation = math.nan
+    if len(values) > 1:
+        deviation = statistics.stdev(values)
+    return statistics.fmean(values), deviation
+
+
+def cell_text(metrics: Sequence[Metric]) -> str:
+    """The mean and the standard deviation of some runs: "41.3 ± 0.6", in percent of a share; "–" if
+    there are none."""
+    if not metrics:
+        return "–"
+    scale = metrics[0].unit.scale
+    mean, deviation = mean_and_deviation(metrics)
+    if math.isnan(deviation):
+        return f"{mean * scale:.1f}"
+    return f"{mean * scale:.1f} ± {deviation * scale:.1f}"
+
+
+def noise(groups: Sequence[Sequence[Metric]]) -> list[str]:
+    """A sentence about the least difference of two means that is more than chance: by the deviation
+    within all groups together, of 95 % confidence for one comparison."""
+    from scipy.stats import t
+
+    several = [group for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in several)
+    if not freedom:
+        return ["one run of each kind says nothing about chance: give several --seeds"]
+    squares = sum(
+        statistics.variance([m.value for m in group]) * (len(group) - 1) for group in several
+    )
+    deviation = math.sqrt(squares / freedom)
+    runs = min(len(group) for group in several)
+    least = t.ppf(0.975, freedom) * deviation * math.sqrt(2 / runs)
+    scale = several[0][0].unit.scale
+    sentence = (
+        f"runs that differ by their seed alone deviate by {deviation * scale:.1f}; so two means of "
+        f"{runs} runs differ by more than chance from {least * scale:.1f} on (95 %, for one comparison)"
+    )
+    means = [statistics.fmean(m.value for m in group) for group in groups if group]
+    spread = max(means) - min(means)
+    verdict = "more"
+    if spread < least:
+        verdict = "less, so this study shows no difference"
+    return [sentence, f"the best and the worst differ by {spread * scale:.1f}: {verdict}"]

@@ -1,0 +1,41 @@
+"""Shards as jobs: what submitit is told, and that two processes give what one gave."""
+
+import sys
+
+import pytest
+
+from vitkit.cli import main
+from vitkit.studies.jobs import Shard, run_jobs
+from vitkit.studies.rows import read_rows
+
+
+@pytest.mark.slow
+def test_a_shard_that_fails_says_so():
+    shard = Shard(("study", "nothing"), 0, 1, spread=False)
+    with pytest.raises(RuntimeError, match="shard 0/1 ended with status 1"):
+        shard()
+
+
+def test_options_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="--job-options has 'timeout'; write each like"):
+        run_jobs(["study"], 1, "local", ["timeout"], tmp_path)
+    with pytest.raises(ValueError, match="submitit cannot run jobs on local so"):
+        run_jobs(["study"], 1, "local", ["bananas=3"], tmp_path)
+
+
+def test_without_submitit_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ValueError, match=r"pip install 'vitkit\[cluster\]'"):
+        run_jobs(["study"], 1, "local", [], tmp_path)
+
+
+@pytest.mark.slow
+def test_two_jobs_give_what_one_process_gave(tmp_path, capsys):
+    words = ["study", "pooling", "--data", "digits", "--seeds", "1", "--device", "cpu"]
+    words += ["--budget", "21steps"]
+    assert main([*words, "--workdir", str(tmp_path / "one")]) == 0
+    assert main([*words, "--workdir", str(tmp_path / "two"), "--jobs", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "shard 0 has ended" in said and "shard 1 has ended" in said
+    assert read_rows(tmp_path / "two") == read_rows(tmp_path / "one")
+    assert (tmp_path / "two/table.md").read_text() == (tmp_path / "one/table.md").read_text()

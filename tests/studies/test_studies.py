@@ -1,0 +1,289 @@
+"""The paper's studies on the digits: what is planned, that it is resumed and shared exactly, and that
+every study makes its table and its figure."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+
+from vitkit.cli import main
+from vitkit.data import Preprocessing, open_splits
+from vitkit.evaluate.metric import SHARE, Metric
+from vitkit.models import create, vit
+from vitkit.models.resampling import RESAMPLE, resample
+from vitkit.studies.base import small_vit
+from vitkit.studies.budget import Budget, plan
+from vitkit.studies.drawing import write_figure
+from vitkit.studies.paper import STUDIES, compute, data_size, positions
+from vitkit.studies.parts import left_out
+from vitkit.studies.rows import Row
+from vitkit.studies.study import Ask, Plan, Results, begin, noise, results, run_study
+from vitkit.training import Optim, train
+from vitkit.weights import Classifier, load, save
+
+TRAINED = [name for name in STUDIES if name not in ("speed", "resolution")]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return open_splits("digits")
+
+
+@pytest.fixture
+def ask(digits):
+    recipe = small_vit("digits", digits)
+    model = replace(recipe.model, width=24, depth=2, mlp=48, heads=2)
+    recipe = replace(recipe, model=model, precision="float32", batch=20)
+    return Ask(data="digits", recipe=recipe, targets=("digits",), seeds=2)
+
+
+def invented(study, ask, tmp_path):
+    """Results of a study whose runs were not made: every cell has a value of its own."""
+    rows = []
+    for number, cell in enumerate(study.cells(ask, 30, tmp_path)):
+        value = 0.4 + 0.01 * (number % 7) + 0.001 * (number % 3)
+        metric = Metric("test/top1", value, SHARE)
+        rows.append(Row(cell.name, cell.settings, metric, True, 30))
+    return Results(ask, Plan(30, len(rows), 1e-6, 1.0), rows, rows)
+
+
+@pytest.mark.parametrize("text, amount, unit", [
+    ("30m", 1800, "seconds"), ("2h", 7200, "seconds"), ("90 s", 90, "seconds"),
+    ("0.5exaflops", 0.5, "exaflops"), ("2e-3 exaflops", 2e-3, "exaflops"), ("500steps", 500, "steps"),
+])  # fmt: skip
+def test_a_budget_is_a_time_operations_or_steps(text, amount, unit):
+    assert Budget.parse(text) == Budget(amount, unit)
+
+
+@pytest.mark.parametrize("text", ["", "30", "m", "-3m", "0m", "30 parsecs"])
+def test_what_is_no_budget_is_refused(text):
+    with pytest.raises(ValueError, match="says nothing; write it like 30m"):
+        Budget.parse(text)
+
+
+def test_the_steps_use_up_the_budget(ask, digits, tmp_path):
+    def grid(steps):
+        return positions.cells(ask, steps, tmp_path)
+
+    by_steps = plan(grid, Budget(200, "steps"), digits, "cpu")
+    assert (by_steps.steps, by_steps.runs) == (200, 16)
+    by_exaflops = plan(grid, Budget(by_steps.exaflops, "exaflops"), digits, "cpu")
+    assert by_exaflops.steps in (199, 200)  # but for rounding
+    by_time = plan(grid, Budget(1e6, "seconds"), digits, "cpu")
+    assert 0.99e6 < by_time.seconds <= 1e6 and by_time.steps > 20
+    with pytest.raises(ValueError, match="a budget of 1 s leaves 16 runs 0 steps each.*give"):
+        plan(grid, Budget(1, "seconds"), digits, "cpu")
+
+
+def test_smaller_parts_lie_within_larger_ones_and_have_every_class(digits, tmp_path):
+    train = digits.train
+    names = {train.name(i) for i in range(len(train))}
+    few = names - set(left_out(train, 100, 3, tmp_path).read_text().split("\n"))
+    more = names - set(left_out(train, 500, 3, tmp_path).read_text().split("\n"))
+    other = names - set(left_out(train, 100, 4, tmp_path).read_text().split("\n"))
+    assert (len(few), len(more)) == (100, 500) and few < more and few != other
+    classes = [train.targets[i] for i in range(len(train)) if train.name(i) in few]
+    assert all(9 <= classes.count(number) <= 11 for number in range(10))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_study_has_a_table_and_a_figure(name, ask, tmp_path):
+    study = STUDIES[name]
+    study.check and study.check(ask)
+    reached = invented(study, ask, tmp_path)
+    table = study.table(reached)
+    assert table.rows and all(len(row) == len(table.columns) for row in table.rows)
+    text = table.markdown()
+    assert any(f"{100 * row.metric.value:.1f}"[:2] in text for row in reached.rows)
+    write_figure(tmp_path / "figure.png", study.draw(reached))
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+    empty = reached._replace(rows=reached.rows[:1], curves=reached.curves[:1])
+    study.table(empty)
+    study.draw(empty)
+
+
+def test_a_study_that_says_more_than_chance_says_so():
+    def runs(*values):
+        return [Metric("top1", value, SHARE) for value in values]
+
+    far = noise([runs(0.40, 0.41, 0.42), runs(0.60, 0.61, 0.62)])
+    assert "from 2.3 on" in far[0] and far[1].endswith("20.0: more")
+    near = noise([runs(0.40, 0.41, 0.42), runs(0.405, 0.415, 0.425)])
+    assert near[1].endswith("0.5: less, so this study shows no difference")
+    assert "give several --seeds" in noise([runs(0.4)])[0]
+
+
+def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
+    study = STUDIES["positions"]
+    _, first = begin(study, ask, "50steps", tmp_path, "cpu")
+    assert begin(study, ask, "", tmp_path, "cpu")[1] == first
+    with pytest.raises(ValueError, match=r"budget: 50steps -> 60steps.*choose another"):
+        begin(study, ask, "60steps", tmp_path, "cpu")
+    with pytest.raises(ValueError, match="seeds: 2 -> 3"):
+        begin(study, replace(ask, seeds=3), "", tmp_path, "cpu")
+    with pytest.raises(ValueError, match="study: positions -> pooling"):
+        begin(STUDIES["pooling"], ask, "", tmp_path, "cpu")
+    with pytest.raises(ValueError, match="the study positions needs --data"):
+        begin(study, Ask(), "", tmp_path, "cpu")
+
+
+def test_shards_and_drawing_again_give_the_same(ask, tmp_path):
+    small = replace(ask, seeds=1)
+    study = STUDIES["self-supervision"]
+    asked, decided = begin(study, small, "20steps", tmp_path / "one", "cpu")
+    whole = run_study(study, asked, decided, tmp_path / "one", "cpu")
+    assert not whole.failures()
+    for shard in ((1, 2), (0, 2)):
+        asked, decided = begin(study, small, "20steps", tmp_path / "two", "cpu")
+        run_study(study, asked, decided, tmp_path / "two", "cpu", shard)
+    parts = results(study, asked, decided, tmp_path / "two")
+    assert [row.metric for row in parts.rows] == [row.metric for row in whole.rows]
+    assert study.table(parts) == study.table(whole)
+    lines = pq.read_table(tmp_path / "two/results.parquet").to_pylist()
+    assert {line["begins"] for line in lines if line["begins"]} == {
+        "from scratch", "masked patch prediction first", "supervised pre-training first",
+    }  # fmt: skip
+
+
+def test_the_models_of_compute_are_of_three_families(ask):
+    families = [family for family, _ in compute.models(ask.recipe.model)]
+    assert [families.count(name) for name in compute.FAMILIES] == [3, 2, 3]
+
+
+def test_the_laws_answer_questions(ask, tmp_path):
+    reached = invented(STUDIES["data-size"], ask, tmp_path)
+    sentences = data_size.predict(reached, "5000")
+    assert len([s for s in sentences if "with 5,000 images: " in s]) == 3
+    with pytest.raises(ValueError, match="'many'; data-size takes a number of images"):
+        data_size.predict(reached, "many")
+    reached = invented(STUDIES["compute"], ask, tmp_path)
+    assert any("exaFLOPs: " in s for s in compute.predict(reached, "1e-6"))
+    by_name = compute.predict(reached, "BiT-R50x1")
+    assert by_name[0].startswith("ResNet with ")
+
+
+def test_the_command_lists_and_describes_the_studies(capsys):
+    assert main(["study"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {name} " in listed for name in STUDIES)
+    assert main(["study", "poolin"]) == 1
+    assert "did you mean 'pooling'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["study", "positions", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "without positions 61.4 %" in said and "A small budget: " in said and "--budget" in said
+
+
+def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
+    words = ["study", "pooling", "--data", "digits", "--seeds", "1", "--device", "cpu"]
+    words += ["--workdir", str(tmp_path / "s"), "--budget", "21steps"]
+    assert main([*words, "--draw"]) == 1
+    assert "so there is nothing to draw" in capsys.readouterr().err
+    assert main(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "4 runs of 21 steps of 128 images" in said and "mean of the patches" in said
+    assert "give several --seeds" in said
+    before = (tmp_path / "s/table.md").read_text()
+    assert main([*words, "--draw"]) == 0 and (tmp_path / "s/table.md").read_text() == before
+    assert main([*words, "--draw", "--predict", "5"]) == 1
+    assert "fits no law" in capsys.readouterr().err
+    assert json.loads((tmp_path / "s/study.json").read_text())["plan"]["steps"] == 21
+    for shard in ("2/2", "a", "1"):
+        assert main([*words, "--shard", shard]) == 1
+        assert "write it like 0/4 to 3/4" in capsys.readouterr().err
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A small model with a head and learned positions, as published weights are."""
+    config = vit("mu/16", image=(48, 48), classes=3)
+    save(
+        Classifier(create(config, seed=0), Preprocessing(size=(48, 48)), tuple("abc")),
+        tmp_path / "model",
+    )
+    return str(tmp_path / "model")
+
+
+def test_weights_are_resampled_in_the_way_that_is_studied(published, photographs, tmp_path):
+    """Fine-tuning begins with the table that the method gives, and the model says which it was."""
+    study = STUDIES["resolution"]
+    asked = Ask(data=str(photographs), model=published, sizes=(32, 48), seeds=1)
+    asked, _ = begin(study, asked, "20steps", tmp_path / "s", "cpu")
+    cells = study.cells(asked, 1, tmp_path / "s")
+    assert len(cells) == 1 + 2 * len(RESAMPLE)
+    old = load(published, quiet=True).model.positions.table
+    for cell in cells[1::2]:
+        still = replace(cell.recipe, optim=Optim(lr=1e-30), evals=(), precision="float32")
+        trained = train(still, tmp_path / cell.name, "cpu", Console(quiet=True)).model
+        assert trained.config.resample == cell.settings["resample"]
+        expected = resample(old, (3, 3), (2, 2), cell.settings["resample"])
+        torch.testing.assert_close(trained.positions.table, expected)
+
+
+@pytest.mark.slow
+def test_resolution_trains_and_tests_at_every_size(published, photographs, tmp_path):
+    study = STUDIES["resolution"]
+    asked = Ask(data=str(photographs), model=published, sizes=(32, 64), seeds=1)
+    asked, decided = begin(study, asked, "20steps", tmp_path / "s", "cpu")
+    reached = run_study(study, asked, decided, tmp_path / "s", "cpu")
+    assert not reached.failures() and len(reached.group("how", "side", "resample")) == 17
+    table = study.table(reached)
+    assert len(table.rows) == 6 and not any("–" in row for row in table.rows)
+    study.draw(reached)
+
+
+@pytest.mark.slow
+def test_transfer_begins_with_what_was_pre_trained(ask, published, tmp_path):
+    study = STUDIES["transfer"]
+    asked, decided = begin(study, replace(ask, seeds=1), "20steps", tmp_path, "cpu")
+    reached = run_study(study, asked, decided, tmp_path, "cpu")
+    assert not reached.failures()
+    assert [row[:2] for row in study.table(reached).rows] == [
+        (model, size) for model in ("ViT", "ResNet") for size in ("none", "a tenth", "all")
+    ]
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_a_study_ends_with_the_same_table(tmp_path):
+    def process(name):
+        words = ["study", "pooling", "--data", "digits", "--budget", "42steps", "--seeds", "1"]
+        words += ["--device", "cpu", "--workdir", str(tmp_path / name)]
+        command = [sys.executable, "-m", "vitkit", *words]
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+
+    began = time.monotonic()
+    assert process("whole").wait() == 0
+    taken = time.monotonic() - began
+    for _ in range(3):
+        killed = process("killed")
+        time.sleep(random.uniform(0.3, 0.9) * taken)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    assert process("killed").wait() == 0
+    both = [(tmp_path / run / "table.md").read_text() for run in ("killed", "whole")]
+    assert both[0] == both[1]
+    tables = [pq.read_table(tmp_path / run / "results.parquet") for run in ("killed", "whole")]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compute", "shape", "axial", "self-supervision"])
+def test_a_study_runs_end_to_end(name, ask, tmp_path):
+    study = STUDIES[name]
+    small = replace(ask, seeds=1)
+    asked, decided = begin(study, small, "20steps", tmp_path, "cpu")
+    reached = run_study(study, asked, decided, tmp_path, "cpu")
+    assert not reached.failures()
+    study.table(reached)
+    study.draw(reached)
