@@ -250,14 +250,14 @@ def bit_hyper_rule(images: Source) -> Task:
     return Task(steps, warmup, 0.003, side=side, bit=True, mixup=mixup)
 
 
-def few_pixels(images: Source) -> bool:
-    """Whether images are small by BiT's rule: the median of up to 16 of them, evenly spread, has less
-    than 96 x 96 pixels."""
+def few_pixels(images: Source, side: int = 96) -> bool:
+    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels than a
+    square of this side. 96 is BiT's rule."""
     areas = []
     for index in np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int):
         height, width = open_image(images[index][0], images.name(index)).size
         areas.append(height * width)
-    return bool(np.median(areas) < 96**2)
+    return bool(np.median(areas) < side**2)
 
 
 def square_before_crop(side: int) -> int:

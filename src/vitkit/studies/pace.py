@@ -17,7 +17,8 @@ from vitkit.system.span import Span
 from vitkit.training import Recipe
 from vitkit.weights.adopting import preprocessing_for
 
-SMALL = 160  # the side of images that had few pixels: half the work of 224 a step
+FEW_PIXELS = 128  # the side of a square that has more pixels than a small image,
+SMALL = 160  # and the side at which it is fine-tuned: half the work of 224 a step
 LOADING = 1.08  # what a step takes with the loader beside it, as a share of it alone
 TIMED = 5  # steps, after one that warms up: their median does not see a moment of other work
 FEWEST_EVALUATIONS = 4  # during the fine-tuning,
@@ -59,7 +60,7 @@ def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
     by it."""
     side = divisible(SMALL, recipe.model)
     image = (side, side)
-    if min(recipe.model.image) <= side or not few_pixels(images):
+    if min(recipe.model.image) <= side or not few_pixels(images, FEW_PIXELS):
         return recipe
     try:
         model = recipe.model.resized(image)
