@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -206,6 +207,7 @@ def _work(plan: Plan, bound: socket.socket, pipe: Connection) -> None:
     def tell(word: str) -> None:
         pipe.send_bytes(word.encode())
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare_process()
     try:
         server = Server(plan, bound, tell)
@@ -213,3 +215,9 @@ def _work(plan: Plan, bound: socket.socket, pipe: Connection) -> None:
         tell(str(error))
         raise SystemExit(1) from None
     server.run()
+
+
+def _end_with_parent() -> None:
+    """End this process as SIGTERM does, if its parent was killed."""
+    multiprocessing.parent_process().join()
+    os.kill(os.getpid(), signal.SIGTERM)

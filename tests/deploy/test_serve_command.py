@@ -1,0 +1,239 @@
+"""`vitkit serve` as processes: signals, several workers, and what cannot be."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from pictures import encoded, photograph
+from served import PATIENCE, ask, make_classifier
+
+from vitkit.cli import main
+from vitkit.weights import save
+
+DATA = encoded(photograph(40, 50))
+JPEG = {"Content-Type": "image/jpeg"}
+
+
+@contextmanager
+def serving(model, *words):
+    """A process that serves a model: the process, and its port."""
+    command = [
+        sys.executable,
+        "-m",
+        "vitkit",
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+    ]
+    process = subprocess.Popen(
+        [*command, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    log = []
+    reading = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)
+    reading.start()
+    process.log = log
+    process.reading = reading
+    try:
+        line = process.stdout.readline()
+        port = re.search(r"http://127.0.0.1:(\d+)", line)
+        assert port, (line, log)
+        yield process, int(port[1])
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        reading.join()
+        process.stderr.close()
+
+
+def events(process, name):
+    """The lines of the log of one event."""
+    lines = [json.loads(line) for line in process.log if line.startswith("{")]
+    return [line for line in lines if line["event"] == name]
+
+
+class Clients:
+    """Threads that ask again and again; `answers` grows until the server refuses connections."""
+
+    def __init__(self, port, count=6):
+        self.port = port
+        self.answers = []
+        self.problems = []
+        self.stopped = False
+        self.threads = [threading.Thread(target=self.ask_on, args=[i]) for i in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def ask_on(self, number):
+        """Half of them keep their connection, as long as the server does."""
+        connection = None
+        while not self.stopped:
+            if connection is None:
+                connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+                try:
+                    connection.connect()
+                except ConnectionRefusedError:
+                    return
+            try:
+                answer = ask(connection, "POST", "/predict", DATA, JPEG)
+            except OSError as error:
+                self.problems.append(repr(error))
+                return
+            self.answers.append(answer)
+            if number % 2 or answer.headers.get("connection") == "close":
+                connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+    def wait_for(self, count):
+        """Wait until there are so many more answers."""
+        until = time.monotonic() + PATIENCE
+        target = len(self.answers) + count
+        while len(self.answers) < target:
+            assert time.monotonic() < until, self.problems
+            time.sleep(0.01)
+
+    def end(self):
+        self.stopped = True
+        for thread in self.threads:
+            thread.join(PATIENCE)
+        assert not self.problems
+        return self.answers
+
+
+def wait_for(condition):
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_signals_under_load_lose_nothing(tmp_path):
+    save(make_classifier(), tmp_path / "model")
+    with serving(tmp_path / "model") as (process, port):
+        clients = Clients(port)
+        clients.wait_for(20)
+
+        # Another model
+        save(make_classifier(seed=5), tmp_path / "model")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: events(process, "model replaced"))
+        clients.wait_for(20)
+
+        # Its end
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        answers = clients.end()
+    process.reading.join()
+    assert {answer.status for answer in answers} == {200}
+    labels = {tuple(answer.predictions[0]["labels"]) for answer in answers}
+    assert len(labels) == 2
+    (ended,) = events(process, "ended")
+    assert ended["images"] == 0
+    assert len(events(process, "request")) == len(answers)
+
+
+@pytest.mark.slow
+def test_several_workers_are_one_server(tmp_path):
+    save(make_classifier(), tmp_path / "model")
+    with serving(tmp_path / "model", "--workers", "2") as (process, port):
+        clients = Clients(port)
+        clients.wait_for(50)
+        save(make_classifier(seed=5), tmp_path / "model")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(events(process, "model replaced")) == 2)
+        clients.wait_for(50)
+
+        # Both count together
+        with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+            page = ask(connection, "GET", "/metrics").body.decode()
+        counted = re.search(r'vitkit_requests_total{path="/predict",status="200"} (\d+)', page)
+        assert int(counted[1]) >= 100
+
+        # Its end
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        answers = clients.end()
+    process.reading.join()
+    assert {answer.status for answer in answers} == {200}
+    assert len({tuple(answer.predictions[0]["labels"]) for answer in answers}) == 2
+    assert len(events(process, "ended")) == 2
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_started_again(tmp_path):
+    save(make_classifier(), tmp_path / "model")
+    with serving(tmp_path / "model", "--workers", "2") as (process, port):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        is_worker = {
+            pid: b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children
+        }
+        workers = [int(pid) for pid in children if is_worker[pid]]
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
+        wait_for(lambda: len(events(process, "ready")) == 3)
+        (died,) = events(process, "worker died")
+        assert died["status"] == -signal.SIGKILL
+        with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+            assert ask(connection, "POST", "/predict", DATA, JPEG).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.slow
+def test_memory_stays_as_it_is(tmp_path):
+    save(make_classifier(), tmp_path / "model")
+    with serving(tmp_path / "model") as (_, port):
+        sizes = []
+        for _ in range(6):
+            clients = Clients(port)
+            clients.wait_for(400)
+            clients.end()
+            with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+                page = ask(connection, "GET", "/metrics").body.decode()
+            sizes.append(float(re.search(r"^process_resident_memory_bytes (.*)", page, re.M)[1]))
+        assert sizes[-1] - sizes[1] < 8 << 20, sizes
+
+
+def said(capsys, *words):
+    """What `vitkit serve` says before it loads anything."""
+    assert main(["serve", *words]) == 1
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_is_one_sentence(capsys, monkeypatch, tmp_path):
+    model = str(tmp_path / "model.onnx")
+    assert "there is no file" in said(capsys, model, "--port", "0")
+    assert "--batch is 0" in said(capsys, model, "--batch", "0")
+    assert "would never find room" in said(capsys, model, "--queue", "3")
+    assert "--delay is -1" in said(capsys, model, "--delay", "-1")
+    assert "largest bytes" in said(capsys, model, "--most-bytes", "0")
+    assert "a minute for every other number" in said(
+        capsys, model, "--port", "0", "--runtime", "compiled"
+    )
+    assert "is no address" in said(capsys, model, "--host", "no where")
+    monkeypatch.setenv("VITKIT_TOKEN", " ")
+    assert "VITKIT_TOKEN holds no token" in said(capsys, model)
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        monkeypatch.delenv("VITKIT_TOKEN")
+        port = taken.getsockname()[1]
+        assert "cannot be served at" in said(capsys, model, "--port", str(port))
