@@ -21,6 +21,7 @@ from vitkit.commands.arguments import (
     Runtime,
     pick_precision,
 )
+from vitkit.commands.predict_parts import check_parts, predict_parts
 from vitkit.commands.runtime import runtime_of_file
 from vitkit.deploy.exported import is_exported
 from vitkit.system.files import check_can_be_made, check_replaceable
@@ -71,6 +72,12 @@ class Predict:
     """Draw into this folder, for each image, what the model looked at."""
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
+    parts: Path | None = None
+    """Write the answers to very many images into this folder, as parquet files of some thousand rows.
+    The same command goes on after any end, and several processes share the work: by torchrun, or
+    --shard."""
+    shard: str = ""
+    """With --parts, which of several processes this is: 1/4 to 4/4."""
     watch: bool = False
     """Classify what is in a folder and what arrives there, until Ctrl-C or SIGTERM."""
     workers: int = -1
@@ -99,6 +106,8 @@ def predict(command: Predict) -> int:
     items = None
     if not (command.watch or command.images == (INPUT,)):
         items = _items(command, runtime.labels)
+    if command.parts is not None:
+        return predict_parts(command, runtime, items)
     batches = _answers(command, runtime, items)
     progress = Progress(None if items is None else len(items))
     with Results(command, runtime, progress) as results, closing(batches):
@@ -164,6 +173,7 @@ def check(command: Predict) -> None:
     written."""
     from vitkit.deploy.predict import BATCH, check_settings
 
+    check_parts(command)
     check_settings(command.top, BATCH, command.workers)
     if not command.images:
         raise ValueError(

@@ -1,0 +1,168 @@
+"""The answers to very many images, by several processes, any of which may be killed: a row each."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from served import make_classifier
+
+import vitkit
+from vitkit.cli import main
+from vitkit.deploy import parts
+from vitkit.deploy.items import pictures
+from vitkit.deploy.parts import Chosen, Parts
+from vitkit.deploy.runtimes import eager
+from vitkit.weights import save
+
+MODEL = make_classifier()
+COUNT = 41
+QUICK = "--workers 0 --device cpu --precision float32".split()
+# A part has few images, and takes its time
+SLOW = """
+import sys, time
+from vitkit.deploy import parts
+from vitkit.cli import main
+parts.SIZE = 4
+write = parts.Parts.write
+def slowly(self, part, predictions):
+    time.sleep(0.3)
+    write(self, part, predictions)
+parts.Parts.write = slowly
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def photos(folder):
+    """41 photographs, one of them broken."""
+    files = {f"{i // 10}/{i:03}.jpg": 40 + i for i in range(COUNT)}
+    files["2/020.jpg"] = 0
+    return folder(files)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return save(MODEL, tmp_path / "model")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(parts, "SIZE", 4)
+
+
+def predict(model, photos, *words):
+    return main(["predict", str(model), str(photos), *QUICK, *words])
+
+
+def assert_whole(answers: Path, photos: Path) -> None:
+    """The folder holds what `predict` says: a row for each image, in their order."""
+    assert not list(answers.glob("*.new"))
+    rows = pq.read_table(answers).to_pylist()
+    expected = list(vitkit.predict(MODEL, photos, device="cpu", workers=0))
+    assert [row["name"] for row in rows] == [prediction.name for prediction in expected]
+    for row, prediction in zip(rows, expected, strict=True):
+        assert row["error"] == prediction.error
+        if prediction.error is None:
+            assert row["label"] == prediction.labels[0]
+            assert row["probability"] == pytest.approx(prediction.probabilities[0], abs=1e-5)
+
+
+def test_one_process(model, photos, tmp_path, capsys):
+    answers = tmp_path / "answers"
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    assert_whole(answers, photos)
+    assert len(list(answers.glob("part-*.parquet"))) == 11
+    assert "is whole: 41 rows for 41 images" in capsys.readouterr().out
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    assert "wrote 0 parts" in capsys.readouterr().out
+
+
+def test_shards_share_the_work_and_their_number_may_change(model, photos, tmp_path, capsys):
+    answers = tmp_path / "answers"
+    assert predict(model, photos, "--parts", str(answers), "--shard", "2/3") == 0
+    assert "7 of 11 parts" in capsys.readouterr().out
+    (answers / "part-0000000.parquet.0a1b2c3d.new").write_bytes(b"PAR1")  # of a killed process
+    assert predict(model, photos, "--parts", str(answers), "--shard", "1/2") == 0
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    assert_whole(answers, photos)
+
+
+def test_torchruns_ranks_are_shards(model, photos, tmp_path, monkeypatch):
+    answers = tmp_path / "answers"
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert predict(model, photos, "--parts", str(answers)) == 0
+    assert_whole(answers, photos)
+
+
+def test_a_data_set_is_gone_on_with_too(model, photos, tmp_path):
+    items = pictures([str(photos)])
+    some = Parts.begin(tmp_path / "answers", items, eager(MODEL, "cpu"), 5)
+    chosen = Chosen.of(items, some, [0, 10])
+    assert [chosen[i].name for i in range(len(chosen))] == [items[i].name for i in (0, 1, 2, 3, 40)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_that_are_killed_lose_nothing(model, photos, tmp_path, number):
+    answers = tmp_path / "answers"
+    words = ["predict", str(model), str(photos), *QUICK, "--parts", str(answers)]
+    shards = [
+        subprocess.Popen(
+            [sys.executable, "-c", SLOW, *words, "--shard", f"{i}/2"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for i in (1, 2)
+    ]
+    until = time.monotonic() + 60
+    while len(list(answers.glob("part-*.parquet"))) < 3:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    for shard in shards:
+        os.kill(shard.pid, number)
+        assert shard.wait(30) != 0
+    there = {path: path.stat().st_mtime_ns for path in answers.glob("part-*.parquet")}
+    assert 3 <= len(there) < 11
+    assert predict(model, photos, "--parts", str(answers)) == 0
+    assert_whole(answers, photos)
+    for path, written in there.items():  # what was there is not done again
+        assert path.stat().st_mtime_ns == written
+
+
+def refused(capsys, *words):
+    assert predict(*words) == 1
+    return capsys.readouterr().err
+
+
+def test_answers_to_something_else_are_refused(model, photos, tmp_path, capsys):
+    answers = str(tmp_path / "answers")
+    assert predict(model, photos, "--parts", answers) == 0
+    capsys.readouterr()
+    one = photos / "0" / "000.jpg"
+    assert "the answers to 41 images, and these are 1" in refused(
+        capsys, model, one, "--parts", answers
+    )
+    one.rename(photos / "0" / "0001.jpg")
+    assert "other images" in refused(capsys, model, photos, "--parts", answers)
+    (photos / "0" / "0001.jpg").rename(one)
+    assert "--top is 2" in refused(capsys, model, photos, "--parts", answers, "--top", "2")
+    other = save(make_classifier(seed=3), tmp_path / "other")
+    assert "another model" in refused(capsys, other, photos, "--parts", answers)
+    assert "holds other files" in refused(capsys, model, photos, "--parts", str(photos))
+    (Path(answers) / "_answers.json").write_text("{}")
+    assert "is damaged" in refused(capsys, model, photos, "--parts", answers)
+
+
+def test_settings_that_do_not_go_together(model, photos, capsys):
+    assert "needs --parts" in refused(capsys, model, photos, "--shard", "1/2")
+    for shard in ("0/2", "3/2", "half", "1/0"):
+        assert "1/4 to 4/4" in refused(capsys, model, photos, "--parts", "a", "--shard", shard)
+    assert "leave out --json" in refused(capsys, model, photos, "--parts", "a", "--json")
+    assert "no names from" in refused(capsys, model, "-", "--parts", "a")
