@@ -65,12 +65,13 @@ class Parts:
             "outputs": _outputs(runtime),
         }
         file = folder / ABOUT
-        if not file.exists():
-            if folder.is_dir() and any(folder.iterdir()):
+        folder.mkdir(parents=True, exist_ok=True)
+        others = [path for path in folder.iterdir() if not path.name.startswith(ABOUT)]
+        if not file.exists():  # looked for after the others: it is written before any part
+            if others:
                 raise ValueError(
                     f"{folder} holds other files; give a folder that is empty or does not exist yet"
                 )
-            folder.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps(about).encode())  # several may: they write the same
         before = _read(file)
         _check_same(folder, before, about)

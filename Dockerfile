@@ -1,0 +1,26 @@
+# vitkit serve in a container:
+#
+#   vitkit export runs/photos -o model.onnx
+#   docker build -t vitkit-serve .
+#   docker run --rm -p 8000:8000 -v "$PWD/model.onnx:/models/model.onnx:ro" vitkit-serve
+#
+# The CPU's PyTorch comes with it, as vitkit depends on it; an exported file is served without importing
+# it. It runs as a user without rights, needs no disk to write to (--read-only --tmpfs /tmp), and ends
+# within --grace seconds of `docker stop` when all accepted requests are answered: docker waits 10
+# seconds by itself, so give it --stop-timeout 40.
+FROM python:3.12-slim
+
+RUN useradd --system --uid 10001 --create-home vitkit
+WORKDIR /app
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
+    '.[serve,fast]' onnxruntime
+
+USER vitkit
+ENV PYTHONUNBUFFERED=1
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+ENTRYPOINT ["vitkit", "serve"]
+CMD ["/models/model.onnx", "--host", "0.0.0.0", "--port", "8000"]
