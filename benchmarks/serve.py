@@ -150,7 +150,7 @@ def serving(options: argparse.Namespace):
         yield port, process
     finally:
         process.terminate()
-        process.wait()
+        process.communicate()
 
 
 def memory(pid: int) -> float:

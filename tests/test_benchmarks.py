@@ -8,11 +8,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from pictures import encoded, photograph
+from served import make_classifier
 
 from vitkit.system.span import Span
+from vitkit.weights import save
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -331,3 +335,16 @@ def test_figures_are_measured_beside_a_forward_pass(side_by_side, run, capsys):
     assert all(row["milliseconds"] > 0 for row in result["results"])
     assert result["results"][0]["times_a_forward_pass"] == 1
     assert "rollout" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # a server in a process of its own
+def test_a_server_under_load_answers_everybody(run, tmp_path):
+    files = [{"bytes": encoded(photograph(40, 50, i)), "path": None} for i in range(6)]
+    pq.write_table(pa.table({"image": files, "label": [0] * 6}), tmp_path / "photos.parquet")
+    save(make_classifier(), tmp_path / "model")
+    words = f"--model {tmp_path / 'model'} --images {tmp_path / 'photos.parquet'}"
+    result = run("serve", f"{words} --clients 3 --seconds 0.3 --rounds 2 --batch 2")
+    assert result["shares"]["bare"] == 1 and result["medians"]["served"] > 0
+    for load in result["rounds"]:
+        assert load["answers"] >= 3 and load["not_answered"] == 0
+        assert 0 < load["p50_ms"] <= load["p95_ms"] and load["memory_mb"] > 50

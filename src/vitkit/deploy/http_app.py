@@ -22,6 +22,7 @@ from vitkit.deploy.answering import Answering, Room, Sent, Served
 from vitkit.deploy.http_body import (
     BUSY,
     JSON,
+    RAW,
     Limits,
     Refused,
     images_of,
@@ -151,7 +152,10 @@ async def _accepted(request: "Request", kind: str, desk: Desk) -> list[Sent]:
     request.state.line["bytes"] = len(body)
     try:
         content_type = request.headers.get("content-type", "")
-        images = await asyncio.to_thread(images_of, body, content_type, kind, limits.images)
+        if kind == RAW:
+            images = images_of(body, content_type, kind, limits.images)
+        else:  # which takes a while
+            images = await asyncio.to_thread(images_of, body, content_type, kind, limits.images)
         if not room.take(images=len(images)):
             sentence = f"{room.held_images} images wait already; ask again in a moment"
             raise Refused(503, sentence, BUSY)

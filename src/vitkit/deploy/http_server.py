@@ -127,6 +127,7 @@ class Server:
 
         config = uvicorn.Config(
             self.watch,
+            http="h11",  # which bounds the head of a request
             log_config=None,
             access_log=False,
             lifespan="off",

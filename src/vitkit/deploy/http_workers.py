@@ -4,6 +4,7 @@ The parent computes nothing. It starts a process again that dies, and hands sign
 SIGINT to all at once, SIGHUP to one after the other, so that the others answer meanwhile.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -47,6 +48,8 @@ class Workers:
         self.workers: dict[int, _Worker] = {}
         self.deaths = 0
         self.stopping = False
+        self.was_ready = False
+        """Whether all workers have answered once."""
         self.reloads: list[int] = []
         """The workers that have still to load the model again."""
         self.reloading: int | None = None
@@ -88,13 +91,12 @@ class Workers:
 
     def _supervise(self, ready: Callable[[], None]) -> None:
         """Listen to the workers until all have ended."""
-        was_ready = False
         while self.workers:
             pipes = {worker.pipe: worker for worker in self.workers.values()}
             for pipe in wait(list(pipes), LOOK):
                 self._hear(pipes[pipe])
-            if not was_ready and all(worker.is_ready for worker in self.workers.values()):
-                was_ready = True
+            if not self.was_ready and all(worker.is_ready for worker in self.workers.values()):
+                self.was_ready = True
                 ready()
             self._reload_next()
 
@@ -109,7 +111,9 @@ class Workers:
             worker.is_ready = True
         elif word in ("reloaded", "kept"):
             self.reloading = None
-        else:  # it could not begin
+        elif self.was_ready:  # it could not begin, but the others answer
+            log("worker could not begin", {"worker": worker.number, "error": word}, logging.ERROR)
+        else:
             raise ValueError(word)
 
     def _bury(self, worker: _Worker) -> None:
