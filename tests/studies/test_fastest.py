@@ -5,7 +5,8 @@ import pytest
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.fastest import Fastest, largest
 from vitkit.studies.paper import STUDIES
-from vitkit.studies.study import Ask, Plan, results, run_study
+from vitkit.studies.results import Ask
+from vitkit.studies.study import Plan, results, run_study
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 64, 100, 1000])
@@ -23,10 +24,11 @@ def test_the_search_ends_within_a_sixteenth_of_the_limit(limit):
 
 
 def test_memory_limits_the_batch_of_a_cpu():
-    """In another process: half the memory holds about half the images, which are large here."""
-    small = Fastest("mu/16", 512, memory=0.05, seconds=0.01).search("cpu")
-    large = Fastest("mu/16", 512, memory=0.1, seconds=0.01).search("cpu")
-    assert 1.5 < max(large) / max(small) < 3
+    """In another process: half the memory holds fewer images, which are large here; some of it is
+    needed whatever their number."""
+    small = Fastest("mu/16", 512, memory=0.1, seconds=0.01).search("cpu")
+    large = Fastest("mu/16", 512, memory=0.2, seconds=0.01).search("cpu")
+    assert max(small) >= 8 and 1.5 < max(large) / max(small) < 4
     assert all(rate > 0 for rate in large.values())
     with pytest.raises(ValueError, match="not even one image of 512 pixels fits into 0.001 GiB"):
         Fastest("mu/16", 512, memory=0.001).measure("cpu")

@@ -25,8 +25,9 @@ from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.paper import STUDIES, compute, data_size, positions
 from vitkit.studies.parts import left_out
+from vitkit.studies.results import Ask, Results, noise
 from vitkit.studies.rows import Row
-from vitkit.studies.study import Ask, Plan, Results, begin, noise, results, run_study
+from vitkit.studies.study import Plan, begin, results, run_study
 from vitkit.training import Optim, train
 from vitkit.weights import Classifier, load, save
 

@@ -1,7 +1,6 @@
 """`vitkit study`: one of the paper's studies on one's own images."""
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,9 +9,9 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, Defaults
 from vitkit.commands.arguments import Device
+from vitkit.commands.study_output import description, listing, say_plan, write
 from vitkit.studies.paper import STUDIES
-from vitkit.studies.study import Ask, Plan, Results, Study
-from vitkit.system.text import as_word, printable
+from vitkit.studies.results import Ask
 
 HELP = ("-h", "--help", "--help-all")
 SHARD = re.compile(r"(\d+)/(\d+)")
@@ -77,22 +76,6 @@ def defaults(words: list[str]) -> Defaults:
     return Defaults(RunStudy(), words=0)
 
 
-def description(study: Study) -> str:
-    """What a study is, for people."""
-    from vitkit.system.terminal import fill
-
-    needs = " and ".join(f"--{name}" for name in study.needs)
-    return "\n\n".join(
-        [
-            fill(f"{study.name}: {study.summary}"),
-            fill(f"Measures: {study.measures}"),
-            fill(f"The paper: {study.found}"),
-            fill(f"A small budget: {study.limits}"),
-            fill(f"It needs {needs}; without --budget it takes {study.budget}.") + "\n",
-        ]
-    )
-
-
 def study(command: RunStudy) -> int:
     """Run a study, print its table, and write table and figure."""
     if not command.study:
@@ -121,7 +104,7 @@ def study(command: RunStudy) -> int:
     with process_group(command.device):
         ask, plan = begin(chosen, _ask(command), command.budget, study_dir, command.device)
         if on_rank_0():
-            _say_plan(command, chosen, ask, plan, study_dir)
+            say_plan(command, chosen, ask, plan, study_dir)
 
         # Run it: not at all, in jobs of their own, or here
         if command.draw:
@@ -135,18 +118,7 @@ def study(command: RunStudy) -> int:
             reached = run_study(chosen, ask, plan, study_dir, command.device, shard)
         if not on_rank_0():
             return 0
-    return _write(command, chosen, reached, study_dir)
-
-
-def listing() -> str:
-    """Every study, with half a line each."""
-    from vitkit.system.terminal import fill, two_columns
-
-    rows = [(name, each.summary) for name, each in STUDIES.items()]
-    end = "vitkit study NAME --help says what it measures, what it costs and what the paper found."
-    return "\n".join(
-        ["usage: vitkit study NAME --data DATA", "", *two_columns(rows), "", fill(end)]
-    )
+    return write(command, chosen, reached, study_dir)
 
 
 def _ask(command: RunStudy) -> Ask:
@@ -205,76 +177,3 @@ def _words(command: RunStudy) -> list[str]:
     study_dir = command.workdir or Path("runs") / _name(command)
     words += ["--seeds", str(command.seeds), "--memory", str(command.memory)]
     return [*words, "--workdir", str(study_dir)]
-
-
-def _say_plan(command: RunStudy, chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> None:
-    """Print what will run, and what that can show."""
-    from vitkit.studies.budget import duration
-
-    grid = chosen.cells(ask, plan.steps, study_dir)
-    print(f"{chosen.name}: {chosen.summary}")
-    if plan.runs:
-        batch = ask.recipe.batch
-        print(
-            f"{plan.runs} runs of {plan.steps:,} steps of {batch} images, {plan.exaflops:.3g} exaFLOPs; "
-            f"expected to take {duration(plan.seconds)} at the speed that was measured before"
-        )
-    else:
-        print(f"{len(grid)} measurements; nothing is trained, so the budget changes nothing")
-    if len(grid) > plan.runs > 0:
-        print(f"and {len(grid) - plan.runs} measurements of finished models")
-    print(printable(chosen.limits))
-    if not command.draw:
-        print(f"in {study_dir}; the same command continues it, --draw only draws it")
-    sys.stdout.flush()
-
-
-def _write(command: RunStudy, chosen: Study, reached: Results, study_dir: Path) -> int:
-    """Print the table, and write it with the figure. The status is 1 if nothing was measured."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from vitkit.studies.drawing import write_figure
-    from vitkit.system.files import whole
-
-    for sentence in reached.failures():
-        print(printable(sentence), file=sys.stderr)
-    if not any(row.primary for row in reached.rows):
-        print("nothing has been measured yet")
-        return 1
-
-    # The table
-    table = chosen.table(reached)
-    shown = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, title=table.title)
-    for number, column in enumerate(table.columns):
-        justify = "right"
-        if number == 0:
-            justify = "left"
-        shown.add_column(column, justify=justify, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*map(escape, row))
-    Console().print(shown)
-    notes = list(table.notes)
-    grid = chosen.cells(reached.ask, reached.plan.steps, study_dir)
-    ended = {row.cell for row in reached.rows if row.error is None}
-    if len(ended) < len(grid):
-        notes.append(f"{len(ended)} of {len(grid)} cells have ended so far")
-    for question in command.predict:
-        if chosen.predict is None:
-            raise ValueError(
-                f"the study {chosen.name} fits no law; --predict is for data-size and compute"
-            )
-        notes += chosen.predict(reached, question)
-    for note in notes:
-        print(printable(note))
-
-    # The files
-    text = table._replace(notes=notes).markdown()
-    with whole(study_dir / "table.md") as new:
-        new.write_text(text, "utf-8")
-    write_figure(study_dir / "figure.png", chosen.draw(reached))
-    print(f"wrote table.md, figure.png and results.parquet in {study_dir}")
-    print(f"next: vitkit compare, or vitkit report, of runs below {as_word(study_dir)}")
-    return 0

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from vitkit.evaluate import Metric
+from vitkit.studies.results import mean_and_deviation
 from vitkit.studies.scaling import REACH, Fit
-from vitkit.studies.study import mean_and_deviation
 from vitkit.system.files import MARK, write_whole
 
 MARKERS = "osD^vPX*<>"
@@ -95,6 +96,14 @@ def legend(axes: Axes) -> None:
     """What the lines are, if there are any."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic x axis with plain numbers, 1 and 3 of each decade."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def axis_title(metrics: Sequence[Metric]) -> str:

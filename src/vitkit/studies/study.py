@@ -6,19 +6,17 @@ and figure are made from that, without running anything.
 """
 
 import json
-import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vitkit.data import Splits, open_splits
-from vitkit.evaluate import Metric
 from vitkit.studies.base import small_vit
 from vitkit.studies.budget import Budget, Plan, plan
 from vitkit.studies.grid import Cell, run_grid
-from vitkit.studies.rows import Row, Setting, read_rows
+from vitkit.studies.results import Ask, Results, Table
+from vitkit.studies.rows import Row, read_rows
 from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
 from vitkit.training import Recipe
@@ -28,94 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RECORD = "study.json"  # in a study's directory: what was asked, and the plan
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What somebody asks of a study."""
-
-    data: str = ""
-    """The images, written as `data.source` is."""
-    recipe: Recipe | None = None
-    """The run that is varied."""
-    fewshot: str = ""
-    """Other images, on which 5-shot accuracy is measured instead of the runs' own."""
-    targets: tuple[str, ...] = ()
-    """Data sets to transfer to."""
-    model: str = ""
-    """Published weights, for studies that begin with some."""
-    models: tuple[str, ...] = ()
-    """Names of models, for studies of their cost."""
-    sizes: tuple[int, ...] = ()
-    """Sides of images in pixels."""
-    memory: float = 0.25
-    """GiB that a batch may take on a CPU, for studies of cost."""
-    seeds: int = 3
-    """Runs of each kind."""
-
-
-class Table(NamedTuple):
-    """A table in the paper's form."""
-
-    title: str
-    """What it shows."""
-    columns: tuple[str, ...]
-    """Their heads."""
-    rows: list[tuple[str, ...]]
-    """The cells."""
-    notes: list[str]
-    """What else the numbers say, a sentence each."""
-
-    def markdown(self) -> str:
-        """The table as Markdown."""
-        lines = [f"**{self.title}**", "", f"| {' | '.join(self.columns)} |"]
-        lines.append("|---" * len(self.columns) + "|")
-        lines += [f"| {' | '.join(row)} |" for row in self.rows]
-        if self.notes:
-            lines += ["", *(f"- {note}" for note in self.notes)]
-        return "\n".join(lines) + "\n"
-
-
-class Results(NamedTuple):
-    """What a study has reached so far."""
-
-    ask: Ask
-    """What was asked."""
-    plan: Plan
-    """What the budget came to."""
-    rows: list[Row]
-    """What every cell measured, at its last evaluation."""
-    curves: list[Row]
-    """The same at every evaluation."""
-
-    def values(self, **settings: Setting) -> list[Metric]:
-        """What the finished cells with these settings are compared by."""
-        return [row.metric for row in _matching(self.rows, settings)]
-
-    def curve(self, **settings: Setting) -> dict[int, list[Metric]]:
-        """The same at every evaluation, by its step."""
-        by_step: dict[int, list[Metric]] = {}
-        for row in _matching(self.curves, settings):
-            by_step.setdefault(row.step, []).append(row.metric)
-        return dict(sorted(by_step.items()))
-
-    def group(self, *names: str) -> dict[tuple, list[Metric]]:
-        """The values of every combination of some settings, in the order of the cells."""
-        groups: dict[tuple, list[Metric]] = {}
-        for row in self.rows:
-            if row.primary and all(name in row.settings for name in names):
-                key = tuple(row.settings[name] for name in names)
-                groups.setdefault(key, []).append(row.metric)
-        return groups
-
-    def failures(self) -> list[str]:
-        """A sentence for each cell that failed."""
-        return [f"{row.cell} failed: {row.error}" for row in self.rows if row.error is not None]
-
-
-def _matching(rows: Sequence[Row], settings: dict[str, Setting]) -> list[Row]:
-    """The rows that cells are compared by, of those with these settings."""
-    return [row for row in rows if row.primary and settings.items() <= row.settings.items()]
 
 
 def from_scratch(ask: Ask, splits: Splits) -> Recipe:
@@ -269,52 +179,3 @@ def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:
         return sorted(rows, key=lambda row: order[row.cell])
 
     return Results(ask, decided, read(False), read(True))
-
-
-def mean_and_deviation(metrics: Sequence[Metric]) -> tuple[float, float]:
-    """The mean of some runs' values, and their sample standard deviation; NaN for one run."""
-    values = [metric.value for metric in metrics]
-    deviation = math.nan
-    if len(values) > 1:
-        deviation = statistics.stdev(values)
-    return statistics.fmean(values), deviation
-
-
-def cell_text(metrics: Sequence[Metric]) -> str:
-    """The mean and the standard deviation of some runs: "41.3 ± 0.6", in percent of a share; "–" if
-    there are none."""
-    if not metrics:
-        return "–"
-    scale = metrics[0].unit.scale
-    mean, deviation = mean_and_deviation(metrics)
-    if math.isnan(deviation):
-        return f"{mean * scale:.1f}"
-    return f"{mean * scale:.1f} ± {deviation * scale:.1f}"
-
-
-def noise(groups: Sequence[Sequence[Metric]]) -> list[str]:
-    """A sentence about the least difference of two means that is more than chance: by the deviation
-    within all groups together, of 95 % confidence for one comparison."""
-    from scipy.stats import t
-
-    several = [group for group in groups if len(group) > 1]
-    freedom = sum(len(group) - 1 for group in several)
-    if not freedom:
-        return ["one run of each kind says nothing about chance: give several --seeds"]
-    squares = sum(
-        statistics.variance([m.value for m in group]) * (len(group) - 1) for group in several
-    )
-    deviation = math.sqrt(squares / freedom)
-    runs = min(len(group) for group in several)
-    least = t.ppf(0.975, freedom) * deviation * math.sqrt(2 / runs)
-    scale = several[0][0].unit.scale
-    sentence = (
-        f"runs that differ by their seed alone deviate by {deviation * scale:.1f}; so two means of "
-        f"{runs} runs differ by more than chance from {least * scale:.1f} on (95 %, for one comparison)"
-    )
-    means = [statistics.fmean(m.value for m in group) for group in groups if group]
-    spread = max(means) - min(means)
-    verdict = "more"
-    if spread < least:
-        verdict = "less, so this study shows no difference"
-    return [sentence, f"the best and the worst differ by {spread * scale:.1f}: {verdict}"]

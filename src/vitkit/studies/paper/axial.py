@@ -16,10 +16,11 @@ from vitkit.models import (
     for_inference,
 )
 from vitkit.studies.base import for_steps, measured_by
-from vitkit.studies.drawing import axis_title, legend, line, panels
+from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
 from vitkit.studies.fastest import RATE, images_per_second
 from vitkit.studies.grid import Cell
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.study import Study
 from vitkit.system.ranks import process_group
 
 BATCH = 64  # of the images whose time is taken
@@ -112,7 +113,7 @@ def draw(results: Results) -> Figure:
         if name in speeds:
             line(right, {speeds[name]: metrics}, name, number)
     for axes, title in ((left, "exaFLOPs of training"), (right, "images per second")):
-        axes.set_xscale("log")
+        logarithmic(axes)
         axes.set_xlabel(title)
         axes.set_ylabel(axis_title(next(iter(groups.values()), [])))
     legend(left)

@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflops, named
 from vitkit.studies.base import for_steps, measured_by
-from vitkit.studies.drawing import axis_title, curve, law, legend, line, panels
+from vitkit.studies.drawing import axis_title, curve, law, legend, line, logarithmic, panels
 from vitkit.studies.grid import Cell
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.scaling import Fit, answer, fit, law_text
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.study import Study
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
 LENGTHS = (0.5, 1.0)  # of the runs: the paper's 7 and 14 epochs
@@ -132,7 +133,7 @@ def draw(results: Results) -> Figure:
         curve(theirs, dict(PAPER[family].values()), family, number)
     here.set_ylabel(axis_title(next(iter(groups.values()), [])))
     for axes in (here, theirs):
-        axes.set_xscale("log")
+        logarithmic(axes)
         axes.set_xlabel("exaFLOPs of training")
         legend(axes)
     return figure

@@ -8,11 +8,12 @@ from matplotlib.figure import Figure
 from vitkit.data import open_splits
 from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, resnet_like, with_shape
-from vitkit.studies.drawing import axis_title, law, legend, line, panels
+from vitkit.studies.drawing import axis_title, law, legend, line, logarithmic, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.parts import left_out
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.scaling import Fit, answer, fit, law_text
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.study import Study
 from vitkit.training import Recipe
 
 SHARES = (1.0, 0.3, 0.1, 0.03)  # of the training images: the paper's 303M, 90M, 30M and 9M
@@ -100,7 +101,7 @@ def draw(results: Results) -> Figure:
         points = {images: values for (model, images), values in groups.items() if model == name}
         line(axes, points, name, number)
         law(axes, fitted.get(name), number)
-    axes.set_xscale("log")
+    logarithmic(axes)
     axes.set_xlabel("training images")
     axes.set_ylabel(axis_title(next(iter(groups.values()), [])))
     legend(axes)

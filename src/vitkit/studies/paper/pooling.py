@@ -9,7 +9,8 @@ from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, with_shape
 from vitkit.studies.drawing import axis_title, legend, line, panels
 from vitkit.studies.grid import Cell
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.study import Study
 
 EVALUATIONS = 7  # the paper's epochs
 LOWER = 3 / 8  # the paper's 3e-4, of its 8e-4

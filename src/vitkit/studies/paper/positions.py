@@ -9,7 +9,8 @@ from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, with_shape
 from vitkit.studies.drawing import axis_title, dots, panels
 from vitkit.studies.grid import Cell
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.study import Study
 
 KINDS = {"none": "none", "1-D": "learned", "2-D": "learned2d", "relative": "relative"}
 PLACES = {"at stem": "stem", "every layer": "every", "every layer, shared": "shared"}

@@ -14,7 +14,8 @@ from vitkit.recipes.finetune import finetune
 from vitkit.studies.base import for_steps, measured_by
 from vitkit.studies.drawing import axis_title, legend, line, panels
 from vitkit.studies.grid import Cell
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.study import Study
 from vitkit.system.machine import autocast, pick_precision
 from vitkit.system.ranks import process_group
 from vitkit.training import Recipe

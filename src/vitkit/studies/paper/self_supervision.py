@@ -13,7 +13,8 @@ from vitkit.studies.base import for_steps, measured_by
 from vitkit.studies.drawing import axis_title, dots, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.parts import left_out
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.study import Study
 from vitkit.training import Recipe
 
 SHARE = 0.1  # of the training images: those whose labels are used

@@ -7,9 +7,10 @@ from matplotlib.figure import Figure
 
 from vitkit.models import ViTConfig, cost
 from vitkit.studies.base import for_steps, measured_by
-from vitkit.studies.drawing import axis_title, legend, line, panels
+from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
 from vitkit.studies.grid import Cell
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.study import Study
 
 FACTORS = (0.5, 2.0)
 BASE = "base"
@@ -102,7 +103,7 @@ def draw(results: Results) -> Figure:
     for number, name in enumerate(VARIED):
         points = {x: values for (varied, _, x), values in groups.items() if varied == name}
         line(axes, base | points, name, number)
-    axes.set_xscale("log")
+    logarithmic(axes)
     axes.set_xlabel("compute relative to the base")
     axes.set_ylabel(axis_title(next(iter(groups.values()), [])))
     legend(axes)

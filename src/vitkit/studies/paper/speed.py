@@ -8,7 +8,8 @@ from vitkit.models import named
 from vitkit.studies.drawing import MARKERS, legend, panels
 from vitkit.studies.fastest import Fastest
 from vitkit.studies.grid import Cell
-from vitkit.studies.study import Ask, Results, Study, Table
+from vitkit.studies.results import Ask, Results, Table
+from vitkit.studies.study import Study
 
 MODELS = ("Ti/16", "S/16", "B/16")
 SIDES = (64, 128, 224, 384, 512)  # the paper's

@@ -11,7 +11,8 @@ from vitkit.studies.base import for_steps, resnet_like
 from vitkit.studies.drawing import axis_title, dots, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.parts import left_out
-from vitkit.studies.study import Ask, Results, Study, Table, cell_text, noise
+from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.study import Study
 from vitkit.system.span import Span
 from vitkit.training import Optim, Recipe
 
