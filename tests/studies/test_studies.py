@@ -27,7 +27,7 @@ from vitkit.studies.paper import STUDIES, compute, data_size, positions
 from vitkit.studies.parts import left_out
 from vitkit.studies.results import Ask, Results, noise
 from vitkit.studies.rows import Row
-from vitkit.studies.study import Plan, begin, results, run_study
+from vitkit.studies.study import Plan, _decide, begin, results, run_study
 from vitkit.training import Optim, train
 from vitkit.weights import Classifier, load, save
 
@@ -129,12 +129,23 @@ def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
     assert begin(study, ask, "", tmp_path, "cpu")[1] == first
     with pytest.raises(ValueError, match=r"budget: 50steps -> 60steps.*choose another"):
         begin(study, ask, "60steps", tmp_path, "cpu")
-    with pytest.raises(ValueError, match="seeds: 2 -> 3"):
-        begin(study, replace(ask, seeds=3), "", tmp_path, "cpu")
+    more = begin(study, replace(ask, seeds=3), "", tmp_path, "cpu")[1]
+    assert (more.steps, more.runs) == (first.steps, 24)
+    with pytest.raises(ValueError, match="fewshot:  -> digits"):
+        begin(study, replace(ask, fewshot="digits"), "", tmp_path, "cpu")
     with pytest.raises(ValueError, match="study: positions -> pooling"):
         begin(STUDIES["pooling"], ask, "", tmp_path, "cpu")
     with pytest.raises(ValueError, match="the study positions needs --data"):
         begin(study, Ask(), "", tmp_path, "cpu")
+
+
+def test_of_two_processes_that_decide_at_once_the_first_decides_for_both(ask, tmp_path):
+    study = STUDIES["positions"]
+    _, theirs = begin(study, ask, "50steps", tmp_path, "cpu")
+    record = (tmp_path / "study.json").read_bytes()
+    ours = _decide(study, ask, "50steps", open_splits("digits"), tmp_path, "cpu")
+    assert ours == theirs and (tmp_path / "study.json").read_bytes() == record
+    assert not list(tmp_path.glob("study.json.*"))
 
 
 def test_shards_and_drawing_again_give_the_same(ask, tmp_path):
@@ -191,7 +202,7 @@ def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
     assert "so there is nothing to draw" in capsys.readouterr().err
     assert main(words) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "4 runs of 21 steps of 128 images" in said and "mean of the patches" in said
+    assert "4 runs, mostly of 21 steps of 128 images" in said and "mean of the patches" in said
     assert "give several --seeds" in said
     before = (tmp_path / "s/table.md").read_text()
     assert main([*words, "--draw"]) == 0 and (tmp_path / "s/table.md").read_text() == before

@@ -41,22 +41,28 @@ def listing() -> str:
 
 def say_plan(command: "RunStudy", chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> None:
     """Print what will run, and what that can show."""
-    grid = chosen.cells(ask, plan.steps, study_dir)
     print(f"{chosen.name}: {chosen.summary}")
+    print(_size(chosen, ask, plan, study_dir))
+    if command.draw:
+        return
     if plan.runs:
-        batch = ask.recipe.batch
-        print(
-            f"{plan.runs} runs of {plan.steps:,} steps of {batch} images, {plan.exaflops:.3g} exaFLOPs; "
-            f"expected to take {duration(plan.seconds)} at the speed that was measured before"
-        )
-    else:
-        print(f"{len(grid)} measurements; nothing is trained, so the budget changes nothing")
-    if len(grid) > plan.runs > 0:
-        print(f"and {len(grid) - plan.runs} measurements of finished models")
+        print(f"expected to take {duration(plan.seconds)} at the speed that was measured before")
     print(printable(chosen.limits))
-    if not command.draw:
-        print(f"in {study_dir}; the same command continues it, --draw only draws it")
-    sys.stdout.flush()
+    print(f"in {study_dir}; the same command continues it, --draw only draws it", flush=True)
+
+
+def _size(chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> str:
+    """How large a study is, in a sentence."""
+    cells = chosen.cells(ask, plan.steps, study_dir)
+    if not plan.runs:
+        return f"{len(cells)} measurements; nothing is trained, so the budget changes nothing"
+    text = (
+        f"{plan.runs} runs, mostly of {plan.steps:,} steps of {ask.recipe.batch} images; "
+        f"{plan.exaflops:.3g} exaFLOPs of training"
+    )
+    if len(cells) > plan.runs:
+        text += f"; and {len(cells) - plan.runs} measurements"
+    return text
 
 
 def write(command: "RunStudy", chosen: Study, reached: Results, study_dir: Path) -> int:
@@ -100,6 +106,7 @@ def write(command: "RunStudy", chosen: Study, reached: Results, study_dir: Path)
         print(printable(note))
 
     # The files
+    notes += [_size(chosen, reached.ask, reached.plan, study_dir), chosen.limits]
     text = table._replace(notes=notes).markdown()
     with whole(study_dir / "table.md") as new:
         new.write_text(text, "utf-8")

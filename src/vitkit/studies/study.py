@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from vitkit.data import Splits, open_splits
@@ -111,19 +112,31 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
         changed = [f"study: {record['study']} -> {study.name}"]
     if budget and record["budget"] != budget:
         changed.append(f"budget: {record['budget']} -> {budget}")
-    changed += differences(record["ask"], to_json(ask))
+    asked = to_json(ask) | {"seeds": record["ask"]["seeds"]}  # more of them are welcome
+    changed += differences(record["ask"], asked)
     if changed:
         raise ValueError(
             f"{study_dir} holds a study of other settings ({'; '.join(changed[:5])}); choose another "
             "--workdir, or remove it"
         )
-    return Plan(**record["plan"])
+    recorded = Plan(**record["plan"])
+    runs = len(_recipes(study.cells(ask, recorded.steps, study_dir)))
+    if runs == recorded.runs:
+        return recorded
+    share = runs / recorded.runs
+    return Plan(recorded.steps, runs, recorded.exaflops * share, recorded.seconds * share)
+
+
+def _recipes(cells: list[Cell]) -> list[Recipe]:
+    """What is trained."""
+    return [cell.recipe for cell in cells if isinstance(cell.recipe, Recipe)]
 
 
 def _decide(
     study: Study, ask: Ask, budget: str, splits: Splits | None, study_dir: Path, device: str
 ) -> Plan:
-    """Decide on the length of the runs, and write it down."""
+    """Decide on the length of the runs, and write it down; if another process was faster, its
+    decision holds."""
     budget = budget or study.budget
     decided = Plan(0, 0, 0.0, 0.0)
     if splits is not None:
@@ -139,7 +152,13 @@ def _decide(
         "plan": decided._asdict(),
         "ask": to_json(ask),
     }
-    write_json(study_dir / RECORD, record)
+    own = study_dir / f"{RECORD}.{token_hex(4)}"
+    write_json(own, record)
+    try:
+        (study_dir / RECORD).hardlink_to(own)  # fails if it is there
+    except FileExistsError:
+        decided = _recorded(study, ask, budget, study_dir)
+    own.unlink()
     return decided
 
 
