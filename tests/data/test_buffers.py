@@ -10,10 +10,11 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from vitkit.data.engine.buffers import batches_in_order
+from vitkit.data.engine.buffers import Layout, batches_in_order
 from vitkit.data.engine.workers import AHEAD, forked
 
 SHAPE = (5, 3, 8, 8)
+LAYOUT = Layout(SHAPE, torch.uint8)
 
 
 class Numbered(NamedTuple):
@@ -45,7 +46,7 @@ def fill_until(images, item, last):
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("function", [fill, fill_slowly])
 def test_batches_that_are_held_keep_what_is_in_them(workers, function):
-    held = list(batches_in_order(function, range(40), workers, SHAPE))
+    held = list(batches_in_order(function, range(40), workers, LAYOUT))
     assert [batch.number.item() for batch in held] == list(range(40))
     for item, batch in enumerate(held):
         assert batch.images.shape == SHAPE and (batch.images == item).all()
@@ -54,7 +55,7 @@ def test_batches_that_are_held_keep_what_is_in_them(workers, function):
 
 @pytest.mark.skipif(not forked(), reason="workers inherit no memory on this system")
 def test_workers_write_into_a_few_buffers_again_and_again():
-    batches = batches_in_order(fill, itertools.count(), 2, SHAPE)
+    batches = batches_in_order(fill, itertools.count(), 2, LAYOUT)
     buffers = [batch.buffer.item() for batch in itertools.islice(batches, 30)]
     batches.close()
     assert len(set(buffers)) == 2 * AHEAD + 1
@@ -66,7 +67,7 @@ def test_the_memory_is_given_back_when_the_batches_end():
     gc.disable()  # not only when cycles are looked for
     try:
         before = shared_bytes()
-        batches = batches_in_order(fill, itertools.count(), 2, (64, 3, 64, 64))
+        batches = batches_in_order(fill, itertools.count(), 2, Layout((64, 3, 64, 64), torch.uint8))
         next(batches)
         assert shared_bytes() - before >= 5 * 64 * 3 * 64 * 64
         batches.close()
@@ -87,7 +88,7 @@ def shared_bytes():
 
 
 def test_what_a_worker_raises_comes_after_the_batches_before_it():
-    batches = batches_in_order(partial(fill_until, last=3), itertools.count(), 2, SHAPE)
+    batches = batches_in_order(partial(fill_until, last=3), itertools.count(), 2, LAYOUT)
     assert [batch.number.item() for batch in itertools.islice(batches, 4)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="nothing after 3"):
         next(batches)
@@ -95,5 +96,5 @@ def test_what_a_worker_raises_comes_after_the_batches_before_it():
 
 def test_without_fork_batches_travel_as_tensors(monkeypatch):
     monkeypatch.setattr("vitkit.data.engine.buffers.forked", lambda: False)
-    held = list(batches_in_order(fill, range(12), 2, SHAPE))
+    held = list(batches_in_order(fill, range(12), 2, LAYOUT))
     assert all((batch.images == item).all() for item, batch in enumerate(held))

@@ -185,6 +185,6 @@ def test_arrays_are_pictures_too():
         assert np.array_equal(open_image(array, "x").pixels((1, 2, 2, 1))[..., 0], grey[1:3, 2:3])
     assert np.array_equal(open_image(colour, "x").pixels((0, 1, 2, 3)), colour[0:2, 1:4])
     assert open_image(colour, "x").size == (3, 4)
-    for bad in (colour.astype(float), colour[..., :2], colour[None], colour[:0]):
+    for bad in (colour.astype(float), colour[None], colour[:0]):
         with pytest.raises(BadImage, match="x is an array of"):
             open_image(bad, "x")

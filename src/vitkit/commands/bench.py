@@ -81,7 +81,7 @@ def bench(command: Bench) -> int:
         found = list(_contenders(command, classifier, trial, Path(folder)))
         turns = len(found) * len(plan.batches) * plan.rounds
         _say(f"measuring in turns, {turns * plan.seconds:.0f} seconds or more")
-        speeds = measure(found, classifier.preprocessing.size, plan)
+        speeds = measure(found, classifier.preprocessing, plan)
         if command.start_up:
             _say("starting processes")
             speeds = _with_starts(command, found, speeds)

@@ -165,16 +165,17 @@ def _decoded(items: "Iterable[Item]") -> "Iterator[Picture]":
     """The images that can be decoded, decoded once for both models; a sentence about each other one
     is printed."""
     from vitkit.data import BadImage, open_image
+    from vitkit.data.images import in_memory
 
     for item in items:
         try:
-            pixels = open_image(item.read(), item.name).pixels()
+            picture = in_memory(open_image(item.read(), item.name))
         except BadImage as error:
             print(f"left out: {printable(str(error))}", file=sys.stderr)
         except OSError as error:
             print(printable(f"left out: {item.name} cannot be read: {error}"), file=sys.stderr)
         else:
-            yield open_image(pixels, item.name)
+            yield picture
 
 
 def _comparison_as_json(comparison: "Comparison", same: bool) -> str:

@@ -245,10 +245,11 @@ def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
 
 def _square(source: Source, index: int) -> np.ndarray:
     """An image at 96 x 96 pixels, uint8 (96, 96, 3)."""
-    from vitkit.data import Preprocessing, open_image
+    from vitkit.data import Preprocessing, open_image, picture_for_people
 
     image = open_image(source[index][0], source.name(index))
-    return Preprocessing(size=(96, 96))(image).permute(1, 2, 0).numpy()
+    photograph = open_image(picture_for_people(image), image.name)
+    return Preprocessing(size=(96, 96))(photograph).permute(1, 2, 0).numpy()
 
 
 def _next_command(command: Stats, pairs: Pairs, target: str) -> str:

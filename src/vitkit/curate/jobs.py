@@ -16,6 +16,7 @@ from torch import Tensor
 from vitkit.curate.writers import WRITERS, Example
 from vitkit.data.images import BadImage, open_image
 from vitkit.data.order import permutation
+from vitkit.data.shown import picture_for_people
 from vitkit.data.sources import Source
 from vitkit.system.files import whole, write_whole
 
@@ -171,7 +172,7 @@ def _examples(
         try:
             data, target = source[i]
             picture = open_image(data, source.name(i))
-            pixels = picture.pixels()
+            pixels = picture_for_people(picture)
         except BadImage as error:
             tally.left_out.append(str(error))
             continue

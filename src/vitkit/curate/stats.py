@@ -12,6 +12,7 @@ from PIL import Image
 from vitkit.curate.duplicates import Appearance, Appearances, Pair, appearance, nearest
 from vitkit.data.engine.workers import in_order, ranges, worth_starting
 from vitkit.data.images import BadImage, open_image
+from vitkit.data.shown import picture_for_people
 from vitkit.data.sources import Source
 from vitkit.data.targets import Lists
 from vitkit.system.progress import Shown, silent
@@ -106,7 +107,7 @@ def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]
         try:
             data = source[index][0]
             picture = open_image(data, source.name(index))
-            pixels = picture.pixels()
+            pixels = picture_for_people(picture)
         except BadImage as error:
             bad[index] = str(error)
             continue

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitkit.data.preprocessing import MAX_SIDE, Interpolation, Preprocessing, check_choice
+from vitkit.system.text import counted
 
 CROPS = ("inception", "resize_crop", "pad_crop", "none")
 MAGNITUDES = {"torchvision": 30, "google": 20}  # the largest of each RandAugment
@@ -97,12 +98,24 @@ class Augmentation:
     @property
     def changes_colours(self) -> bool:
         """Whether it does more than move pixels."""
+        return self.needs_colours or self.erase > 0
+
+    @property
+    def needs_colours(self) -> bool:
+        """Whether it has a meaning for levels of red, green and blue alone."""
         layers, _ = self.rand_augment
-        return any(self.colour_jitter) or layers > 0 or self.erase > 0
+        return any(self.colour_jitter) or layers > 0
 
 
 def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
     """Raises ValueError if the two cannot go together."""
+    is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"
+    if augmentation.needs_colours and not is_photograph:
+        raise ValueError(
+            "colour_jitter and rand_augment are for grey, or red, green and blue, of 8 bits, and the images have "
+            f"{counted(preprocessing.channels, 'channel')} in {preprocessing.values}: leave them out "
+            "(--data.augmentation.colour-jitter 0 0 0 0 --data.augmentation.rand-augment 0 0)"
+        )
     least = max(preprocessing.size)
     if augmentation.crop == "resize_crop" and augmentation.resize < least:
         height, width = preprocessing.size

@@ -4,21 +4,31 @@ from functools import partial
 
 from vitkit.data.engine.workers import in_order, ranges, worth_starting
 from vitkit.data.images import BadImage, open_image
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.shown import picture_for_people
 from vitkit.data.sources import Source
 from vitkit.system.progress import bar, silent
 
 CHUNK = 64  # images between two updates of the progress bar
 
 
-def check_images(source: Source, workers: int, progress: bool = True) -> list[tuple[int, str]]:
-    """Decode every image, in `workers` processes.
+def check_images(
+    source: Source,
+    workers: int,
+    progress: bool = True,
+    preprocessing: Preprocessing | None = None,
+) -> list[tuple[int, str]]:
+    """Decode every image, in `workers` processes, into the channels that a preprocessing has; without
+    one into its own.
 
     Returns the index of each image that cannot be used, and a sentence that names it. Raises
     OSError if the network or the disk fails.
     """
     source.prepare()
     chunks = ranges(len(source), CHUNK)
-    results = in_order(partial(_check, source), chunks, worth_starting(workers, len(chunks)))
+    results = in_order(
+        partial(_check, source, preprocessing), chunks, worth_starting(workers, len(chunks))
+    )
     shown = bar("checking images") if progress else silent
     broken = []
     for broken_in_chunk in shown(results, len(chunks)):
@@ -26,7 +36,7 @@ def check_images(source: Source, workers: int, progress: bool = True) -> list[tu
     return broken
 
 
-def _check(source: Source, indices: range) -> list[tuple[int, str]]:
+def _check(source: Source, preprocessing: Preprocessing, indices: range) -> list[tuple[int, str]]:
     """The index of each of these images that cannot be used, and why.
 
     Raises OSError if the network or the disk fails, which is not the image's fault.
@@ -34,7 +44,11 @@ def _check(source: Source, indices: range) -> list[tuple[int, str]]:
     broken = []
     for index in indices:
         try:
-            open_image(source[index][0], source.name(index)).pixels()
+            picture = open_image(source[index][0], source.name(index))
+            if preprocessing is None:
+                picture_for_people(picture)
+            else:
+                preprocessing.decode(picture)
         except BadImage as error:
             broken.append((index, str(error)))
     return broken

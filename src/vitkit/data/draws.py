@@ -4,7 +4,7 @@ What is drawn depends on the image's size alone, so it is known before a pixel i
 looked at, and applies to whatever else belongs to the image: `apply_geometry` moves a mask as it
 moves the image.
 
-Legend: h w pixels of what the model gets.
+Legend: C channels, h w pixels of what the model gets.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def augment(
     preprocessing: Preprocessing,
     random: np.random.Generator,
 ) -> Tensor:
-    """A picture as uint8 (3, h, w), augmented.
+    """A picture as (C, h, w), uint8 or float32, augmented.
 
     Only what an Inception crop keeps is decoded. Raises BadImage.
 
@@ -122,7 +122,7 @@ def _seed(random: np.random.Generator) -> int:
 def apply(
     drawn: Draw, picture: Picture, augmentation: Augmentation, preprocessing: Preprocessing
 ) -> Tensor:
-    """A picture as uint8 (3, h, w), changed as was drawn. Raises BadImage."""
+    """A picture as (C, h, w), changed as was drawn. Raises BadImage."""
     image = apply_geometry(drawn, picture, augmentation, preprocessing)
     return apply_colours(drawn, image, preprocessing)
 
@@ -134,7 +134,7 @@ def apply_geometry(
     preprocessing: Preprocessing,
     interpolation: Resampling | None = None,
 ) -> Tensor:
-    """Crop, resize and flip: a picture as uint8 (3, h, w). Raises BadImage.
+    """Crop, resize and flip: a picture as (C, h, w). Raises BadImage.
 
     interpolation: instead of the image's, for what belongs to it: "nearest" for a mask of the
     image's size.
@@ -147,11 +147,11 @@ def apply_geometry(
 
     if augmentation.crop == "inception":
         reduction = _reduction(drawn.box, size, augmentation)
-        image = resize(picture.pixels(drawn.box, reduction), size, kernel, antialias)
+        image = resize(preprocessing.decode(picture, drawn.box, reduction), size, kernel, antialias)
     elif augmentation.crop == "resize_crop":
         square = (augmentation.resize, augmentation.resize)
         reduction = _reduction((0, 0, *picture.size), square, augmentation)
-        whole = resize(picture.pixels(None, reduction), square, kernel, antialias)
+        whole = resize(preprocessing.decode(picture, None, reduction), square, kernel, antialias)
         image = _crop(whole, drawn.box)
     elif augmentation.crop == "pad_crop":
         whole = preprocessing(picture, interpolation)
@@ -165,19 +165,23 @@ def apply_geometry(
 
 
 def apply_colours(drawn: Draw, image: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Colours, RandAugment and erasing: uint8 (3, h, w) -> uint8 (3, h, w)."""
+    """Colours and RandAugment, which are for uint8 (3, h, w) or grey, and erasing:
+    (C, h, w) -> (C, h, w)."""
     for change in drawn.colour_changes:
-        image = change(image.contiguous())
+        channels = len(image)  # of grey, all three stay the same
+        image = change(image.expand(3, -1, -1).contiguous())[:channels]
     if drawn.erased is not None:
-        mean_levels = [min(max(round(255 * value), 0), 255) for value in preprocessing.mean]
-        fill = torch.tensor(mean_levels, dtype=torch.uint8)[:, None, None]  # (3, 1, 1)
+        fill = torch.tensor(preprocessing.mean)[:, None, None]  # (C, 1, 1)
+        if image.dtype == torch.uint8:
+            mean_levels = [min(max(round(255 * value), 0), 255) for value in preprocessing.mean]
+            fill = torch.tensor(mean_levels, dtype=torch.uint8)[:, None, None]
         image = image.clone()
         _crop(image, drawn.erased)[:] = fill
     return image
 
 
 def _crop(image: Tensor, box: Box) -> Tensor:
-    """A view of a box of an image (3, h, w)."""
+    """A view of a box of an image (C, h, w)."""
     top, left, height, width = box
     return image[:, top : top + height, left : left + width]
 

@@ -1,5 +1,8 @@
 """Image files to pixels: upright, RGB, 8 bits a channel, or one sentence that says what is wrong.
 
+That is `pixels`, for models of photographs. `stored` keeps the channels and the bits that a file has,
+for models of other images: see channels.py.
+
 What a file may hold, and what becomes of it:
 - an Exif or XMP orientation is applied; of an animation or a multi-page file the first frame
   counts;
@@ -18,46 +21,23 @@ JPEG's scans may go SCANS times over as many.
 Boxes are (top, left, height, width) in pixels of the upright image.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 
-from vitkit.data.engine import jpeg, pillow
+from vitkit.data.boxes import TURNS, Box, checked, cut, upright
+from vitkit.data.encoded import MEMORY, RAISE, REDUCTIONS, Encoded, as_bad_image
+from vitkit.data.engine import jpeg, pillow, stacks
+from vitkit.data.levels import BadImage, as_bytes, levels
 from vitkit.system.limits import max_pixels
-
-Box = tuple[int, int, int, int]
-
-MEMORY = pillow.USUAL_MEMORY  # bytes for each of these pixels
-SCANS = 10  # an ordinary progressive JPEG has so many
-RAISE = "if you trust it, raise the limits with --max-pixels N"
-REDUCTIONS = (8, 4, 2)  # a JPEG can be decoded at 1/n of its size
-
-# What makes a stored image of each Exif orientation upright: swap its rows and columns, then mirror
-# top and bottom, then left and right.
-_TURNS = {
-    1: (False, False, False),
-    2: (False, False, True),
-    3: (False, True, True),
-    4: (False, True, False),
-    5: (True, False, False),
-    6: (True, False, True),
-    7: (True, True, True),
-    8: (True, True, False),
-}
-
-
-class BadImage(ValueError):
-    """An image that cannot be used; the message names it and says what is wrong."""
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """A picture that is an array already: uint8 (h, w), (h, w, 1) or (h, w, 3)."""
+    """A picture that is an array already: uint8, uint16 or float32, (h, w) or (h, w, C)."""
 
     array: np.ndarray
     name: str
@@ -68,128 +48,112 @@ class Decoded:
         """(height, width)"""
         return self.array.shape[:2]
 
+    @property
+    def channels(self) -> int:
+        """C, how many it has."""
+        return math.prod(self.array.shape[2:])
+
+    @property
+    def many_bits(self) -> bool:
+        """Whether it has more than 8 bits."""
+        return self.array.dtype != np.uint8
+
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), of the whole or of a box; maybe a view, so do not write to it.
 
-        `reduce` is for JPEG.
+        `reduce` is for JPEG. A fourth channel is opacity, laid on white; uint16 is cut to 8 bits.
+        Raises BadImage for an array of other channels, or of floats.
         """
         array = self.array
+        if self._is_like_a_file:
+            box = checked(box or (0, 0, *self.size), self.size)
+            return pillow.rgb(Image.fromarray(array), box)
+        if array.dtype != np.uint8 or self.channels not in (1, 3):
+            raise BadImage(
+                f"{self.name} is an array of {self.array.dtype} {self.array.shape}; "
+                f"expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
+            )
         if array.ndim == 2:
             array = array[..., None]
         if box is not None:
-            top, left, height, width = _checked(box, self.size)
+            top, left, height, width = checked(box, self.size)
             array = array[top : top + height, left : left + width]
         if array.shape[2] == 1:
             array = np.repeat(array, 3, axis=2)
         return array
 
+    def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
+        """As `Encoded.stored`."""
+        if self._is_like_a_file and self.channels == 4 and channels != 4:
+            return self.pixels(box)
+        array = self.array.reshape(*self.size, -1)
+        return levels(cut(array, box), self.name)
+
+    @property
+    def _is_like_a_file(self) -> bool:
+        """Whether Pillow knows what to do with it: opacity, and grey of 16 bits."""
+        if self.array.dtype == np.uint16:
+            return self.array.ndim == 2
+        return self.array.dtype == np.uint8 and self.array.shape[2:] == (4,)
+
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
-    """A picture whose header has been read; its pixels are decoded when they are asked for."""
+class Stack:
+    """A picture of any number of channels, which Pillow does not read: a TIFF, or a .npy array."""
 
     data: bytes
     name: str
-    jpeg_header: jpeg.Header | None = None
-    """The header of an upright JPEG that jpeg.py can decode, without Pillow; None for other files.
-    """
-
-    @cached_property
-    def image(self) -> Image.Image:
-        """As Pillow opens it, within the limits. Raises BadImage."""
-        with _as_bad_image(self.name):
-            image = pillow.open_lazily(self.data)
-        limit = max_pixels()
-        pixels = image.width * image.height
-        if not 0 < pixels <= limit:
-            raise BadImage(
-                f"{self.name} claims to be {image.width} x {image.height} pixels; "
-                f"from 1 to {limit:,} pixels are accepted; {RAISE}"
-            )
-        memory = pillow.memory(image)
-        if memory > MEMORY * limit:
-            raise BadImage(
-                f"{self.name} is a {image.format} of {image.width} x {image.height} pixels, which "
-                f"takes about {memory:,} bytes of memory to decode, and "
-                f"{MEMORY * limit:,} are accepted; {RAISE}"
-            )
-        scans = SCANS * limit // pixels
-        if self.data[:2] == jpeg.SOI and jpeg.has_more_scans(self.data, scans):
-            raise BadImage(
-                f"{self.name} is a JPEG of more than {scans:,} scans of {image.width} x "
-                f"{image.height} pixels, which takes very long to decode; {RAISE}"
-            )
-        return image
+    header: stacks.Header
 
     @property
     def kind(self) -> str:
-        """Its format, one of pillow.FORMATS."""
-        if self.jpeg_header:
-            return "JPEG"
-        return self.image.format or ""
+        """Its format."""
+        if stacks.is_npy(self.data):
+            return "NPY"
+        return "TIFF"
 
-    @cached_property
-    def orientation(self) -> int:
-        """Exif's: 1 to 8, where 1 is upright.
+    @property
+    def channels(self) -> int:
+        """C, how many it has."""
+        return self.header.channels
 
-        Raises BadImage when it takes a decode to know and that fails.
-        """
-        if self.jpeg_header:
-            return pillow.UPRIGHT
-        with _as_bad_image(self.name):
-            return pillow.orientation(self.image)
+    @property
+    def many_bits(self) -> bool:
+        """Whether it has more than 8 bits."""
+        return self.header.dtype != np.uint8
 
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the upright image."""
-        if self.jpeg_header:
-            return self.jpeg_header.height, self.jpeg_header.width
-        width, height = self.image.size
-        swapped, _, _ = _TURNS[self.orientation]
+        swapped, _, _ = TURNS[self.header.orientation]
         if swapped:
-            return width, height
-        return height, width
+            return self.header.width, self.header.height
+        return self.header.height, self.header.width
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
-        """RGB uint8 (h, w, 3), writable, of the whole image or of a box of it. Raises BadImage.
+        """RGB uint8 (h, w, 3), of the whole or of a box, of an image of 1 or 3 channels.
 
-        Of a JPEG only what the box needs is decoded where the library for it is there (see
-        jpeg.py). reduce: 2, 4 or 8 decodes a JPEG at 1/reduce of its size, ceil(h / reduce) by
-        ceil(w / reduce) pixels or one more where the box lies across; other formats ignore it. The
-        box remains in pixels of the full size.
+        `reduce` is for JPEG. Raises BadImage, and for an image of another number of channels.
         """
-        box = _checked(box or (0, 0, *self.size), self.size)
-        if self.jpeg_header:
-            pixels = self._decode_with_header(box, reduce)
-            if pixels is not None:
-                return pixels
-        stored_box = _before_turn(box, self.size, self.orientation)
-        with _as_bad_image(self.name):
-            pixels = self._decode_stored(stored_box, reduce)
-        return upright(pixels, self.orientation)
+        if self.channels not in (1, 3):
+            raise BadImage(
+                f"{self.name} has {self.channels} channels, which are no red, green and blue; a model "
+                f"of such images has --model.channels {self.channels}"
+            )
+        stored = as_bytes(self.stored(self.channels, box), self.name)
+        if self.channels == 1:
+            stored = np.repeat(stored, 3, axis=2)
+        return stored
 
-    def _decode_with_header(self, box: Box, reduce: int) -> np.ndarray | None:
-        """A box of a JPEG whose header is known; None if Pillow must decode it."""
-        width = -(-self.jpeg_header.width // reduce)
-        height = -(-self.jpeg_header.height // reduce)
-        box = _reduced(box, reduce, (height, width))
-        return jpeg.region(self.data, *box, reduce, self.jpeg_header)
-
-    def _decode_stored(self, box: Box, reduce: int) -> np.ndarray:
-        """A box of the image as it is stored, before any turn."""
-        image = self.image
-        if image.format == "JPEG":
-            if reduce > 1:
-                image = pillow.open_lazily(self.data)  # anew, as a draft changes an image for good
-                image.draft("RGB", (image.width // reduce, image.height // reduce))
-                box = _reduced(box, reduce, (image.height, image.width))
-            pixels = jpeg.region(self.data, *box, reduce=reduce)
-            if pixels is not None:
-                return pixels
-        return pillow.rgb(image, box)
+    def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
+        """As `Encoded.stored`, of all channels. Of a TIFF with as many pages as `channels`, each is
+        one of them."""
+        with as_bad_image(self.name):
+            stored = levels(stacks.read(self.data, channels), self.name)
+        return cut(upright(stored, self.header.orientation), box)
 
 
-Picture = Decoded | Encoded
+Picture = Decoded | Encoded | Stack
 
 
 def open_image(data: bytes | np.ndarray, name: str) -> Picture:
@@ -209,14 +173,28 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     if header and not header.app1 and header.width * header.height <= max_pixels():
         return Encoded(data, name, header)
 
-    picture = Encoded(data, name)
+    stack = _open_stack(data, name)
+    if isinstance(stack, Stack):
+        return stack
+    picture = Encoded(data, name, tiff_header=stack)
     picture.image  # noqa: B018 raises BadImage for what is none, or is beyond the limits
     return picture
 
 
+def in_memory(picture: Picture) -> Picture:
+    """The same picture, decoded now, to be prepared for several models; one with transparency, many
+    bits or channels stays as it is, for these read it differently. Raises BadImage."""
+    if picture.channels not in (1, 3) or picture.many_bits:
+        return picture
+    return Decoded(picture.pixels(), picture.name)
+
+
 def _open_array(array: np.ndarray, name: str) -> Decoded:
-    grey_or_rgb = array.ndim in (2, 3) and array.shape[2:] in ((), (1,), (3,))
-    if array.dtype != np.uint8 or not grey_or_rgb or not array.size:
+    if (
+        array.dtype not in (np.uint8, np.uint16, np.float32)
+        or array.ndim not in (2, 3)
+        or not array.size
+    ):
         raise BadImage(
             f"{name} is an array of {array.dtype} {array.shape}; "
             f"expected uint8 (h, w), (h, w, 1) or (h, w, 3)"
@@ -224,69 +202,42 @@ def _open_array(array: np.ndarray, name: str) -> Decoded:
     return Decoded(array, name)
 
 
-def _checked(box: Box, size: tuple[int, int]) -> Box:
-    """The same box, which must lie within an image of `size` (height, width)."""
-    top, left, height, width = box
-    assert min(top, left) >= 0 and min(height, width) > 0, box
-    assert top + height <= size[0] and left + width <= size[1], (box, size)
-    return box
-
-
-def _reduced(box: Box, reduce: int, size: tuple[int, int]) -> Box:
-    """The box of an image at 1/reduce of its size, `size` (height, width), that covers a box of the
-    full one."""
-    top, left, height, width = box
-    bottom = min(-(-(top + height) // reduce), size[0])
-    right = min(-(-(left + width) // reduce), size[1])
-    top = top // reduce
-    left = left // reduce
-    return top, left, bottom - top, right - left
-
-
-def _before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """Where a box of the upright image, of `size` (height, width), lies in the image as it is
-    stored."""
-    swapped, flip_rows, flip_columns = _TURNS[orientation]
-    top, left, height, width = box
-    if flip_rows:
-        top = size[0] - top - height
-    if flip_columns:
-        left = size[1] - left - width
-    if swapped:
-        return left, top, width, height
-    return top, left, height, width
-
-
-def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels (h, w, 3) as they are stored, turned upright by Exif's orientation, contiguous."""
-    swapped, flip_rows, flip_columns = _TURNS[orientation]
-    if swapped:
-        pixels = pixels.transpose(1, 0, 2)
-    if flip_rows:
-        pixels = pixels[::-1]
-    if flip_columns:
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)
-
-
-@contextmanager
-def _as_bad_image(name: str) -> Iterator[None]:
-    """Pillow's many ways to fail as BadImage.
-
-    Its warnings are silenced: what they tell does not spoil the pixels.
-    """
+def _open_stack(data: bytes, name: str) -> Stack | stacks.Header | None:
+    """A .npy array, or a TIFF that Pillow does not read; the header alone of one that it reads; None
+    for other files. Raises BadImage, within the limits."""
+    if not stacks.is_npy(data) and not stacks.is_tiff(data):
+        return None
     try:
-        with pillow.limited_to(max_pixels()):
-            yield
-    except BadImage:
-        raise
-    except Image.UnidentifiedImageError:
-        known = ", ".join(pillow.FORMATS)
-        raise BadImage(
-            f"{name} is not an image of a format that is read here ({known}), or its header is damaged"
-        ) from None
-    except Image.DecompressionBombError as error:
-        raise BadImage(f"{name} is refused as a decompression bomb: {error}; {RAISE}") from error
+        header = stacks.header(data)
     except Exception as error:
-        # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
-        raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
+        if stacks.is_tiff(data) and pillow.can_open(data):
+            return None  # Pillow reads some that tifffile does not
+        if isinstance(error, ImportError | ValueError):
+            raise BadImage(f"{name} cannot be read: {error}") from None
+        raise BadImage(f"{name} is a damaged TIFF: {error or type(error).__name__}") from error
+
+    if stacks.is_tiff(data) and header.channels <= 4 and pillow.can_open(data, header.size):
+        return header
+    limit = max_pixels()
+    memory = header.bytes + 4 * header.height * header.width * header.channels  # as float32 too
+    if header.height * header.width > limit or memory > MEMORY * limit:
+        raise BadImage(
+            f"{name} is an image of {header.width} x {header.height} pixels and {header.channels} "
+            f"channels, which takes {memory:,} bytes of memory; {MEMORY * limit:,} bytes, and "
+            f"{limit:,} pixels, are accepted; {RAISE}"
+        )
+    return Stack(data, name, header)
+
+
+__all__ = [
+    "BadImage",
+    "Box",
+    "Decoded",
+    "Encoded",
+    "Picture",
+    "REDUCTIONS",
+    "Stack",
+    "in_memory",
+    "open_image",
+    "upright",
+]

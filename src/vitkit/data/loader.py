@@ -6,7 +6,7 @@ it: epochs have no seam, every example comes once in each, and B may be larger t
 (see order.py). What augmentation does to an example is decided by (seed, epoch, example). So a run
 is continued by its step number alone, with any number of workers.
 
-Legend: B batch, N examples, K classes, h w pixels.
+Legend: B batch, C channels, N examples, K classes, h w pixels.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitkit.data.augmentation import Augmentation, check_fits
 from vitkit.data.draws import augment, preload
-from vitkit.data.engine.buffers import batches_in_order
+from vitkit.data.engine.buffers import Layout, batches_in_order
 from vitkit.data.engine.resident import (
     DeviceImages,
     can_augment_on_device,
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     """What a training or evaluation step gets."""
 
     images: Tensor
-    """uint8 (B, 3, h, w)"""
+    """(B, C, h, w): uint8, or float32 of a preprocessing whose values are that."""
     targets: Tensor
     """int64 (B,) for a class; float32 (B, K), ones and zeros, for several; float32 (B,) for a
     number; int64 (B,), all -1, for data without targets."""
@@ -107,9 +107,9 @@ def train_batches(
     preload(augmentation)
     source.prepare()
     fill = partial(_training_batch, source, augmentation, preprocessing, seed)
-    shape = (len(rank_rows), 3, *preprocessing.size)
+    layout = Layout.of(preprocessing, len(rank_rows))
     other_bytes = len(rank_rows) * _target_bytes(source)
-    return batches_in_order(fill, steps, workers, shape, on_gpu, other_bytes)
+    return batches_in_order(fill, steps, workers, layout, on_gpu, other_bytes)
 
 
 def eval_batches(
@@ -152,9 +152,9 @@ class EvalBatches:
         indices = range(self.rank_rows.start, len(self) * self.batch, self.batch)
         fill = partial(_evaluation_batch, self.source, self.preprocessing)
         workers = min(self.workers, len(self))
-        shape = (len(self.rank_rows), 3, *self.preprocessing.size)
+        layout = Layout.of(self.preprocessing, len(self.rank_rows))
         other_bytes = len(self.rank_rows) * _target_bytes(self.source)
-        return batches_in_order(fill, indices, workers, shape, self.pin, other_bytes)
+        return batches_in_order(fill, indices, workers, layout, self.pin, other_bytes)
 
 
 def _training_batch(

@@ -18,12 +18,15 @@ OVERSHOOT = 1e-3  # by which rounding may leave the range from 0 to 1
 
 
 def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
-    """A Pillow image of any mode as uint8 (h, w, 3), made RGB and turned upright as a file is.
+    """A Pillow image of any mode as uint8 (h, w, 3), made RGB and turned upright as a file is; with
+    transparency as uint8 (h, w, 4), and grey of 16 bits as uint16 (h, w).
 
     Raises BadImage if its file cannot be decoded.
     """
     try:
         turn = pillow.orientation(image)
+        if image.mode == "RGBA" or image.mode.startswith("I;16"):
+            return upright(np.asarray(image), turn)
         pixels = pillow.rgb(image, (0, 0, image.height, image.width))
     except Exception as error:  # a damaged file raises nearly anything
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
@@ -32,11 +35,16 @@ def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
 
 def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
     """The image of an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), or the images of a batch
-    (B, h, w, channels): each uint8 (h, w, 3) or (h, w).
+    (B, h, w, channels): each uint8 (h, w, 3), (h, w, 4) or (h, w).
 
-    uint8, float from 0 to 1, or 16-bit grey; the fourth channel is alpha, laid on white. Raises
-    ValueError, with what it got, for anything else.
+    uint8, float from 0 to 1, or 16-bit grey; the fourth channel is alpha. Images of other channels,
+    uint8, uint16 or float32 (h, w, C), stay as they are. Raises ValueError, with what it got, for
+    anything else.
     """
+    if _is_bands(array):
+        if array.ndim == 4:
+            return list(array)
+        return [array]
     channels_last = array.ndim == 2 or (array.ndim in (3, 4) and array.shape[-1] in (1, 3, 4))
     if not channels_last or not array.size:
         advice = ""
@@ -49,12 +57,23 @@ def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
             f"and several are (B, h, w, 3){advice}"
         )
     if array.dtype == np.uint16 and array.ndim == 2:
-        return [pixels_of_pillow(Image.fromarray(array), name)]
+        return [array]
     levels = _levels(array, name)
-    images = [levels]
-    if levels.ndim == 4:
-        images = list(levels)
-    return [_on_white(image, name) for image in images]
+    if levels.shape[-1] == 1 and levels.ndim > 2:
+        levels = levels[..., 0]
+    if array.ndim == 4:
+        return list(levels)
+    return [levels]
+
+
+def _is_bands(array: np.ndarray) -> bool:
+    """Whether it is (h, w, C) or (B, h, w, C) of other channels than grey, colours and opacity."""
+    if array.ndim not in (3, 4) or array.dtype not in (np.uint8, np.uint16, np.float32):
+        return False
+    height, width, channels = array.shape[-3:]
+    is_16_bits = array.dtype == np.uint16
+    has_others = channels not in (1, 3, 4) or is_16_bits
+    return has_others and height not in (1, 3) and channels < min(height, width)
 
 
 def _levels(array: np.ndarray, name: str) -> np.ndarray:
@@ -77,15 +96,6 @@ def _levels(array: np.ndarray, name: str) -> np.ndarray:
             f"{name} has values from {least:.4g} to {most:.4g}; floats go from 0 to 1: give {advice}"
         )
     return (array.astype(np.float32) * 255).round().clip(0, 255).astype(np.uint8)
-
-
-def _on_white(image: np.ndarray, name: str) -> np.ndarray:
-    """An image of any number of channels as uint8 (h, w, 3) or (h, w)."""
-    if image.shape[2:] == (4,):
-        return pixels_of_pillow(Image.fromarray(image), name)
-    if image.shape[2:] == (1,):
-        return image[..., 0]
-    return image
 
 
 def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:

@@ -1,23 +1,27 @@
 """What every image goes through before a model sees it, in evaluation; in training, an Augmentation
 takes the place of its rule.
 
-Images are uint8 until they are normalised, on the model's device. In evaluation Pillow resizes, as
+Images are uint8 until they are normalised, on the model's device; or, for models of more bits,
+float32, levels from 0 to 1. In evaluation Pillow resizes, as
 in the pipelines that published accuracies come from; in training PyTorch does, which is faster:
 fewer than two values in a hundred differ, by one level, and that is enough to turn a prediction in
 five hundred.
 
-Legend: B batch, h w pixels of what the model gets.
+Legend: B batch, C channels, h w pixels of what the model gets.
 """
 
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from PIL import Image
 
+from vitkit.data.boxes import Box
+from vitkit.data.channels import Values, decode
 from vitkit.data.images import BadImage, Picture
 from vitkit.system.limits import MAX_PIXELS
+from vitkit.system.text import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,10 +54,14 @@ class Preprocessing:
     """How an image is resized."""
     antialias: bool = True
     """Whether a resize to fewer pixels averages over all of the old ones."""
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """Subtracted from red, green and blue on the scale from 0 to 1."""
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    """Subtracted from red, green and blue on the scale from 0 to 1; from each channel of a model of
+    other images, which has as many as there are means."""
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
     """What the rest is divided by."""
+    values: Values = "uint8"
+    """What the numbers of an image are until then: uint8, levels of 8 bits; or float32, which keeps
+    16 bits and more: from 0 to 1, floats as they are."""
 
     def __post_init__(self):
         for name in ("size", "mean", "std"):
@@ -67,13 +75,34 @@ class Preprocessing:
                 f"resize is {self.resize}; it must be from {max(self.size)}, for the crop of "
                 f"{self.size[0]} x {self.size[1]} to fit, to {MAX_SIDE}, or 0"
             )
-        _check_colour("mean", self.mean)
-        _check_colour("std", self.std)
+        check_choice("values", self.values, get_args(Values))
+        _check_numbers("mean", self.mean)
+        _check_numbers("std", self.std)
         if min(self.std) <= 0:
-            raise ValueError(f"std is {self.std}; it is three numbers, all positive, for r, g, b")
+            raise ValueError(f"std is {self.std}; its numbers are all positive")
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                f"there are {len(self.mean)} means and {len(self.std)} standard deviations; give one "
+                "of each for every channel"
+            )
+
+    @property
+    def channels(self) -> int:
+        """C, how many channels the model's images have."""
+        return len(self.mean)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of prepared images."""
+        return np.dtype(self.values)
+
+    def decode(self, picture: Picture, box: Box | None = None, reduce: int = 1) -> np.ndarray:
+        """A picture, or a box of it, as it is before any resize: (height, width, C), uint8 or
+        float32. Raises BadImage."""
+        return decode(picture, self.channels, self.values, box, reduce)
 
     def __call__(self, picture: Picture, interpolation: Resampling | None = None) -> "Tensor":
-        """A picture as uint8 (3, h, w). Raises BadImage.
+        """A picture as (C, h, w), uint8 or float32. Raises BadImage.
 
         interpolation: instead of its own, for what belongs to the picture, as a mask does.
         """
@@ -82,15 +111,15 @@ class Preprocessing:
         return torch.from_numpy(self.array(picture, interpolation))
 
     def array(self, picture: Picture, interpolation: Resampling | None = None) -> np.ndarray:
-        """The same as an array, uint8 (3, h, w), without PyTorch unless it resizes without
+        """The same as an array (C, h, w), without PyTorch unless it resizes without
         antialiasing. Raises BadImage."""
         resized_height, resized_width = self._resized_size(picture)
         resized = (resized_height, resized_width)
         kernel = interpolation or self.interpolation
         if self.antialias:
-            image = resize_as_pillow(picture.pixels(), resized, kernel)
+            image = resize_as_pillow(self.decode(picture), resized, kernel)
         else:
-            image = resize(picture.pixels(), resized, kernel).numpy()
+            image = resize(self.decode(picture), resized, kernel).numpy()
 
         height, width = self.size
         top, left = self._crop_corner(resized_height, resized_width)
@@ -130,31 +159,36 @@ class Preprocessing:
         return resized_height, resized_width
 
     def normalise(self, images: "Tensor") -> "Tensor":
-        """uint8 (B, 3, h, w) on any device -> float32: (x / 255 - mean) / std."""
+        """Prepared images (B, C, h, w) on any device -> float32, levels from 0 to 1 normalised:
+        (x - mean) / std. Raises ValueError for other images."""
         import torch
 
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        expected = getattr(torch, self.values)
+        if images.dtype != expected or images.ndim != 4 or images.shape[1] != self.channels:
             raise ValueError(
-                f"got {images.dtype} of shape {tuple(images.shape)}; expected uint8 (B, 3, h, w)"
+                f"got {images.dtype} of shape {tuple(images.shape)}; expected {self.values} "
+                f"(B, {self.channels}, h, w)"
             )
-        return self.normalise_(images / 255)
+        if self.values == "uint8":
+            return self.normalise_(images / 255)
+        return self.normalise_(images.clone())
 
     def normalise_(self, images: "Tensor") -> "Tensor":
-        """Float (B, 3, h, w) from 0 to 1, changed to (x - mean) / std."""
+        """Float (B, C, h, w) from 0 to 1, changed to (x - mean) / std."""
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             # numbers, not tensors: no copy to the device that would wait for it
             images[:, channel].sub_(mean).div_(std)
         return images
 
     def unnormalise(self, images: "Tensor") -> "Tensor":
-        """`normalise` undone: (B, 3, h, w) -> float32 (B, 3, h, w), from 0 to 1 where they were."""
+        """`normalise` undone: (B, C, h, w) -> float32 (B, C, h, w), from 0 to 1 where they were."""
         out = images.float().clone()
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             out[:, channel].mul_(std).add_(mean)
         return out
 
     def levels(self, images: "Tensor") -> "Tensor":
-        """(B, 3, h, w) as `normalise` makes them -> uint8 (B, 3, h, w), the nearest levels."""
+        """(B, C, h, w) as `normalise` makes them -> uint8 (B, C, h, w), the nearest levels."""
         return self.unnormalise(images).mul_(255).round_().clamp_(0, 255).byte()
 
     def __str__(self) -> str:
@@ -167,7 +201,12 @@ class Preprocessing:
         kernel = str(self.interpolation)
         if not self.antialias:
             kernel += " without antialiasing"
-        return f"{size}, {kernel}, mean {_in_words(self.mean)}, std {_in_words(self.std)}"
+        text = f"{size}, {kernel}, mean {_in_words(self.mean)}, std {_in_words(self.std)}"
+        if self.channels != 3:
+            text += f", {counted(self.channels, 'channel')}"
+        if self.values != "uint8":
+            text += f" in {self.values}"
+        return text
 
     def to_json(self) -> dict:
         """Plain values; from_json is the way back."""
@@ -198,24 +237,30 @@ class Preprocessing:
 def resize_as_pillow(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling
 ) -> np.ndarray:
-    """uint8 (height, width, 3) -> uint8 (3, *size), antialiased, to the bit what Pillow makes of
-    it."""
+    """(height, width, C) -> (C, *size), uint8 or float32, antialiased, to the bit what Pillow makes
+    of it."""
     kernel = Image.Resampling[interpolation.upper()]
-    image = Image.fromarray(pixels).resize(size[::-1], kernel)
-    return np.array(image).transpose(2, 0, 1)
+    if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
+        image = Image.fromarray(pixels).resize(size[::-1], kernel)
+        return np.array(image).transpose(2, 0, 1)
+    resized = np.empty((pixels.shape[2], *size), pixels.dtype)
+    for channel, plane in enumerate(np.moveaxis(pixels, 2, 0)):
+        image = Image.fromarray(np.ascontiguousarray(plane))
+        resized[channel] = np.asarray(image.resize(size[::-1], kernel))
+    return resized
 
 
 def resize(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling, antialias: bool = False
 ) -> "Tensor":
-    """uint8 (height, width, 3) -> uint8 (3, *size), as PyTorch resizes."""
+    """(height, width, C) -> (C, *size), uint8 or float32, as PyTorch resizes."""
     import torch
     import torch.nn.functional as F
 
     if not pixels.flags.writeable:  # which torch would warn about
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1)
-    images = image[None]  # (1, 3, height, width), channels last in memory: the fast way
+    images = image[None]  # (1, C, height, width), channels last in memory: the fast way
     if images.shape[2:] == size:
         return image
     if interpolation == "nearest":
@@ -224,8 +269,13 @@ def resize(
 
 
 def _in_words(values: tuple[float, ...]) -> str:
-    """Three numbers, or one if they are the same."""
-    return ", ".join(f"{value:.4g}" for value in dict.fromkeys(values))
+    """The numbers, or one if they are the same; of many the first and the last."""
+    numbers = [f"{value:.4g}" for value in values]
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    if len(numbers) > 4:
+        return f"{numbers[0]} ... {numbers[-1]}"
+    return ", ".join(numbers)
 
 
 def _check_side(name: str, size: tuple[int, ...]) -> None:
@@ -235,10 +285,10 @@ def _check_side(name: str, size: tuple[int, ...]) -> None:
         )
 
 
-def _check_colour(name: str, values: tuple) -> None:
+def _check_numbers(name: str, values: tuple) -> None:
     numbers = [value for value in values if isinstance(value, int | float) and isfinite(value)]
-    if len(values) != 3 or len(numbers) != 3:
-        raise ValueError(f"{name} is {values}; it is three numbers, for r, g, b")
+    if not values or len(numbers) != len(values):
+        raise ValueError(f"{name} is {values}; it is a number for each channel: three, for r, g, b")
 
 
 def check_choice(name: str, value, known: tuple) -> None:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import numpy as np
 from PIL import Image
 
+from vitkit.data import Preprocessing
 from vitkit.deploy.contenders import Contender
 
 PAUSE = 0.02  # seconds in which another runtime's threads come to rest
@@ -60,10 +61,15 @@ class Speed:
         return asdict(self)
 
 
-def measure(contenders: Sequence[Contender], size: tuple[int, int], plan: Plan) -> list[Speed]:
-    """Measure all of them in turns, for images of (h, w) pixels."""
+def measure(
+    contenders: Sequence[Contender], preprocessing: Preprocessing, plan: Plan
+) -> list[Speed]:
+    """Measure all of them in turns, for images as this preprocessing makes them."""
     generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (max(plan.batches), 3, *size), dtype=np.uint8)
+    shape = (max(plan.batches), preprocessing.channels, *preprocessing.size)
+    images = generator.integers(0, 256, shape, dtype=np.uint8)
+    if preprocessing.values == "float32":
+        images = images.astype(np.float32) / 255
 
     # Whatever comes first is slower
     for contender in contenders:

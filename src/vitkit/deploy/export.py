@@ -36,6 +36,7 @@ from vitkit.models import parameters
 from vitkit.system.files import MARK, check_can_be_made, check_replaceable, write_json
 from vitkit.system.machine import PrecisionChoice, pick_device, pick_precision
 from vitkit.system.private import public
+from vitkit.system.text import counted
 from vitkit.weights import Classifier, licenses
 
 To = Literal["onnx", "openvino", "torch"]
@@ -100,9 +101,11 @@ def check(classifier: Classifier, path: Path, export: Export) -> None:
         raise ValueError("the model has no classification head, so it has no answer to export")
     check_answer(classifier)
     channels = getattr(classifier.model.config, "channels", 3)
-    if channels != 3:
+    if channels != 3 or classifier.preprocessing.values != "uint8":
         raise ValueError(
-            f"the model takes images of {channels} channels; red, green and blue can be exported"
+            f"the model takes images of {counted(channels, 'channel')} in "
+            f"{classifier.preprocessing.values}; models for red, green and blue of 8 bits can be "
+            "exported"
         )
     if path.suffix.lower() != ENDINGS[export.to]:
         raise ValueError(

@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitkit.data import open_image
+from vitkit.data import open_image, picture_for_people
+from vitkit.data.images import in_memory
 from vitkit.deploy.doubts import Doubt, doubts, read_by_head
 from vitkit.deploy.pytorch import check_answer
 from vitkit.inspection.attention import raw_attention
@@ -152,7 +153,9 @@ class Viewer:
     def warm_up(self) -> None:
         """Compute once, so that the first photograph does not wait for what is prepared then."""
         height, width = self.classifier.preprocessing.size
-        images = torch.zeros(1, 3, height, width, dtype=torch.uint8)
+        preprocessing = self.classifier.preprocessing
+        dtype = getattr(torch, preprocessing.values)
+        images = torch.zeros(1, preprocessing.channels, height, width, dtype=dtype)
         self.answer(View(images, np.zeros((1, 1, 3), np.uint8)))
 
     def look(
@@ -179,12 +182,13 @@ def open_photograph(path: Path, name: str, viewers: Sequence[Viewer]) -> Photogr
     data = path.read_bytes()
     with _ONE_AT_A_TIME:
         encoded = open_image(data, name)
-        picture = open_image(encoded.pixels(), name)  # decoded once, for all models
+        picture = in_memory(encoded)  # decoded once, for all models
+        pixels = picture_for_people(picture)
         views = []
         for viewer in viewers:
             preprocessing = viewer.classifier.preprocessing
             rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
-            visible = picture.pixels()[rows, columns]
+            visible = pixels[rows, columns]
             images = viewer.classifier.batch([picture])
             views.append(View(images, _to_be_shown(visible)))
     return Photograph(name, data, encoded.kind, tuple(views))

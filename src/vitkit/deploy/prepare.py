@@ -1,6 +1,6 @@
 """Items prepared for a model, a batch at a time, by other processes while the model computes.
 
-Legend: B images of a batch, h w pixels of what the model gets.
+Legend: B images of a batch, C channels, h w pixels of what the model gets.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ class Prepared(NamedTuple):
     """The images of a batch of items, ready for the model."""
 
     images: np.ndarray
-    """uint8 (B, 3, h, w): those that could be read. An array, not a tensor: it travels from a worker
+    """(B, C, h, w), uint8 or float32: those that could be read. An array, not a tensor: it travels from a worker
     through a pipe, without /dev/shm."""
     rows: list[int]
     """Which of the items each is."""
@@ -100,11 +100,11 @@ def prepare(preprocessing: Preprocessing, items: Iterable[Item]) -> Prepared:
             rows.append(i)
         except BadImage as error:
             errors[i] = str(error)
-    return Prepared(np.array(images, dtype=np.uint8), rows, errors)
+    return Prepared(np.array(images, dtype=preprocessing.dtype), rows, errors)
 
 
 def _prepare(item: Item, preprocessing: Preprocessing) -> np.ndarray:
-    """The image as uint8 (3, h, w). Raises BadImage, with a sentence, if it cannot be read."""
+    """The image as (C, h, w), uint8 or float32. Raises BadImage, with a sentence, if it cannot be read."""
     try:
         return preprocessing.array(open_image(item.read(), item.name))
     except OSError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import Picture, Source, open_image
+from vitkit.data import Picture, Source, open_image, picture_for_people
 from vitkit.evaluate.calibration import Bin, Covered, at_coverages
 from vitkit.evaluate.confusion import ClassScore
 from vitkit.evaluate.metric import MISFIT, SHARE, Metric
@@ -310,7 +310,7 @@ def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> l
         caption = f"{mistake.confidence:.0%} {printable_name(mistake.predicted)}"
         note = f"is {printable_name(mistake.true)}"
         picture = _picture(source, mistake.index)
-        pixels = picture.pixels()
+        pixels = picture_for_people(picture)
         if look is not None:
             pixels = look(picture)
         tiles.append(Tile(pixels, caption, False, note))
@@ -319,7 +319,7 @@ def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> l
 
 def _pixels(source: Source, index: int) -> np.ndarray:
     """An image of the source, uint8 (h, w, 3)."""
-    return _picture(source, index).pixels()
+    return picture_for_people(_picture(source, index))
 
 
 def _picture(source: Source, index: int) -> Picture:

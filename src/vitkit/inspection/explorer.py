@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from vitkit.data.images import Picture
+from vitkit.data.shown import picture_for_people
 from vitkit.inspection.explored import DETAILS, Detail, Explored, explored, most_bytes
 from vitkit.inspection.figures import whole_pixels
 from vitkit.inspection.layers import READER, check_transformer, layer_names
@@ -133,7 +134,7 @@ def _photograph(classifier: Classifier, picture: Picture, looked: Explored) -> d
         tables.append({"reader": _text(layer.reader), "patches": _text(layer.patches)})
     return {
         "name": printable_name(picture.name.rstrip("/").rpartition("/")[2]),
-        "source": embedded(picture.pixels()[rows, columns], SHOWN),
+        "source": embedded(picture_for_people(picture)[rows, columns], SHOWN),
         "answers": _answers(classifier, looked.logits),
         "tables": tables,
     }

@@ -106,7 +106,9 @@ def _curves(
     across = image.shape[2] // ranks.shape[1]
     first = first.repeat_interleave(down, 1).repeat_interleave(across, 2)[:, None]
     first = first.to(image.device)
-    mean = image.float().mean((1, 2)).round().byte()[:, None, None]  # (3, 1, 1)
+    mean = image.float().mean((1, 2))[:, None, None]  # (C, 1, 1)
+    if image.dtype == torch.uint8:
+        mean = mean.round().byte()
     covered = torch.cat([torch.where(first, mean, image), torch.where(first, image, mean)])
     values = []
     for batch in small_batches(classifier, covered):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.data import prepared_for_people
 from vitkit.inspection import drawings, photographs
 from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.batches import small_batches
@@ -43,7 +44,7 @@ class Subject:
 
     classifier: Classifier
     images: Tensor | None = None
-    """Prepared images, uint8 (n, 3, H, W), over which what is said of the model is averaged; None for
+    """Prepared images, (n, C, H, W), over which what is said of the model is averaged; None for
     none."""
     names: tuple[str, ...] = ()
     """A name for each of the first images, those that are shown."""
@@ -61,13 +62,13 @@ class Subject:
 
     @property
     def shown(self) -> Tensor:
-        """The images that are shown: uint8 (B, 3, H, W)."""
+        """The images that are shown: (B, C, H, W), as they are prepared."""
         return self.images[: max(len(self.names), 1)]
 
     @property
     def pixels(self) -> np.ndarray:
         """The same as pictures: uint8 (B, H, W, 3)."""
-        return self.shown.permute(0, 2, 3, 1).cpu().numpy()
+        return prepared_for_people(self.shown).permute(0, 2, 3, 1).cpu().numpy()
 
     def batches(self, text: str) -> Iterator[Tensor]:
         """All images in batches, with a bar."""

@@ -25,6 +25,7 @@ from vitkit.objectives.objective import Learner
 from vitkit.objectives.views import View, view
 from vitkit.system.ranks import sum_over_ranks
 from vitkit.system.span import Span
+from vitkit.system.text import counted
 from vitkit.weights.classifier import Activation
 
 
@@ -97,7 +98,12 @@ class SelfDistillation:
 
     def learner(self, model: nn.Module, preprocessing: Preprocessing) -> "SelfDistillationLearner":
         """The model as student, a projection, and a teacher of both. Raises ValueError if small
-        crops are not of whole patches."""
+        crops are not of whole patches, and for images that are not red, green and blue."""
+        if preprocessing.channels != 3:
+            raise ValueError(
+                "self-distillation changes the colours of its views, and the images have "
+                f"{counted(preprocessing.channels, 'channel')}; it is for red, green and blue"
+            )
         return SelfDistillationLearner(model, self, preprocessing)
 
 

@@ -39,6 +39,7 @@ from vitkit.weights.classifier import Activation
 # What is drawn from an example's key: the corrupted patches, how each is corrupted, the other patch
 WHICH, FATE, OTHER = range(3)
 BINS = 8  # of a channel's mean: three bits
+COLOURS = 3  # channels, at most, whose mixes are classes
 SMALL = 4  # squares along the side of a downsized patch
 
 
@@ -122,6 +123,11 @@ class MaskedPatchesLearner(Learner):
         self.preprocessing = preprocessing
         self.side = model.config.stride
         self.channels = model.config.channels
+        if objective.target != "pixels" and self.channels > COLOURS:
+            raise ValueError(
+                f"the target is {objective.target!r}, one class for each mix of channels, and of "
+                f"{self.channels} channels there are too many; choose --objective.target pixels"
+            )
         if objective.target == "colours" and self.side % SMALL:
             raise ValueError(
                 f"a patch of {self.side} pixels has no {SMALL} x {SMALL} parts; choose a multiple "

@@ -85,6 +85,8 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
     for setting in CARRIED:
         if hasattr(model, setting) and hasattr(before, setting):
             carried[setting] = getattr(before, setting)
+    if before.channels == 3:  # which is what models have by default, and LeNet-5 is for grey
+        carried.pop("channels", None)
     model = replace(model, **carried)
     if hasattr(model, "representation") and getattr(before, "representation", 0):
         model = replace(model, representation=model.width)  # the hidden layer is as wide as it is

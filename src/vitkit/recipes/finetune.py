@@ -2,6 +2,7 @@
 for photographs of your own.
 """
 
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,15 +11,18 @@ from vitkit.data import (
     Augmentation,
     Columns,
     Source,
+    look_at,
     open_image,
     open_splits,
 )
 from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
 from vitkit.objectives.supervised import unbalanced
+from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
-from vitkit.weights import adopt, load_as
+from vitkit.training.channels import fitted
+from vitkit.weights import Classifier, adopt, load_as
 from vitkit.weights.adopting import preprocessing_for
 from vitkit.weights.hints import changed_preprocessing
 from vitkit.weights.labels import numbered
@@ -106,8 +110,9 @@ def finetune(
             "--labels names the classes of the model's own head, and fine-tuning gives it another, "
             "whose classes are the data's; leave it out"
         )
-    classifier = load_as(model, hints, quiet=True)
     columns = columns or Columns()
+    classifier = load_as(model, replace(hints, channels=None), quiet=True)
+    classifier = _with_channels(classifier, hints.channels, data, columns)
 
     # How long, how fast, how large
     task = _task(preset, data, columns)
@@ -156,6 +161,35 @@ def finetune(
     if preset == "quick":
         return _quick(recipe, columns)
     return recipe
+
+
+def _with_channels(
+    classifier: Classifier, channels: int | None, data: str, columns: Columns
+) -> Classifier:
+    """The model for images of so many channels; if nobody says how many, for those of the data where
+    these are no photographs, such as 12 bands of a satellite."""
+    if channels is None and classifier.model.config.channels != 3:
+        return classifier
+    images = open_splits(data, columns).train
+    if images is None or not len(images):
+        return classifier
+    if channels is None:
+        seen = look_at(images)
+        if seen.colours:
+            return classifier
+        channels = seen.channels
+    adapted, sentences = adopt(classifier, channels=channels)
+    if not sentences:
+        return classifier
+    for sentence in sentences:
+        _say(sentence)
+    preprocessing = fitted(adapted.preprocessing, channels, images, _say)
+    return replace(adapted, preprocessing=preprocessing)
+
+
+def _say(sentence: str) -> None:
+    if on_rank_0():
+        print(sentence, file=sys.stderr)
 
 
 def divisible(side: int, config: ModelConfig) -> int:

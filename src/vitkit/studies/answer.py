@@ -301,7 +301,10 @@ def _only(work: _Work, first: _First, minutes: float) -> Answer:
 def _pretrained(work: _Work, recipe: Recipe, labels: Sequence[str]) -> Classifier:
     """The pre-trained model with a head of zeros for these classes, for the recipe's images."""
     published, _ = load_for(recipe.init, recipe.model)
-    fitted, _ = adopt(published, labels=labels, image=recipe.model.image, new_head=True)
+    config = recipe.model
+    fitted, _ = adopt(
+        published, labels=labels, image=config.image, channels=config.channels, new_head=True
+    )
     return replace(fitted.to(work.device), preprocessing=recipe.data.preprocessing)
 
 

@@ -37,7 +37,7 @@ def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) ->
     weights = list(copy.parameters())
     optimizer = torch.optim.SGD(weights, lr=0.0, momentum=0.9)
     height, width = recipe.model.image
-    images = torch.rand(micro_batch, 3, height, width, device=device)
+    images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
     times = []
     for _ in range(1 + TIMED):
         began = time.perf_counter()

@@ -76,9 +76,14 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
     # The weights at this model's image size: position embeddings are resampled, in the recipe's way.
     # What their file does not say, the recipe's model does
     published, left_out = load_for(source, model.config)
-    method = getattr(model.config, "resample", None)
+    config = model.config
     fitted, notes = adopt(
-        published, labels=labels, image=model.config.image, method=method, new_head=True
+        published,
+        labels=labels,
+        image=config.image,
+        channels=config.channels,
+        method=getattr(config, "resample", None),
+        new_head=True,
     )
 
     # They must be of the same architecture

@@ -263,7 +263,7 @@ def _check(
         share = part
         if world_size > 1:
             share = subset(part, range(rank, len(part), world_size))
-        broken = check_images(share, _workers(data), on_rank_0())
+        broken = check_images(share, _workers(data), on_rank_0(), data.preprocessing)
         own[name] = [(rank + i * world_size, text) for i, text in broken]
 
     # Those of all ranks
@@ -308,7 +308,7 @@ def _in_memory(train: Source, data: Data) -> Source:
         return train
     bytes_per_rank = int(data.keep_decoded * 1e9) // world().world_size
     progress = bar("decoding") if on_rank_0() else silent
-    return decoded(train, bytes_per_rank, _workers(data), progress)
+    return decoded(train, bytes_per_rank, _workers(data), progress, data.preprocessing)
 
 
 def _workers(data: Data) -> int:

@@ -23,6 +23,7 @@ from vitkit.system.text import counted, printable
 from vitkit.system.watchdog import watchdog
 from vitkit.training.begin import begin
 from vitkit.training.begun import record_beginning
+from vitkit.training.channels import with_channels
 from vitkit.training.checkpoints import checkpoints
 from vitkit.training.data import RunData, open_data
 from vitkit.training.evaluation import evaluate, gains_no_more
@@ -73,6 +74,7 @@ def _train(
     # Open the images, and fill in what the recipe leaves open. The recipe that is saved is the one
     # that runs
     check_numbers(recipe)  # before the images, which may take long to check
+    recipe = with_channels(recipe, say)
     data = open_data(recipe.data, recipe.evals, run_dir, say)
     recipe = resolve(recipe, data.facts)
     recipe = with_precision(recipe, run_dir, device, say)

@@ -229,10 +229,11 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
         raise ValueError(
             f"{recipe.data.source!r} has no training images, or none that can be decoded"
         )
-    if recipe.model.channels != 3:
+    channels = recipe.data.preprocessing.channels
+    if recipe.model.channels != channels:
         raise ValueError(
-            f"the model's images have {recipe.model.channels} channels, the data's 3: "
-            "--model.channels 3"
+            f"the model's images have {recipe.model.channels} channels, the data's "
+            f"{channels}: --model.channels {channels}"
         )
     if recipe.model.image != tuple(recipe.data.preprocessing.size):
         model_size = " ".join(map(str, recipe.model.image))

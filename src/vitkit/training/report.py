@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
+
+from vitkit.data.shown import pixels_for_people
 from vitkit.evaluate.report_page import metrics_table
 from vitkit.inspection.figures import image_rows, plot
 from vitkit.inspection.page import (
@@ -137,7 +140,11 @@ def _pictures(file: Path) -> dict:
 
     with safe_open(file, "numpy") as opened:
         names = (opened.metadata() or {}).get("order", "").split(",")
-        return {name: opened.get_tensor(name).transpose(0, 2, 3, 1) for name in names}
+        pictures = {}
+        for name in names:
+            drawn = opened.get_tensor(name).transpose(0, 2, 3, 1)  # (N, h, w, C)
+            pictures[name] = np.stack([pixels_for_people(picture) for picture in drawn])
+        return pictures
 
 
 def _counts(data: dict) -> Block:

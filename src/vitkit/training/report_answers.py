@@ -11,7 +11,14 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from vitkit.data import Picture, Source, eval_batches, open_image, subset
+from vitkit.data import (
+    Picture,
+    Source,
+    eval_batches,
+    open_image,
+    prepared_for_people,
+    subset,
+)
 from vitkit.evaluate import Answers, Part, answers
 from vitkit.evaluate.confusion import class_scores, confusion_matrix, most_confused
 from vitkit.evaluate.kept import read_answers
@@ -145,7 +152,7 @@ def _look(classifier: Classifier | None) -> Look | None:
     def look(picture: Picture) -> np.ndarray:
         images = classifier.batch([picture])
         _, maps = logits_and_rollout(classifier, images)
-        pixels = images[0].permute(1, 2, 0).cpu().numpy()  # (h, w, 3)
+        pixels = prepared_for_people(images)[0].permute(1, 2, 0).cpu().numpy()  # (h, w, 3)
         return beside(pixels, maps[0].numpy(), LEAST)
 
     return look

@@ -9,6 +9,7 @@ import torch
 from vitkit.data import Preprocessing
 from vitkit.models import Model, build, resized
 from vitkit.models.backbone import as_image_size
+from vitkit.weights.channels import with_channels
 from vitkit.weights.classifier import Classifier, check_labels
 from vitkit.weights.labels import counted
 from vitkit.weights.own import check_own_weights
@@ -19,16 +20,18 @@ def adopt(
     *,
     labels: Sequence[str] | None = None,
     image: tuple[int, int] | int | None = None,
+    channels: int | None = None,
     method: str | None = None,
     new_head: bool = False,
 ) -> tuple[Classifier, list[str]]:
-    """The model for other classes, another image size, or both; and what changed, in sentences.
+    """The model for other classes, another image size, other channels, or all of these; and what
+    changed, in sentences.
 
     Other `labels` than the model's give it a new head of zeros and drop the hidden layer before it
     (Section 3.2, App. B.1.1); `new_head` does that for the same labels too, and no labels leave it
     without a head. `image`, (height, width) or one side of a square, resamples positions (`method`: google, timm, huggingface
-    or torchvision; the origin's own unless told), and the preprocessing follows. All other weights
-    are the classifier's own, not copies.
+    or torchvision; the origin's own unless told), and the preprocessing follows. `channels` are those
+    of the images: see `with_channels`. All other weights are the classifier's own, not copies.
 
     Raises ValueError for a size that patches do not divide, or that positions have no meaning for,
     and for a model that was made for inference or that another library changed.
@@ -48,6 +51,14 @@ def adopt(
         model = with_new_head(old, len(labels))
         classifier = replace(classifier, unknown=None)
         sentences += head_sentences(old, model)
+
+    # Other channels
+    if channels is not None:
+        adapted, changes = with_channels(replace(classifier, model=model, labels=()), channels)
+        classifier = replace(classifier, unknown=adapted.unknown)
+        model = adapted.model
+        preprocessing = adapted.preprocessing
+        sentences += changes
 
     # Another size of images
     image = as_image_size(image)

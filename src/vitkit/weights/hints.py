@@ -6,6 +6,7 @@ from pathlib import Path
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, ViTConfig, called
 from vitkit.weights.adopting import adopt, preprocessing_for
+from vitkit.weights.channels import preprocessing_for_channels
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.formats.shapes import STATISTICS
 from vitkit.weights.labels import counted
@@ -50,8 +51,11 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
     its classes.
     """
     sentences = []
+    if hints.channels:
+        classifier, sentences = adopt(classifier, channels=hints.channels)
     if hints.image:
-        classifier, sentences = adopt(classifier, image=hints.image)
+        classifier, changes = adopt(classifier, image=hints.image)
+        sentences += changes
         if classifier.preprocessing.size != hints.image:  # the file's is for another size
             preprocessing = preprocessing_for(classifier.preprocessing, hints.image)
             classifier = replace(classifier, preprocessing=preprocessing, unknown=None)
@@ -73,7 +77,8 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
 def changed_preprocessing(preprocessing: Preprocessing, hints: Hints) -> Preprocessing:
     """A preprocessing with what the user says of it."""
     if hints.statistics:
-        preprocessing = replace(preprocessing, **STATISTICS[hints.statistics])
+        colours = replace(preprocessing, **STATISTICS[hints.statistics])
+        preprocessing = preprocessing_for_channels(colours, preprocessing.channels)
     if hints.interpolation:
         preprocessing = replace(preprocessing, interpolation=hints.interpolation)
     if hints.crop == "whole":

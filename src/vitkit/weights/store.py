@@ -14,6 +14,7 @@ from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, parameters
 from vitkit.system.text import printable
 from vitkit.weights.adopting import with_labels
+from vitkit.weights.channels import preprocessing_for_channels
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description, from_json
 from vitkit.weights.fetch import fetch, license_of_download
@@ -158,7 +159,9 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
 
     # The architecture and all else that is no weight
     description = _describe_with_image(opened, format, tidied, hints)
-    description = description._replace(config=with_pool(description.config, hints.pool))
+    config = with_pool(description.config, hints.pool)
+    preprocessing = preprocessing_for_channels(description.preprocessing, config.channels)
+    description = description._replace(config=config, preprocessing=preprocessing)
 
     # The model itself
     classifier = Classifier(

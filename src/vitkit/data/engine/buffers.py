@@ -17,37 +17,56 @@ import torch
 from torch import Tensor
 
 from vitkit.data.engine.workers import AHEAD, forked, in_order
+from vitkit.data.preprocessing import Preprocessing
 
 Fill = Callable[[Tensor, Any], NamedTuple]
 """(images, item) -> a named tuple of tensors, whose first is `images`, filled."""
+
+
+class Layout(NamedTuple):
+    """The images of a batch in memory."""
+
+    shape: tuple[int, ...]
+    """(B, C, h, w)"""
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, preprocessing: Preprocessing, rows: int) -> "Layout":
+        """So many images, as a preprocessing makes them."""
+        shape = (rows, preprocessing.channels, *preprocessing.size)
+        return cls(shape, getattr(torch, preprocessing.values))
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def batches_in_order(
     fill: Fill,
     items: Iterable,
     workers: int,
-    shape: tuple[int, ...],
+    layout: Layout,
     pin: bool = False,
     other_bytes: int = 0,
 ) -> Iterator:
     """fill(images, item) for every item, in order, prepared by worker processes, as in_order does;
-    images are uint8 of `shape`, not cleared.
+    images are laid out as `layout` says, and not cleared.
 
     other_bytes: of a batch's other tensors.
     """
     # Page-locked memory is another copy, which a thread of the loader makes
     if not workers or not forked() or pin:
-        task = partial(_into_new_memory, fill, shape)
-        return in_order(task, items, workers, pin, math.prod(shape) + other_bytes)
-    return _through_buffers(fill, items, workers, shape)
+        task = partial(_into_new_memory, fill, layout)
+        return in_order(task, items, workers, pin, layout.bytes + other_bytes)
+    return _through_buffers(fill, items, workers, layout)
 
 
-def _through_buffers(fill: Fill, items: Iterable, workers: int, shape: tuple[int, ...]) -> Iterator:
+def _through_buffers(fill: Fill, items: Iterable, workers: int, layout: Layout) -> Iterator:
     # Workers are at most AHEAD batches each beyond the one that was asked for last
     count = AHEAD * workers + 1
     # Anonymous memory: none of /dev/shm
-    memory = mmap.mmap(-1, count * math.prod(shape))
-    buffers = list(torch.frombuffer(memory, dtype=torch.uint8).view(count, *shape))
+    memory = mmap.mmap(-1, count * layout.bytes)
+    buffers = list(torch.frombuffer(memory, dtype=layout.dtype).view(count, *layout.shape))
 
     task = partial(_into_buffer, fill, buffers)
     try:
@@ -72,9 +91,9 @@ def _into_buffer(
 def _copy(images: Tensor) -> Tensor:
     """A copy in memory of its own, which goes back to the system with it. In the C library's heap
     batches would lie between small things, and leave holes of several batches."""
-    memory = mmap.mmap(-1, images.numel(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(memory, dtype=torch.uint8).view(images.shape).copy_(images)
+    memory = mmap.mmap(-1, images.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=images.dtype).view(images.shape).copy_(images)
 
 
-def _into_new_memory(fill: Fill, shape: tuple[int, ...], item: Any) -> NamedTuple:
-    return fill(torch.empty(shape, dtype=torch.uint8), item)
+def _into_new_memory(fill: Fill, layout: Layout, item: Any) -> NamedTuple:
+    return fill(torch.empty(layout.shape, dtype=layout.dtype), item)

@@ -6,6 +6,7 @@ BadImage of them).
 """
 
 import io
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ FORMATS = (
 HEIF = "HEIF"  # what telephones write, as .heic; by pi-heif or pillow-heif
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
+PNG = b"\x89PNG\r\n\x1a\n"
 ORIENTATION = 0x0112  # tag of Exif
 BITS_PER_SAMPLE = 258  # tag of TIFF
 # Bytes for each pixel: 4 in Pillow, 3 in the result, and what the decoders of some formats keep.
@@ -111,6 +113,68 @@ def orientation(image: Image.Image) -> int:
     return UPRIGHT
 
 
+def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
+    """Whether Pillow reads a file, and if a size (height, width) is given, as an image of that size."""
+    try:
+        with quiet():
+            image = open_lazily(data)
+    except Exception:  # a damaged file raises nearly anything
+        return False
+    return size is None or image.size == size[::-1]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A block in which Pillow does not log what it cannot read: what is done about it is said once."""
+    logger = logging.getLogger("PIL")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def channels(image: Image.Image) -> int:
+    """How many channels an image has: 1 for grey, 3 for colours, 4 with transparency."""
+    if image.has_transparency_data:
+        return 4
+    if image.mode in ("1", "L") or is_grey_of_many_bits(image):
+        return 1
+    return 3
+
+
+def is_grey_of_many_bits(image: Image.Image) -> bool:
+    """Whether it is grey of more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def grey_of_many_bits(image: Image.Image) -> np.ndarray:
+    """Such an image, uncut, as it is stored: float32 (h, w, 1), integers from 0 to 1. Floats are as
+    they are: what holds one image need not hold the next. Raises ValueError for values that are no
+    numbers."""
+    image.load()
+    values = np.asarray(image).astype(np.float32)
+    if image.mode != "F":
+        black, white = _black_and_white(image)
+        values = (values - black) / (white - black)
+    return values[..., None].astype(np.float32)
+
+
+def is_png_of_16_bits(data: bytes) -> bool:
+    """Whether it is a PNG of 16-bit colours, which Pillow cuts to 8."""
+    return data[:8] == PNG and data[24:25] == b"\x10" and data[25:26] in (b"\x02", b"\x06")
+
+
+def png_of_16_bits(data: bytes) -> np.ndarray:
+    """Such a file's uint16 (h, w, 3), or with alpha (h, w, 4). Raises RuntimeError."""
+    import torch
+    from torchvision.io import ImageReadMode, decode_png
+
+    encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return decode_png(encoded, ImageReadMode.UNCHANGED).permute(1, 2, 0).numpy()
+
+
 def rgb(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
     """uint8 (h, w, 3), writable: a box (top, left, height, width) of an image as it is stored.
 
@@ -120,7 +184,7 @@ def rgb(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
     """
     image.load()
     levels = None
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+    if is_grey_of_many_bits(image):
         levels = _black_and_white(image)
     top, left, height, width = box
     pixels = np.empty((height, width, 3), np.uint8)

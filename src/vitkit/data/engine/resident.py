@@ -4,7 +4,7 @@ no worker is needed.
 Neither changes a batch: decoding a box gives the pixels of a full decode, and what is random is
 drawn from the same numbers by the same function. So a run may be continued with or without.
 
-Legend: B batch, N examples, h w pixels.
+Legend: B batch, C channels, N examples, h w pixels.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,6 +27,7 @@ from vitkit.data.stores import Arrays, Store
 from vitkit.system.progress import Shown, silent
 
 CHUNK = 64  # images that a worker decodes before it hands them over
+PHOTOGRAPHS = Preprocessing()  # of three channels in 8 bits
 SAMPLE = 50  # images whose sizes say how much memory all of them will take
 
 
@@ -39,17 +40,20 @@ class Pixels:
     rows: np.ndarray
     """(N,): of the origin."""
     block: np.ndarray
-    """uint8: all pixels."""
+    """uint8 or float32: all pixels."""
+    channels: int
+    """C, of every picture."""
     starts: np.ndarray
     """(N,): where each begins."""
     sizes: np.ndarray
     """(N, 2): height and width."""
 
     def read(self, row: int) -> np.ndarray:
-        """uint8 (h, w, 3); a view, so do not write to it."""
+        """(h, w, C); a view, so do not write to it."""
         height, width = self.sizes[row].tolist()
         start = int(self.starts[row])
-        return self.block[start : start + height * width * 3].reshape(height, width, 3)
+        end = start + height * width * self.channels
+        return self.block[start:end].reshape(height, width, self.channels)
 
     def name(self, row: int) -> str:
         return self.origin.name(int(self.rows[row]))
@@ -64,22 +68,31 @@ class Pixels:
         """One is read as quickly as another."""
 
 
-def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> Source:
+def decoded(
+    source: Source,
+    limit: int,
+    workers: int,
+    shown: Shown = silent,
+    preprocessing: Preprocessing = PHOTOGRAPHS,
+) -> Source:
     """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
-    bytes; else as they were.
+    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits.
 
     Only where workers are forked, and so share it. Raises BadImage with the image's name.
     """
-    if not _worth_decoding(source, limit):
+    limit = limit // preprocessing.dtype.itemsize  # as many numbers
+    if not _worth_decoding(source, limit, preprocessing.channels):
         return source
     source.prepare()
 
     # Decode chunk by chunk, one image after the other into one block.
-    block = np.empty(limit, np.uint8)  # pages that are never written to take no memory
+    block = np.empty(limit, preprocessing.dtype)  # pages that are never written to take no memory
     sizes = np.zeros((len(source), 2), np.int32)
     end = 0
     chunks = ranges(len(source), CHUNK)
-    results = in_order(partial(_decode, source), chunks, worth_starting(workers, len(chunks)))
+    results = in_order(
+        partial(_decode, source, preprocessing), chunks, worth_starting(workers, len(chunks))
+    )
     for indices, images in zip(chunks, shown(results, len(chunks)), strict=True):
         for i, image in zip(indices, images, strict=True):
             if end + image.size > limit:
@@ -92,14 +105,15 @@ def decoded(source: Source, limit: int, workers: int, shown: Shown = silent) -> 
     cache = getattr(source.store, "cache", None)
     if cache is not None:
         cache.clear()
-    lengths = sizes.prod(axis=1, dtype=np.int64) * 3
+    channels = preprocessing.channels
+    lengths = sizes.prod(axis=1, dtype=np.int64) * channels
     starts = np.cumsum(lengths) - lengths
-    store = Pixels(source.store, source.rows, block[:end], starts, sizes)
+    store = Pixels(source.store, source.rows, block[:end], channels, starts, sizes)
     return replace(source, store=store, rows=np.arange(len(source)))
 
 
-def _worth_decoding(source: Source, limit: int) -> bool:
-    """Whether examples are encoded, lie in memory or on a disk, and seem to fit in `limit` bytes
+def _worth_decoding(source: Source, limit: int, channels: int) -> bool:
+    """Whether examples are encoded, lie in memory or on a disk, and seem to fit in `limit` numbers
     once decoded."""
     if limit <= 0 or not len(source) or not forked():
         return False
@@ -112,12 +126,13 @@ def _worth_decoding(source: Source, limit: int) -> bool:
     for i in sample:
         height, width = open_image(source[i][0], source.name(i)).size
         pixels += height * width
-    return 3 * pixels / len(sample) * len(source) <= limit
+    return channels * pixels / len(sample) * len(source) <= limit
 
 
-def _decode(source: Source, indices: range) -> list[np.ndarray]:
+def _decode(source: Source, preprocessing: Preprocessing, indices: range) -> list[np.ndarray]:
     """The pixels of these images. Raises BadImage, and OSError."""
-    return [open_image(source[i][0], source.name(i)).pixels() for i in indices]
+    pictures = [open_image(source[i][0], source.name(i)) for i in indices]
+    return [preprocessing.decode(picture) for picture in pictures]
 
 
 def can_augment_on_device(
@@ -132,7 +147,11 @@ def can_augment_on_device(
     store = source.store
     if isinstance(store, Pixels):
         return bool((store.sizes == preprocessing.size).all())
-    return isinstance(store, Arrays) and store.array.shape[1:3] == preprocessing.size
+    if not isinstance(store, Arrays) or preprocessing.values != "uint8":
+        return False
+    is_grey = store.array.ndim == 3
+    has_channels = is_grey or store.array.shape[3] == preprocessing.channels
+    return has_channels and store.array.shape[1:3] == preprocessing.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +159,7 @@ class DeviceImages:
     """All images as one tensor on a device, padded; a batch is cut out of it in one go."""
 
     images: Tensor
-    """uint8 (N, 3, h + 2 pad, w + 2 pad)"""
+    """(N, C, h + 2 pad, w + 2 pad)"""
     size: tuple[int, int]
     """h, w"""
 
@@ -156,17 +175,17 @@ class DeviceImages:
         height, width = preprocessing.size
         if isinstance(source.store, Pixels):
             # All have the same size, so that their block is an array.
-            arrays = source.store.block.reshape(-1, height, width, 3)
+            arrays = source.store.block.reshape(-1, height, width, preprocessing.channels)
         else:
             arrays = source.store.array
-        arrays = arrays[source.rows].reshape(len(source), height, width, -1)  # (N, h, w, 1 or 3)
+        arrays = arrays[source.rows].reshape(len(source), height, width, -1)  # (N, h, w, 1 or C)
         images = torch.from_numpy(arrays).to(device).permute(0, 3, 1, 2)
-        images = images.expand(-1, 3, -1, -1)  # (N, 3, h, w)
+        images = images.expand(-1, preprocessing.channels, -1, -1)  # (N, C, h, w)
         pad = augmentation.pad if augmentation.crop == "pad_crop" else 0
         return cls(F.pad(images, [pad] * 4).contiguous(), preprocessing.size)
 
     def batch(self, crops: Tensor) -> Tensor:
-        """Crops as `draw_crops` returns them, int64 (B, 4) -> images uint8 (B, 3, h, w)."""
+        """Crops as `draw_crops` returns them, int64 (B, 4) -> images (B, C, h, w)."""
         device = self.images.device
         height, width = self.size
         example, top, left, flip = crops.to(device, non_blocking=True).T[..., None]  # (B, 1) each
@@ -175,9 +194,9 @@ class DeviceImages:
         rows = top + y  # (B, h)
         columns = left + torch.where(flip.bool(), width - 1 - x, x)  # (B, w)
 
-        # One index for each axis of the result, (B, 3, h, w).
+        # One index for each axis of the result, (B, C, h, w).
         example = example[:, :, None, None]  # (B, 1, 1, 1)
-        channel = torch.arange(3, device=device)[:, None, None]  # (3, 1, 1)
+        channel = torch.arange(self.images.shape[1], device=device)[:, None, None]  # (C, 1, 1)
         row = rows[:, None, :, None]  # (B, 1, h, 1)
         column = columns[:, None, None, :]  # (B, 1, 1, w)
         return self.images[example, channel, row, column]
@@ -209,7 +228,7 @@ def device_batches(
     batches: Iterable[np.ndarray],
     workers: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images uint8 (B, 3, h, w) on the device, examples int64 (B,)) of every batch.
+    """(images (B, C, h, w) on the device, examples int64 (B,)) of every batch.
 
     batches: the (epoch, example) of each row: int64 (B, 2).
     workers: one draws ahead; with 0, nobody does.

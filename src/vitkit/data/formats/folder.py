@@ -17,6 +17,7 @@ SUFFIXES = set(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .ppm .pgm .pbm .pnm "
     ".jp2 .j2k .j2c .jpc .jpx .avif .heic .heif .hif .ico .qoi .sgi .rgb .rgba .bw .pcx".split()
 )
+ARRAYS = ".npy"  # images only where there are no others: beside those they are masks and features
 HIDDEN = (".", "__MACOSX")  # how names begin that are no part of a data set
 
 
@@ -27,6 +28,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
     Links are followed, each folder once. Raises ValueError for a folder that may not be read.
     """
     names = []
+    arrays = []
     left_out = Counter()
     visited = set()
 
@@ -53,8 +55,13 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
                 left_out["hidden files"] += 1
             elif suffix in SUFFIXES:
                 names.append(prefix + name)
+            elif suffix == ARRAYS:
+                arrays.append(prefix + name)
             else:
                 left_out[f"{suffix or 'suffixless'} files"] += 1
+    if not names:
+        return sorted(arrays), +left_out
+    left_out[f"{ARRAYS} files"] = len(arrays)
     return sorted(names), +left_out  # without zeros
 
 

@@ -1,0 +1,41 @@
+"""What a run's images go through, for as many channels as its model's images have."""
+
+from dataclasses import replace
+
+from vitkit.data import Preprocessing, look_at, measured, open_splits
+from vitkit.data.sources import Source
+from vitkit.system.ranks import from_rank_0
+from vitkit.system.text import counted
+from vitkit.training.data import Say, divide
+from vitkit.training.recipe import Recipe
+from vitkit.weights.channels import preprocessing_for_channels
+
+
+def with_channels(recipe: Recipe, say: Say) -> Recipe:
+    """The recipe with a preprocessing for its model's channels, if it has one for others: see
+    `fitted`. Raises ValueError for images that cannot be found or measured."""
+    preprocessing = recipe.data.preprocessing
+    if recipe.model.channels == preprocessing.channels or not recipe.data.source:
+        return recipe
+    splits = open_splits(recipe.data.source, recipe.data.columns, recipe.data.split_seed)
+    train = divide(splits, recipe.data)["train"]
+    preprocessing = from_rank_0(lambda: fitted(preprocessing, recipe.model.channels, train, say))
+    return replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
+
+
+def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say) -> Preprocessing:
+    """A preprocessing for colours, for images of so many channels: float32 if the images have more
+    than 8 bits. Grey is normalised by the mean of the colours' numbers, a fourth channel by 0.5, and
+    images of other channels by their own mean and standard deviation, measured now."""
+    new = preprocessing_for_channels(preprocessing, channels)
+    seen = look_at(train)
+    values = "float32" if seen.many_bits else "uint8"
+    new = replace(new, values=values)
+    what = "as the mean of the colours'"
+    if channels not in (1, 3, 4):
+        new = measured(train, new)
+        what = "measured on the training images"
+    say(
+        f"preprocessing for {counted(channels, 'channel')}: {new.values}, mean and deviation {what}"
+    )
+    return new

@@ -1,0 +1,66 @@
+"""Runs whose images are grey, or have 12 channels."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from vitkit.models import LeNetConfig, ViTConfig
+from vitkit.recipes import recipe, with_model
+from vitkit.system.span import Span
+from vitkit.training import Data, Optim, Recipe, train
+from vitkit.training.log import last_metrics
+from vitkit.weights import load
+
+
+@pytest.fixture
+def fields(tmp_path):
+    """Two classes of 12-channel images of 16 bits, .npy, whose third channel differs."""
+    random = np.random.default_rng(4)
+    for number in range(40):
+        bands = random.integers(0, 4000, (16, 16, 12), dtype=np.uint16)
+        bands[..., 2] += 8000 * (number % 2)
+        folder = tmp_path / "fields" / f"class {number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{number}.npy", bands)
+    return tmp_path / "fields"
+
+
+def test_twelve_channels_are_measured_trained_and_predicted(fields, tmp_path):
+    model = ViTConfig(24, 1, 48, 2, 8, (16, 16), channels=12, classes=0)
+    data = Data(str(fields), workers=0)
+    data = Data(str(fields), workers=0, preprocessing=type(data.preprocessing)((16, 16)))
+    run = Recipe(
+        model, data, optim=Optim(lr=3e-3, warmup=Span(2)), length=Span(30), batch=16,
+        evaluate_every=Span(30), save_every=Span(30),
+    )  # fmt: skip
+    trained = train(run, tmp_path / "run", "cpu")
+
+    saved = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    preprocessing = saved["data"]["preprocessing"]
+    assert preprocessing["values"] == "float32" and len(preprocessing["mean"]) == 12
+    assert preprocessing["mean"][2] > 2 * preprocessing["mean"][1]
+    for classifier in (trained, load(tmp_path / "run", quiet=True)):
+        paths = sorted(fields.glob("*/*.npy"))
+        answers = classifier.logits(classifier.batch(paths)).argmax(1)
+        right = [
+            classifier.labels[k] == path.parent.name for k, path in zip(answers, paths, strict=True)
+        ]
+        assert np.mean(right) > 0.9
+
+    # The same call continues by the same numbers
+    assert torch.equal(
+        train(run, tmp_path / "run", "cpu").model.head.weight, trained.model.head.weight
+    )
+
+
+def test_lenet_trains_on_grey_digits(tmp_path):
+    digits = with_model(recipe("digits"), "LeNet-5")
+    assert isinstance(digits.model, LeNetConfig) and digits.model.channels == 1
+    short = replace(digits, length=Span(60), evaluate_every=Span(60), optim=Optim(lr=3e-3))
+    short = replace(short, save_every=Span(60), data=replace(digits.data, workers=0))
+    trained = train(short, tmp_path / "run", "cpu")
+    assert trained.preprocessing.mean == (0.5,) and trained.model.config.channels == 1
+    assert last_metrics(tmp_path / "run")["test/top1"].value > 0.5
