@@ -127,6 +127,7 @@ CHANGES = {
         "antialias": Change(False),
         "mean": Change((0.1, 0.2, 0.3)),
         "std": Change((0.1, 0.2, 0.3)),
+        "values": Change("float32"),
     },
     Augmentation: {
         "crop": Change("none"),
