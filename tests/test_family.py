@@ -145,11 +145,19 @@ def test_a_name_that_does_not_exist_is_refused(capsys):
     assert "no model 'BiT-R50x9x'" in err
 
 
-def test_images_with_other_channels_are_refused(tmp_path, capsys):
-    words = ["--model=LeNet-5", "--model.channels", "1", "--workdir", tmp_path]
-    status, _, err = say(capsys, "train", "digits", *words)
-    assert status == 1
-    assert "the model's images have 1 channels, the data's 3: --model.channels 3" in err
+def test_a_mean_for_other_channels_is_replaced_by_one_that_fits(tmp_path, capsys):
+    words = [
+        "--model=LeNet-5",
+        "--model.channels",
+        "1",
+        "--workdir",
+        tmp_path,
+        "--length",
+        "1steps",
+    ]
+    status, out, _ = say(capsys, "train", "digits", *words)
+    assert status == 0
+    assert "preprocessing for 1 channel: uint8, mean and deviation as the mean of the" in out
 
 
 def test_help_shows_the_settings_of_a_hybrids_resnet(capsys):

@@ -160,7 +160,9 @@ def _assemble(opened: Opened, hints: Hints) -> tuple[Classifier, Format, Descrip
     # The architecture and all else that is no weight
     description = _describe_with_image(opened, format, tidied, hints)
     config = with_pool(description.config, hints.pool)
-    preprocessing = preprocessing_for_channels(description.preprocessing, config.channels)
+    preprocessing = description.preprocessing
+    if not opened.described:  # a library's usual one, which is for colours
+        preprocessing = preprocessing_for_channels(preprocessing, config.channels)
     description = description._replace(config=config, preprocessing=preprocessing)
 
     # The model itself
