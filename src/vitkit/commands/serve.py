@@ -19,7 +19,7 @@ from vitkit.commands.arguments import (
 )
 from vitkit.deploy.exported import is_exported
 from vitkit.deploy.runtimes import Runtime as AnyRuntime
-from vitkit.system.limits import VARIABLE
+from vitkit.system.limits import VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
 from vitkit.weights.said import Hints
 
@@ -87,6 +87,7 @@ def serve(command: Serve) -> int:
     plan = plan_of(command)
     bound = bound_socket(command.host, command.port)
     os.environ.setdefault(VARIABLE, str(PIXELS))
+    max_pixels()  # raises for a number that is none
 
     # The server
     if command.workers > 1:

@@ -30,7 +30,7 @@ from vitkit.deploy.http_body import (
     let_finish,
     receive,
 )
-from vitkit.deploy.http_openapi import BODY, RESPONSES
+from vitkit.deploy.http_openapi import BODY, RESPONSES, WITHOUT_SCRIPT
 from vitkit.deploy.http_watch import GONE, Metrics, Watch
 from vitkit.deploy.predict import Prediction
 from vitkit.deploy.rows import as_values
@@ -100,11 +100,14 @@ def application(desk: Desk) -> Watch:
         title="vitkit serve",
         version=__version__,
         description="Classes of images, by a Vision Transformer.",
+        docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     _add_predict(app, desk)
     _add_model(app, desk)
     _add_states(app, desk)
+    _add_page(app)
     _add_refusals(app)
     return Watch(app, desk.metrics, frozenset(PATHS))
 
@@ -273,8 +276,9 @@ def _add_states(app: "FastAPI", desk: Desk) -> None:
         page, content_type = desk.metrics.page()
         return Response(page, media_type=content_type)
 
-    app.get("/health")(health)
-    app.get("/ready")(ready)
+    for path, state in (("/health", health), ("/ready", ready)):
+        app.get(path)(state)
+        app.head(path, include_in_schema=False)(state)  # what balancers and `wget --spider` ask by
     app.get("/metrics")(metrics)
 
 
@@ -288,6 +292,21 @@ def _check_token(request: "Request", token: str | None) -> None:
         raise Refused(401, "this needs the header 'Authorization: Bearer TOKEN'")
 
 
+def _add_page(app: "FastAPI") -> None:
+    """/docs, whose script comes from elsewhere; without a network, it says so."""
+    from fastapi import Response
+    from fastapi.openapi.docs import get_swagger_ui_html
+
+    # Its address is relative: a proxy may serve this below a path of its own
+    page = get_swagger_ui_html(openapi_url="openapi.json", title=app.title).body
+    page = page.replace(b'<div id="swagger-ui">', b'<div id="swagger-ui">' + WITHOUT_SCRIPT, 1)
+
+    async def docs() -> Response:
+        return Response(page, media_type="text/html")
+
+    app.get("/docs", include_in_schema=False)(docs)
+
+
 # Errors
 
 
@@ -298,21 +317,18 @@ def _add_refusals(app: "FastAPI") -> None:
     from starlette.requests import ClientDisconnect
 
     async def refused(request: "Request", error: Refused) -> "Response":
-        is_whole = await let_finish(request)
-        answer = _error(error.status, error.sentence, error.retry_after)
-        if not is_whole:
-            answer.headers["connection"] = "close"
-        return answer
+        return await _unread(request, _error(error.status, error.sentence, error.retry_after))
 
     async def not_there(request: "Request", error: HTTPException) -> "Response":
         sentence = f"there is no {request.url.path[:100]} here; /docs lists what there is"
         if error.status_code == 405:
             sentence = f"{request.url.path} is not asked by {request.method[:16]}; see /docs"
-        return _error(error.status_code, sentence)
+        return await _unread(request, _error(error.status_code, sentence))
 
     async def wrong_query(request: "Request", error: RequestValidationError) -> "Response":
         first = error.errors()[0]
-        return _error(422, f"{first['loc'][-1]} is {str(first['input'])[:100]!r}: {first['msg']}")
+        sentence = f"{first['loc'][-1]} is {str(first['input'])[:100]!r}: {first['msg']}"
+        return await _unread(request, _error(422, sentence))
 
     async def gone(request: "Request", error: ClientDisconnect) -> "Response":
         return _error(GONE, "the client went away")
@@ -327,13 +343,21 @@ def _add_refusals(app: "FastAPI") -> None:
     app.exception_handler(Exception)(ours)
 
 
+async def _unread(request: "Request", answer: "Response") -> "Response":
+    """An answer to a request whose body may still be on its way."""
+    if not await let_finish(request):
+        answer.headers["connection"] = "close"
+    return answer
+
+
 def _error(status: int, sentence: str, retry_after: int | None = None) -> "Response":
     """An answer that is an error."""
-    from starlette.responses import JSONResponse
+    from starlette.responses import Response
 
     headers = {}
     if retry_after is not None:
         headers["retry-after"] = str(retry_after)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse({"error": sentence}, status, headers)
+    body = json.dumps({"error": sentence})  # ASCII: a name may hold what UTF-8 cannot write
+    return Response(body, status, headers, media_type=JSON)

@@ -26,6 +26,9 @@ KINDS = f"image/*, {RAW}, {FORM} or {JSON}"
 PATIENCE = 2.0  # seconds to let somebody finish who sends what is refused already
 THROWN_AWAY = 256 << 20  # bytes, at most, meanwhile
 NAME = 200  # characters of an image's name that are kept
+URL_SAFE = bytes.maketrans(b"-_", b"+/")  # from the other alphabet of base64 to the usual one
+WHITE = b" \t\r\n"  # `base64 FILE` breaks lines
+FIELDS = 1000  # values of JSON, or parts of a form, beside those that images have
 BUSY = 1  # seconds after which to ask again
 
 
@@ -109,7 +112,14 @@ async def let_finish(request: "Request") -> bool:
 
 
 def kind_of(request: "Request") -> str:
-    """What a body is: RAW, FORM or JSON. Raises Refused for any other content type."""
+    """What a body is: RAW, FORM or JSON. Raises Refused for any other content type, and for a
+    compressed body."""
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        sentence = (
+            f"the content encoding is {encoding[:NAME]}; send images as they are, without one"
+        )
+        raise Refused(415, sentence)
     content_type = request.headers.get("content-type", "")
     kind = content_type.partition(";")[0].strip().lower()
     if kind.startswith("image/") or kind == RAW:
@@ -131,7 +141,10 @@ def images_of(body: bytes, content_type: str, kind: str, most: int) -> list[Sent
     else:
         images = _images_of_json(body, most)
     if not images:
-        raise Refused(400, "the request holds no image")
+        sentence = "the request holds no image"
+        if kind == FORM:
+            sentence += "; the part of a form that is one has a filename"
+        raise Refused(400, sentence)
     return images
 
 
@@ -178,12 +191,13 @@ class _Parts:
         """A part is there. A field that is no file is no image: nobody reads it."""
         from python_multipart.multipart import parse_options_header
 
-        _, options = parse_options_header(self.headers.get(b"content-disposition"))
-        if b"filename" not in options:
+        disposition = self.headers.get(b"content-disposition", b"")
+        _, options = parse_options_header(disposition)
+        if b"filename" not in options and b"filename*=" not in disposition.lower():
             return
         if len(self.images) == self.most:
             raise _too_many(self.most)
-        name = options[b"filename"].decode("utf-8", "replace")[:NAME]
+        name = options.get(b"filename", b"").decode("utf-8", "replace")[:NAME]
         self.images.append(Sent(name or f"image {len(self.images)}", bytes(self.data)))
 
     def end_all(self) -> None:
@@ -200,6 +214,8 @@ def _images_of_form(body: bytes, content_type: str, most: int) -> list[Sent]:
     boundary = options.get(b"boundary")
     if not boundary:
         raise Refused(400, "the form's content type names no boundary between its parts")
+    if body.count(b"\r\n--" + boundary) > most + FIELDS:  # each takes its time
+        raise Refused(413, f"the form has more than {counted(most + FIELDS, 'part')}")
     parts = _Parts(most)
     callbacks = {
         "on_part_begin": parts.begin,
@@ -225,6 +241,10 @@ def _images_of_form(body: bytes, content_type: str, most: int) -> list[Sent]:
 
 def _images_of_json(body: bytes, most: int) -> list[Sent]:
     """The images of {"images": [...]} or {"image": ...}."""
+    # A value of a few bytes becomes an object of a hundred. Base64 has none of these signs
+    values = sum(body.count(sign) for sign in (b",", b"[", b"{"))
+    if values > 8 * most + FIELDS:
+        raise Refused(413, f"the JSON has more values than {counted(most, 'image')} can have")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -245,14 +265,17 @@ def _image_of_json(number: int, value: Any) -> Sent:
     """An image that is base64, or {"name": ..., "data": base64}."""
     name = f"image {number}"
     if isinstance(value, dict):
-        name = str(value.get("name", name))[:NAME]
+        given = value.get("name")
+        if isinstance(given, str):
+            name = given[:NAME] or name
         value = value.get("data")
     if not isinstance(value, str):
         raise Refused(400, f"{name} is no base64 text")
     if value.startswith("data:"):  # an address that holds its data, as browsers make them
         value = value.partition(",")[2]
     try:
-        return Sent(name, base64.b64decode(value, validate=True))
+        text = value.encode("ascii").translate(URL_SAFE, WHITE)
+        return Sent(name, base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
         raise Refused(
             400, f"{name} is no base64: its text has other characters, or breaks off"

@@ -13,6 +13,15 @@ _NAMED = {
 }
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}}
 
+# What the page shows until its script draws it
+WITHOUT_SCRIPT = b"""
+<p>This page is drawn by a script from cdn.jsdelivr.net. While you read this, the script has not come:
+<a href="openapi.json">openapi.json</a> says the same without it.</p>
+<pre>curl --data-binary @photograph.jpg -H 'Content-Type: image/jpeg' ADDRESS/predict?top=5
+curl -F image=@first.jpg -F image=@second.jpg ADDRESS/predict
+GET model, health, ready, metrics</pre>
+"""
+
 BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,

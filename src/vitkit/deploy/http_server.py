@@ -62,6 +62,8 @@ def check_installed() -> None:
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
     until then connections are refused. Raises ValueError."""
+    if not 0 <= port <= 65535:  # the system would take the rest of a division
+        raise ValueError(f"--port is {port}; it is between 0 and 65535")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:
@@ -107,6 +109,8 @@ class Server:
         self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
         """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
         self.reloading: asyncio.Task | None = None
+        self.is_asked_again = False
+        """Whether the model may have changed since it was begun to be loaded."""
         self.stopping: asyncio.Task | None = None
 
     def run(self) -> None:
@@ -182,9 +186,17 @@ class Server:
         self.stop()
 
     def reload(self) -> None:
-        """Begin to load the model again, in the loop's thread, unless that is being done."""
+        """Begin to load the model again, in the loop's thread; if that is being done, once more
+        after it."""
+        self.is_asked_again = True
         if self.reloading is None or self.reloading.done():
-            self.reloading = asyncio.create_task(self._reload())
+            self.reloading = asyncio.create_task(self._reload_newest())
+
+    async def _reload_newest(self) -> None:
+        """Load the model until nobody has asked for it meanwhile."""
+        while self.is_asked_again:
+            self.is_asked_again = False
+            await self._reload()
 
     async def _reload(self) -> None:
         """Take the model as it is now for all requests that come from now on; keep the one that is

@@ -117,11 +117,6 @@ def log(event: str, fields: dict | None = None, level: int = logging.INFO) -> No
     logging.getLogger(LOGGER).log(level, event, extra={"fields": fields or {}})
 
 
-def log_error(event: str) -> None:
-    """Write a line of an exception that is being handled, with its traceback: it is our mistake."""
-    logging.getLogger(LOGGER).error(event, exc_info=sys.exc_info())
-
-
 def start_logs() -> None:
     """Lines go to the standard error, and so does what uvicorn warns of."""
     handler = logging.StreamHandler(sys.stderr)
@@ -178,7 +173,7 @@ class Watch:
             path = scope["path"]
         self.metrics.requests.labels(path, str(status)).inc()
         self.metrics.seconds.labels(path).observe(seconds)
-        if scope["method"] == "GET" and status < 400:
+        if scope["method"] in ("GET", "HEAD") and status < 400:
             return
         client = scope.get("client") or ("",)
         fields = {

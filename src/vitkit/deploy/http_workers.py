@@ -65,7 +65,8 @@ class Workers:
             os.environ[SHARED] = folder  # the processes count together there
             try:
                 for number in range(self.count):
-                    self._start(number)
+                    if not self.stopping:
+                        self._start(number)
                 self._supervise(ready)
             finally:
                 self._end()
@@ -88,6 +89,8 @@ class Workers:
             process.start()
         theirs.close()
         self.workers[number] = _Worker(number, process, ours)
+        if self.stopping:  # since it was begun to be started
+            process.terminate()
 
     def _supervise(self, ready: Callable[[], None]) -> None:
         """Listen to the workers until all have ended."""
