@@ -24,7 +24,13 @@ class QuickGelu(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
-GELU = {"tanh": partial(nn.GELU, approximate="tanh"), "erf": nn.GELU, "quick": QuickGelu}
+GELU = {
+    "tanh": partial(nn.GELU, approximate="tanh"),
+    "erf": nn.GELU,
+    "quick": QuickGelu,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+}
 
 
 class Block(nn.Module):

@@ -73,9 +73,9 @@ class ViTConfig:
     stochastic_depth: float = 0.0
     """Chance of leaving out a residual branch of the last block; the chance grows linearly with the
     block's number, from 0 at the first."""
-    gelu: Literal["tanh", "erf", "quick"] = "tanh"
+    gelu: Literal["tanh", "erf", "quick", "relu", "silu"] = "tanh"
     """Form of the GELU: tanh in Google's weights, erf in most others, and in OpenAI's CLIP "quick",
-    x sigmoid(1.702 x)."""
+    x sigmoid(1.702 x); or, in its place, a "relu" or a "silu"."""
     swiglu: bool = False
     """Whether the blocks' MLP is a SwiGLU, silu(x W1) * (x W2) and then W3, instead of two layers
     with a GELU between them (DINOv2's giant). W1 and W2 have `mlp` outputs each. MAP's own MLP stays

@@ -63,6 +63,8 @@ def another_gelu(config: ViTConfig, theirs: str) -> list[str]:
     """A sentence if the GELU has another form ("erf" or "tanh") than theirs."""
     if config.gelu == theirs:
         return []
+    if config.gelu in ("relu", "silu"):
+        return [f"activation: {config.gelu} here, a GELU of the {theirs} form there"]
     return [f"GELU: the {config.gelu} form here, the {theirs} form there"]
 
 

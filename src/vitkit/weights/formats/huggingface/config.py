@@ -18,8 +18,17 @@ GELU = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
     "quick_gelu": "quick",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
-HIDDEN_ACT = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}  # the way back
+HIDDEN_ACT = {  # the way back
+    "erf": "gelu",
+    "tanh": "gelu_pytorch_tanh",
+    "quick": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+}
 # activation -> problem_type
 PROBLEMS = {
     "softmax": "single_label_classification",

@@ -31,7 +31,13 @@ HYBRIDS = {
     (3, 4, 9): ("r50_s16", ("base",)),
     (3, 4, 6, 3): ("r50_s32", ("large",)),
 }
-ACTS = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}  # gelu -> act_layer
+ACTS = {  # gelu -> act_layer
+    "erf": "gelu",
+    "tanh": "gelu_tanh",
+    "quick": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+}
 POOLS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # pool -> global_pool
 
 

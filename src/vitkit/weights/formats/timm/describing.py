@@ -35,7 +35,14 @@ from vitkit.weights.formats.timm.names import PATCHES, RESNET, ROOT_ALONE
 from vitkit.weights.said import Hints
 
 # timm's act_layer -> the form of the GELU
-ACTS = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
+ACTS = {
+    "gelu": "erf",
+    "gelu_tanh": "tanh",
+    "quick_gelu": "quick",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
