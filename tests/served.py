@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.deploy.http_app import Settings
 from vitkit.deploy.http_body import Limits
+from vitkit.deploy.http_desk import Settings
 from vitkit.deploy.http_server import Plan, Server, bound_socket
 from vitkit.deploy.runtimes import eager
 from vitkit.models import ViTConfig, create

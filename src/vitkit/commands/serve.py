@@ -116,8 +116,8 @@ def _say_ready(name: str, bound: "socket", word: str = "ready") -> None:
 
 def plan_of(command: Serve) -> "Plan":
     """What the server needs. Raises ValueError for settings that cannot be."""
-    from vitkit.deploy.http_app import Settings
     from vitkit.deploy.http_body import Limits
+    from vitkit.deploy.http_desk import Settings
     from vitkit.deploy.http_server import Plan
 
     counts = {

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from vitkit.data.engine import pillow
 from vitkit.deploy.answering import Room, Served, warm_up
-from vitkit.deploy.http_app import Desk, Settings, application
+from vitkit.deploy.http_app import application
 from vitkit.deploy.http_connections import close_silent, drain
+from vitkit.deploy.http_desk import Desk, Settings
 from vitkit.deploy.http_watch import log, start_logs
 from vitkit.deploy.runtimes import Runtime
 from vitkit.system.limits import max_pixels
