@@ -109,6 +109,7 @@ def test_axial_attention_computes_what_einsum_does():
         torch.testing.assert_close(forms["vitkit"](), forms["einsum"](), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_pretraining_compares_three_ways(monkeypatch, tmp_path, capsys, run):
     import pretraining
 

@@ -35,6 +35,7 @@ def test_without_images(model, tmp_path, capsys, monkeypatch):
     assert "filters.png is there, and is not as vitkit wrote it" in err
 
 
+@pytest.mark.slow
 def test_with_images_everything_that_the_model_has(model, photographs, tmp_path, capsys):
     out_dir = tmp_path / "out"
     words = ("inspect", model, photographs, "-o", out_dir, "--limit", 6, "--shown", 2, "--arrays")

@@ -182,6 +182,7 @@ def test_finetune_help_is_about_this_model_and_this_data(model, capsys):
     assert status == 1 and "there is no folder, file or data set 'nowhere'" in err
 
 
+@pytest.mark.slow
 def test_the_real_model_at_another_size(shared, tmp_path, capsys):
     """64 pixels in place of 224: the position table is resampled to 4 x 4 and training goes on from
     there."""

@@ -149,6 +149,7 @@ def test_the_overview_imports_no_torch():
     assert not {"torch", "numpy", "tyro"} & imported_by("--help")
 
 
+@pytest.mark.slow
 def test_using_a_model_imports_what_it_needs(tmp_path, photographs):
     """The light paths: what somebody waits for who wants one answer."""
     model = str(tmp_path / "model")
@@ -227,6 +228,7 @@ def test_garbage_is_not_looked_for_in_what_was_imported():
     assert int(frozen) > 100_000
 
 
+@pytest.mark.slow
 def test_importing_changes_nothing_in_torch():
     code = (
         "import torch; state = torch.get_rng_state(), torch.get_num_threads(), torch.get_default_dtype()\n"
@@ -342,6 +344,7 @@ def test_lazy_names_are_the_rooms_own():
         _ = vitkit.nothing
 
 
+@pytest.mark.slow
 def test_rooms_need_no_import_of_their_own():
     code = "import vitkit; print(vitkit.recipes.digits().name, vitkit.data.open_source.__name__)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

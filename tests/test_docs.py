@@ -33,7 +33,7 @@ MODELS = [
     *"google/vit-base-patch16-224 google/vit-base-patch16-224-in21k".split(),
 ]
 CLASSES = ("ants", "bees", "cats")  # folders of photographs that are a class each
-FIRST = ("README.md", "weights.md")  # pages whose commands run at once; others as slow tests
+FIRST = ("weights.md",)  # pages whose commands run at once; others as slow tests
 PLACEHOLDERS = {"IMAGE...": "holiday.jpg", "RECIPE": "digits", "FORMAT": "native"}
 
 # Settings that make a run short and its model small. They follow the page's own, and the last one

@@ -215,6 +215,7 @@ def check_answers_of_vitkit_probe(weights, data, capsys, train, test, precision)
     return accuracy
 
 
+@pytest.mark.slow
 def test_real_photographs_have_the_accuracy_of_vitkit_probe(shared, tmp_path, capsys):
     parts = {}
     for part, count in (("train", 12), ("test", 8)):

@@ -235,6 +235,7 @@ def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
     assert not list(out.rglob("*.new"))
 
 
+@pytest.mark.slow
 def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_path):
     where = str(folder({f"{kind}/{i}.png": 300 for kind in ("ant", "bee") for i in range(60)}))
     out = tmp_path / "out"

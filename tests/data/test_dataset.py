@@ -298,6 +298,7 @@ def test_it_trains_evaluates_and_predicts(mine, tmp_path, vitkit):
     assert "'mine.py:squares' has changed since this run began" in error
 
 
+@pytest.mark.slow
 def test_a_run_on_it_that_was_killed_goes_on_as_if_it_had_not_been(mine, vitkit):
     vitkit("train", f"{mine}:recipe", "--workdir", "whole")
     words = ("train", f"{mine}:recipe", "--workdir", "killed")

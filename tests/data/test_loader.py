@@ -188,6 +188,7 @@ def test_closing_or_forgetting_the_batches_ends_their_workers(photographs):
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_one_sentence(photographs):
     batches = train_batches(photographs, Augmentation(), TO, 5, 0, 0, 1)
     next(batches)

@@ -165,6 +165,7 @@ def test_a_broken_file_is_a_sentence_and_people_do_not_meet(browser):
     assert width <= 390, "the page is wider than a telephone"
 
 
+@pytest.mark.slow
 def test_the_page_is_built_without_a_browser(tmp_path):
     """Every event is private: no program can call it by name. In a process of its own, as gradio
     leaves event loops open."""

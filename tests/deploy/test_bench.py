@@ -43,6 +43,7 @@ def test_all_are_measured_in_turns():
         assert speed.images_per_second[3] > 0 and speed.spread[3] >= 1
 
 
+@pytest.mark.slow
 def test_the_command_measures_recommends_and_writes(model, tmp_path, capsys):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")

@@ -119,6 +119,7 @@ def _die() -> bytes:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_a_sentence(classifier, files):
     items = [Item("fine", files[0].read_bytes), Item("deadly", _die)]
     with pytest.raises(WorkerDied, match="a process that prepares images was killed"):

@@ -274,6 +274,7 @@ class TestRun:
             evaluate_every=Span(6),
         )
 
+    @pytest.mark.slow
     def test_continued_it_ends_as_if_never_disturbed(self, recipe, quiet, tmp_path):
         """Teacher and centre are in the checkpoints, so what comes after one is the same again."""
 

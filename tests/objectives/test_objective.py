@@ -56,6 +56,7 @@ def test_one_of_ones_own_is_trained_from_a_file(file, capsys):
     assert "this run is finished" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_its_settings_are_on_the_command_line(file):
     """Without a word of the library that reads it, on standard error or as a warning."""
     command = [sys.executable, "-W", "error", "-m", "vitkit", "train", "mine.py:recipe"]

@@ -23,6 +23,7 @@ def test_the_search_ends_within_a_sixteenth_of_the_limit(limit):
     assert largest(lambda batch: True, most=64) == 64
 
 
+@pytest.mark.slow
 def test_memory_limits_the_batch_of_a_cpu():
     """In another process: half the memory holds fewer images, which are large here; some of it is
     needed whatever their number."""
@@ -34,6 +35,7 @@ def test_memory_limits_the_batch_of_a_cpu():
         Fastest("mu/16", 512, memory=0.001).measure("cpu")
 
 
+@pytest.mark.slow
 def test_the_study_of_speed_has_both_panels(tmp_path):
     study = STUDIES["speed"]
     ask = Ask(models=("mu/16", "mu/32"), sizes=(64, 128), memory=0.02)

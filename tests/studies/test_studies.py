@@ -195,6 +195,7 @@ def test_the_command_lists_and_describes_the_studies(capsys):
     assert "without positions 61.4 %" in said and "A small budget: " in said and "--budget" in said
 
 
+@pytest.mark.slow
 def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
     words = ["study", "pooling", "--data", "digits", "--seeds", "1", "--device", "cpu"]
     words += ["--workdir", str(tmp_path / "s"), "--budget", "21steps"]

@@ -89,6 +89,7 @@ def test_a_rate_that_diverges_is_not_chosen_and_ends_nothing(recipe, tmp_path, c
         transfer(wild, tmp_path, rates=(1e20,), device="cpu")
 
 
+@pytest.mark.slow
 def test_what_learns_without_labels_is_selected_by_its_loss(recipe, tmp_path):
     masked = replace(recipe, objective=MaskedPatches())
     outcome = transfer(masked, tmp_path, rates=(1e-9, 3e-3), device="cpu")

@@ -48,14 +48,8 @@ def undisturbed(tmp_path_factory):
     return run_to_the_end(tmp_path_factory.mktemp("undisturbed"), workers=0)
 
 
-@pytest.mark.parametrize(
-    ("workers", "kills"),
-    [
-        (2, 1),
-        pytest.param(0, 6, marks=pytest.mark.slow),
-        pytest.param(2, 6, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "kills"), [(0, 6), (2, 6)])
 def test_killed_at_any_moment_it_ends_with_the_same_bits(undisturbed, tmp_path, workers, kills):
     moments = random.Random(workers)
     run_dir = tmp_path / "run"
@@ -111,6 +105,7 @@ def test_a_killed_worker_is_one_sentence(tmp_path):
     assert "fewer --workers (of a run: --data.workers) than 2" in sentence
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_after_the_run_has_stopped_changes_nothing(tmp_path):
     """SLURM sends two in a moment; a small run has saved itself before the second one."""
     process = start(tmp_path, 0, "--length", "100000", stdout=subprocess.PIPE)

@@ -114,6 +114,7 @@ def files_of_last_checkpoint(run_dir):
     return len(list(checkpoints(run_dir)[0].glob("*.safetensors")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks_before", "ranks_after"), [(2, 1), (1, 2)])
 def test_a_run_may_be_stopped_and_continued_on_another_number_of_ranks(
     recipe, tmp_path, monkeypatch, ranks_before, ranks_after

@@ -618,6 +618,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_can_call_train(tmp_path):
     """From a thread, which cannot catch signals, and with worker processes."""
     (tmp_path / "mine.py").write_text(SCRIPT)

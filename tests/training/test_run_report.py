@@ -77,6 +77,7 @@ def test_a_small_model_is_reported_on_at_the_end_of_its_run(runs):
     assert page.index("other settings, at their defaults") < page.index(">optim.momentum<")
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_computed(runs, tmp_path, capsys):
     """Answers that were not kept come out as they were; and the inside of the model is shown."""
     run_dir = runs / "seed1"
@@ -119,6 +120,7 @@ def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
         report(tmp_path)
 
 
+@pytest.mark.slow
 def test_masked_pretraining_shows_its_pictures_and_costs_less(runs, tmp_path):
     """A quarter of the patches goes through the encoder: fewer operations an image than
     classification takes, decoder and all."""
