@@ -98,6 +98,14 @@ def legend(axes: Axes) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
+def printed(axes: Axes, names: Sequence[str], percent: Sequence[float]) -> None:
+    """A row for each name, with a number as the paper prints it, in percent."""
+    axes.plot(percent, range(len(names)), "o", color="C1")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("top1, %")
+
+
 def logarithmic(axes: Axes) -> None:
     """A logarithmic x axis with plain numbers, 1 and 3 of each decade."""
     axes.set_xscale("log")

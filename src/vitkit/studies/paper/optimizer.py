@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from vitkit.models import Backbone
 from vitkit.studies.base import for_steps, measured_by, resnet_like
-from vitkit.studies.drawing import axis_title, dots, panels
+from vitkit.studies.drawing import axis_title, dots, panels, printed
 from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
@@ -72,10 +72,8 @@ def draw(results: Results) -> Figure:
     figure, (here, theirs) = panels(("here", "the paper: average of five transfers"))
     dots(here, [f"{model}, {name}" for model, name in PAPER], [groups.get(k, []) for k in PAPER])
     here.set_xlabel(axis_title(next(iter(groups.values()), [])))
-    theirs.plot(list(PAPER.values()), range(len(PAPER)), "o", color="C1")
-    theirs.set_yticks(range(len(PAPER)), [f"{THEIRS[model]}, {name}" for model, name in PAPER])
-    theirs.invert_yaxis()
-    theirs.set_xlabel("top1, %")
+    names = [f"{THEIRS[model]}, {name}" for model, name in PAPER]
+    printed(theirs, names, list(PAPER.values()))
     return figure
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, with_shape
-from vitkit.studies.drawing import axis_title, dots, panels
+from vitkit.studies.drawing import axis_title, dots, panels, printed
 from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
@@ -69,10 +69,7 @@ def draw(results: Results) -> Figure:
     names = [f"{kind}, {place}" for kind, place in PAPER]
     dots(here, names, [groups.get(key, []) for key in PAPER])
     here.set_xlabel(axis_title(next(iter(groups.values()), [])))
-    theirs.plot([100 * value for value in PAPER.values()], range(len(names)), "o", color="C1")
-    theirs.set_yticks(range(len(names)), [])
-    theirs.invert_yaxis()
-    theirs.set_xlabel("5-shot top1, %")
+    printed(theirs, [""] * len(names), [100 * value for value in PAPER.values()])
     return figure
 
 

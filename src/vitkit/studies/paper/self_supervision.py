@@ -10,7 +10,7 @@ from vitkit.data import open_splits
 from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches
 from vitkit.studies.base import for_steps, measured_by
-from vitkit.studies.drawing import axis_title, dots, panels
+from vitkit.studies.drawing import axis_title, dots, panels, printed
 from vitkit.studies.grid import Cell
 from vitkit.studies.parts import left_out
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
@@ -81,10 +81,7 @@ def draw(results: Results) -> Figure:
     )
     dots(here, list(PAPER), [groups.get(name, []) for name in PAPER])
     here.set_xlabel(axis_title(next(iter(groups.values()), [])))
-    theirs.plot(list(PAPER.values()), range(len(PAPER)), "o", color="C1")
-    theirs.set_yticks(range(len(PAPER)), [])
-    theirs.invert_yaxis()
-    theirs.set_xlabel("top1, %")
+    printed(theirs, [""] * len(PAPER), list(PAPER.values()))
     return figure
 
 
