@@ -114,6 +114,9 @@ def child() -> None:
         return time.perf_counter() - began
 
     def fits(batch: int) -> bool:
+        # Anew for each: libraries keep some memory for every size of batch that they have met
+        if device.type == "cpu":
+            _limit(int(measured.memory * GIB))
         try:
             times = list(_passes(forward, batch, measured.seconds))
         except (RuntimeError, MemoryError):  # PyTorch says so when an allocation fails
@@ -124,8 +127,6 @@ def child() -> None:
         return True
 
     forward(1)  # all libraries are loaded, and their threads begun, before memory is limited
-    if device.type == "cpu":
-        _limit(int(measured.memory * GIB))
     largest(fits)
 
 
