@@ -73,6 +73,21 @@ def test_four_libraries_are_timed_in_every_precision(script, precisions, side_by
         assert row["rounds"] == 5 and 0 < low <= high
 
 
+@pytest.mark.slow
+def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run):
+    for package in ("openvino", "nncf", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package)
+    result = run("runtimes", "--models mu/16 --batches 2 --seconds-per-row 0")
+    rows = [(row["runtime"], row["precision"]) for row in result["results"]]
+    assert rows == [
+        ("onnx", "float32"),
+        *(("openvino", p) for p in ("float32", "bfloat16", "int8")),
+    ]
+    for row in result["results"]:
+        assert set(row["images_per_second"]) == {"vitkit", "timm", "transformers"}
+        assert row["rounds"] == 5 and row["times_timm_eager_float32"] > 0
+
+
 def test_the_profile_of_a_step_leaves_nothing_out(side_by_side, run, capsys):
     result = run("step", "--profile --models digits --steps 1")
     (row,) = result["results"]

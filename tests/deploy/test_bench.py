@@ -5,19 +5,21 @@ import json
 import numpy as np
 import pytest
 import torch
+from pictures import photograph
 from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.deploy.bench import Plan, measure, starts
 from vitkit.deploy.contenders import Contender
+from vitkit.deploy.remembered import folder_of, remembered
 from vitkit.models import create, vit
-from vitkit.weights import Classifier, save
+from vitkit.weights import Classifier, load, save
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    network = create(vit("mu/8", image=16, classes=3), seed=0)
+    network = create(vit("mu/8", image=16, classes=3, depth=3), seed=0)
     torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(0))
     classifier = Classifier(network, Preprocessing(size=(16, 16)), ("ant", "bee", "wasp"))
     return save(classifier, tmp_path_factory.mktemp("model"))
@@ -33,7 +35,8 @@ def test_all_are_measured_in_turns():
 
         return Contender(name, "float32", compute)
 
-    speeds = measure([contender("a"), contender("b")], (4, 6), Plan((1, 3), 3, 1e-9))
+    images = np.zeros((2, 3, 4, 6), np.uint8)  # fewer than a batch: they are repeated
+    speeds = measure([contender("a"), contender("b")], images, Plan((1, 3), 3, 1e-9))
     turns = [name for name, shape in calls[4:] if shape[0] == 3]
     # A pass to warm up and two that count; who came last begins the next round
     assert "".join(turns) == "aaabbb" + "bbbaaa" + "aaabbb"
@@ -44,12 +47,14 @@ def test_all_are_measured_in_turns():
 
 
 @pytest.mark.slow
-def test_the_command_measures_recommends_and_writes(model, tmp_path, capsys):
+def test_the_command_measures_recommends_and_writes(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     numbers = tmp_path / "speed.json"
     picture = tmp_path / "speed.png"
     words = "--runtimes torch onnx --precisions float32 --batch 1 4 --rounds 2 --seconds 0.01"
+    words += " --merge 1 --exit 0.5 0.9"
     command = ["bench", str(model), *words.split(), "--limit", "8", "--no-start-up"]
     assert main([*command, "--report", str(numbers), str(picture)]) == 0
     out = capsys.readouterr().out
@@ -57,13 +62,34 @@ def test_the_command_measures_recommends_and_writes(model, tmp_path, capsys):
 
     written = json.loads(numbers.read_text())
     libraries = [row["library"] for row in written["runtimes"]]
-    assert libraries == ["PyTorch", "ONNX Runtime"]
-    for row in written["runtimes"]:
+    assert libraries == ["PyTorch", "ONNX Runtime", *["PyTorch"] * 3]
+    less = [row["less"] for row in written["runtimes"][2:]]
+    assert less == ["1 merged", "exits at 0.5", "exits at 0.9"]
+    for row in written["runtimes"][:2]:
         assert row["agreement"]["same"] == 1 and row["agreement"]["largest"] < 1e-5
         assert set(row["images_per_second"]) == {"1", "4"}
     with Image.open(picture) as drawn:
         assert drawn.size[0] > 500
     assert main([*command, "--report", str(picture)]) == 0  # its own picture may be replaced
+    capsys.readouterr()
+
+    # What is the fastest is remembered, and said: here ONNX Runtime, many times as fast as eager PyTorch
+    classifier = load(model, quiet=True)
+    fastest, _ = remembered(classifier, "float32")
+    assert fastest.library == "ONNX Runtime" and fastest.times > 1 and fastest.same == 1
+    image = tmp_path / "image.png"
+    Image.fromarray(photograph(30, 40)).save(image)
+    words = ["predict", str(model), str(image), "--json", "--device", "cpu"]
+    answers = []
+    for runtime, said in (("auto", "computed by ONNX Runtime in float32"), ("torch", "")):
+        assert main([*words, "--precision", "float32", "--runtime", runtime]) == 0
+        printed = capsys.readouterr()
+        assert said in " ".join(printed.err.split())
+        answers.append(json.loads(printed.out))
+    assert answers[0]["labels"] == answers[1]["labels"]
+    assert answers[0]["probabilities"] == pytest.approx(answers[1]["probabilities"], abs=1e-5)
+    (folder_of(classifier) / "fastest-float32.json").write_text('{"library": 3}')
+    assert remembered(classifier, "float32") is None  # damaged
 
 
 @pytest.mark.parametrize(

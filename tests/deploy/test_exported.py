@@ -1,6 +1,7 @@
 """Exported files: what they say of themselves, what is refused, and what a bad one costs."""
 
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,16 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing, open_image
 from vitkit.deploy import predict
 from vitkit.deploy.export import Export, export
-from vitkit.deploy.exported import Exported
-from vitkit.deploy.opening import open_file, open_prepared, open_runtime
+from vitkit.deploy.exported import Exported, inverted
+from vitkit.deploy.looking import View, Viewer
+from vitkit.deploy.on_runtime import features_on, of_file
+from vitkit.deploy.opening import open_file, open_runtime
+from vitkit.deploy.quantise import GROUP
 from vitkit.deploy.resizing import PictureResize
+from vitkit.evaluate.features import arithmetic
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
+from vitkit.weights.activation import activate_array
 
 LABELS = ("ant", "bee", "wasp")
 onnx = pytest.importorskip("onnx")
@@ -200,10 +206,15 @@ def test_the_preprocessing_inside_is_the_usual_one(interpolation, antialias, rul
             assert difference.max() <= 1 and (difference > 0).float().mean() < 0.1
 
 
-def test_pictures_of_any_size_go_in(classifier, tmp_path):
-    path = tmp_path / "pictures.onnx"
+@pytest.fixture(scope="module")
+def pictures(classifier, tmp_path_factory):
+    path = tmp_path_factory.mktemp("pictures") / "pictures.onnx"
     export(classifier, path, Export(preprocessing=True))
-    runtime = open_file(path)
+    return path
+
+
+def test_pictures_of_any_size_go_in(classifier, pictures):
+    runtime = open_file(pictures)
     for height, width in ((64, 80), (41, 200)):
         pixels = photograph(height, width, width)
         (answer,) = predict(classifier, [pixels], device="cpu")
@@ -211,19 +222,94 @@ def test_pictures_of_any_size_go_in(classifier, tmp_path):
         assert probabilities.sum() == pytest.approx(1, abs=1e-5)
         assert LABELS[probabilities.argmax()] == answer.labels[0]
         assert probabilities.max() == pytest.approx(answer.probabilities[0], abs=0.01)
-    with pytest.raises(ValueError, match="vitkit prepares images itself"):
-        open_prepared(path)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "none"])
+def test_logits_of_a_files_probabilities_make_them_again(activation):
+    generator = np.random.default_rng(0)
+    given = activate_array(generator.normal(0, 6, (5, 7)).astype(np.float32), activation)
+    again = activate_array(inverted(given, activation), activation)
+    np.testing.assert_allclose(again, given, rtol=1e-4, atol=1e-7)
+
+
+def test_commands_take_a_file_that_prepares_images(classifier, pictures, tmp_path, capsys):
+    """Whole pictures of different sizes go in, one at a time: the file's own resize is measured."""
+    model = save(classifier, tmp_path / "model")
+    for i, name in enumerate(LABELS * 3):
+        (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(photograph(40 + i, 90 - 3 * i, i))
+        image.save(tmp_path / "photos" / name / f"{i}.png")
+    photos = str(tmp_path / "photos")
+
+    answers = []
+    for name in (pictures, model):
+        sheet = ["--sheet", str(tmp_path / f"{len(answers)}.png")]
+        assert main(["predict", str(name), photos, "--json", "--device", "cpu", *sheet]) == 0
+        answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()[:9]])
+    for given, expected in zip(*answers, strict=True):
+        assert given["labels"] == expected["labels"]
+        assert given["probabilities"] == pytest.approx(expected["probabilities"], abs=0.01)
+
+    measured = []
+    for name in (pictures, model):
+        assert main(["evaluate", str(name), photos, "--json", "--device", "cpu"]) == 0
+        measured.append(json.loads(capsys.readouterr().out))
+    assert measured[0]["top1"] == measured[1]["top1"]
+    assert measured[0]["loss"]["value"] == pytest.approx(measured[1]["loss"]["value"], abs=0.01)
+    assert main(["evaluate", str(pictures), photos, "--corruptions", "fog"]) == 1
+    assert "prepares images itself" in " ".join(capsys.readouterr().err.split())
 
 
 def test_int8_is_calibrated(classifier, tmp_path):
     path = tmp_path / "small.onnx"
+    level = logging.getLogger().level
     agreement = export(classifier, path, Export(precision="int8", least=0.5))
+    assert logging.getLogger().level == level
     assert 0 < agreement.largest < 0.2
     kinds = {node.op_type for node in onnx.load(path).graph.node}
     assert "QuantizeLinear" in kinds and open_file(path).exported.precision == "int8"
 
 
-# As a Classifier, for the evaluators
+def test_openvinos_int8_needs_no_images(classifier, tmp_path):
+    """Weights are int8 in the file, and inputs become int8 when they are computed with."""
+    openvino = pytest.importorskip("openvino")
+    pytest.importorskip("nncf")
+    path = tmp_path / "small.xml"
+    agreement = export(classifier, path, Export(to="openvino", precision="int8"))
+    assert 0 < agreement.largest < 0.05 and agreement.cost < 0.001
+    compiled = openvino.Core().compile_model(path, "CPU")
+    assert int(compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) == GROUP
+    exact = export(classifier, tmp_path / "exact.xml", Export(to="openvino"))
+    assert exact.largest < agreement.largest
+    assert path.with_suffix(".bin").stat().st_size < (tmp_path / "exact.bin").stat().st_size / 2
+    with pytest.raises(ValueError, match="images calibrate int8"):
+        export(classifier, path, Export(to="openvino", calibrated=True))
+
+
+# As a Classifier, for what takes one
+
+
+def test_features_of_another_runtime_are_the_same(classifier, file):
+    images = classifier.batch([photograph(40, 50, i) for i in range(3)])
+    computed = features_on(classifier, "onnx", "float32")
+    torch.testing.assert_close(
+        computed.features(images), classifier.features(images), atol=1e-5, rtol=1e-5
+    )
+    assert arithmetic(computed) != arithmetic(classifier)  # in the cache they are others
+
+
+def test_the_page_takes_a_file_and_a_runtime(classifier, file):
+    """A file answers without a map; a runtime answers beside PyTorch's map."""
+    runtime = open_file(file)
+    photo = photograph(40, 50, 1)
+    (expected,) = predict(classifier, [photo], device="cpu")
+    view = View(classifier.batch([photo]), photo)
+    with_map = []
+    for viewer in (Viewer("it", of_file(runtime)), Viewer("it", classifier, runtime)):
+        answer = viewer.answer(view)
+        assert [name for name, _ in answer.classes] == list(expected.labels)
+        with_map.append(answer.rollout is not None)
+    assert with_map == [False, True]
 
 
 def test_evaluate_takes_a_file_for_a_model(classifier, file, tmp_path, capsys):

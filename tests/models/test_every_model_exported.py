@@ -11,7 +11,7 @@ from vitkit.deploy.trial import Trial
 from vitkit.weights import Classifier
 
 NOTHING = Trial("", (), ())
-FIRST = {"onnx": ("MAP", "hybrid of a root"), "openvino": ("DINOv3",), "torch": ("axial ViT",)}
+FIRST = {"onnx": ("hybrid of a root",), "openvino": ("DINOv3",), "torch": ("axial ViT",)}
 ENDINGS = {"onnx": "onnx", "openvino": "xml", "torch": "pt2"}
 
 

@@ -2,14 +2,21 @@
 
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Device, Model, ModelHints
+from vitkit.commands.arguments import Device, Model, ModelHints, Runtime
+from vitkit.commands.runtime import runtime_of_file
+from vitkit.deploy.exported import is_exported
 from vitkit.system.machine import pick_device
 from vitkit.system.text import printable
 from vitkit.weights.said import Hints
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitkit.deploy.looking import Viewer
 
 
 @dataclass
@@ -28,6 +35,7 @@ class App:
     """Port to serve at; if it is taken, the next free one."""
     open: bool = False
     """Open the page in the browser."""
+    runtime: Runtime = "auto"
     device: Device = "auto"
     hints: ModelHints = field(default_factory=Hints)
 
@@ -35,8 +43,6 @@ class App:
 def app(command: App) -> int:
     """`vitkit app`. Returns when it is stopped by Ctrl-C."""
     from vitkit.deploy.app_server import check_gradio, listening_socket, serve
-    from vitkit.deploy.looking import Viewer
-    from vitkit.weights import load_as
 
     # What can be wrong, before anything is loaded
     check_gradio()
@@ -50,8 +56,7 @@ def app(command: App) -> int:
     viewers = []
     for name, hints in ((command.model, command.hints), (command.other, Hints())):
         if name:
-            classifier = load_as(name, hints).for_inference().to(device)
-            viewers.append(Viewer(short_name(name), classifier))
+            viewers.append(_viewer(command, name, hints, device))
             viewers[-1].warm_up()
 
     # The page
@@ -74,6 +79,23 @@ def app(command: App) -> int:
     serve(viewers, listener, started)
     print("the page is closed")
     return 0
+
+
+def _viewer(command: App, name: str, hints: Hints, device: "torch.device") -> "Viewer":
+    """A model, or an exported file, for the page."""
+    from vitkit.deploy.looking import Viewer
+    from vitkit.deploy.on_runtime import of_file
+    from vitkit.deploy.opening import open_runtime
+    from vitkit.weights import load_as
+
+    if is_exported(name):
+        opened = runtime_of_file(name, hints, command.runtime, "auto", command.device)
+        return Viewer(short_name(name), of_file(opened))
+    classifier = load_as(name, hints)
+    runtime = None
+    if command.runtime not in ("auto", "torch"):  # what it looks at is PyTorch's in any case
+        runtime = open_runtime(classifier, command.runtime, "float32", command.device)
+    return Viewer(short_name(name), classifier.for_inference().to(device), runtime)
 
 
 def short_name(name: str) -> str:

@@ -51,7 +51,8 @@ Runtime = Annotated[
     RuntimeName,
     arg(
         help="What computes the answers: torch, compiled, onnx (ONNX Runtime) or openvino. auto is "
-        "PyTorch for a model, and for an exported file the library that it was written for."
+        "PyTorch for a model, or in predict what vitkit bench has found to be the fastest here; and for "
+        "an exported file the library that it was written for."
     ),
 ]
 

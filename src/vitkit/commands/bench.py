@@ -1,11 +1,10 @@
 """`vitkit bench`: how fast a model is on this machine, in every runtime and precision, side by side."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import date
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.commands.arguments import Model, ModelHints
-from vitkit.system.text import as_word
 from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
     from vitkit.deploy.bench import Speed
     from vitkit.deploy.contenders import Contender
+    from vitkit.deploy.remembered import Fastest
     from vitkit.deploy.trial import Trial
     from vitkit.weights import Classifier
 
@@ -32,8 +31,12 @@ class Bench:
 
     model: Model
     data: Annotated[str, arg(metavar="DATA")] = ""
-    """Images to compare answers on: the test part of a data set. int8 is calibrated on its training
-    part, or on every second image. Default: parts of two photographs that come with scikit-learn."""
+    """Images to compare answers on: the test part of a data set. Default: parts of two photographs
+    that come with scikit-learn."""
+    calibrate: Annotated[str, arg(metavar="DATA")] = ""
+    """Images that int8 is calibrated on, and exits are fitted on, 300 at most. Default: the training
+    part of --data; if that has but one part, every second image, and answers are compared on the
+    others."""
     batch: tuple[int, ...] = (1, 8, 32)
     """Images of a forward pass, one or several sizes."""
     rounds: int = 5
@@ -52,6 +55,12 @@ class Bench:
     """In which numbers, as far as this machine computes in them."""
     timm: tuple[str, ...] = ()
     """Models of timm's to compare with, such as vit_tiny_patch16_224, as timm computes them."""
+    merge: tuple[int, ...] = ()
+    """Measure PyTorch with so many tokens merged in every block too, such as 4 8 16: less work, and
+    answers that differ a little (docs/export.md)."""
+    exit: tuple[float, ...] = ()
+    """Measure PyTorch with early exits too, which end the computation of an image when a class has
+    such a probability, such as 0.9 0.7."""
     start_up: bool = True
     """Measure processes too: from their start to one answer, and their memory."""
     report: tuple[Path, ...] = ()
@@ -64,7 +73,9 @@ class Bench:
 def bench(command: Bench) -> int:
     """`vitkit bench`."""
     check(command)
-    from vitkit.deploy.bench import Plan, measure
+    from vitkit.commands.bench_output import facts, print_table, recommendation, write
+    from vitkit.deploy.agreement import prepared_images
+    from vitkit.deploy.bench import MEASURED, Plan, measure
     from vitkit.deploy.trial import sample_trial, trial_on
     from vitkit.weights import load_as
 
@@ -73,30 +84,35 @@ def bench(command: Bench) -> int:
     trial = sample_trial()
     if command.data:
         calibrate = None
-        if "int8" in command.precisions:
-            calibrate = ""
+        if "int8" in command.precisions or command.exit:
+            calibrate = command.calibrate
         trial = trial_on(command.data, classifier.labels, command.limit, calibrate)
+    measured = trial.items[:: -(-len(trial.items) // MEASURED)]
+    images, _ = prepared_images(classifier.preprocessing, measured)
     plan = Plan(command.batch, command.rounds, command.seconds)
     with TemporaryDirectory(prefix="vitkit-bench-") as folder:
         found = list(_contenders(command, classifier, trial, Path(folder)))
         turns = len(found) * len(plan.batches) * plan.rounds
         _say(f"measuring in turns, {turns * plan.seconds:.0f} seconds or more")
-        speeds = measure(found, classifier.preprocessing, plan)
+        speeds = measure(found, images, plan)
+        kept = _remember(classifier, found, speeds)
         if command.start_up:
             _say("starting processes")
             speeds = _with_starts(command, found, speeds)
 
     # What was found
-    written = _facts(command, found, speeds, trial)
+    written = facts(command, found, speeds, trial)
     for path in command.report:
-        _write(path, written, found, speeds)
+        write(path, written, found, speeds)
     if command.json:
         print(json.dumps(written))
         return 0
-    _print(command, found, speeds)
+    print_table(command, found, speeds)
     for path in command.report:
         print(f"wrote {path}")
-    print(_recommendation(command, found, speeds))
+    for fastest in kept:
+        print(f"remembered for --runtime auto: {fastest}")
+    print(recommendation(command, found, speeds, classifier.activation))
     return 0
 
 
@@ -111,6 +127,8 @@ def check(command: Bench) -> None:
             f"--rounds is {command.rounds}, --seconds {command.seconds} and --limit {command.limit}; "
             "each must be more than 0"
         )
+    if command.calibrate and not command.data:
+        raise ValueError("--calibrate goes with --data, images to compare answers on")
     for path in command.report:
         if path.suffix.lower() not in WRITTEN:
             raise ValueError(f"--report is {path}; give the name of a .json or a .png file")
@@ -126,13 +144,28 @@ def _contenders(
     command: Bench, classifier: "Classifier", trial: "Trial", folder: Path
 ) -> "Iterator[Contender]":
     """All that are measured, each said when it is ready."""
-    from vitkit.deploy.contenders import contenders, of_timm
+    from vitkit.deploy.contenders import contenders, of_timm, with_less_work
 
     for name in command.timm:  # a name that is wrong is found at once
         yield of_timm(name, classifier)
-    for contender in contenders(classifier, trial, folder, command.runtimes, command.precisions):
+    own = contenders(classifier, trial, folder, command.runtimes, command.precisions)
+    less = with_less_work(classifier, trial, command.merge, command.exit)
+    for contender in chain(own, less):
         _say(f"{contender.name}: {contender.agreement}")
         yield contender
+
+
+def _remember(
+    classifier: "Classifier", found: "Sequence[Contender]", speeds: "Sequence[Speed]"
+) -> "list[Fastest]":
+    """Keep which is the fastest, for --runtime auto. What cannot be written is only not kept."""
+    from vitkit.deploy.remembering import remember
+
+    try:
+        return remember(classifier, found, speeds)
+    except OSError as error:
+        _say(f"which is the fastest is not remembered: {error}")
+        return []
 
 
 def _with_starts(
@@ -154,130 +187,3 @@ def _with_starts(
     for i, (seconds, megabytes) in measured.items():
         speeds[i] = replace(speeds[i], start=seconds, megabytes=megabytes)
     return speeds
-
-
-def _print(command: Bench, found: "Sequence[Contender]", speeds: "Sequence[Speed]") -> None:
-    """A table, a row for each."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("runtime")
-    for batch in command.batch:
-        table.add_column(f"images/s\nbatch {batch}", justify="right")
-    heads = ("p50 ms", "p95 ms", "start s", "MB", "same", "largest\ndifference", "accuracy")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for contender, speed in zip(found, speeds, strict=True):
-        table.add_row(contender.name, *_cells(command, contender, speed))
-    Console(width=120, highlight=False).print(table)
-
-
-def _cells(command: Bench, contender: "Contender", speed: "Speed") -> list[str]:
-    """The numbers of a row; "" where there is none."""
-    cells = [f"{speed.images_per_second[batch]:.1f}" for batch in command.batch]
-    cells += ["", "", "", ""]
-    if speed.p50 is not None:
-        cells[-4] = f"{speed.p50:.1f}"
-        cells[-3] = f"{speed.p95:.1f}"
-    if speed.start is not None:
-        cells[-2] = f"{speed.start:.2f}"
-    if speed.megabytes is not None:
-        cells[-1] = f"{speed.megabytes:.0f}"
-    agreement = contender.agreement
-    if agreement is None:
-        return [*cells, "", "", ""]
-    accuracy = ""
-    if agreement.accuracy is not None:
-        accuracy = f"{agreement.accuracy:.1%}"
-    return [*cells, f"{agreement.same:.1%}", f"{agreement.largest:.1e}", accuracy]
-
-
-def _recommendation(command: Bench, found: "Sequence[Contender]", speeds: "Sequence[Speed]") -> str:
-    """Which to take, and how."""
-    from vitkit.deploy.agreement import LEAST
-
-    batch = max(command.batch)
-    exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
-    base = speeds[exact].images_per_second[batch]
-    fit = []
-    for i, contender in enumerate(found):
-        agreement = contender.agreement
-        if agreement is not None and agreement.same >= LEAST[contender.precision]:
-            fit.append(i)
-    lines = []
-    same = [i for i in fit if found[i].precision == "float32"]
-    best_of = {}
-    for title, among in (("the fastest with the same answers", same), ("the fastest", fit)):
-        best = max(among, key=lambda i: speeds[i].images_per_second[batch])
-        if best not in best_of.values():
-            best_of[title] = best
-    for title, best in best_of.items():
-        ratio = speeds[best].images_per_second[batch] / base
-        line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
-        if found[best].file is not None:
-            ending = found[best].file.suffix
-            words = f"vitkit export {as_word(command.model)} -o model{ending}"
-            if found[best].precision != "float32":
-                words += f" --precision {found[best].precision} --data DATA"
-            line += f"; {words}"
-        lines.append(line)
-    if command.data == "":
-        lines.append(
-            "these answers are to parts of two photographs: --data DATA compares on your own"
-        )
-    return "\n".join(lines)
-
-
-def _facts(
-    command: Bench, found: "Sequence[Contender]", speeds: "Sequence[Speed]", trial: "Trial"
-) -> dict:
-    """All that was measured, and on what."""
-    from vitkit.deploy.exported import threads
-    from vitkit.system.files import MARK
-    from vitkit.system.matmul import processor
-    from vitkit.system.private import public
-
-    rows = []
-    for contender, speed in zip(found, speeds, strict=True):
-        agreement = contender.agreement
-        if agreement is not None:
-            agreement = asdict(agreement)
-        rows.append(
-            {
-                "library": contender.library,
-                "precision": contender.precision,
-                **speed.to_json(),
-                "agreement": agreement,
-            }
-        )
-    load = None
-    if hasattr(os, "getloadavg"):
-        load = os.getloadavg()[0]
-    return {
-        "made": MARK,
-        "model": public(command.model),
-        "images": public(trial.name),
-        "machine": processor(),
-        "threads": threads(),
-        "load": load,
-        "date": date.today().isoformat(),
-        "rounds": command.rounds,
-        "seconds": command.seconds,
-        "runtimes": rows,
-    }
-
-
-def _write(
-    path: Path, written: dict, found: "Sequence[Contender]", speeds: "Sequence[Speed]"
-) -> None:
-    """The numbers, or a picture of them."""
-    from vitkit.system.files import write_json
-
-    path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".json":
-        write_json(path, written)
-        return
-    from vitkit.deploy.bench_figure import draw
-
-    draw(path, [contender.name for contender in found], speeds)

@@ -120,6 +120,12 @@ def _evaluate(command: Evaluate, device: torch.device) -> int:
     loaded = classifier_on(
         command.model, command.hints, command.runtime, command.precision, quiet=not on_rank_0()
     )
+    corrupted = command.corruptions or command.named == "imagenet-c"
+    if corrupted and getattr(loaded.model, "takes_pictures", False):
+        raise ValueError(
+            f"{command.model} prepares images itself, and those that are corrupted are prepared already; "
+            "give the model, or a file that was exported without --preprocessing"
+        )
     if command.named == "imagenet-c":
         return evaluate_imagenet_c.report_on_files(command, loaded, device)
     named = None

@@ -14,6 +14,7 @@ from vitkit.commands.arguments import (
     ModelHints,
     OnBadImage,
     Precision,
+    Runtime,
     pick_precision,
 )
 from vitkit.commands.learning_data import As, as_words, loaded_for_features, parts_of
@@ -38,6 +39,7 @@ class WriteFeatures:
     named: As = None
     columns: DataColumns = field(default_factory=Columns)
     on_bad_image: OnBadImage = "fail"
+    runtime: Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
     hints: ModelHints = field(default_factory=Hints)
@@ -67,6 +69,10 @@ def features(command: WriteFeatures) -> int:
             sources = {name: without_broken(source) for name, source in sources.items()}
         parts = {}
         precision = pick_precision(command.precision, device)
+        if command.runtime not in ("auto", "torch"):
+            from vitkit.deploy.on_runtime import features_on
+
+            classifier = features_on(classifier, command.runtime, precision)
         with autocast(device, precision):
             for name, source in sources.items():
                 parts[name] = (source, compute(classifier, source).x)
@@ -80,6 +86,7 @@ def features(command: WriteFeatures) -> int:
         "data": command.data,
         "preprocessing": str(classifier.preprocessing),
         "precision": precision,
+        "runtime": command.runtime,
     }
     output.resolve().parent.mkdir(parents=True, exist_ok=True)
     WRITERS[output.suffix](output.resolve(), parts, facts)

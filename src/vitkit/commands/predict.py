@@ -22,8 +22,8 @@ from vitkit.commands.arguments import (
     pick_precision,
 )
 from vitkit.commands.predict_parts import check_parts, predict_parts
-from vitkit.commands.runtime import runtime_of_file
-from vitkit.deploy.exported import is_exported
+from vitkit.commands.runtime import any_runtime_of_file, runtime_of_file, runtime_of_model
+from vitkit.deploy.exported import is_exported, takes_pictures
 from vitkit.system.files import check_can_be_made, check_replaceable
 from vitkit.system.machine import pick_device
 from vitkit.system.text import as_word, printable
@@ -82,6 +82,9 @@ class Predict:
     """Classify what is in a folder and what arrives there, until Ctrl-C or SIGTERM."""
     workers: int = -1
     """Processes that read and decode images; -1 follows the CPU quota."""
+    merge: int = 0
+    """Merge so many tokens in every block: less work, and answers that differ a little. vitkit bench
+    --merge measures how much."""
     runtime: Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
@@ -128,17 +131,26 @@ def _runtime(command: Predict) -> "AnyRuntime":
                 f"--attention draws what a model looks at, and {command.model} gives its answers alone; "
                 "give the model that it was exported from"
             )
-        return runtime_of_file(
+        if command.merge:
+            raise ValueError(
+                f"--merge changes what a model computes, and {command.model} is an exported file; give "
+                "the model"
+            )
+        open_runtime = any_runtime_of_file
+        if command.parts is not None:  # in batches
+            open_runtime = runtime_of_file
+        return open_runtime(
             command.model, command.hints, command.runtime, command.precision, command.device
         )
-    from vitkit.deploy.opening import open_runtime
     from vitkit.weights import load_as
 
     classifier = with_head(load_as(command.model, command.hints), command.model)
+    if command.merge:
+        classifier = _merging(command, classifier)
     device = pick_device(command.device)
     precision = pick_precision(command.precision, device)
     if command.attention is None:
-        return open_runtime(classifier, command.runtime, precision, command.device)
+        return runtime_of_model(classifier, command.runtime, precision, command.device)
     from vitkit.deploy.looks import Looking
     from vitkit.deploy.pytorch import eager
 
@@ -147,6 +159,20 @@ def _runtime(command: Predict) -> "AnyRuntime":
             f"--attention is computed by PyTorch; leave out --runtime {command.runtime}"
         )
     return Looking(eager(classifier, device, precision))
+
+
+def _merging(command: Predict, classifier: "Classifier") -> "Classifier":
+    """The model with tokens merged, which the standard error says."""
+    from vitkit.deploy.less import merging
+
+    if command.attention is not None:
+        raise ValueError("--attention draws the whole model's; leave out --merge")
+    print(
+        f"{command.merge} tokens are merged in every block, so the answers differ a little from the "
+        f"model's; vitkit bench {as_word(command.model)} --merge {command.merge} --data DATA says how much",
+        file=sys.stderr,
+    )
+    return merging(classifier, command.merge)
 
 
 def _take(batches: "Iterator[Answered]", results: "Results") -> None:
@@ -265,10 +291,13 @@ def _answers(
     from vitkit.deploy.predict import BATCH, answers
     from vitkit.deploy.prepare import from_sequence, from_stream
 
+    batch = BATCH
+    if takes_pictures(runtime):
+        batch = 1
     if items is not None:
-        batches = from_sequence(items, runtime.preprocessing, BATCH, command.workers)
+        batches = from_sequence(items, runtime.preprocessing, batch, command.workers)
     else:
-        batches = from_stream(_coming(command, BATCH), runtime.preprocessing, command.workers)
+        batches = from_stream(_coming(command, batch), runtime.preprocessing, command.workers)
     return answers(runtime, batches, command.top)
 
 

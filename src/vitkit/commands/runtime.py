@@ -1,24 +1,26 @@
 """What computes a model's answers, as --runtime and the model's name say."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.deploy.exported import is_exported
+from vitkit.deploy.exported import is_exported, takes_pictures
 from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
+    from vitkit.deploy.exported import FileRuntime, PictureRuntime
     from vitkit.deploy.opening import RuntimeName
     from vitkit.deploy.runtimes import Runtime
-    from vitkit.system.machine import PrecisionChoice
+    from vitkit.system.machine import Precision, PrecisionChoice
     from vitkit.weights import Classifier
 
 
-def runtime_of_file(
+def any_runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
-) -> "Runtime":
-    """What computes an exported file, without PyTorch. Raises ValueError for what cannot be said of
-    such a file: all of it is inside."""
-    from vitkit.deploy.opening import open_prepared
+) -> "FileRuntime | PictureRuntime":
+    """What computes an exported file, without PyTorch: from prepared images, or from whole pictures,
+    one at a time. Raises ValueError for what cannot be said of such a file: all of it is inside."""
+    from vitkit.deploy.opening import open_model_file
 
     if hints != Hints():
         raise ValueError(
@@ -27,7 +29,42 @@ def runtime_of_file(
         )
     if device not in ("auto", "cpu"):
         raise ValueError(f"--device is {device}; exported files are computed on the CPU here")
-    return open_prepared(Path(name), runtime, precision)
+    return open_model_file(Path(name), runtime, precision)
+
+
+def runtime_of_file(
+    name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
+) -> "FileRuntime":
+    """The same, for those that prepare images themselves, in batches. Raises ValueError for a file
+    that takes whole pictures."""
+    opened = any_runtime_of_file(name, hints, runtime, precision, device)
+    if takes_pictures(opened):
+        raise ValueError(
+            f"{name} prepares images itself, one at a time, and here they are prepared in batches; "
+            "export the model once more, without --preprocessing"
+        )
+    return opened
+
+
+def runtime_of_model(
+    classifier: "Classifier", runtime: "RuntimeName", precision: "Precision", device: str
+) -> "Runtime":
+    """What computes a model. auto is the fastest that `vitkit bench` has found for it on this machine,
+    which the standard error says; before that, and for a model with limits for unknown images, which
+    are of its features, it is PyTorch."""
+    from vitkit.deploy.opening import open_file, open_runtime
+    from vitkit.system.machine import pick_device
+
+    is_free = runtime == "auto" and classifier.unknown is None
+    if is_free and pick_device(device).type == "cpu":
+        from vitkit.deploy.remembered import remembered
+
+        found = remembered(classifier, precision)
+        if found is not None:
+            fastest, path = found
+            print(f"computed by {fastest}; --runtime torch is PyTorch", file=sys.stderr)
+            return open_file(path, precision=precision)
+    return open_runtime(classifier, runtime, precision, device)
 
 
 def classifier_on(
@@ -43,7 +80,7 @@ def classifier_on(
     if is_exported(name):
         if precision == "float32":
             precision = "auto"
-        return of_file(runtime_of_file(name, hints, runtime, precision, "cpu"))
+        return of_file(any_runtime_of_file(name, hints, runtime, precision, "cpu"))
     classifier = load_as(name, hints, quiet=quiet)
     if runtime in ("auto", "torch"):
         return classifier

@@ -24,7 +24,9 @@ BATCH = 32
 LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
 # The largest difference of a number that is no probability, as a share of the largest number
 LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
-LOST = 0.01  # accuracy that may be lost, where it is known, beside what chance explains
+# Accuracy that may be lost, as the model's own probabilities judge the other answers, and as the
+# labels do, beside what chance explains
+LOST = {"float32": 0.0005, "float16": 0.001, "bfloat16": 0.003, "int8": 0.006}
 CHANCE = 1.64  # standard errors, which chance exceeds once in twenty
 
 
@@ -44,16 +46,23 @@ class Agreement:
     """The mean difference."""
     scale: float
     """The largest output of the model."""
+    cost: float = 0.0
+    """Accuracy that the other answers cost by the model's own probabilities: the mean of what it
+    gives to its answer less what it gives to the file's. An image between two classes counts
+    little, whichever the file says, so a few hundred images tell a loss of half a point."""
     accuracy: float | None = None
     """How often the file is right; None if nobody knows."""
     models_accuracy: float | None = None
     """How often the model is."""
+    turned: int = 0
+    """Images of which one of them is right and the other wrong."""
 
     def __str__(self) -> str:
         """All of it in a sentence."""
         text = (
             f"{self.same:.1%} of {counted(self.images, 'image')} have the same class; probabilities "
-            f"differ by {self.largest:.2g} at most, {self.mean:.2g} in the mean"
+            f"differ by {self.largest:.2g} at most, {self.mean:.2g} in the mean; by the model's own "
+            f"probabilities the others cost {self.cost:.2%} of accuracy"
         )
         if self.accuracy is not None:
             text += f"; accuracy {self.accuracy:.1%}, of the model {self.models_accuracy:.1%}"
@@ -75,14 +84,22 @@ def wrong(agreement: Agreement, precision: Weights, activation: Activation, leas
             f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
             "is accepted (--agreement)"
         )
-    if agreement.accuracy is None or least == 0:
+    if least == 0:
         return ""
-    # Only answers that differ can change the accuracy, each by one image
-    lost = LOST + CHANCE * sqrt((1 - agreement.same) / agreement.images)
-    if agreement.accuracy < agreement.models_accuracy - lost:
+    accepted = LOST[precision]
+    if not agreement.cost <= accepted:
+        return (
+            f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
+            f"probabilities, and {accepted:.2%} is accepted (--agreement 0 accepts anything)"
+        )
+    if agreement.accuracy is None:
+        return ""
+    # Only images of which one is right and the other wrong can change the accuracy
+    accepted += CHANCE * sqrt(agreement.turned) / agreement.images
+    if agreement.accuracy < agreement.models_accuracy - accepted:
         return (
             f"its accuracy is {agreement.accuracy:.1%}, the model's is "
-            f"{agreement.models_accuracy:.1%}, and {lost:.1%} less is accepted for so many images "
+            f"{agreement.models_accuracy:.1%}, and {accepted:.1%} less is accepted for so many images "
             "(--agreement 0 accepts anything)"
         )
     return ""
@@ -140,11 +157,20 @@ def compared(
 ) -> Agreement:
     """Two tables of probabilities, (N, K) each, side by side."""
     difference = np.abs(expected - given)
-    likeliest = given.argmax(-1)
+    likeliest = given.argmax(-1)  # (N,)
     models_likeliest = expected.argmax(-1)
     same = 0.0
     if np.isfinite(given).all():
         same = float((likeliest == models_likeliest).mean())
+    rows = np.arange(len(expected))
+    costs = expected[rows, models_likeliest] - expected[rows, likeliest]
+    right = _right(likeliest, truths, labels)
+    models_right = _right(models_likeliest, truths, labels)
+    accuracy = None
+    models_accuracy = None
+    if len(right):
+        accuracy = float(right.mean())
+        models_accuracy = float(models_right.mean())
     return Agreement(
         data=data,
         images=len(given),
@@ -152,21 +178,21 @@ def compared(
         largest=float(difference.max()),
         mean=float(difference.mean()),
         scale=float(np.abs(expected).max()),
-        accuracy=_accuracy(likeliest, truths, labels),
-        models_accuracy=_accuracy(models_likeliest, truths, labels),
+        cost=float(costs.mean()),
+        accuracy=accuracy,
+        models_accuracy=models_accuracy,
+        turned=int((right != models_right).sum()),
     )
 
 
-def _accuracy(
+def _right(
     likeliest: np.ndarray, truths: Sequence[str | None], labels: Sequence[str]
-) -> float | None:
-    """How often the likeliest class, (N,), is the true one, of the images whose true class is one of
-    the labels; None if there are none."""
+) -> np.ndarray:
+    """Whether the likeliest class, (N,), is the true one, bool, of the images whose true class is one
+    of the labels."""
     known = set(labels)
     right = []
     for k, truth in zip(likeliest, truths, strict=True):
         if truth in known:
             right.append(labels[k] == truth)
-    if not right:
-        return None
-    return sum(right) / len(right)
+    return np.array(right, dtype=bool)

@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import numpy as np
 from PIL import Image
 
-from vitkit.data import Preprocessing
 from vitkit.deploy.contenders import Contender
 
 PAUSE = 0.02  # seconds in which another runtime's threads come to rest
 LEAST_CALLS = 2  # of a turn
+MEASURED = 64  # images to measure on, at most
 STARTS = 3  # processes that are started
 LOOKED = 0.02  # seconds between two looks at a process's memory
 PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
@@ -61,15 +61,11 @@ class Speed:
         return asdict(self)
 
 
-def measure(
-    contenders: Sequence[Contender], preprocessing: Preprocessing, plan: Plan
-) -> list[Speed]:
-    """Measure all of them in turns, for images as this preprocessing makes them."""
-    generator = np.random.default_rng(0)
-    shape = (max(plan.batches), preprocessing.channels, *preprocessing.size)
-    images = generator.integers(0, 256, shape, dtype=np.uint8)
-    if preprocessing.values == "float32":
-        images = images.astype(np.float32) / 255
+def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Plan) -> list[Speed]:
+    """Measure all of them in turns, on images, uint8 (N, 3, h, w): how long an early exit takes
+    depends on them."""
+    repeated = -(-max(plan.batches) // len(images)) + 1
+    images = np.concatenate([images] * repeated)
 
     # Whatever comes first is slower
     for contender in contenders:
@@ -85,22 +81,27 @@ def measure(
             if turn % 2:
                 order.reverse()
             for i in order:
-                times = _turn(contenders[i], images[:batch], plan.seconds)
+                times = _turn(contenders[i], images, batch, plan.seconds)
                 rates[i][batch].append(batch * len(times) / sum(times))
                 if batch == 1:
                     latencies[i] += times
     return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
 
 
-def _turn(contender: Contender, images: np.ndarray, seconds: float) -> list[float]:
-    """Seconds of each pass of a turn."""
+def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) -> list[float]:
+    """Seconds of each pass of a turn, which goes through the images."""
     time.sleep(PAUSE)
-    contender.compute(images)  # the caches hold another's weights
+    contender.compute(images[:batch])  # the caches hold another's weights
     times = []
+    first = 0
     while len(times) < LEAST_CALLS or sum(times) < seconds:
+        some = images[first : first + batch]
         begun = time.perf_counter()
-        contender.compute(images)
+        contender.compute(some)
         times.append(time.perf_counter() - begun)
+        first += batch
+        if first + batch > len(images):
+            first = 0
     return times
 
 

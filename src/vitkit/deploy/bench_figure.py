@@ -1,20 +1,43 @@
-"""A picture of what `vitkit bench` measured."""
+"""Pictures of what `vitkit bench` measured."""
 
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitkit.deploy.bench import Speed
 from vitkit.system.files import MARK, write_whole
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def draw(path: Path, names: Sequence[str], speeds: Sequence[Speed]) -> None:
-    """Draw images per second as bars, a row for each runtime and a colour for each size of batch."""
+    from vitkit.deploy.contenders import Contender
+
+ROW = 0.22  # inches of a bar
+CURVE = 3.6  # inches of the height of the curves
+
+
+def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
+    """Draw images per second as bars; and if work was left out, answers against speed as curves."""
     from matplotlib.figure import Figure
 
     batches = list(speeds[0].images_per_second)
-    figure = Figure(figsize=(7, 0.8 + 0.22 * len(names) * (len(batches) + 1)), layout="constrained")
-    axes = figure.subplots()
+    heights = [0.8 + ROW * len(contenders) * (len(batches) + 1)]
+    if any(contender.less for contender in contenders):
+        heights.append(CURVE)
+    figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    draw_bars(axes[0], [contender.name for contender in contenders], speeds)
+    if len(heights) > 1:
+        draw_curves(axes[1], contenders, speeds)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130, metadata={"Comment": MARK})
+    write_whole(path, picture.getvalue())
+
+
+def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[Speed]) -> None:
+    """Images per second, a row for each runtime and a colour for each size of batch."""
+    batches = list(speeds[0].images_per_second)
     height = 1 / (len(batches) + 1)
     for place, batch in enumerate(batches):
         rows = [row + place * height for row in range(len(names))]
@@ -28,6 +51,49 @@ def draw(path: Path, names: Sequence[str], speeds: Sequence[Speed]) -> None:
     axes.set_xlabel("images per second")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130, metadata={"Comment": MARK})
-    write_whole(path, picture.getvalue())
+
+
+def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
+    """Good answers against speed at the largest batch: a curve for merging, a curve for exits, and a
+    point for each that computes the whole model."""
+    batch = max(speeds[0].images_per_second)
+    tried = [i for i, contender in enumerate(contenders) if contender.agreement is not None]
+    has_truth = all(contenders[i].agreement.accuracy is not None for i in tried)
+
+    # The points
+    curves = {}
+    for i in tried:
+        agreement = contenders[i].agreement
+        good = agreement.same
+        if has_truth:
+            good = agreement.accuracy
+        kind = "the whole model"
+        if contenders[i].less:
+            kind = "tokens merged in a block"
+            if contenders[i].less.startswith("exits"):
+                kind = "early exits"
+        text = contenders[i].less or contenders[i].name
+        point = (speeds[i].images_per_second[batch], 100 * good, text)
+        curves.setdefault(kind, []).append(point)
+
+    # The whole model in float32 begins each curve
+    start = curves["the whole model"][0]
+    for kind, points in curves.items():
+        points = sorted(points)
+        line = ""
+        if kind != "the whole model":
+            points = [start, *points]
+            line = "-"
+        rates, values, texts = zip(*points, strict=True)
+        axes.plot(rates, values, f"o{line}", label=kind)
+        for rate, value, text in zip(rates, values, texts, strict=True):
+            if kind == "the whole model" or text != start[2]:
+                axes.annotate(text, (rate, value), (4, 4), textcoords="offset points", fontsize=7)
+    axes.set_xlabel(f"images per second, batch {batch}")
+    meaning = "the model's own answers, %"
+    if has_truth:
+        meaning = "accuracy, %"
+    axes.set_ylabel(meaning)
+    axes.margins(x=0.15, y=0.15)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower left")

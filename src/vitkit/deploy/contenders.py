@@ -4,21 +4,24 @@ Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vitkit.deploy.agreement import Agreement, agree
+from vitkit.deploy.agreement import LEAST, Agreement, agree, prepared_images, wrong
 from vitkit.deploy.export import ENDINGS, Export, check_packages, described, write
 from vitkit.deploy.exported import Compute
+from vitkit.deploy.less import exiting, fit_exits, merging
 from vitkit.deploy.opening import LIBRARIES, PACKAGES, is_installed, open_file
 from vitkit.deploy.pytorch import compiled, eager
 from vitkit.deploy.runtimes import Runtime
 from vitkit.deploy.trial import Trial
 from vitkit.system.machine import has_bfloat16
 from vitkit.weights import Classifier
+from vitkit.weights.activation import Activation
 
 CPU = torch.device("cpu")
 
@@ -35,11 +38,16 @@ class Contender:
     """Its answers beside PyTorch's in float32; None for another model's."""
     file: Path | None = None
     """The exported file; None if PyTorch computes the model itself."""
+    less: str = ""
+    """Which work is left out, so that the answers are not the model's own: "8 merged"."""
 
     @property
     def name(self) -> str:
         """What it is called: "OpenVINO int8"."""
-        return f"{self.library} {self.precision}"
+        name = f"{self.library} {self.precision}"
+        if self.less:
+            name += f", {self.less}"
+        return name
 
 
 def contenders(
@@ -64,6 +72,9 @@ def contenders(
                 yield _of_pytorch(classifier, exact, library, precision, trial)
             else:
                 yield _exported(classifier, exact, Export(library, precision), trial, folder)
+            if library == "openvino" and precision == "int8" and trial.for_calibration:
+                wanted = Export(library, precision, calibrated=True)
+                yield _exported(classifier, exact, wanted, trial, folder)
 
 
 def is_worth_measuring(library: str, precision: str) -> bool:
@@ -89,13 +100,18 @@ def _of_pytorch(
 
 
 def _exported(
-    classifier: Classifier, exact: Runtime, export: Export, trial: Trial, folder: Path
+    classifier: Classifier, exact: Runtime, wanted: Export, trial: Trial, folder: Path
 ) -> Contender:
     """The model as a file."""
-    check_packages(export)
-    path = folder / f"{export.to}-{export.precision}{ENDINGS[export.to]}"
-    write(classifier, described(classifier, export), export, path, trial)
-    return _tried(exact, open_file(path), LIBRARIES[export.to], export.precision, trial, path)
+    check_packages(wanted)
+    library = LIBRARIES[wanted.to]
+    name = f"{wanted.to}-{wanted.precision}"
+    if wanted.calibrated:
+        library += " calibrated"
+        name += "-calibrated"
+    path = folder / f"{name}{ENDINGS[wanted.to]}"
+    write(classifier, described(classifier, wanted), wanted, path, trial)
+    return _tried(exact, open_file(path), library, wanted.precision, trial, path)
 
 
 def _tried(
@@ -109,6 +125,31 @@ def _tried(
     """A contender, with how far it agrees with the exact runtime."""
     agreement = agree(exact, runtime, trial.items, trial.name)
     return Contender(library, precision, runtime.logits, agreement, file)
+
+
+def is_good(contender: Contender, activation: Activation) -> bool:
+    """Whether a contender's answers are as near the model's as those of an exported file must be."""
+    least = LEAST[contender.precision]
+    return wrong(contender.agreement, contender.precision, activation, least) == ""
+
+
+def with_less_work(
+    classifier: Classifier, trial: Trial, merge: Sequence[int], sure: Sequence[float]
+) -> Iterator[Contender]:
+    """PyTorch's float32 with so many tokens merged in every block; and with exits that answer from
+    such a probability on, fitted on the trial's images for calibration. Each is tried.
+
+    Raises ValueError for a model that can do neither, and for too few images.
+    """
+    exact = eager(classifier, CPU)
+    changed = {f"{r} merged": partial(merging, classifier, r) for r in merge}
+    if sure:
+        images, _ = prepared_images(classifier.preprocessing, trial.for_calibration)
+        exits = fit_exits(classifier, images)
+        changed |= {f"exits at {each}": partial(exiting, classifier, exits, each) for each in sure}
+    for less, make in changed.items():
+        tried = _tried(exact, eager(make(), CPU), "PyTorch", "float32", trial)
+        yield replace(tried, less=less)
 
 
 def of_timm(name: str, classifier: Classifier) -> Contender:

@@ -15,11 +15,13 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from vitkit.data import Preprocessing
+from vitkit.data.images import Picture
 from vitkit.system.machine import cpus
 from vitkit.weights.activation import Activation
 
 KEY = "vitkit"  # of the metadata
 FILES = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}  # what kind of file has this ending
+SMALLEST = float(np.finfo(np.float32).tiny)  # a probability that a logit can be made of
 LARGEST = 1 << 26  # bytes of metadata; 21,841 names take a hundredth
 Weights = Literal["float32", "float16", "bfloat16", "int8"]
 Compute = Callable[[np.ndarray], np.ndarray]
@@ -136,6 +138,63 @@ class FileRuntime:
                 f"{len(self.labels)} classes; export the model again"
             )
         return outputs
+
+
+class WholePicture:
+    """What prepares an image for a file that has its preprocessing inside: nothing does."""
+
+    dtype = np.uint8
+
+    def array(self, picture: Picture) -> np.ndarray:
+        """The upright picture, uint8 (3, height, width). Raises BadImage."""
+        return Preprocessing().decode(picture).transpose(2, 0, 1)  # red, green and blue, of 8 bits
+
+
+@dataclass(frozen=True, eq=False)
+class PictureRuntime:
+    """A Runtime: an exported file that prepares images itself. It takes one image at a time, because
+    pictures differ in size."""
+
+    file: FileRuntime
+    preprocessing: WholePicture = field(default_factory=WholePicture)
+
+    @property
+    def exported(self) -> Exported:
+        """What the file says of itself."""
+        return self.file.exported
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The file's."""
+        return self.file.labels
+
+    @property
+    def activation(self) -> Activation:
+        """The file's."""
+        return self.file.activation
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Whole pictures of one size, uint8 (B, 3, height, width), -> float32 (B, K), from which the
+        activation makes the file's probabilities again."""
+        outputs = self.file.logits(images.transpose(0, 2, 3, 1))
+        return inverted(outputs, self.activation)
+
+
+def inverted(probabilities: np.ndarray, activation: Activation) -> np.ndarray:
+    """Logits that an activation turns into these probabilities: any shape -> the same shape. A
+    probability of 0 counts as the smallest number above it."""
+    if activation == "none":
+        return probabilities
+    exact = probabilities.astype(np.float64)
+    logits = np.log(np.maximum(exact, SMALLEST))
+    if activation == "sigmoid":
+        logits -= np.log(np.maximum(1 - exact, SMALLEST))
+    return logits.astype(np.float32)
+
+
+def takes_pictures(runtime: object) -> bool:
+    """Whether a runtime takes whole pictures, one at a time."""
+    return isinstance(runtime, PictureRuntime)
 
 
 def threads() -> int:

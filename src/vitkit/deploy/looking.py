@@ -21,7 +21,9 @@ from torch import Tensor
 from vitkit.data import open_image, picture_for_people
 from vitkit.data.images import in_memory
 from vitkit.deploy.doubts import Doubt, doubts, read_by_head
+from vitkit.deploy.on_runtime import OnRuntime
 from vitkit.deploy.pytorch import check_answer
+from vitkit.deploy.runtimes import Runtime
 from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.figures import darkened, whole_pixels
 from vitkit.inspection.layers import check_has_attention, layer_names
@@ -82,6 +84,8 @@ class Viewer:
     name: str
     """What people call it."""
     classifier: Classifier
+    runtime: Runtime | None = None
+    """What computes the answers; None is PyTorch. What the model looks at is PyTorch's always."""
     layers: tuple[str, ...] = field(init=False)
     """Names of its layers of attention; none for a model whose attention cannot be shown."""
     why_no_map: str = field(init=False)
@@ -89,13 +93,15 @@ class Viewer:
 
     def __post_init__(self):
         """Raises ValueError for a model that answers for each of its tokens."""
-        check_answer(self.classifier)
         layers = ()
-        why_no_map = ""
-        try:
-            layers = layer_names(check_has_attention(self.classifier))
-        except ValueError as error:
-            why_no_map = str(error)
+        why_no_map = "an exported file gives its answers alone"
+        if not isinstance(self.classifier.model, OnRuntime):
+            check_answer(self.classifier)
+            why_no_map = ""
+            try:
+                layers = layer_names(check_has_attention(self.classifier))
+            except ValueError as error:
+                why_no_map = str(error)
         # object.__setattr__ is how a frozen dataclass sets its own fields.
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "why_no_map", why_no_map)
@@ -130,13 +136,8 @@ class Viewer:
     def answer(self, view: View, top: int = 5) -> Answer:
         """The likeliest classes, and what the model looks at. Raises ValueError if the model
         computes numbers that are not finite."""
-        with _ONE_AT_A_TIME, read_by_head(self.classifier) as read:
-            if self.layers:
-                logits, rollout = logits_and_rollout(self.classifier, view.images)
-                rollout = rollout[0].numpy()
-            else:
-                logits = self.classifier.logits(view.images)
-                rollout = None
+        with _ONE_AT_A_TIME:
+            logits, features, rollout = self._computed(view.images)
         if not torch.isfinite(logits).all():
             raise ValueError("the model's outputs are not finite; its weights may be damaged")
         labels = self.classifier.labels
@@ -144,11 +145,30 @@ class Viewer:
             return Answer((), rollout)
         probabilities = self.classifier.probabilities(logits)  # (1, K)
         (doubt,) = doubts(
-            self.classifier, logits.cpu().numpy(), read[0].float(), probabilities.cpu().numpy()
+            self.classifier, logits.cpu().numpy(), features, probabilities.cpu().numpy()
         )
         best = probabilities[0].topk(min(top, len(labels)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return Answer(tuple((labels[k], value) for k, value in pairs), rollout, doubt)
+
+    def _computed(self, images: Tensor) -> tuple[Tensor, Tensor | None, np.ndarray | None]:
+        """uint8 (1, 3, H, W) -> logits (1, K); what the head read, (1, D), if there are limits for it;
+        and what the model looks at, (h, w), if it has attention."""
+        features = None
+        rollout = None
+        if isinstance(self.classifier.model, OnRuntime):
+            return self.classifier.logits(images), features, rollout
+        with read_by_head(self.classifier) as read:
+            if self.layers:
+                logits, maps = logits_and_rollout(self.classifier, images)
+                rollout = maps[0].numpy()
+            elif self.runtime is None or self.classifier.unknown is not None:
+                logits = self.classifier.logits(images)
+        if read:
+            features = read[0].float()
+        if self.runtime is not None:
+            logits = torch.from_numpy(self.runtime.logits(images.cpu().numpy()))
+        return logits, features, rollout
 
     def warm_up(self) -> None:
         """Compute once, so that the first photograph does not wait for what is prepared then."""

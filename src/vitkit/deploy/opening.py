@@ -4,7 +4,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitkit.deploy.exported import FILES, Exported, FileRuntime, MetadataError, Opened
+from vitkit.deploy.exported import (
+    FILES,
+    Exported,
+    FileRuntime,
+    MetadataError,
+    Opened,
+    PictureRuntime,
+)
 from vitkit.deploy.runtimes import Runtime
 from vitkit.system.files import nearest
 
@@ -40,7 +47,7 @@ def open_runtime(
     Raises ValueError for a file that no such library can compute, or that is not vitkit's.
     """
     if isinstance(model, str | Path):
-        return open_file(Path(model), runtime, precision or "auto")
+        return open_model_file(Path(model), runtime, precision or "auto")
     precision = precision or "float32"
     if runtime in ("auto", "torch"):
         from vitkit.deploy.pytorch import eager
@@ -104,17 +111,13 @@ def open_file(
     return FileRuntime(path, exported, LIBRARIES[library], opened.compute)
 
 
-def open_prepared(
+def open_model_file(
     path: Path, runtime: RuntimeName = "auto", precision: "PrecisionChoice" = "auto"
-) -> FileRuntime:
-    """`open_file`, for commands that prepare images themselves. Raises ValueError for a file that
-    prepares them."""
+) -> FileRuntime | PictureRuntime:
+    """`open_file`, as a Runtime: a file that prepares images takes whole pictures."""
     opened = open_file(path, runtime, precision)
     if opened.exported.takes_pictures:
-        raise ValueError(
-            f"{path} has its preprocessing inside, for other programs; vitkit prepares images itself: "
-            "export the model once more, without --preprocessing"
-        )
+        return PictureRuntime(opened)
     return opened
 
 

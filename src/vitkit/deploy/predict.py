@@ -15,6 +15,7 @@ import numpy as np
 
 from vitkit.data import Source
 from vitkit.deploy.doubts import Doubt, doubts, logits_and_features
+from vitkit.deploy.exported import takes_pictures
 from vitkit.deploy.items import Item
 from vitkit.deploy.prepare import Batches, Prepared, from_sequence, from_stream
 from vitkit.deploy.runtimes import Runtime, eager
@@ -95,6 +96,8 @@ def predict(
     check_settings(top, batch, workers)
     runtime = as_runtime(classifier, device)
     items = as_items(images, runtime.labels)
+    if takes_pictures(runtime):
+        batch = 1
     if isinstance(items, Sequence):
         batches = from_sequence(items, runtime.preprocessing, batch, workers)
     else:

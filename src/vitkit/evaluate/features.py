@@ -202,6 +202,7 @@ def arithmetic(classifier: Classifier) -> dict:
         **architecture(classifier),
         "device": device,
         "precision": [precision, torch.get_float32_matmul_precision()],
+        "computed_by": getattr(classifier.model, "computed_by", "torch"),
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from vitkit.data import Batch, Source, default_workers, eval_batches
+from vitkit.data.whole import WholePictures
 from vitkit.system.progress import bar
 from vitkit.system.ranks import on_rank_0, world
 from vitkit.weights import Classifier
@@ -16,6 +17,8 @@ def batches_of(
     """This rank's share of the images, under a progress bar. Other processes decode them while the
     model computes; -1 takes as many as the CPU quota allows."""
     rank, world_size = world()
+    if getattr(classifier.model, "takes_pictures", False):
+        return _whole_pictures(source, text, workers)
     rows = _rows(batch, len(source), world_size)
     if workers < 0:
         workers = default_workers(source)
@@ -24,6 +27,16 @@ def batches_of(
     pin = classifier.device.type == "cuda"
     share = (rank, world_size)
     batches = eval_batches(source, classifier.preprocessing, rows, workers, share, pin=pin)
+    if not on_rank_0():
+        return batches
+    return bar(text)(batches, len(batches))
+
+
+def _whole_pictures(source: Source, text: str, workers: int) -> Iterable[Batch]:
+    """The same for a model that prepares images itself: one image at a time."""
+    if workers < 0:
+        workers = default_workers(source)
+    batches = WholePictures(source, workers, world())
     if not on_rank_0():
         return batches
     return bar(text)(batches, len(batches))

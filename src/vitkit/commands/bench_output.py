@@ -1,0 +1,146 @@
+"""What `vitkit bench` prints and writes: a table, a recommendation, the numbers, and a picture."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitkit.deploy.bench import Speed
+from vitkit.deploy.contenders import Contender, is_good
+from vitkit.system.text import as_word
+
+if TYPE_CHECKING:
+    from vitkit.commands.bench import Bench
+    from vitkit.deploy.trial import Trial
+    from vitkit.weights.activation import Activation
+
+
+def print_table(command: "Bench", found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
+    """A table, a row for each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("runtime")
+    for batch in command.batch:
+        table.add_column(f"images/s\nbatch {batch}", justify="right")
+    heads = ("p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for contender, speed in zip(found, speeds, strict=True):
+        table.add_row(contender.name, *_cells(command, contender, speed))
+    Console(width=120, highlight=False).print(table)
+
+
+def _cells(command: "Bench", contender: Contender, speed: Speed) -> list[str]:
+    """The numbers of a row; "" where there is none."""
+    cells = [f"{speed.images_per_second[batch]:.1f}" for batch in command.batch]
+    cells += ["", "", "", ""]
+    if speed.p50 is not None:
+        cells[-4] = f"{speed.p50:.1f}"
+        cells[-3] = f"{speed.p95:.1f}"
+    if speed.start is not None:
+        cells[-2] = f"{speed.start:.2f}"
+    if speed.megabytes is not None:
+        cells[-1] = f"{speed.megabytes:.0f}"
+    agreement = contender.agreement
+    if agreement is None:
+        return [*cells, "", "", ""]
+    accuracy = ""
+    if agreement.accuracy is not None:
+        accuracy = f"{agreement.accuracy:.1%}"
+    return [*cells, f"{agreement.same:.1%}", f"{agreement.cost:.2%}", accuracy]
+
+
+def recommendation(
+    command: "Bench",
+    found: Sequence[Contender],
+    speeds: Sequence[Speed],
+    activation: "Activation",
+) -> str:
+    """Which to take, and how: of those whose answers are as near the model's as an exported file's
+    must be."""
+    batch = max(command.batch)
+    exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
+    base = speeds[exact].images_per_second[batch]
+    fit = []
+    for i, contender in enumerate(found):
+        if contender.agreement is not None and is_good(contender, activation):
+            fit.append(i)
+    lines = []
+    same = [i for i in fit if found[i].precision == "float32"]
+    best_of = {}
+    for title, among in (("the fastest with the same answers", same), ("the fastest", fit)):
+        best = max(among, key=lambda i: speeds[i].images_per_second[batch])
+        if best not in best_of.values():
+            best_of[title] = best
+    for title, best in best_of.items():
+        ratio = speeds[best].images_per_second[batch] / base
+        line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
+        if found[best].file is not None:
+            ending = found[best].file.suffix
+            words = f"vitkit export {as_word(command.model)} -o model{ending}"
+            if found[best].precision != "float32":
+                words += f" --precision {found[best].precision} --data DATA"
+            line += f"; {words}"
+        lines.append(line)
+    if command.data == "":
+        lines.append(
+            "these answers are to parts of two photographs: --data DATA compares on your own"
+        )
+    return "\n".join(lines)
+
+
+def facts(
+    command: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], trial: "Trial"
+) -> dict:
+    """All that was measured, and on what."""
+    from vitkit.deploy.exported import threads
+    from vitkit.system.files import MARK
+    from vitkit.system.matmul import processor
+    from vitkit.system.private import public
+
+    rows = []
+    for contender, speed in zip(found, speeds, strict=True):
+        agreement = contender.agreement
+        if agreement is not None:
+            agreement = asdict(agreement)
+        rows.append(
+            {
+                "library": contender.library,
+                "precision": contender.precision,
+                "less": contender.less,
+                **speed.to_json(),
+                "agreement": agreement,
+            }
+        )
+    load = None
+    if hasattr(os, "getloadavg"):
+        load = os.getloadavg()[0]
+    return {
+        "made": MARK,
+        "model": public(command.model),
+        "images": public(trial.name),
+        "machine": processor(),
+        "threads": threads(),
+        "load": load,
+        "date": date.today().isoformat(),
+        "rounds": command.rounds,
+        "seconds": command.seconds,
+        "runtimes": rows,
+    }
+
+
+def write(path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
+    """The numbers, or a picture of them."""
+    from vitkit.system.files import write_json
+
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".json":
+        write_json(path, written)
+        return
+    from vitkit.deploy.bench_figure import draw
+
+    draw(path, found, speeds)
