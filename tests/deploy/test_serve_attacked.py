@@ -2,13 +2,18 @@
 
 import base64
 import json
+import os
+import signal
+import threading
 import time
 
 import pytest
 from pictures import encoded, photograph
 from served import form, make_classifier, running, with_model
 
-from vitkit.deploy.http_server import bound_socket
+from vitkit.deploy.http_app import Settings
+from vitkit.deploy.http_body import Limits
+from vitkit.deploy.http_server import Plan, Server, bound_socket
 from vitkit.deploy.runtimes import eager
 
 PHOTOGRAPH = encoded(photograph(40, 30))
@@ -120,3 +125,44 @@ def test_a_model_that_changes_again_while_it_is_loaded_is_loaded_again():
         while server.words.count("reloaded") < 2:
             time.sleep(0.01)
     assert opened == [0, 1]
+
+
+def open_small():
+    return eager(make_classifier(), "cpu")
+
+
+def test_of_two_servers_that_begin_at_one_address_the_second_ends_with_a_sentence():
+    first = bound_socket("127.0.0.1", 0)
+    second = bound_socket(*first.getsockname())  # nobody listens yet
+    first.listen()
+    words = []
+    server = Server(Plan("tiny", open_small, Settings(Limits())), second, words.append)
+    with pytest.raises(ValueError, match="cannot be served at any more: .*; choose another --port"):
+        server.run()
+    assert words == []
+    server.desk.answering.close()
+    first.close()
+    second.close()
+
+
+def test_a_model_that_changes_while_a_server_begins_is_loaded_again():
+    opened = []
+
+    def open_model():
+        opened.append(True)
+        if len(opened) == 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+        return open_small()
+
+    words = []
+    bound = bound_socket("127.0.0.1", 0)
+    server = Server(Plan("tiny", open_model, Settings(Limits())), bound, words.append)
+
+    def end():
+        while "reloaded" not in words:
+            time.sleep(0.01)
+        server.loop.call_soon_threadsafe(server.stop)
+
+    threading.Thread(target=end, daemon=True).start()
+    server.run()
+    assert words == ["ready", "reloaded"] and len(opened) == 2

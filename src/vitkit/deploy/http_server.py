@@ -100,6 +100,10 @@ class Server:
         self.plan = plan
         self.bound = bound
         self.tell = tell
+        self.is_asked_again = False
+        """Whether the model may have changed since it was begun to be loaded."""
+        if _gets_signals():  # SIGHUP, which would end a process that is beginning
+            signal.signal(signal.SIGHUP, self._remember_to_reload)
         limits = plan.settings.limits
         held = max(4 * limits.size, plan.queue << 20)  # bytes
         self.decoders = ThreadPoolExecutor(cpus(), "decode")
@@ -110,8 +114,6 @@ class Server:
         self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
         """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
         self.reloading: asyncio.Task | None = None
-        self.is_asked_again = False
-        """Whether the model may have changed since it was begun to be loaded."""
         self.stopping: asyncio.Task | None = None
 
     def run(self) -> None:
@@ -146,12 +148,17 @@ class Server:
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[self.bound]))
-        while not server.started and not serving.done():
+        while not server.started:
+            if serving.done():
+                _say_taken(serving.exception(), self.bound)
+                return
             await asyncio.sleep(0.01)
         self._take_signals(server)
         watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
         log("ready", {"model": self.plan.name, "address": _address(self.bound)})
         self.tell("ready")
+        if self.is_asked_again:
+            self.reload()
         await serving
         watching.cancel()
 
@@ -161,7 +168,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.server = server
-        if threading.current_thread() is not threading.main_thread() or os.name != "posix":
+        if not _gets_signals():
             return
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         if self.interrupted:
@@ -185,6 +192,10 @@ class Server:
             self.server.should_exit = True
             self.server.force_exit = True
         self.stop()
+
+    def _remember_to_reload(self, number: int, frame) -> None:
+        """SIGHUP before the server answers: reload when it does."""
+        self.is_asked_again = True
 
     def reload(self) -> None:
         """Begin to load the model again, in the loop's thread; if that is being done, once more
@@ -215,6 +226,24 @@ class Server:
         log("model replaced", {"model": served.name, "loaded": served.loaded})
         await asyncio.to_thread(before.close)
         self.tell("reloaded")
+
+
+def _gets_signals() -> bool:
+    """Whether signals come here: to the main thread, and not on Windows."""
+    return threading.current_thread() is threading.main_thread() and os.name == "posix"
+
+
+def _say_taken(error: BaseException | None, bound: socket.socket) -> None:
+    """Raises ValueError for an address that another server took while this one loaded its model: until
+    one of them listens, both may have it."""
+    if error is None:  # a signal ended it
+        return
+    if not isinstance(error, OSError):
+        raise error
+    reason = error.strerror or error
+    raise ValueError(
+        f"{_address(bound)} cannot be served at any more: {reason}; choose another --port"
+    ) from None
 
 
 def _address(bound: socket.socket) -> str:

@@ -173,11 +173,15 @@ class Workers:
         """Have the next worker load the model again, when the one before it has."""
         if self.reloading is not None or not self.reloads or self.stopping:
             return
-        number = self.reloads.pop(0)
-        worker = self.workers.get(number)
-        if worker is not None and worker.is_ready:
-            self.reloading = number
-            os.kill(worker.process.pid, signal.SIGHUP)
+        for number in list(self.reloads):
+            worker = self.workers.get(number)
+            if worker is not None and not worker.is_ready:
+                continue  # it has its turn when it answers: what it opens may be the old model
+            self.reloads.remove(number)
+            if worker is not None:
+                self.reloading = number
+                os.kill(worker.process.pid, signal.SIGHUP)
+                return
 
     def _end(self) -> None:
         """End what is left, after an error."""
@@ -217,11 +221,10 @@ def _work(plan: Plan, bound: socket.socket, pipe: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare_process()
     try:
-        server = Server(plan, bound, tell)
+        Server(plan, bound, tell).run()
     except (ValueError, OSError) as error:
         tell(str(error))
         raise SystemExit(1) from None
-    server.run()
 
 
 def _end_with_parent() -> None:
