@@ -11,9 +11,10 @@ from vitkit.commands import DATA, Defaults
 from vitkit.commands.arguments import Device
 from vitkit.commands.study_output import description, listing, say_plan, write
 from vitkit.studies.paper import STUDIES
-from vitkit.studies.results import Ask
+from vitkit.studies.results import Ask, Results
 
 HELP = ("-h", "--help", "--help-all")
+WHOLE = "0/1"  # the shard of a process that runs all
 SHARD = re.compile(r"(\d+)/(\d+)")
 
 
@@ -50,7 +51,7 @@ class RunStudy:
     predict: tuple[str, ...] = ()
     """What the fitted law is asked about: numbers of images (data-size), or exaFLOPs or names of
     models (compute)."""
-    shard: str = "0/1"
+    shard: str = WHOLE
     """Of several processes that share a study: the number of this one, from 0, and how many, such as
     1/4."""
     jobs: int = 0
@@ -91,6 +92,7 @@ def study(command: RunStudy) -> int:
         raise ValueError(
             f"there is no study {command.study!r}{question} There are {', '.join(STUDIES)}"
         )
+    _check(command)
     shard = _shard(command.shard)
     chosen = STUDIES[command.study]
     study_dir = command.workdir or Path("runs") / _name(command)
@@ -103,6 +105,8 @@ def study(command: RunStudy) -> int:
         raise ValueError(f"no study has begun in {study_dir}, so there is nothing to draw")
     with process_group(command.device):
         ask, plan = begin(chosen, _ask(command), command.budget, study_dir, command.device)
+        for question in command.predict:  # nonsense is refused before anything runs
+            chosen.predict(Results(ask, plan, [], []), question)
         if on_rank_0():
             say_plan(command, chosen, ask, plan, study_dir)
 
@@ -119,6 +123,22 @@ def study(command: RunStudy) -> int:
         if not on_rank_0():
             return 0
     return write(command, chosen, reached, study_dir)
+
+
+def _check(command: RunStudy) -> None:
+    """Raises ValueError for settings that do not go together."""
+    if command.predict and STUDIES[command.study].predict is None:
+        raise ValueError(
+            f"the study {command.study} fits no law; --predict is for data-size and compute"
+        )
+    if command.jobs < 0:
+        raise ValueError(f"jobs is {command.jobs}; it is a number of processes, 0 to run it here")
+    if command.jobs and command.shard != WHOLE:
+        raise ValueError("--jobs runs all shards, so it does not go with --shard; leave one out")
+    if command.jobs and command.draw:
+        raise ValueError("--draw runs nothing, so it does not go with --jobs; leave one out")
+    if not command.jobs and (command.job_options or command.on != "local"):
+        raise ValueError("--on and --job-options are about jobs; say how many, with --jobs")
 
 
 def _ask(command: RunStudy) -> Ask:

@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
 def description(study: Study) -> str:
     """What a study is, for people."""
-    needs = " and ".join(f"--{name}" for name in study.needs)
+    needs = " and ".join(f"--{name}" for name in study.needs) or "nothing"
+    takes = ", ".join(f"--{name}" for name in study.takes)
+    length = f"Without --budget its runs take {study.budget} together."
+    if "data" not in study.needs:
+        length = "Nothing is trained, so it has no use for a --budget."
     return "\n\n".join(
         [
             fill(f"{study.name}: {study.summary}"),
             fill(f"Measures: {study.measures}"),
             fill(f"The paper: {study.found}"),
             fill(f"A small budget: {study.limits}"),
-            fill(f"It needs {needs}; without --budget it takes {study.budget}.") + "\n",
+            fill(f"It needs {needs}, and takes {takes}. {length}") + "\n",
         ]
     )
 
@@ -97,10 +101,6 @@ def write(command: "RunStudy", chosen: Study, reached: Results, study_dir: Path)
     if len(ended) < len(grid):
         notes.append(f"{len(ended)} of {len(grid)} cells have ended so far")
     for question in command.predict:
-        if chosen.predict is None:
-            raise ValueError(
-                f"the study {chosen.name} fits no law; --predict is for data-size and compute"
-            )
         notes += chosen.predict(reached, question)
     for note in notes:
         print(printable(note))

@@ -25,6 +25,7 @@ OVERHEAD = 4.0  # seconds of a run beside its steps: opening the images, saving
 EVALUATION = 1 / 3  # a forward pass, of a step's forward and backward pass
 READING = 1.15  # what reading images adds to the steps, beside what is measured
 TRIAL = 100  # steps of the grid whose cost is counted; the cost of others is in proportion
+ENOUGH = 1.1  # times the least budget is named as one that is enough: the next measurement differs
 LEAST = 20  # steps, below which a run says nothing
 
 
@@ -46,7 +47,7 @@ class Budget:
     def parse(cls, text: str) -> "Budget":
         """From "30m", "2h", "0.5exaflops" or "500steps". Raises ValueError for any other text."""
         match = FORM.fullmatch(text.lower())
-        if match is not None and float(match[1]) > 0:
+        if match is not None and 0 < float(match[1]) < math.inf:
             amount = float(match[1])
             unit = match[2]
             if unit in SECONDS:
@@ -108,10 +109,15 @@ def plan(
         steps = TRIAL * (budget.amount - fixed) / seconds
     steps = int(steps)
     if steps < LEAST:
-        needed = duration(fixed + seconds * LEAST / TRIAL)
+        needed = {
+            "steps": f"{LEAST}steps",
+            "exaflops": f"{ENOUGH * exaflops * LEAST / TRIAL:.2g}exaflops",
+            "seconds": f"{math.ceil(ENOUGH * (fixed + seconds * LEAST / TRIAL) / 60)}m",
+        }
         raise ValueError(
             f"a budget of {budget} leaves {len(recipes)} runs {max(steps, 0)} steps each, and fewer "
-            f"than {LEAST} say nothing; give {needed} or more, fewer --seeds, or a smaller --recipe"
+            f"than {LEAST} say nothing; give {needed[budget.unit]} or more, fewer --seeds, or a "
+            "smaller --recipe"
         )
     share = steps / TRIAL
     return Plan(steps, len(recipes), exaflops * share, fixed + seconds * share)

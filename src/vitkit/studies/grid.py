@@ -7,7 +7,6 @@ is run again skips its finished cells, continues the interrupted one and tries f
 table, `results.parquet`, is made from the files that the cells have written; nothing is run for it.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from vitkit.studies.rows import (
     RESULTS,
     Row,
     Setting,
+    read_record,
     read_rows,
     write_table,
 )
@@ -171,10 +171,8 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
     """Whether the cell has run to its end. Raises ValueError if another recipe has in its
     directory: its results must not be overwritten."""
     run_dir = grid_dir / cell.name
-    if not (run_dir / RECORD).exists():
-        return False
-    record = json.loads((run_dir / RECORD).read_text("utf-8"))
-    if record["error"] is not None:
+    record = read_record(run_dir / RECORD)
+    if record is None or record["error"] is not None:
         return False
     if isinstance(cell.recipe, Recipe) and not model_is_intact(run_dir):
         return False

@@ -124,9 +124,10 @@ def cell_text(metrics: Sequence[Metric]) -> str:
 
 
 def noise(groups: Sequence[Sequence[Metric]]) -> list[str]:
-    """A sentence about the least difference of two means that is more than chance: by the deviation
-    within all groups together, of 95 % confidence for one comparison."""
-    from scipy.stats import t
+    """The least difference of two means that is more than chance, by the deviation within all groups
+    together: a sentence for two that were chosen beforehand (Student's t), and one for the best and
+    the worst of all, which chance alone puts farther apart (Tukey's studentized range)."""
+    from scipy.stats import studentized_range, t
 
     several = [group for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in several)
@@ -143,9 +144,19 @@ def noise(groups: Sequence[Sequence[Metric]]) -> list[str]:
         f"runs that differ by their seed alone deviate by {deviation * scale:.1f}; so two means of "
         f"{runs} runs differ by more than chance from {least * scale:.1f} on (95 %, for one comparison)"
     )
-    means = [statistics.fmean(m.value for m in group) for group in groups if group]
+    if len(several) < 2:
+        return [sentence]
+
+    # The best and the worst of all
+    means = [statistics.fmean(m.value for m in group) for group in several]
     spread = max(means) - min(means)
+    range_of_chance = studentized_range.ppf(0.95, len(several), freedom)
+    by_chance = float(range_of_chance) * deviation / math.sqrt(runs)
     verdict = "more"
-    if spread < least:
-        verdict = "less, so this study shows no difference"
-    return [sentence, f"the best and the worst differ by {spread * scale:.1f}: {verdict}"]
+    if spread <= by_chance:
+        verdict = "no more, so this study shows no difference"
+    of_all = (
+        f"the best and the worst of {len(several)} differ by {spread * scale:.1f}, and by chance alone "
+        f"they differ by up to {by_chance * scale:.1f}: {verdict}"
+    )
+    return [sentence, of_all]

@@ -36,13 +36,26 @@ class Row(NamedTuple):
 COLUMNS = ("cell", "metric", "value", "low", "high", "unit", "primary", "step", "error")
 
 
+def read_record(path: Path) -> dict | None:
+    """How a cell has ended; None if it has not, or the file is damaged: then it runs again."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    if not isinstance(record, dict) or not {"settings", "error", "recipe"} <= record.keys():
+        return None
+    return record
+
+
 def read_rows(grid_dir: Path, all_steps: bool = False) -> list[Row]:
     """The rows of every cell that has ended in a directory, in the order of their names; with
     `all_steps` those of every evaluation, else of the last."""
     rows = []
     for path in sorted(grid_dir.rglob(RECORD)):
         name = str(path.parent.relative_to(grid_dir))
-        record = json.loads(path.read_text("utf-8"))
+        record = read_record(path)
+        if record is None:
+            continue
         if record["error"] is not None:
             rows.append(Row(name, record["settings"], error=record["error"]))
         else:

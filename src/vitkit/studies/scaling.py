@@ -53,6 +53,13 @@ class Fit(NamedTuple):
     """Root of the mean square by which the means lie beside the law."""
     deviation: float
     """Standard deviation of the runs at a point; NaN if each has one."""
+    points: int
+    """How many values of x there are."""
+
+    @property
+    def falls(self) -> bool:
+        """Whether the error falls from the least x to the most."""
+        return bool(self.law.error(self.low) - self.law.error(self.high) >= FLAT)
 
     def interval(self, x: float) -> tuple[float, float]:
         """The interval of 95 % confidence of the error at x."""
@@ -73,12 +80,19 @@ class Fit(NamedTuple):
                 f"the points lie {100 * self.misfit:.1f} points beside the law and the runs deviate by "
                 f"{100 * self.deviation:.1f} only: they follow another law"
             )
-        if self.law.error(self.low) - self.law.error(self.high) < FLAT:
+        if self.points == LEAST_POINTS:
+            sentences.append(
+                f"{LEAST_POINTS} points determine the {LEAST_POINTS} numbers of any law: none is left to "
+                "say whether this one holds"
+            )
+        if not self.falls:
             sentences.append(
                 "the error does not fall in what was measured, so there is no law to use"
             )
         if math.isnan(self.deviation):
-            sentences.append("one run at each point: the interval knows of no chance, give --seeds")
+            sentences.append(
+                "one run at each point says nothing about chance: give several --seeds"
+            )
         low, high = self.interval(x)
         if high - low > 0.2:
             sentences.append(
@@ -127,7 +141,7 @@ def fit(points: Points) -> Fit | None:
     )
     law = _laws(xs, means[None], np.array([found.x]))[0]
     misfit = math.sqrt(float(((law.error(xs) - means) ** 2).mean()))
-    return Fit(law, tuple(resampled), float(xs[0]), float(xs[-1]), misfit, deviation)
+    return Fit(law, tuple(resampled), float(xs[0]), float(xs[-1]), misfit, deviation, len(xs))
 
 
 def _laws(xs: np.ndarray, errors: np.ndarray, powers: np.ndarray) -> list[Law]:
@@ -174,17 +188,24 @@ def answer(name: str, fitted: Fit | None, x: float, what: str) -> list[str]:
         return [f"{name}: a law needs {LEAST_POINTS} different points, and there are fewer"]
     low, high = fitted.interval(x)
     value = 100 * (1 - float(fitted.law.error(x)))
-    sentences = [
-        f"{name} with {x:,.6g} {what}: {value:.1f} % ({100 * (1 - high):.1f} to {100 * (1 - low):.1f} %)"
-    ]
-    return sentences + [f"{name}: {warning}" for warning in fitted.warnings(x)]
+    sentence = f"{name} with {x:,.6g} {what}: {value:.1f} %"
+    if not math.isnan(fitted.deviation):
+        sentence += f" ({100 * (1 - high):.1f} to {100 * (1 - low):.1f} %)"
+    return [sentence] + [f"{name}: {warning}" for warning in fitted.warnings(x)]
 
 
 def law_text(name: str, fitted: Fit | None) -> str:
     """The law in a sentence."""
     if fitted is None:
         return f"{name}: too few points for a law"
+    if not fitted.falls:
+        return f"{name}: the error does not fall in what was measured, so there is no law"
     law = fitted.law
+    if math.isnan(fitted.deviation):
+        return (
+            f"{name}: the error falls with a power of {law.power:.2f} towards {100 * law.floor:.0f} %, by "
+            "one run at each point"
+        )
     floors = np.percentile([each.floor for each in fitted.resampled], (2.5, 97.5))
     powers = np.percentile([each.power for each in fitted.resampled], (2.5, 97.5))
     return (

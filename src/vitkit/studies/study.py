@@ -7,7 +7,7 @@ and figure are made from that, without running anything.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -58,6 +58,8 @@ class Study:
     """By default."""
     needs: tuple[str, ...] = ("data",)
     """What must be asked for, by the names of `Ask`'s fields."""
+    takes: tuple[str, ...] = ("recipe", "fewshot", "seeds")
+    """What else may be; it has no use for the others."""
     base: Callable[[Ask, Splits], Recipe] = from_scratch
     """The run that is varied, if nobody gives a recipe."""
     check: Callable[[Ask], None] | None = None
@@ -77,6 +79,11 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
             raise ValueError(
                 f"the study {study.name} needs --{name}; vitkit study {study.name} --help"
             )
+    unread = [name for name in _given(ask) if name not in study.needs + study.takes]
+    if unread:
+        raise ValueError(
+            f"the study {study.name} has no use for --{unread[0]}; vitkit study {study.name} --help"
+        )
     if ask.seeds < 1:
         raise ValueError(f"seeds is {ask.seeds}; it is the number of runs of each kind, 1 or more")
     splits = None
@@ -91,6 +98,11 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
         return ask, record
     decided = from_rank_0(lambda: _decide(study, ask, budget, splits, study_dir, device))
     return ask, decided
+
+
+def _given(ask: Ask) -> list[str]:
+    """The names of what was asked for, beside what is asked for by default."""
+    return [field.name for field in fields(ask) if getattr(ask, field.name) != field.default]
 
 
 def _with_recipe(study: Study, ask: Ask, splits: Splits) -> Ask:
@@ -110,7 +122,7 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
     changed = []
     if record["study"] != study.name:
         changed = [f"study: {record['study']} -> {study.name}"]
-    if budget and record["budget"] != budget:
+    if budget and Budget.parse(record["budget"]) != Budget.parse(budget):
         changed.append(f"budget: {record['budget']} -> {budget}")
     asked = to_json(ask) | {"seeds": record["ask"]["seeds"]}  # more of them are welcome
     changed += differences(record["ask"], asked)

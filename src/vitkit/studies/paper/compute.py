@@ -1,6 +1,7 @@
 """Figure 5 and Table 6 (Section 4.4): accuracy against the operations of training, for Vision
 Transformers, hybrids and ResNets."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def draw(results: Results) -> Figure:
 
 def predict(results: Results, question: str) -> list[str]:
     """What so many exaFLOPs would give each family; or the training of a named model on as many
-    images as the longer runs saw."""
+    images as the longer runs saw. Raises ValueError for what is neither."""
     try:
         spent = float(question)
         asked = list(FAMILIES)
@@ -151,6 +152,8 @@ def predict(results: Results, question: str) -> list[str]:
         model = model.resized(model.fitting(recipe.model.image))
         spent = exaflops(model, results.plan.steps * recipe.batch)
         asked = [_family(model)]
+    if not 0 < spent < math.inf:
+        raise ValueError(f"--predict is {question!r}; it is a number of exaFLOPs above 0")
     sentences = []
     for family in asked:
         sentences += answer(family, fits(results).get(family), spent, "exaFLOPs")

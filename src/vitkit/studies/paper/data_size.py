@@ -1,5 +1,6 @@
 """Figure 4 (Section 4.3): accuracy against the number of images that a model learns from."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,9 +32,9 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     grid = []
     train = open_splits(ask.data).train
     base = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    sizes = dict.fromkeys(max(round(share * len(train)), 1) for share in SHARES)
     for seed in range(ask.seeds):
-        for share in SHARES:
-            images = max(round(share * len(train)), 1)
+        for images in sizes:
             listed = ""
             if images < len(train):
                 listed = str(left_out(train, images, seed, study_dir))
@@ -114,7 +115,7 @@ def predict(results: Results, question: str) -> list[str]:
         images = float(question.replace(",", ""))
     except ValueError:
         raise ValueError(f"--predict is {question!r}; data-size takes a number of images") from None
-    if not images >= 1:
+    if not 1 <= images < math.inf:
         raise ValueError(f"--predict is {question!r}; it is 1 image or more")
     sentences = []
     for name, fitted in fits(results).items():

@@ -69,7 +69,7 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """With every seed: fine-tuning at every size with every method, and the model that was fine-tuned
     at its own size, tested at every size with every method."""
     grid = []
-    recipe = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
+    recipe = for_steps(measured_by(ask.recipe, ""), steps)
     own = recipe.model.image[0]
     for seed in range(ask.seeds):
         first = f"trained/{own}/seed-{seed}"
@@ -167,6 +167,7 @@ STUDY = Study(
     table=table,
     draw=draw,
     needs=("data", "model"),
+    takes=("sizes", "seeds"),
     check=check,
     base=base,
 )

@@ -114,5 +114,6 @@ STUDY = Study(
     table=table,
     draw=draw,
     needs=(),
+    takes=("models", "sizes", "memory"),
     check=check,
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitkit.data import open_splits
+from vitkit.models import ViTConfig
 from vitkit.recipes.finetune import finetune
 from vitkit.studies.base import for_steps, resnet_like
 from vitkit.studies.drawing import axis_title, dots, panels
@@ -87,7 +88,10 @@ def _name(target: str) -> str:
 
 
 def check(ask: Ask) -> None:
-    """Raises ValueError for two targets of one name, whose results could not be told apart."""
+    """Raises ValueError for a model that is not what the table calls it, and for two targets of one
+    name, whose results could not be told apart."""
+    if not isinstance(ask.recipe.model, ViTConfig):
+        raise ValueError("transfer compares a Vision Transformer; give a --recipe of one")
     names = [_name(target) for target in ask.targets]
     if len(set(names)) < len(names):
         raise ValueError(f"two targets are called alike: {', '.join(names)}; rename one")
@@ -141,5 +145,6 @@ STUDY = Study(
     table=table,
     draw=draw,
     needs=("data", "targets"),
+    takes=("recipe", "model", "seeds"),
     check=check,
 )
