@@ -200,9 +200,22 @@ def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
         begin(STUDIES["transfer"], resnet, "20steps", tmp_path, "cpu")
 
 
+def test_a_broken_image_is_named_before_anything_runs(ask, photographs, tmp_path):
+    first = sorted(photographs.rglob("*.*"))[0]
+    first.write_bytes(first.read_bytes()[:200])
+    asked = replace(ask, data=str(photographs))
+    with pytest.raises(
+        ValueError, match=rf"1 image to t.* on cannot be used.*{first.name}.*doctor"
+    ):
+        begin(STUDIES["pooling"], asked, "20steps", tmp_path / "s", "cpu")
+    assert not (tmp_path / "s").exists()
+
+
 def test_shares_of_few_images_that_are_the_same_are_one(ask, tmp_path, monkeypatch):
     few = subset(open_splits("digits").train, range(10))
-    monkeypatch.setattr(data_size, "open_splits", lambda data: Splits(few, None, None, (), (), None))
+    monkeypatch.setattr(
+        data_size, "open_splits", lambda data: Splits(few, None, None, (), (), None)
+    )
     cells = data_size.cells(replace(ask, seeds=1), 20, tmp_path)
     assert sorted({cell.settings["images"] for cell in cells}) == [1, 3, 10]
     assert len({cell.name for cell in cells}) == len(cells)

@@ -10,7 +10,7 @@ from vitkit.studies.results import Ask, Results
 from vitkit.studies.study import Study
 from vitkit.system.files import whole
 from vitkit.system.terminal import fill, two_columns
-from vitkit.system.text import as_word, printable
+from vitkit.system.text import as_word, counted, printable
 
 if TYPE_CHECKING:
     from vitkit.commands.study import RunStudy
@@ -59,13 +59,13 @@ def _size(chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> str:
     """How large a study is, in a sentence."""
     cells = chosen.cells(ask, plan.steps, study_dir)
     if not plan.runs:
-        return f"{len(cells)} measurements; nothing is trained, so the budget changes nothing"
+        return f"{counted(len(cells), 'measurement')}; nothing is trained, so the budget changes nothing"
     text = (
-        f"{plan.runs} runs, mostly of {plan.steps:,} steps of {ask.recipe.batch} images; "
+        f"{counted(plan.runs, 'run')}, mostly of {plan.steps:,} steps of {ask.recipe.batch} images; "
         f"{plan.exaflops:.3g} exaFLOPs of training"
     )
     if len(cells) > plan.runs:
-        text += f"; and {len(cells) - plan.runs} measurements"
+        text += f"; and {counted(len(cells) - plan.runs, 'measurement')}"
     return text
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from vitkit.data import Splits, open_splits
+from vitkit.data import Splits, check_images, open_splits
 from vitkit.studies.base import small_vit
 from vitkit.studies.budget import Budget, Plan, plan
 from vitkit.studies.grid import Cell, run_grid
@@ -20,12 +20,14 @@ from vitkit.studies.results import Ask, Results, Table
 from vitkit.studies.rows import Row, read_rows
 from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
+from vitkit.system.text import as_word, counted
 from vitkit.training import Recipe
 from vitkit.training.record import differences, to_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
 RECORD = "study.json"  # in a study's directory: what was asked, and the plan
 
 
@@ -151,12 +153,11 @@ def _decide(
     decision holds."""
     budget = budget or study.budget
     decided = Plan(0, 0, 0.0, 0.0)
+    allowed = Budget.parse(budget)
     if splits is not None:
-        decided = plan(
-            lambda steps: study.cells(ask, steps, study_dir), Budget.parse(budget), splits, device
-        )
-    else:
-        Budget.parse(budget)
+        if not ask.recipe.data.check:
+            _refuse_broken(ask, splits)
+        decided = plan(lambda steps: study.cells(ask, steps, study_dir), allowed, splits, device)
     study_dir.mkdir(parents=True, exist_ok=True)
     record = {
         "study": study.name,
@@ -172,6 +173,21 @@ def _decide(
         decided = _recorded(study, ask, budget, study_dir)
     own.unlink()
     return decided
+
+
+def _refuse_broken(ask: Ask, splits: Splits) -> None:
+    """Raises ValueError for images that cannot be decoded: every run would end at them, for none
+    looks at all images first. Of very many only the runs do."""
+    for name in ("train", "val", "test"):
+        part = getattr(splits, name)
+        if part is None or len(part) > CHECKED:
+            continue
+        broken = check_images(part, ask.recipe.data.workers)
+        if broken:
+            raise ValueError(
+                f"{counted(len(broken), 'image')} to {name} on cannot be used, and every run would end "
+                f"there: {broken[0][1]}; remove what `vitkit doctor --data {as_word(ask.data)}` lists"
+            )
 
 
 def run_study(
