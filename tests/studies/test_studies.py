@@ -156,6 +156,16 @@ def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
         begin(study, Ask(), "", tmp_path, "cpu")
 
 
+def test_what_earlier_code_has_begun_goes_on(ask, tmp_path):
+    """A setting that has come since then has its default."""
+    study = STUDIES["positions"]
+    _, first = begin(study, ask, "50steps", tmp_path, "cpu")
+    record = json.loads((tmp_path / "study.json").read_text())
+    del record["ask"]["memory"], record["ask"]["recipe"]["data"]["preprocessing"]["values"]
+    (tmp_path / "study.json").write_text(json.dumps(record))
+    assert begin(study, ask, "", tmp_path, "cpu")[1] == first
+
+
 def test_of_two_processes_that_decide_at_once_the_first_decides_for_both(ask, tmp_path):
     study = STUDIES["positions"]
     _, theirs = begin(study, ask, "50steps", tmp_path, "cpu")

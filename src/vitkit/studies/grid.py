@@ -33,7 +33,7 @@ from vitkit.training import Recipe, train
 from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.training.finish import model_is_intact
 from vitkit.training.log import to_line
-from vitkit.training.record import to_json
+from vitkit.training.record import to_json, with_defaults
 
 
 class Measurement(Protocol):
@@ -176,7 +176,8 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
         return False
     if isinstance(cell.recipe, Recipe) and not model_is_intact(run_dir):
         return False
-    refuse_other_recipe(run_dir, record["recipe"], to_json(cell.recipe, Recipe))
+    ran = with_defaults(record["recipe"], cell.recipe)
+    refuse_other_recipe(run_dir, ran, to_json(cell.recipe, Recipe))
     return True
 
 

@@ -22,7 +22,7 @@ from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
 from vitkit.system.text import as_word, counted
 from vitkit.training import Recipe
-from vitkit.training.record import differences, to_json
+from vitkit.training.record import differences, to_json, with_defaults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
     if budget and Budget.parse(record["budget"]) != Budget.parse(budget):
         changed.append(f"budget: {record['budget']} -> {budget}")
     asked = to_json(ask) | {"seeds": record["ask"]["seeds"]}  # more of them are welcome
-    changed += differences(record["ask"], asked)
+    changed += differences(with_defaults(record["ask"], ask), asked)
     if changed:
         raise ValueError(
             f"{study_dir} holds a study of other settings ({'; '.join(changed[:5])}); choose another "
