@@ -11,8 +11,8 @@ import pytest
 from pictures import encoded, photograph
 from served import form, make_classifier, running, with_model
 
-from vitkit.deploy.http_app import Settings
 from vitkit.deploy.http_body import Limits
+from vitkit.deploy.http_desk import Settings
 from vitkit.deploy.http_server import Plan, Server, bound_socket
 from vitkit.deploy.runtimes import eager
 
