@@ -50,6 +50,7 @@ FAMILY = {
     "relative": small_vit(positions="relative"),
     "relative, shared": small_vit(positions="relative", inject="shared", pool="gap"),
     "sincos": small_vit(positions="sincos"),
+    "sincos-1d": small_vit(positions="sincos-1d"),
     "sincos, shared": small_vit(positions="sincos", inject="shared"),
     "sincos-moco": small_vit(positions="sincos-moco"),
     "rotary": small_vit(positions="rotary", pool="map"),

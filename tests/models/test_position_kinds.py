@@ -15,7 +15,7 @@ from networks import random_images, random_model
 from vitkit.models import ViTConfig, create, recording, resample, vit
 from vitkit.models.attention_positions import Offsets, RotaryPositions
 from vitkit.models.position_kinds import POSITION_KINDS
-from vitkit.models.positions import POSITIONS, LearnedPositions2D, sincos
+from vitkit.models.positions import POSITIONS, LearnedPositions2D, sincos, sincos_1d
 
 SMALL = vit("mu/8", image=(24, 32), classes=5, depth=2)  # 3 x 4 patches
 
@@ -193,3 +193,19 @@ class TestRotary:
         q = random_images(1, 2, 6, 4).double().requires_grad_()
         k = random_images(1, 2, 6, 4, seed=1).double().requires_grad_()
         assert torch.autograd.gradcheck(lambda q, k: rotate(q, k)[:2], (q, k))
+
+
+def test_sines_of_a_sequence_are_vaswanis():
+    table = sincos_1d(12, 32)[0]
+    for position in range(12):
+        for i in range(16):
+            angle = position / 10_000 ** (2 * i / 32)
+            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-7)
+            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-7)
+    model = create(replace(SMALL, positions="sincos-1d"), seed=0)
+    z = model.positions.add(torch.zeros(1, 13, 32), (3, 4))
+    assert torch.equal(z[0, 1:], table) and not z[0, 0].any()
+    with pytest.raises(
+        ValueError, match="sincos-1d positions of 3 x 4 patches have no meaning on 4"
+    ):
+        model.positions.add(torch.zeros(1, 13, 32), (4, 3))

@@ -133,10 +133,15 @@ class RelativePositions(nn.Module):
 
     def in_attention(self, grid: Grid) -> AttentionPositions:
         """The offsets' bias. Raises ValueError on another grid than its own."""
-        if grid != self.grid:
-            raise ValueError(
-                f"relative positions of {self.grid[0]} x {self.grid[1]} patches have no meaning on "
-                f"{grid[0]} x {grid[1]}: in raster order an offset is another direction there; use "
-                "images of the size that the model was made for"
-            )
+        check_raster_order("relative", self.grid, grid)
         return self.offsets
+
+
+def check_raster_order(kind: str, own: Grid, grid: Grid) -> None:
+    """Raise ValueError for positions in raster order on another grid than their own."""
+    if grid != own:
+        raise ValueError(
+            f"{kind} positions of {own[0]} x {own[1]} patches have no meaning on "
+            f"{grid[0]} x {grid[1]}: in raster order an offset is another direction there; use "
+            "images of the size that the model was made for"
+        )

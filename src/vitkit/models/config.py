@@ -97,6 +97,7 @@ class ViTConfig:
         "learned2d",
         "relative",
         "sincos",
+        "sincos-1d",
         "sincos-moco",
         "sincos-mae",
         "rotary",
@@ -104,7 +105,8 @@ class ViTConfig:
     ] = "learned"
     """Position embedding (App. D.4). A learned vector: "learned" for every token (the paper),
     "learned2d" for every column and row, "relative" for every offset between two tokens. Fixed
-    sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3), "sincos-mae" (MAE). Rotated
+    sines and cosines: "sincos" (big_vision), "sincos-moco" (MoCo v3), "sincos-mae" (MAE), and of the
+    patch's number in raster order "sincos-1d" (Vaswani et al. 2017). Rotated
     queries and keys: "rotary" (RoPE-ViT's axial form), "rotary-dinov3". "none": no positions."""
     inject: Literal["stem", "every", "shared"] | None = None
     """Where positions enter. "stem": once, before the first block; "every": at every block, with a

@@ -37,6 +37,7 @@ POSITION_KINDS = {
     "learned2d": PositionKind(has_tables=True, has_prefix_rows=True, width_multiple=2),
     "relative": PositionKind("every", adds_to_tokens=False, has_tables=True, any_grid=False),
     "sincos": PositionKind(width_multiple=4),
+    "sincos-1d": PositionKind(any_grid=False, width_multiple=2),
     "sincos-moco": PositionKind(width_multiple=4),
     "sincos-mae": PositionKind(width_multiple=4),
     "rotary": PositionKind(

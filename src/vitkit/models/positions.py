@@ -16,7 +16,11 @@ patches: the class token and registers.
 import torch
 from torch import Tensor, nn
 
-from vitkit.models.attention_positions import RelativePositions, RotaryPositions
+from vitkit.models.attention_positions import (
+    RelativePositions,
+    RotaryPositions,
+    check_raster_order,
+)
 from vitkit.models.backbone import Grid
 from vitkit.models.config import ViTConfig
 from vitkit.models.resampling import exact_dtype, resample, resample_axis
@@ -134,7 +138,11 @@ class SinCosPositions(nn.Module):
 
     def full_table(self, grid: Grid, device: torch.device) -> Tensor:
         """The positions of all tokens of a grid, float32 (1, T, D)."""
-        table = sincos(grid, self.width, self.kind, device=device)  # (1, N, D)
+        if self.kind == "sincos-1d":
+            check_raster_order(self.kind, self.grid, grid)
+            table = sincos_1d(grid[0] * grid[1], self.width, device=device)  # (1, N, D)
+        else:
+            table = sincos(grid, self.width, self.kind, device=device)  # (1, N, D)
         return insert_zeros(table, 0, self.prefix_tokens)  # tokens before the patches have no x, y
 
     def store_table(self, device: torch.device) -> None:
@@ -179,6 +187,20 @@ def sincos(
     return table.float()[None]
 
 
+def sincos_1d(
+    length: int, width: int, temperature: float = 10_000.0, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Fixed positions in a sequence, float32 (1, T, D), as Vaswani et al. (2017) have them: element 2i
+    is the sine of pos / temperature^(2i / D), and element 2i + 1 its cosine."""
+    exact = exact_dtype(torch.device(device))
+    omega = temperature ** -(
+        torch.arange(0, width, 2, dtype=exact, device=device) / width
+    )  # (D/2,)
+    angles = torch.arange(length, dtype=exact, device=device)[:, None] * omega  # (T, D/2)
+    table = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)  # (T, D)
+    return table.float()[None]
+
+
 def insert_zeros(table: Tensor, prefix_rows: int, prefix_tokens: int) -> Tensor:
     """A table with rows for all tokens: (1, prefix_rows + N, D) -> (1, prefix_tokens + N, D).
 
@@ -196,6 +218,7 @@ POSITIONS: dict[str, type[nn.Module]] = {
     "learned2d": LearnedPositions2D,
     "relative": RelativePositions,
     "sincos": SinCosPositions,
+    "sincos-1d": SinCosPositions,
     "sincos-moco": SinCosPositions,
     "sincos-mae": SinCosPositions,
     "rotary": RotaryPositions,
