@@ -81,6 +81,7 @@ CHANGES = {
         "attention_dropout": Change(0.5),
         "stochastic_depth": Change(0.5),
         "gelu": Change("erf"),
+        "qkv_bias": Change(False),
         "swiglu": Change(True),
         "eps": Change(0.1),
         "branch_norm": Change("after"),

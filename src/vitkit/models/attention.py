@@ -23,13 +23,13 @@ them, and a bias to add to their logits, (B, H, T, T), or None."""
 
 class Attention(nn.Module):
     """Multi-head self-attention, MSA of Eq. 8. Its dense layers have biases, as in the official
-    code; the equations have none."""
+    code; the equations have none, and `qkv_bias` leaves those of Eq. 5 out."""
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0):
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, qkv_bias: bool = True):
         super().__init__()
         self.heads = heads
         # U_qkv of all heads in one layer, whose rows make the queries, then the keys, then the values
-        self.qkv = Dense(width, 3 * width)
+        self.qkv = Dense(width, 3 * width, qkv_bias)
         self.attend = ScaledDotProduct(dropout)
         self.out = Dense(width, width)  # U_msa
 
@@ -79,7 +79,8 @@ class Attention(nn.Module):
         limit = (3 / self.qkv.in_features) ** 0.5
         for layer in (self.qkv, self.out):
             nn.init.uniform_(layer.weight, -limit, limit)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 class ScaledDotProduct(nn.Module):

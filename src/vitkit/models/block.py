@@ -40,7 +40,9 @@ class Block(nn.Module):
         super().__init__()
         # Eq. 2
         self.norm1 = nn.LayerNorm(config.width, config.eps)
-        self.attention = Attention(config.width, config.heads, config.attention_dropout)
+        self.attention = Attention(
+            config.width, config.heads, config.attention_dropout, config.qkv_bias
+        )
         self.dropout = nn.Dropout(config.dropout)
 
         # Eq. 3

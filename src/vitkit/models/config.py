@@ -76,6 +76,9 @@ class ViTConfig:
     gelu: Literal["tanh", "erf", "quick", "relu", "silu"] = "tanh"
     """Form of the GELU: tanh in Google's weights, erf in most others, and in OpenAI's CLIP "quick",
     x sigmoid(1.702 x); or, in its place, a "relu" or a "silu"."""
+    qkv_bias: bool = True
+    """Whether the queries, keys and values of the blocks have biases, as in the official code; the
+    equations have none. Published weights without them are read as ones of zeros."""
     swiglu: bool = False
     """Whether the blocks' MLP is a SwiGLU, silu(x W1) * (x W2) and then W3, instead of two layers
     with a GELU between them (DINOv2's giant). W1 and W2 have `mlp` outputs each. MAP's own MLP stays

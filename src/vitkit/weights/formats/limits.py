@@ -35,6 +35,7 @@ def beyond_vit(
         {
             **{reason: holds for name, (reason, holds) in later.items() if name not in has},
             "a ResNet stem": config.stem is not None and not stems,
+            "queries, keys and values without biases": not config.qkv_bias,
             "axial attention": config.mixer != "full",
             f"{config.positions} positions": config.positions not in positions,
             "positions at every block": config.inject not in (None, "stem"),
