@@ -21,6 +21,7 @@ from vitkit.recipes.small import (
 from vitkit.system.scripts import function_in
 from vitkit.system.terminal import fill, terminal_width, two_columns
 from vitkit.training import Recipe
+from vitkit.weights.channels import preprocessing_for_channels
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits": digits,
@@ -93,7 +94,8 @@ def with_model(recipe: Recipe, name: str) -> Recipe:
 
     # The image size, of the model and of what its images go through
     model = model.resized(model.fitting(before.image))
-    preprocessing = replace(recipe.data.preprocessing, size=model.image)
+    preprocessing = preprocessing_for_channels(recipe.data.preprocessing, model.channels)
+    preprocessing = replace(preprocessing, size=model.image)
     if preprocessing.resize:
         resize = max(preprocessing.resize, *model.image)
         preprocessing = replace(preprocessing, resize=resize)
