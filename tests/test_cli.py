@@ -407,6 +407,21 @@ def test_plan_says_whether_a_run_fits(capsys):
     assert "It does not fit. Change one: --micro-batch" in out
 
 
+def test_plan_knows_the_papers_data(capsys):
+    """1,567 exaFLOPs in Table 6, and 680 TPUv3-core-days in Table 2."""
+    status, out, _ = say(capsys, "plan", "paper.jft.L16.14ep", "--gpus", 64)
+    assert status == 0
+    for words in ("303,000,000 images of 18,291 classes", "1,035,645 steps of 4,096",
+                  "1,567 exaFLOPs", "680 to 919 TPUv3-core-days"):  # fmt: skip
+        assert words in out, words
+
+
+def test_plan_needs_no_examples_for_a_length_in_steps(capsys):
+    status, out, _ = say(capsys, "plan", "scratch", "--length", "1000steps")
+    assert status == 0
+    assert "1,000 steps of 256 in" in out
+
+
 def test_plan_says_what_it_cannot_count(capsys):
     status, _, err = say(capsys, "plan", "scratch")
     assert status == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from vitkit.evaluate.ridge import LeaveOneOut, Moments, ridge, targets
+from vitkit.evaluate.ridge import LeaveImagesOut, LeaveOneOut, Moments, ridge, targets
 
 SHAPES = [(40, 12), (12, 40), (20, 20)]
 
@@ -39,6 +39,22 @@ def test_scores_without_an_example_are_those_of_a_fit_without_it(shape, l2):
         others = torch.arange(len(x)) != i
         weights, bias = LeaveOneOut(x[others], targets(classes[others], 4)).fit.head(l2)
         torch.testing.assert_close(scores[i], weights @ x[i] + bias, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(("images", "width", "views"), [(30, 8, 2), (9, 40, 3), (12, 12, 1)])
+@pytest.mark.parametrize("l2", [0.1, 100.0])
+def test_scores_without_an_image_are_those_of_a_fit_without_its_views(images, width, views, l2):
+    x, _ = some(images * views, width)
+    x = x.reshape(images, views, width)
+    asked, classes = some(images, width)
+    asked = asked + 1  # other views than those that are learned from
+    scores = LeaveImagesOut(x, targets(classes, 4), asked).scores(l2)
+    for i in range(images):
+        others = torch.arange(images) != i
+        of_views = classes[others].repeat_interleave(views)
+        fit = LeaveOneOut(x[others].reshape(-1, width), targets(of_views, 4)).fit
+        weights, bias = fit.head(l2)
+        torch.testing.assert_close(scores[i], weights @ asked[i] + bias, rtol=1e-8, atol=1e-8)
 
 
 def test_examples_are_added_and_taken_away_exactly():

@@ -1,10 +1,13 @@
 """Fine-tuning recipes against Table 4 and BiT-HyperRule, and a real run of them."""
 
+from dataclasses import replace
+
 import pytest
 
-from vitkit.data import Preprocessing
+from vitkit.data import Augmentation, Preprocessing, square_before_crop
 from vitkit.models import create, vit
-from vitkit.recipes.finetune import PRESETS, TABLE_4, finetune, square_before_crop
+from vitkit.recipes.finetune import PRESETS, finetune
+from vitkit.recipes.table_4 import TABLE_4
 from vitkit.weights import Classifier, save
 from vitkit.weights.said import Hints
 
@@ -39,9 +42,21 @@ def test_table_4(weights, preset):
     assert (recipe.model.patch, recipe.model.classes, recipe.model.representation) == (16, 0, 0)
     assert recipe.data.preprocessing.rule == "square"
     assert recipe.data.preprocessing.mean == (0.4, 0.5, 0.6)
-    assert recipe.data.augmentation.crop == "inception"
-    assert recipe.data.augmentation.area == (0.05, 1.0)
+    assert recipe.data.augmentation == Augmentation("resize_crop", resize=448)  # BiT's, and a flip
+    assert recipe.data.preprocessing.resize == 0
     assert recipe.data.parts == "final"
+
+
+def test_like_the_released_code(weights):
+    """It never followed BiT: its Inception crop of 5 to 100 % of the area, and a flip."""
+    for preset in PAPER:
+        recipe = finetune(weights, "digits", preset, like="code")
+        assert recipe.data.augmentation == Augmentation(crop="inception", area=(0.05, 1.0))
+        ours = finetune(weights, "digits", preset)
+        assert replace(recipe, data=ours.data) == ours
+    for preset in ("quick", "none", "bit"):
+        with pytest.raises(ValueError, match=f"for a row of .* and the preset is {preset}; leave"):
+            finetune(weights, "digits", preset, like="code")
 
 
 def test_photographs_of_ones_own_keep_the_models_preprocessing(weights):

@@ -8,7 +8,7 @@ import pytest
 from vitkit.data import Augmentation
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
-from vitkit.recipes import RECIPES, listing, recipe, with_model
+from vitkit.recipes import RECIPES, facts_of, listing, recipe, with_model
 from vitkit.system.span import Span
 from vitkit.training import train
 
@@ -70,7 +70,7 @@ def toy(full):
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_two_steps(name, tmp_path, quiet, monkeypatch):
-    # Of sixty recipes: other tests measure on the test images
+    # Of more than sixty recipes: other tests measure on the test images
     monkeypatch.setattr("vitkit.training.loop.evaluate", lambda *_: None)
     full = RECIPES[name]()
     assert full.name == name
@@ -83,6 +83,10 @@ PUBLISHED = {  # width, dropout, length, learning rate, schedule, weight decay, 
     "paper.jft.B16": (768, 0.0, "7 epochs", 8e-4, "linear", 0.1, 0.0, 4096),
     "paper.jft.R50+L16.14ep": (1024, 0.0, "14 epochs", 4e-4, "linear", 0.1, 0.0, 4096),
     "paper.jft.R152x2": (None, None, "7 epochs", 6e-4, "linear", 0.1, 0.0, 4096),
+    "paper.jft.R152x2.14ep": (None, None, "14 epochs", 6e-4, "linear", 0.1, 0.0, 4096),
+    "paper.jft.R200x3.14ep": (None, None, "14 epochs", 6e-4, "linear", 0.1, 0.0, 4096),
+    "paper.imagenet21k.H14.90ep": (1280, 0.1, "90 epochs", 1e-3, "linear", 0.03, 0.0, 4096),
+    "paper.jft.shape.7ep": (1024, 0.0, "7 epochs", 6e-4, "linear", 0.1, 0.0, 4096),
     "paper.imagenet21k.L32.30ep": (1024, 0.1, "30 epochs", 1e-3, "linear", 0.03, 0.0, 4096),
     "paper.imagenet.L16": (1024, 0.1, "300 epochs", 3e-3, "cosine", 0.3, 1.0, 4096),
     "sibling.imagenet21k.L32": (1024, 0.1, "90 epochs", 1e-3, "linear", 0.1, 1.0, 4096),
@@ -121,6 +125,22 @@ def test_values_that_are_published(name):
 def test_the_warmup_and_the_image_size_of_the_group(name):
     assert recipe(name).optim.warmup == Span(10_000)
     assert recipe(name).model.image == (224, 224)
+
+
+def test_the_base_of_appendix_d_2():
+    config = recipe("paper.jft.shape.7ep").model
+    assert (config.depth, config.width, config.mlp, config.patch) == (8, 1024, 2048, 32)
+    assert config.representation == 1024
+
+
+def test_the_data_that_recipes_are_for():
+    assert facts_of("paper.jft.R200x3.14ep")[0] == 303_000_000
+    assert len(facts_of("sibling.imagenet21k.B16").labels) == 21_843
+    assert len(facts_of("mae.B16").labels) == len(facts_of("paper.imagenet.B16").labels) == 1_000
+    assert facts_of("paper.masked_patches.rate15") == facts_of("paper.jft.B32")
+    for_any_images = [name for name in RECIPES if facts_of(name) is None]
+    assert for_any_images == ["digits", "cifar10", "cifar10-laptop", "cifar10-masked-laptop",
+                              "tiny-imagenet", "scratch"]  # fmt: skip
 
 
 def test_targets_of_siblings():

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from vitkit.system.text import as_word, printable, printable_name
+from vitkit.system.text import as_word, printable, printable_name, readable
 
 ORDINARY = [
     "a cat",
@@ -54,3 +54,12 @@ def test_a_path_in_a_command_can_be_pasted():
     assert as_word("runs/digits") == "runs/digits"
     assert as_word("my photos") == "'my photos'"
     assert shlex.split(as_word("it's $HOME")) == ["it's $HOME"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1567.1, "1,567"), (99.96, "100"), (12, "12"), (3.181, "3.18"), (0.00123, "0.00123"),
+     (1.2e-7, "0.00000012"), (0, "0"), (2e6, "2,000,000")],
+)  # fmt: skip
+def test_a_number_as_people_write_it(value, text):
+    assert readable(value) == text

@@ -14,12 +14,13 @@ from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHin
 from vitkit.commands.finetune_quick import earlier_model, finetune_quick
 from vitkit.commands.guesses import is_model
 from vitkit.commands.parsing import read_some
-from vitkit.commands.recipe import with_evals, with_length
+from vitkit.commands.recipe import with_augmentation_as_given, with_evals, with_length
 from vitkit.data import Columns
 from vitkit.evaluate import EvaluatorName
-from vitkit.recipes.finetune import PRESETS, SIDES, SWEEP, TABLE_4
+from vitkit.recipes.finetune import PRESETS, Like
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.recipes.pretrained import choose_pretrained
+from vitkit.recipes.table_4 import SIDES, SWEEP, TABLE_4
 from vitkit.studies import Transfer, transfer
 from vitkit.system.machine import pick_device
 from vitkit.system.ranks import on_rank_0, process_group
@@ -40,6 +41,9 @@ class Options:
     preset: Literal[PRESETS] = "quick"
     """quick: a head in closed form in seconds, then fine-tuning for --minutes, and the better of the
     two. none: ten epochs. The others are rows of the paper's Table 4, and BiT's rule."""
+    like: Like = "paper"
+    """What a row of Table 4 feeds in training. paper: BiT's preprocessing, a random crop of a square,
+    mirrored or not; code: the Inception crop of the released code."""
     minutes: float = 2.0
     """With --preset quick: the time for the fine-tuning, at most."""
     select: bool = False
@@ -108,7 +112,7 @@ def defaults(words: list[str]) -> Defaults:
         preset = "none"
         print("--select, --rates and --seeds are a protocol's: took --preset none", file=sys.stderr)
     try:
-        recipe = paper(first.model, first.data, preset, first.hints, first.columns)
+        recipe = paper(first.model, first.data, preset, first.hints, first.columns, like=first.like)
     except (ValueError, OSError) as error:
         if not asks_for_help:
             raise
@@ -117,8 +121,15 @@ def defaults(words: list[str]) -> Defaults:
         raise
     _say_side(recipe, first)
     recipe = with_length(with_evals(recipe, words), words)
+    recipe = with_augmentation_as_given(recipe, words)
     settings = Finetune(
-        first.model, first.data, preset, first.minutes, hints=first.hints, recipe=recipe
+        first.model,
+        first.data,
+        preset,
+        like=first.like,
+        minutes=first.minutes,
+        hints=first.hints,
+        recipe=recipe,
     )
     return Defaults(settings, words=len(names))
 

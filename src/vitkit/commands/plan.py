@@ -9,14 +9,16 @@ from tyro.conf import arg
 
 from vitkit.commands import Defaults
 from vitkit.commands.recipe import first_recipe
+from vitkit.recipes import facts_of
+from vitkit.system.text import readable
 from vitkit.training import Facts, Recipe
 from vitkit.training.plan import GIB, Machine, Memory, Spent
 
 
 @dataclass
 class Plan:
-    """Count what a recipe needs on a number of GPUs: memory of each, exaFLOPs, time and energy.
-    Nothing is run."""
+    """Count what a recipe needs on a number of GPUs: memory of each, exaFLOPs, time, energy, and the
+    paper's TPUv3-core-days. Nothing is run."""
 
     recipe: Annotated[Recipe, arg(name="")]
     model_name: Annotated[str, arg(name="model")] = ""
@@ -24,7 +26,8 @@ class Plan:
     models` lists them."""
     machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
     examples: int = 0
-    """Training images; 0 counts those of --data.source."""
+    """Training images; 0 counts those of --data.source, or takes those of the data set that a recipe
+    of the paper is for."""
     classes: int = 1000
     """Classes, for --examples; those of --data.source are counted."""
 
@@ -52,13 +55,19 @@ def plan(command: Plan) -> int:
             "choose a multiple"
         )
 
-    # What it needs
+    # What it needs. What a step keeps cannot be counted for every objective
     with Console(stderr=True).status("counting what a step needs"):
-        counts = count(recipe)
-        time = spent(recipe, machine)
-    _print_memory(memory(recipe, machine.gpus, counts), recipe, machine)
-    _print_time(time, recipe, machine)
-    print(advice(recipe, machine, counts))
+        takes = spent(recipe, machine)
+        try:
+            counts = count(recipe)
+        except ValueError as error:
+            counts = None
+            print(f"without its memory: {error}")
+    if counts is not None:
+        _print_memory(memory(recipe, machine.gpus, counts), recipe, machine)
+    _print_time(takes, recipe, machine)
+    if counts is not None:
+        print(advice(recipe, machine, counts))
     processes = min(machine.gpus, 8)
     print(f"next: torchrun --nproc-per-node {processes} -m vitkit train RECIPE (docs/scaling.md)")
     return 0
@@ -68,19 +77,36 @@ def _facts(command: Plan) -> Facts:
     """How many images there are, and their classes: as the command says, or counted. Raises
     ValueError if there is nothing to count."""
     from vitkit.data import open_splits
-    from vitkit.training.data import divide
+    from vitkit.training.division import divide
 
     if command.examples:
         return Facts(command.examples, tuple(map(str, range(command.classes))))
-    data = command.recipe.data
+    recipe = command.recipe
+    data = recipe.data
     if not data.source:
-        raise ValueError(
-            "the number of training images is unknown; give it with --examples, such as "
-            "--examples 1281167, or give the images with --data.source"
-        )
+        return _facts_without_images(recipe, command.classes)
     splits = open_splits(data.source, data.columns, data.split_seed)
     training = divide(splits, data)["train"]
     return Facts(len(training), tuple(splits.labels))
+
+
+def _facts_without_images(recipe: Recipe, classes: int) -> Facts:
+    """The facts of the data set that a recipe of the paper is for; for a recipe whose length does not
+    depend on them, any. Raises ValueError for another."""
+    published = facts_of(recipe.name)
+    if published is not None:
+        print(
+            f"{published.examples:,} images of {len(published.labels):,} classes, as {recipe.name} "
+            "is for; --examples and --classes say others"
+        )
+        return published
+    if recipe.length.unit == "epochs":
+        raise ValueError(
+            f"the length is {recipe.length}, and the number of training images is unknown; give it "
+            "with --examples, such as --examples 1281167, or give the images with --data.source"
+        )
+    labels = tuple(map(str, range(classes)))
+    return Facts(recipe.batch, labels)
 
 
 def _print_memory(needs: Memory, recipe: Recipe, machine: Machine) -> None:
@@ -97,13 +123,18 @@ def _print_memory(needs: Memory, recipe: Recipe, machine: Machine) -> None:
 
 
 def _print_time(takes: Spent, recipe: Recipe, machine: Machine) -> None:
-    """Print what the whole run takes, in two sentences."""
+    """Print what the whole run takes, in three sentences."""
     gpus = f"{machine.gpus:,} GPUs"
     if machine.gpus == 1:
         gpus = "1 GPU"
     print(
-        f"{recipe.name}: {recipe.length} of {recipe.batch:,} in {recipe.precision}, "
-        f"{takes.exaflops:,.3g} exaFLOPs. "
-        f"On {gpus} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
-        f"{takes.hours:,.3g} hours, {takes.images_per_second:,.0f} images/s, {takes.kwh:,.3g} kWh."
+        f"{recipe.name}: {recipe.length.n:,} steps of {recipe.batch:,} in {recipe.precision}, "
+        f"{readable(takes.exaflops)} exaFLOPs."
     )
+    print(
+        f"On {gpus} at {machine.mfu:.0%} of {machine.tflops:g} TFLOPS: "
+        f"{readable(takes.hours)} hours, {readable(takes.images_per_second)} images/s, "
+        f"{readable(takes.kwh)} kWh."
+    )
+    least, most = map(readable, takes.tpu_core_days)
+    print(f"At the speeds of the paper's own runs (Table 2): {least} to {most} TPUv3-core-days.")

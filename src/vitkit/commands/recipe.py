@@ -124,6 +124,18 @@ def with_length(recipe: Recipe, words: Sequence[str]) -> Recipe:
     return replace(recipe, length=asked, optim=replace(recipe.optim, warmup=own))
 
 
+def with_augmentation_as_given(recipe: Recipe, words: Sequence[str]) -> Recipe:
+    """The recipe with an augmentation that is not asked about if the words have settings of it: they
+    are taken as they are. With --data.augmentation.auto among them it is asked about all the same."""
+    augmentation = recipe.data.augmentation
+    given = [word for word in words if word.startswith("--data.augmentation.")]
+    asks = [word for word in given if "auto" in word]
+    if not given or asks or not augmentation.auto:
+        return recipe
+    data = replace(recipe.data, augmentation=replace(augmentation, auto=False))
+    return replace(recipe, data=data)
+
+
 def option_words(option: str, words: Sequence[str]) -> list[str] | None:
     """The words that belong to an option: those up to the next option, or the word in
     "--option=word". If the option is there twice, the last one counts. None if it is not there."""

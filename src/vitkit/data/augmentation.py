@@ -49,6 +49,9 @@ class Augmentation:
     antialias: bool | None = None
     """Whether these two resizes average over all pixels when they make an image smaller; None does
     as the Preprocessing does. Google's pipeline did not."""
+    auto: bool = False
+    """Whether a run that begins with published weights first asks them which of these changes the
+    classes survive, and switches the others off (docs/finetuning.md)."""
     reduced_decode: bool = False
     """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large
     photographs, other pixels."""
@@ -123,3 +126,11 @@ def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None
             f"resize is {augmentation.resize}; a crop of {height} x {width} does not fit: "
             f"make it {least} or more"
         )
+
+
+def square_before_crop(side: int) -> int:
+    """The side of the square that BiT resizes an image to before a random crop of this side: 160
+    for 128, 448 for 384."""
+    if side < 160:
+        return side * 160 // 128
+    return side * 448 // 384

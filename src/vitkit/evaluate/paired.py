@@ -155,6 +155,19 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(binomtest(only_first, differing, 0.5).pvalue)
 
 
+def loses(first: np.ndarray, second: np.ndarray) -> float:
+    """The one-sided p-value of the same test: (N,), (N,) whether two models are right -> how probable
+    it is that the second, if it were as good, loses so many or more of the first one's images for
+    those that it wins. 1 if they are right on the same ones."""
+    from scipy.stats import binomtest
+
+    _, only_first, only_second, _ = agreement(first, second)
+    differing = only_first + only_second
+    if not differing:
+        return 1.0
+    return float(binomtest(only_first, differing, 0.5, alternative="greater").pvalue)
+
+
 def newcombe(both: int, only_first: int, only_second: int, neither: int) -> tuple[float, float]:
     """The interval at 95 % of the difference of two shares of the same images.
 

@@ -60,19 +60,28 @@ def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
     """Least squares with an intercept, in closed form; l2 is the one whose left-out answers have
     the least cross-entropy, each l2 at its best temperature."""
     fit = LeaveOneOut(x, targets(classes, count))
+    l2, t, left_out = best_left_out(fit.scores, fit.fit.scale, classes)
+    weight, bias = fit.fit.head(l2)
+    return Probe(weight / t, bias / t, left_out, l2, t)
+
+
+def best_left_out(
+    scores_of: Callable[[float], Tensor], scale: float, classes: Tensor
+) -> tuple[float, float, Tensor]:
+    """The l2 whose left-out answers have the least cross-entropy, each l2 at its best temperature;
+    that temperature, and the logits (N, K). `scores_of` gives an l2's, `scale` is the mean
+    eigenvalue."""
     chosen = None
     least = torch.inf
     t = None
     for strength in STRENGTHS:
-        scores = with_whole_classes(fit.scores(strength * fit.fit.scale), classes)
+        scores = with_whole_classes(scores_of(strength * scale), classes)
         t = fit_temperature(scores, classes, t)
         loss = F.cross_entropy(scores / t, classes).item()
         if loss < least:
             least = loss
-            chosen = (strength * fit.fit.scale, t, scores / t)
-    l2, t, left_out = chosen
-    weight, bias = fit.fit.head(l2)
-    return Probe(weight / t, bias / t, left_out, l2, t)
+            chosen = (strength * scale, t, scores / t)
+    return chosen
 
 
 def with_whole_classes(scores: Tensor, classes: Tensor) -> Tensor:

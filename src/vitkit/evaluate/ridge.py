@@ -159,6 +159,58 @@ class LeaveOneOut:
         return self.targets - (self.targets - fitted) / (1 - leverage)[:, None]
 
 
+class LeaveImagesOut:
+    """A fit of several views of each image, and the exact answer to another view of it by a fit of
+    all other images.
+
+    Legend here: N images, V views of each that are learned from.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, asked: Tensor):
+        """Features of the views (N, V, D), what each output should be for an image (N, K), and the
+        features that are asked about (N, D)."""
+        images, views, width = x.shape
+        rows = x.double().reshape(-1, width)
+        mean = rows.mean(0)
+        y = y.double()
+        self.target_mean = y.mean(0)  # (K,)
+        self.targets = y[:, None].expand(-1, views, -1)  # (N, V, K)
+
+        # XᵀX = Q diag(e) Qᵀ, without directions in which nothing varies
+        each = (self.targets - self.target_mean).reshape(len(rows), -1)
+        fit = ridge(rows - mean, each)
+        varies = fit.eigenvalues > 1e-12 * fit.eigenvalues.max()
+        basis = fit.basis[:, varies]
+        basis = basis / basis.norm(dim=0)  # of fewer rows than columns it is Xᵀ U
+        self.eigenvalues = fit.eigenvalues[varies]  # (R,)
+        self.scale = 1.0
+        if len(self.eigenvalues):
+            self.scale = self.eigenvalues.mean().item()
+        self.rows = (rows - mean) @ basis  # (N V, R)
+        self.projected = self.rows.mT @ each  # QᵀXᵀY, (R, K)
+        self.rows = self.rows.reshape(images, views, -1)
+        self.asked = (asked.double() - mean) @ basis  # (N, R)
+
+    def scores(self, l2: float) -> Tensor:
+        """The scores of what is asked about, each by the fit without its image: (N, K).
+
+        With H the part of the hat matrix of an image's own views, and h its row of what is asked,
+        they are the fitted ones less h (1 - H)⁻¹ (y - fitted): nothing is fitted again.
+        """
+        images, views, _ = self.rows.shape
+        shrunk = 1 / (self.eigenvalues + l2)  # (R,)
+        intercept = 1 / (images * views)
+        weighted = self.rows * shrunk  # (N, V, R)
+        coordinates = self.projected * shrunk[:, None]  # (R, K)
+        residuals = self.targets - self.rows @ coordinates - self.target_mean  # (N, V, K)
+        own = weighted @ self.rows.mT + intercept  # (N, V, V)
+        towards = (weighted @ self.asked[:, :, None])[..., 0] + intercept  # (N, V)
+        one = torch.eye(views, dtype=own.dtype)
+        change = torch.linalg.solve(one - own, residuals)  # (N, V, K)
+        fitted = self.asked @ coordinates + self.target_mean
+        return fitted - (towards[:, None] @ change)[:, 0]
+
+
 def targets(classes: Tensor, count: int) -> Tensor:
     """Classes (N,) -> 1 for an example's class and -1 for the others, float64 (N, count)."""
     y = torch.full((len(classes), count), -1.0, dtype=torch.float64)

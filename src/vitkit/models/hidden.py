@@ -10,7 +10,6 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from vitkit.models.backbone import Grid
 from vitkit.models.config import ViTConfig
 from vitkit.models.recording import check_recordable, recording
 
@@ -43,7 +42,6 @@ def hidden_states(
     """
     check_recordable(model)
     numbers = _numbers(layers, len(model.blocks))
-    is_transformer = isinstance(model.config, ViTConfig)
     _check_form(form, norm, model)
 
     # All tokens of every block, in one pass
@@ -56,9 +54,7 @@ def hidden_states(
         state = states[number]
         if norm:
             state = model.norm(state)
-        if is_transformer:
-            state = _formed(state, form, model.config.prefix, model.grid(images))
-        chosen[asked] = state
+        chosen[asked] = formed(state, form, model, images)
     return chosen
 
 
@@ -105,11 +101,12 @@ def _check_form(form: str, norm: bool, model: nn.Module) -> None:
         )
 
 
-def _formed(state: Tensor, form: Form, prefix: int, grid: Grid) -> Tensor:
-    """(B, T, D) -> (B, T, D), (B, D) or (B, D, h, w). prefix: tokens before the patches."""
+def formed(state: Tensor, form: Form, model: nn.Module, images: Tensor) -> Tensor:
+    """A state that a model has of images, in a form: (B, T, D) -> (B, T, D), (B, D) or (B, D, h, w). A
+    ResNet's is a map as it is."""
+    if not isinstance(model.config, ViTConfig) or form == "tokens":
+        return state
     if form == "class":
         return state[:, 0]
-    if form == "map":
-        patches = state[:, prefix:]  # (B, N, D)
-        return patches.mT.unflatten(2, grid)
-    return state
+    patches = state[:, model.config.prefix :]  # (B, N, D)
+    return patches.mT.unflatten(2, model.grid(images))

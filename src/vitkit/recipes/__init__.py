@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from vitkit.models import named
 from vitkit.recipes.later import augregs, dino, mae, plain
-from vitkit.recipes.paper import self_supervised, siblings, table_3
+from vitkit.recipes.paper import facts_of, self_supervised, siblings, table_3, unprinted
 from vitkit.recipes.small import (
     cifar10,
     cifar10_laptop,
@@ -31,6 +31,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "tiny-imagenet": tiny_imagenet,
     "scratch": scratch,
     **table_3(),
+    **unprinted(),
     **siblings(),
     **self_supervised(),
     **augregs(),
@@ -41,7 +42,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 """The recipes that `vitkit train` lists."""
 
 TABLES = {
-    "paper.": "Table 3, and Appendix B.1.2",
+    "paper.": "Table 3, Appendix B.1.2, and runs of Tables 5, 6 and Figure 8 without a row there",
     "sibling.": "rows of Table 3 with the values that the authors published in code",
     "augreg.": "AugReg's 28 settings",
 }
@@ -126,4 +127,4 @@ def recipe(name: str) -> Recipe:
     )
 
 
-__all__ = ["RECIPES", "listing", "recipe", "with_model"]
+__all__ = ["RECIPES", "facts_of", "listing", "recipe", "with_model"]

@@ -3,21 +3,16 @@ for photographs of your own.
 """
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
-from vitkit.data import (
-    Augmentation,
-    Columns,
-    Source,
-    look_at,
-    open_image,
-    open_splits,
-)
+from vitkit.data import Augmentation, Columns, look_at, open_splits, square_before_crop
 from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
 from vitkit.objectives.supervised import unbalanced
+from vitkit.recipes.table_4 import TABLE_4, Task, bit_hyper_rule
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
@@ -29,49 +24,12 @@ from vitkit.weights.labels import numbered
 from vitkit.weights.said import Hints
 
 LOSS = {"classes": "sigmoid", "number": "squared"}  # by the kind of targets; softmax for one class
-SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
-
-
-@dataclass(frozen=True)
-class Task:
-    """How a model is fine-tuned on one data set: a row of Table 4, with what the paper's text and
-    the official code add."""
-
-    steps: int
-    """Training steps."""
-    warmup: int
-    """Steps of the warm-up: the official code's, not in the paper."""
-    lr: float
-    """Base learning rate if none is chosen: the official configurations'."""
-    rates: tuple[float, ...] = SWEEP
-    """The base learning rates that the paper chooses from."""
-    hold_out: float = 0.1
-    """Share of the training images that it chooses on, if there is no validation part."""
-    batch: int = 512
-    """Examples of a step."""
-    side: int = 384
-    """Height and width of images in pixels; 0 keeps the model's own image size."""
-    bit: bool = False
-    """BiT's staircase, and random crops of a resized square, instead of the paper's cosine and
-    Inception crop."""
-    mixup: float = 0.0
-    """BiT's, for 20,000 images and more."""
-
-
-TABLE_4 = {
-    "imagenet": Task(20_000, 500, 0.03, (0.003, 0.01, 0.03, 0.06), hold_out=0.01),
-    "cifar100": Task(10_000, 500, 0.01, hold_out=0.02),
-    "cifar10": Task(10_000, 500, 0.01, hold_out=0.02),
-    "pets": Task(500, 100, 0.003),
-    "flowers": Task(500, 100, 0.003),
-    "vtab": Task(2_500, 500, 0.01, (0.01,), hold_out=0.2),
-}
 FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much in
 SMALL_BATCH = 8  # for them
 MANY_CLASSES = 40  # from which on a head of zeros grows slowly: each class is seldom in a batch,
 THEIR_RATE = 0.02  # so twice the rate is better
-SIDES = (128, 384)  # of the images of the presets, in pixels, if the model's patch divides them
 PRESETS = ("quick", "none", *TABLE_4, "bit")
+Like = Literal["paper", "code"]
 
 
 def finetune(
@@ -80,29 +38,42 @@ def finetune(
     preset: str = "none",
     hints: Hints | None = None,
     columns: Columns | None = None,
+    like: Like = "paper",
 ) -> Recipe:
     """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
 
     SGD with momentum 0.9, no weight decay, gradients clipped at a norm of 1; and by `preset`:
 
     - a row of Table 4 (imagenet, cifar100, cifar10, pets, flowers, vtab): the paper's protocol,
-      that is batch 512, warm-up and cosine, Inception crops, square evaluation, 384 pixels
-      (position embeddings are resampled, patches keep their size; 378 pixels for patches of 14, and
-      so on), training on all but the test part;
+      that is batch 512, warm-up and cosine, BiT's preprocessing (a square of 448 pixels, a random
+      crop of 384, mirrored or not; in evaluation a square of 384), 384 pixels (position embeddings
+      are resampled, patches keep their size; 378 pixels for patches of 14, and so on), training on
+      all but the test part;
     - "bit": BiT-HyperRule, which the paper tries for ResNets too;
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
-      image size, in bfloat16 where the machine has instructions for it;
+      image size, in bfloat16 where the machine has instructions for it; Inception crops and flips,
+      without those that the classes do not survive, which the run asks the model first
+      (`Augmentation.auto`);
     - "quick": the same without a length, which `vitkit.studies.answer` chooses by the time that
       there is; without crops and flips, in batches of 8 for fewer than 2,000 images, and with
       classes of unequal size counting alike. A part of the training images is held out, broken
       images are left out, and the loss is the one for the data's kind of targets.
 
     `hints` say what the model's file does not, and may give another size of images and another
-    preprocessing. Raises ValueError for an unknown preset, and for a model or data that cannot be
-    opened.
+    preprocessing. `like` "code" feeds a row of Table 4 what the released code feeds it: Inception
+    crops, mirrored or not. For ImageNet, CIFAR, Pets and Flowers the paper says that its
+    preprocessing follows BiT (Section 4.1), and for VTAB too (App. B.1.1).
+
+    Raises ValueError for an unknown preset, for a model or data that cannot be opened, and for
+    `like` "code" with another preset than a row of Table 4.
     """
     if preset not in PRESETS:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    if like == "code" and preset not in TABLE_4:
+        raise ValueError(
+            f"--like code is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the preset "
+            f"is {preset}; leave it out"
+        )
     protocol = preset not in ("quick", "none")
     hints = hints or Hints()
     if hints.labels:
@@ -128,8 +99,8 @@ def finetune(
     if protocol:
         preprocessing = replace(preprocessing, rule="square", resize=0)
         preprocessing = changed_preprocessing(preprocessing, hints)
-    augmentation = Augmentation()
-    if task.bit:
+    augmentation = Augmentation(auto=not protocol)
+    if protocol and like == "paper":
         augmentation = Augmentation(crop="resize_crop", resize=square_before_crop(max(size)))
     recipe = Recipe(
         name=f"finetune-{preset}" if protocol else "finetune",
@@ -147,7 +118,7 @@ def finetune(
             name="sgd",
             lr=task.lr,
             warmup=Span(task.warmup, "steps"),
-            schedule="staircase" if task.bit else "cosine",
+            schedule="staircase" if task.staircase else "cosine",
         ),
         objective=Supervised(mixup=task.mixup),
         length=Span(task.steps, "steps"),
@@ -265,38 +236,3 @@ def _without_preset(images: int) -> Task:
     """Ten epochs, at least 200 steps and at most 10,000, at the model's own image size."""
     steps = min(max(10 * images // 32, 200), 10_000)
     return Task(steps, steps // 10, 0.01, batch=32, side=0)
-
-
-def bit_hyper_rule(images: Source) -> Task:
-    """BiT's rule (Kolesnikov et al. 2020): steps and mixup follow from the number of images, the
-    image size from the size of some of them."""
-    # A small, a medium or a large data set
-    count = len(images)
-    if count < 20_000:
-        steps, warmup, mixup = 500, 100, 0.0
-    elif count < 500_000:
-        steps, warmup, mixup = 10_000, 500, 0.1
-    else:
-        steps, warmup, mixup = 20_000, 500, 0.1
-
-    small, large = SIDES
-    side = small if few_pixels(images) else large
-    return Task(steps, warmup, 0.003, side=side, bit=True, mixup=mixup)
-
-
-def few_pixels(images: Source, side: int = 96) -> bool:
-    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels than a
-    square of this side. 96 is BiT's rule."""
-    areas = []
-    for index in np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int):
-        height, width = open_image(images[index][0], images.name(index)).size
-        areas.append(height * width)
-    return bool(np.median(areas) < side**2)
-
-
-def square_before_crop(side: int) -> int:
-    """The side of the square that BiT resizes an image to before a random crop of this side: 160
-    for 128, 448 for 384."""
-    if side < 160:
-        return side * 160 // 128
-    return side * 448 // 384

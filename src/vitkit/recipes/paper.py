@@ -10,6 +10,8 @@ published configurations ("siblings") have instead.
   bias of -10, the end of the linear decay at 1e-5, weight decay on every parameter, crops resized
   without antialiasing, and evaluation on the centre 224 of a shorter side of 256.
 - Ours are the precision, the micro-batch, and when to save and to evaluate.
+- Runs of Tables 5 and 6 and of Figure 8 that have no row in Table 3 (`UNPRINTED`, `shape`) take the
+  learning rate of the largest model beside them that has one. Their names end with their length.
 
 JFT is Google's own: its recipes are for data of a similar size.
 """
@@ -23,7 +25,7 @@ from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import ViTConfig, named, vit
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe
+from vitkit.training import Data, Facts, Optim, Recipe
 
 EVALUATION = Preprocessing(rule="shorter", resize=256, size=(224, 224))  # theirs averages pixels
 TRAINING = Augmentation(antialias=False)
@@ -68,6 +70,22 @@ TABLE_3 = (  # data, models, epochs, base learning rate
     ("imagenet21k", ("L/16", "L/32"), (30, 90), 1e-3),
     ("imagenet", ("B/16", "B/32", "L/16", "L/32"), (300,), 3e-3),  # "ViT-*": those of Table 5
 )
+UNPRINTED = (  # the same columns: runs that the paper has, and whose settings it does not print
+    ("jft", ("R152x2", "R200x3"), (14,), 6e-4),  # Table 6; the rate of R152x2's 7 epochs
+    ("imagenet21k", ("H/14",), (90,), 1e-3),  # Table 5; the rate and length of L/16
+)
+IMAGES = {  # of each data set (Section 4.1), and its classes
+    "jft": (303_000_000, 18_291),
+    "imagenet21k": (14_197_122, 21_843),
+    "imagenet": (1_281_167, 1_000),
+}
+DATA_OF = {  # what recipes are for whose names do not say it, by what these begin with
+    "paper.masked_patches": "jft",
+    "augreg.": "imagenet21k",
+    "plain.": "imagenet",
+    "mae.": "imagenet",
+    "dino.": "imagenet",
+}
 
 
 def pretraining(name: str, data: str, model: str, epochs: int, lr: float) -> Recipe:
@@ -104,6 +122,44 @@ def table_3() -> dict[str, Callable[[], Recipe]]:
                 name += f".{epochs}ep"
             recipes[name] = partial(pretraining, name, data, model, epochs, lr)
     return recipes
+
+
+def unprinted() -> dict[str, Callable[[], Recipe]]:
+    """Runs without a row in Table 3, by name, which ends with the epochs: paper.jft.R200x3.14ep."""
+    recipes = {}
+    for data, models, lengths, lr in UNPRINTED:
+        for model, epochs in product(models, lengths):
+            name = f"paper.{data}.{model.replace('/', '')}.{epochs}ep"
+            recipes[name] = partial(pretraining, name, data, model, epochs, lr)
+    recipes["paper.jft.shape.7ep"] = shape
+    return recipes
+
+
+def shape() -> Recipe:
+    """`vitkit train paper.jft.shape.7ep`: the model that Figure 8 begins with (App. D.2): 8 layers,
+    width 1024, MLP width 2048, patches of 32. Vary one of --model.depth, --model.width, --model.mlp
+    and --model.patch.
+
+    Heads, data and length are not stated. Heads are 64 wide, as in L/32, whose recipe this is.
+    """
+    recipe = pretraining("paper.jft.shape.7ep", "jft", "L/32", 7, 6e-4)
+    return replace(recipe, model=replace(recipe.model, depth=8, mlp=2048))
+
+
+def facts_of(name: str) -> Facts | None:
+    """How many images and classes the data set has that a recipe of this name is for; None if it is
+    for any images."""
+    data = ""
+    for beginning, of_beginning in DATA_OF.items():
+        if name.startswith(beginning):
+            data = of_beginning
+    source, _, rest = name.partition(".")
+    if source in ("paper", "sibling") and not data:
+        data = rest.partition(".")[0]
+    if data not in IMAGES:
+        return None
+    examples, classes = IMAGES[data]
+    return Facts(examples, tuple(map(str, range(classes))))
 
 
 def siblings() -> dict[str, Callable[[], Recipe]]:

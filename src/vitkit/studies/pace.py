@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from vitkit.data import Source
-from vitkit.recipes.finetune import divisible, few_pixels
+from vitkit.recipes.finetune import divisible
+from vitkit.recipes.table_4 import few_pixels
 from vitkit.system.machine import autocast
 from vitkit.system.span import Span
 from vitkit.training import Recipe

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from vitkit.evaluate import Metric
 from vitkit.evaluate.metric import plain_number
 from vitkit.system.files import whole
+from vitkit.training.best import up_to_best
 from vitkit.training.log import read_metrics
 
 RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
@@ -49,7 +50,7 @@ def read_record(path: Path) -> dict | None:
 
 def read_rows(grid_dir: Path, all_steps: bool = False) -> list[Row]:
     """The rows of every cell that has ended in a directory, in the order of their names; with
-    `all_steps` those of every evaluation, else of the last."""
+    `all_steps` those of every evaluation, else of the last, or of the best if the run keeps that."""
     rows = []
     for path in sorted(grid_dir.rglob(RECORD)):
         name = str(path.parent.relative_to(grid_dir))
@@ -59,16 +60,19 @@ def read_rows(grid_dir: Path, all_steps: bool = False) -> list[Row]:
         if record["error"] is not None:
             rows.append(Row(name, record["settings"], error=record["error"]))
         else:
-            rows += _measured(name, record["settings"], path.parent / METRICS, all_steps)
+            lines = read_metrics(path.parent / METRICS)
+            if not all_steps:
+                lines = up_to_best(lines, record["recipe"].get("best", ""))
+            rows += _measured(name, record["settings"], lines, all_steps)
     return rows
 
 
 def _measured(
-    name: str, settings: dict[str, Setting], metrics_file: Path, all_steps: bool
+    name: str, settings: dict[str, Setting], lines: Sequence[dict], all_steps: bool
 ) -> list[Row]:
     """The rows of a finished cell: what all evaluators measured, at its last evaluation or at
     all."""
-    evaluations = [line for line in read_metrics(metrics_file) if "metrics" in line]
+    evaluations = [line for line in lines if "metrics" in line]
     rows = []
     for line in evaluations:
         if line["step"] != evaluations[-1]["step"] and not all_steps:

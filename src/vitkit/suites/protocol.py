@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from vitkit.data import Augmentation
-from vitkit.recipes.finetune import finetune, square_before_crop
+from vitkit.recipes.finetune import finetune
 from vitkit.studies import Cell
 from vitkit.suites.frozen import Frozen
 from vitkit.suites.published import AsPublished
@@ -153,8 +153,7 @@ def _recipe(
     recipe = finetune(model, images.where, "vtab", hints, task.columns)
 
     # BiT's crops, unless a task's classes depend on what they change
-    size = max(recipe.data.preprocessing.size)
-    augmentation = Augmentation("resize_crop", resize=square_before_crop(size), flip=task.flip)
+    augmentation = replace(recipe.data.augmentation, flip=task.flip)
     if not task.crop:
         augmentation = Augmentation("none", flip=task.flip)
     warmup = min(recipe.optim.warmup.n, steps // WARMUP)

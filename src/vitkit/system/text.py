@@ -1,5 +1,6 @@
 """Text from files of strangers, as a terminal may show it."""
 
+import math
 import shlex
 import unicodedata
 from pathlib import Path
@@ -33,6 +34,16 @@ def counted(count: int, thing: str) -> str:
     if count == 1:
         return f"1 {thing}"
     return f"{count:,} {thing}s"
+
+
+def readable(value: float) -> str:
+    """A number above 0 to three digits, as people write it: 1,567, 12.3 or 0.0042; never 1.57e+03."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value <= 0:
+        return f"{value:g}"
+    decimals = 2 - math.floor(math.log10(value))
+    return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def as_word(path: Path | str) -> str:

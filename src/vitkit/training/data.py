@@ -13,10 +13,8 @@ from vitkit.data import (
     check_images,
     decoded,
     fingerprint,
-    merge_parts,
     open_source,
     open_splits,
-    split_off,
     subset,
     without,
 )
@@ -25,6 +23,7 @@ from vitkit.evaluate.evaluator import learns
 from vitkit.system.machine import cpus
 from vitkit.system.progress import bar, silent
 from vitkit.system.ranks import from_every_rank, on_rank_0, world
+from vitkit.training.division import about_subset, divide
 from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.training.recipe import Data, Facts
 from vitkit.training.record import to_json, with_defaults
@@ -74,6 +73,8 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     # Open: the run's own parts, and what its evaluators bring along
     splits = _open(data, say)
     own = divide(splits, data)
+    for sentence in about_subset(own["train"], data):
+        say(sentence)
     others = _open_others(evals)
     record = _describe(data, splits, own, others)
 
@@ -121,45 +122,6 @@ def _open(data: Data, say: Say) -> Splits:
     count = len(splits.train) - len(train)
     say(f"{count:,} training images that {data.exclude} lists are left out")
     return replace(splits, train=train)
-
-
-def divide(splits: Splits, data: Data) -> dict[str, Source]:
-    """The parts of a data set that a run uses, as `data.parts` says: "train", and "val" and "test".
-
-    Raises ValueError if there is nothing to train on, or nothing that can be held out, and for
-    classes that no training image has: a head would have outputs that nothing taught.
-    """
-    if splits.unlearned:
-        raise ValueError(f"{splits.unlearned}; rename or remove it")
-    parts = {}
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is not None:
-            parts[name] = part
-    if "train" not in parts:
-        raise ValueError(f"{data.source!r} has no training images, only {', '.join(parts)}")
-    has_all_three = len(parts) == 3
-
-    # given: all of them as they are
-    if data.parts == "given":
-        return parts
-
-    # final: all but the test part trains
-    if data.parts == "final":
-        if has_all_three:
-            return {"train": merge_parts(parts["train"], parts["val"]), "test": parts["test"]}
-        return parts
-
-    # select: the val part measures, or a share of the training images; the test part is not used
-    if has_all_three:
-        return {"train": parts["train"], "val": parts["val"]}
-    train, held_out = split_off(parts["train"], data.hold_out, data.split_seed)
-    if not len(held_out):
-        raise ValueError(
-            f"{data.source!r} has no class with two training images, so none can be held out to "
-            "select on"
-        )
-    return {"train": subset(parts["train"], train), "val": subset(parts["train"], held_out)}
 
 
 def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:

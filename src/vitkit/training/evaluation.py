@@ -14,13 +14,14 @@ from vitkit.objectives.objective import Learner
 from vitkit.system.machine import autocast
 from vitkit.system.ranks import from_rank_0, on_rank_0, world
 from vitkit.system.span import due
-from vitkit.training.log import primary_lines
+from vitkit.training.log import lines_of, primary_lines
 from vitkit.training.recipe import output_names
 from vitkit.training.run import Run
 from vitkit.weights import Classifier
 from vitkit.weights.files import write_safetensors
 
 ANSWERS = "answers.safetensors"  # in the run's directory
+LATEST = "answers.latest.safetensors"  # there, in a run that keeps its best weights
 SHOWN = 8  # images that an objective's pictures are made of
 
 
@@ -66,7 +67,8 @@ def evaluate(run: Run, is_last: bool = False) -> None:
 
 def gains_no_more(run: Run) -> bool:
     """Whether the first evaluator's last measurements, as many as the recipe's `early_stop`, are in
-    no metric better than the best one before them. Every rank gets the same answer."""
+    no metric better than the best one before them; in the recipe's `best` metric alone, if it has
+    one. Every rank gets the same answer."""
     recipe = run.recipe
     if not recipe.early_stop or not recipe.evals:
         return False
@@ -77,6 +79,8 @@ def gains_no_more(run: Run) -> bool:
 
 def _gains_no_more(run: Run) -> bool:
     measured = primary_lines(run.run_dir)
+    if run.recipe.best:
+        measured = lines_of(run.run_dir, run.recipe.best)
     earlier = measured[: -run.recipe.early_stop]
     if not earlier:
         return False
@@ -106,7 +110,8 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
     for name, source in parts.items():
         read = partial(_watched_batches, run, name)
         part = Part(source, read(source), _train_part(run, each), read)
-        if is_last and each is run.recipe.evals[0] and name == list(parts)[-1]:
+        keeps = is_last or bool(run.recipe.best)
+        if keeps and each is run.recipe.evals[0] and name == list(parts)[-1]:
             part = part._replace(keep=partial(_keep_answers, run, name))
         part_metrics = _measure_part(run, each, part)
         named = [each.named(metric, name) for metric in part_metrics]  # "test/top1"
@@ -117,9 +122,13 @@ def _measure(run: Run, each: Eval, is_last: bool) -> tuple[list[Metric], str]:
 
 
 def _keep_answers(run: Run, name: str, given: Answers) -> None:
-    """Write the answers to a part into the run's directory, for the report."""
+    """Write the answers to a part into the run's directory, for the report: for good, or until it is
+    known whether this evaluation is the best."""
+    file = ANSWERS
+    if run.recipe.best:
+        file = LATEST
     if on_rank_0():
-        write_answers(run.run_dir / ANSWERS, Kept(given, name, run.state.step))
+        write_answers(run.run_dir / file, Kept(given, name, run.state.step))
 
 
 def _parts(run: Run, each: Eval) -> dict[str, Source]:

@@ -9,13 +9,16 @@ from vitkit.models import Model, create
 from vitkit.objectives.objective import Objective
 from vitkit.system.files import sync, write_whole
 from vitkit.system.ranks import from_rank_0, full_tensor
+from vitkit.training.best import best_step, is_best, keep, kept
 from vitkit.training.checkpoints import checkpoints, checksum
 from vitkit.training.data import Say
 from vitkit.training.earlier import FINISHED, MODEL
+from vitkit.training.evaluation import ANSWERS, LATEST
 from vitkit.training.licensing import license_of_run
-from vitkit.training.log import last_metrics
+from vitkit.training.log import last_metrics, read_metrics
 from vitkit.training.recipe import Facts, Recipe, output_names
 from vitkit.training.record import to_json
+from vitkit.training.run import Run
 from vitkit.training.sealed import read_sealed, sealed
 from vitkit.training.state import State
 from vitkit.training.tune import apply_tuning, merged
@@ -82,11 +85,48 @@ def _checksum(file: Path) -> str:
 
 
 def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) -> Classifier:
-    """Save the trained model, averaged if there is an average, in `model/`; returns it, loaded from
-    there.
+    """Save the trained model in `model/`, averaged if there is an average, or that of the best
+    evaluation if the recipe asks for it; returns it, loaded from there.
 
     Raises FloatingPointError if its weights are not finite.
     """
+    step = None
+    if recipe.best:
+        lines = from_rank_0(lambda: read_metrics(run_dir / "metrics.jsonl"))
+        step = best_step(lines, recipe.best)
+    if step is None:
+        classifier = trained(recipe, run_dir, state, facts, say)
+    else:
+        classifier = kept(run_dir, step)
+        from_rank_0(lambda: (run_dir / LATEST).unlink(missing_ok=True))
+        say(f"{recipe.best} was best at step {step:,}: the model has the weights of that step")
+    from_rank_0(lambda: _save(classifier, run_dir, state.record, say))
+    return load(run_dir, quiet=True)
+
+
+def keep_best(run: Run) -> None:
+    """Keep the model as it would be saved now, if the evaluation at this step is the best so far by
+    the recipe's metric."""
+    recipe = run.recipe
+    step = run.state.step
+    measured_now = any(at == step for at, _ in run.log.evaluated)
+    if not recipe.best or not measured_now or not is_best(run.run_dir, recipe.best, step):
+        return
+    with run.log.meter.pausing():
+        classifier = trained(recipe, run.run_dir, run.state, run.data.facts, lambda _: None)
+        from_rank_0(lambda: _keep(classifier, run.run_dir, step))
+
+
+def _keep(classifier: Classifier, run_dir: Path, step: int) -> None:
+    """Keep a model, and what it answered."""
+    if (run_dir / LATEST).exists():
+        (run_dir / LATEST).replace(run_dir / ANSWERS)
+    keep(classifier, run_dir, step)
+
+
+def trained(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) -> Classifier:
+    """The model as it is now, to be saved. Raises FloatingPointError if its weights are not
+    finite."""
     # Whole weights. Every rank calls full_tensor: the ranks exchange their shards in it
     weights = {}
     pretraining = {}  # what the objective added, and is saved beside the model
@@ -106,7 +146,7 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
     labels = output_names(recipe, facts)
     origin = _origin(recipe, run_dir, state)
     license = from_rank_0(lambda: license_of_run(recipe, run_dir, say))
-    classifier = Classifier(
+    return Classifier(
         _without_adapters(recipe, weights),
         recipe.data.preprocessing,
         labels,
@@ -115,8 +155,6 @@ def finish(recipe: Recipe, run_dir: Path, state: State, facts: Facts, say: Say) 
         license,
         pretraining,
     )
-    from_rank_0(lambda: _save(classifier, run_dir, state.record, say))
-    return load(run_dir, quiet=True)
 
 
 def _without_adapters(recipe: Recipe, weights: dict[str, Tensor]) -> Model:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from vitkit.data import Columns, Source, fingerprint, open_splits, subset
-from vitkit.training.data import divide
+from vitkit.training.division import divide
 from vitkit.training.recipe import Data
 from vitkit.training.recorded import Recorded
 

@@ -268,6 +268,12 @@ def primary_lines(run_dir: Path) -> list[dict[str, Metric]]:
     return [line["metrics"] for line in lines if "primary" in line]
 
 
+def lines_of(run_dir: Path, name: str) -> list[dict[str, Metric]]:
+    """A metric by its name, at each evaluation that has measured it."""
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    return [{name: line["metrics"][name]} for line in lines if name in line.get("metrics", {})]
+
+
 def primary_metric(run_dir: Path) -> Metric | None:
     """The metric by which a run is compared with others, at its latest evaluation; None if nothing
     is measured.

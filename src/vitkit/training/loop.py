@@ -14,6 +14,7 @@ from rich.console import Console
 
 from vitkit.data import Batch, train_batches
 from vitkit.evaluate.labels import notes
+from vitkit.objectives.supervised import Supervised
 from vitkit.system import matmul
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
@@ -21,13 +22,15 @@ from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.system.span import due
 from vitkit.system.text import counted, printable
 from vitkit.system.watchdog import watchdog
+from vitkit.training.augmenting import as_decided, with_augmentation
 from vitkit.training.begin import begin
 from vitkit.training.begun import record_beginning
 from vitkit.training.channels import with_channels
 from vitkit.training.checkpoints import checkpoints
 from vitkit.training.data import RunData, open_data
+from vitkit.training.division import about_classes, refuse_one_class
 from vitkit.training.evaluation import evaluate, gains_no_more
-from vitkit.training.finish import finish, is_finished
+from vitkit.training.finish import finish, is_finished, keep_best
 from vitkit.training.log import Log
 from vitkit.training.machine import compute_as_begun
 from vitkit.training.recipe import Facts, Recipe, check_numbers, output_names, resolve
@@ -75,9 +78,13 @@ def _train(
     # that runs
     check_numbers(recipe)  # before the images, which may take long to check
     recipe = with_channels(recipe, say)
+    recipe = as_decided(recipe, run_dir)
     data = open_data(recipe.data, recipe.evals, run_dir, say)
     recipe = resolve(recipe, data.facts)
+    if recipe.model.classes:
+        refuse_one_class(data.train, recipe.data)
     recipe = with_precision(recipe, run_dir, device, say)
+    recipe = with_augmentation(recipe, data, device, say)
     _check_batch(recipe)
     record_run(run_dir, recipe, data, say)
 
@@ -135,6 +142,7 @@ def _steps(run: Run) -> None:
 
     with closing(_batches(run)) as batches:
         evaluate(run)  # if the run was interrupted between a step and its evaluation
+        keep_best(run)
         state.learner.train()
         while state.step < total and not gains_no_more(run):
             # The next batch
@@ -167,6 +175,7 @@ def _steps(run: Run) -> None:
                     state.save(run.run_dir, recipe.keep)
 
             evaluate(run)
+            keep_best(run)
 
         # A run that gains no more ends early: what was not due at that step is measured now
         if state.step < total:
@@ -175,6 +184,7 @@ def _steps(run: Run) -> None:
                 f"no gain in {recipe.early_stop} evaluations: the run ends after {counted_steps}"
             )
             evaluate(run, is_last=True)
+            keep_best(run)
 
 
 def _batches(run: Run) -> Iterator[Batch]:
@@ -244,6 +254,8 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
         sentences.append("nothing is held out to evaluate on")
     elif not recipe.evals:
         sentences.append("nothing measures this run: its images have no classes to judge by")
+    if isinstance(recipe.objective, Supervised):
+        sentences += about_classes(data.train, recipe.objective.class_weights)
     labels = output_names(recipe, data.facts)
     for name, source in data.others.items():
         sentences += [f"{name}: {note}" for note in notes(source.labels, labels)]

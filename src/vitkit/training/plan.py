@@ -14,6 +14,9 @@ from vitkit.training.recipe import Recipe
 GIB = 2**30
 # CUDA's context, the workspaces of its libraries, and gaps between blocks of memory
 RESERVE = 2.0 * GIB
+# exaFLOPs (Table 6) and TPUv3-core-days (Table 2) of the paper's runs that have both: L/16 and H/14
+# on JFT for 14 epochs, 27 and 20 TFLOPS a core
+ON_TPU = ((1567, 680), (4262, 2500))
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,13 @@ class Spent(NamedTuple):
     """Speed of all GPUs together."""
     kwh: float
     """Energy of all GPUs together."""
+
+    @property
+    def tpu_core_days(self) -> tuple[float, float]:
+        """What it takes in the unit of Table 2, TPUv3 cores times days: at the highest and at the
+        lowest speed of the paper's own runs."""
+        days = [self.exaflops * core_days / exaflops for exaflops, core_days in ON_TPU]
+        return min(days), max(days)
 
 
 def spent(recipe: Recipe, machine: Machine) -> Spent:

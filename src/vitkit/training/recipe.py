@@ -62,6 +62,13 @@ class Data:
     split_seed: int = 0
     """Draws the images of a part that the data set does not have. It is not `seed`, so that runs of
     several seeds share one test part."""
+    subset: float = 1.0
+    """Share of the training images that train, or their number if it is above 1 (Section 4.3); those
+    of a smaller subset are among those of a larger one. What measures stays whole."""
+    subset_by_class: bool = False
+    """Whether every class has its share of the subset; by default chance decides."""
+    subset_seed: int = 0
+    """Draws the subset."""
 
     # The machine: these change no result
     keep_decoded: float = 1.0
@@ -126,9 +133,13 @@ class Recipe:
     evaluate_every: Span = Span(1, "epochs")
     """Time between evaluations of those `evals` that do not say their own; one always ends the
     run."""
+    best: str = ""
+    """Metric, such as val/top1, at whose best evaluation the weights become the model (Section 4.3
+    reports the best validation accuracy); of equal ones the first counts. Empty takes the last
+    weights."""
     early_stop: int = 0
     """Evaluations in a row in which no metric of the first evaluator gains, neither accuracy nor
-    loss, after which the run ends; 0 is never."""
+    loss, or with `best` in which that metric does not, after which the run ends; 0 is never."""
     save_every: Span = Span(1, "epochs")
     """Time between checkpoints."""
     keep: int = 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitkit.evaluate import Metric
 from vitkit.training.begun import read_begun
+from vitkit.training.best import up_to_best
 from vitkit.training.log import read_metrics
 
 
@@ -63,9 +64,9 @@ class Recorded:
         return self.steps() * self.recipe["batch"]
 
     def primary(self) -> Metric | None:
-        """The metric by which runs are compared, at its latest evaluation; None if nothing was
-        measured."""
-        for line in reversed(self.lines):
+        """The metric by which runs are compared, at its latest evaluation, or that of the best weights
+        if the run keeps those; None if nothing was measured."""
+        for line in reversed(up_to_best(self.lines, self.recipe.get("best", ""))):
             if line.get("primary"):
                 return line["metrics"][line["primary"]]
         return None

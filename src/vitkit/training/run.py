@@ -38,7 +38,7 @@ from vitkit.training.stop import Stop
 # What a run writes to its directory
 NAMES = (
     "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
-    "machine.json", "begun.json", "checkpoints", "model", "report.html", "answers.safetensors",
+    "machine.json", "begun.json", "checkpoints", "best", "model", "report.html", "answers.safetensors",
 )  # fmt: skip
 
 
@@ -114,6 +114,7 @@ def _record(run_dir: Path, settings: dict, data_record: dict, earlier: Earlier) 
     # Another recipe has trained nothing here: what it left is worth nothing
     if differences(earlier.recipe, settings):
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+        shutil.rmtree(run_dir / "best", ignore_errors=True)
         (run_dir / FINISHED).unlink(missing_ok=True)
         (run_dir / BEGUN).unlink(missing_ok=True)
 

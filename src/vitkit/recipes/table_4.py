@@ -1,0 +1,74 @@
+"""How the paper fine-tunes on each data set (Table 4, App. B.1.1), and BiT's rule, whose preprocessing
+it follows (Section 4.1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitkit.data import Source, open_image
+
+SWEEP = (0.001, 0.003, 0.01, 0.03)  # the learning rates that Table 4 chooses from, for most tasks
+SIDES = (128, 384)  # of the images of the presets, in pixels, if the model's patch divides them
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a model is fine-tuned on one data set: a row of Table 4, with what the paper's text and
+    the official code add."""
+
+    steps: int
+    """Training steps."""
+    warmup: int
+    """Steps of the warm-up: the official code's, not in the paper."""
+    lr: float
+    """Base learning rate if none is chosen: the official configurations'."""
+    rates: tuple[float, ...] = SWEEP
+    """The base learning rates that the paper chooses from."""
+    hold_out: float = 0.1
+    """Share of the training images that it chooses on, if there is no validation part."""
+    batch: int = 512
+    """Examples of a step."""
+    side: int = 384
+    """Height and width of images in pixels; 0 keeps the model's own image size."""
+    staircase: bool = False
+    """BiT's learning-rate schedule instead of the paper's cosine."""
+    mixup: float = 0.0
+    """BiT's, for 20,000 images and more."""
+
+
+TABLE_4 = {
+    "imagenet": Task(20_000, 500, 0.03, (0.003, 0.01, 0.03, 0.06), hold_out=0.01),
+    "cifar100": Task(10_000, 500, 0.01, hold_out=0.02),
+    "cifar10": Task(10_000, 500, 0.01, hold_out=0.02),
+    "pets": Task(500, 100, 0.003),
+    "flowers": Task(500, 100, 0.003),
+    "vtab": Task(2_500, 500, 0.01, (0.01,), hold_out=0.2),
+}
+
+
+def bit_hyper_rule(images: Source) -> Task:
+    """BiT's rule (Kolesnikov et al. 2020): steps and mixup follow from the number of images, the
+    image size from the size of some of them."""
+    # A small, a medium or a large data set
+    count = len(images)
+    if count < 20_000:
+        steps, warmup, mixup = 500, 100, 0.0
+    elif count < 500_000:
+        steps, warmup, mixup = 10_000, 500, 0.1
+    else:
+        steps, warmup, mixup = 20_000, 500, 0.1
+
+    # Of small images 128 pixels
+    small, large = SIDES
+    side = small if few_pixels(images) else large
+    return Task(steps, warmup, 0.003, side=side, staircase=True, mixup=mixup)
+
+
+def few_pixels(images: Source, side: int = 96) -> bool:
+    """Whether images are small: the median of up to 16 of them, evenly spread, has fewer pixels than a
+    square of this side. 96 is BiT's rule."""
+    areas = []
+    for index in np.linspace(0, len(images) - 1, min(len(images), 16)).astype(int):
+        height, width = open_image(images[index][0], images.name(index)).size
+        areas.append(height * width)
+    return bool(np.median(areas) < side**2)

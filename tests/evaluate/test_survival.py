@@ -1,0 +1,75 @@
+"""Which changes of an image the classes survive, on pictures whose answer is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vitkit.data import Augmentation, Preprocessing, from_dataset
+from vitkit.evaluate.survival import surviving
+from vitkit.models import create, vit
+from vitkit.training.augmenting import sentence
+from vitkit.weights import Classifier
+
+SIDE = 32
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Not trained, which sees well enough what is where."""
+    config = vit("mu/8", image=(SIDE, SIDE), classes=2, depth=2, width=48)
+    return Classifier(create(config), Preprocessing((SIDE, SIDE)), ("a", "b"))
+
+
+def discs(place, channel):
+    """150 pictures of a disc; `place` and `channel` say by the class, 0 or 1, from what range the
+    centre is drawn, as shares of the width, and whether the disc is red, 0, or blue, 2."""
+    random = np.random.default_rng(0)
+    pictures = []
+    rows, columns = np.mgrid[:SIDE, :SIDE]
+    for i in range(150):
+        label = i % 2
+        picture = random.integers(60, 90, (SIDE, SIDE, 3))
+        x = random.uniform(*place[label]) * SIDE
+        y = random.uniform(0.3, 0.7) * SIDE
+        inside = (columns - x) ** 2 + (rows - y) ** 2 < 25
+        picture[inside, channel[label]] += 120
+        pictures.append((picture.clip(0, 255).astype(np.uint8), label))
+    return from_dataset(pictures, labels=("left", "right"))
+
+
+def test_a_disc_on_the_left_is_another_one_if_it_is_mirrored(model):
+    """The class is the half that the disc is in."""
+    sides = discs(place=((0.2, 0.45), (0.55, 0.8)), channel=(0, 0))
+    survival = surviving(model, sides, Augmentation())
+    assert not survival.augmentation.flip
+    assert survival.augmentation.crop != "inception"
+    mirrored, crops, *_ = survival.trials
+    assert mirrored.whole >= 145 and mirrored.changed < 110 and mirrored.p_value < 1e-6
+    assert not mirrored.survives and not crops.survives
+    said = sentence(survival)
+    assert f"do not survive it: mirrored images ({mirrored.changed} of 150 can be told then" in said
+
+
+def test_a_red_disc_stays_red(model):
+    """The class is its colour: it survives mirrors and crops, and no change of the hue."""
+    colours = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 2))
+    asked = Augmentation(crop="pad_crop", pad=3, colour_jitter=(0.0, 0.0, 0.0, 0.5))
+    survival = surviving(model, colours, asked)
+    assert survival.augmentation == replace(asked, colour_jitter=(0.0, 0.0, 0.0, 0.0))
+    assert [trial.survives for trial in survival.trials] == [True, True, False]
+    assert "mirrored images and shifts stay: on 150 images they cost no answers" in sentence(
+        survival
+    )
+
+
+def test_labels_that_chance_has_drawn_switch_nothing_off(model):
+    """The error of the test: nothing can be lost where nothing is known."""
+    pictures = discs(place=((0.3, 0.7), (0.3, 0.7)), channel=(0, 0))
+    survival = surviving(model, pictures, Augmentation())
+    assert survival.augmentation == Augmentation()
+
+
+def test_the_same_images_are_always_answered_the_same(model):
+    sides = discs(place=((0.2, 0.45), (0.55, 0.8)), channel=(0, 0))
+    assert surviving(model, sides, Augmentation()) == surviving(model, sides, Augmentation())

@@ -1,0 +1,113 @@
+"""A run that keeps its best weights: those of the best evaluation become the model, whether it was
+disturbed or not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import vitkit
+from vitkit.data import open_splits
+from vitkit.evaluate import answers_of_logits
+from vitkit.evaluate.collect import concatenated
+from vitkit.evaluate.passes import batches_of
+from vitkit.studies.grid import Cell, run_grid
+from vitkit.system.span import Span
+from vitkit.training import train
+from vitkit.training.best import best_step
+from vitkit.training.log import read_metrics
+from vitkit.training.recorded import read_run
+
+
+@pytest.fixture
+def rising_and_falling(tiny):
+    """A run whose accuracy is not the best at its end, for its last steps are far too large."""
+    return replace(
+        tiny,
+        optim=replace(
+            tiny.optim, name="sgd", lr=0.6, schedule="constant", clip=0.0, weight_decay=0
+        ),
+        average=0.0,
+        length=Span(40),
+        evaluate_every=Span(4),
+        save_every=Span(6),
+        best="test/top1",
+    )
+
+
+def accuracy(classifier):
+    test = open_splits("digits").test
+    parts = (
+        (classifier.logits(b.images)[b.real],) for b in batches_of(classifier, test, "", 64, 0)
+    )
+    (logits,) = concatenated(parts)
+    return float(answers_of_logits(classifier, test, logits).right.mean())
+
+
+def test_the_model_is_that_of_the_best_evaluation(rising_and_falling, tmp_path, quiet):
+    classifier = train(rising_and_falling, tmp_path, "cpu", quiet)
+    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "metrics" in line]
+    values = [line["metrics"]["test/top1"].value for line in lines]
+    assert max(values) > values[-1]
+    step = lines[values.index(max(values))]["step"]
+    assert classifier.origin["steps"] == step == best_step(lines, "test/top1")
+    assert accuracy(classifier) == pytest.approx(max(values))
+    assert read_run(tmp_path).primary().value == max(values)
+
+    # Its last weights are others
+    last = train(replace(rising_and_falling, best=""), tmp_path / "last", "cpu", quiet)
+    assert accuracy(last) == pytest.approx(values[-1])
+
+
+@pytest.mark.parametrize("moment", [7, 12, 21])
+def test_a_run_that_was_interrupted_keeps_the_same(
+    rising_and_falling, moment, tmp_path, quiet, monkeypatch
+):
+    undisturbed = train(rising_and_falling, tmp_path / "one", "cpu", quiet)
+
+    from vitkit.training import loop
+
+    def killed(run):
+        if run.state.step == moment:
+            raise RuntimeError("killed")
+        return keep_best(run)
+
+    keep_best = loop.keep_best
+    monkeypatch.setattr(loop, "keep_best", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(rising_and_falling, tmp_path / "two", "cpu", quiet)
+    monkeypatch.undo()
+    continued = train(rising_and_falling, tmp_path / "two", "cpu", quiet)
+    assert continued.origin["steps"] == undisturbed.origin["steps"]
+    theirs = undisturbed.model.state_dict()
+    for name, weight in continued.model.state_dict().items():
+        assert torch.equal(weight, theirs[name]), name
+    kept = sorted(path.name for path in (tmp_path / "two" / "best").iterdir())
+    assert kept and kept[-1] == f"step-{continued.origin['steps']:08d}"
+    assert vitkit.load(tmp_path / "two" / "best" / kept[-1], quiet=True)
+
+
+def test_a_run_ends_when_that_metric_gains_no_more(rising_and_falling, tmp_path, quiet):
+    patient = replace(rising_and_falling, early_stop=2)
+    train(patient, tmp_path, "cpu", quiet)
+    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "metrics" in line]
+    values = [line["metrics"]["test/top1"].value for line in lines]
+    assert len(values) < 10
+    assert max(values[-2:]) <= max(values[:-2])
+
+
+def test_a_grid_compares_the_best(rising_and_falling, tmp_path, quiet):
+    (row,) = [
+        row for row in run_grid([Cell("a", rising_and_falling)], tmp_path, "cpu") if row.primary
+    ]
+    best = vitkit.load(tmp_path / "a", quiet=True)
+    assert row.step == best.origin["steps"]
+    assert row.metric.value == pytest.approx(accuracy(best))
+
+
+def test_a_metric_that_is_not_measured_is_a_sentence(rising_and_falling, tmp_path, quiet):
+    wrong = replace(rising_and_falling, best="val/top1")
+    with pytest.raises(
+        ValueError, match=r"--best val/top1: .* measures test/top1, test/top5, test/l"
+    ):
+        train(wrong, tmp_path, "cpu", quiet)
