@@ -62,7 +62,10 @@ def _ask(recipe: Recipe, data: RunData, device: torch.device) -> Survival:
     """What the run's published weights say, on images of few tokens."""
     published, _ = load_for(recipe.init, recipe.model)
     size = _small(recipe.model)
-    smaller, _ = adopt(published, labels=(), image=size, new_head=True)
+    channels = recipe.model.channels
+    smaller, _ = adopt(
+        published, labels=("a", "b"), image=size, channels=channels, new_head=True
+    )  # no head is asked
     preprocessing = preprocessing_for(recipe.data.preprocessing, size)
     smaller = replace(smaller.to(device), preprocessing=preprocessing)
     asked = recipe.data.augmentation
