@@ -113,7 +113,7 @@ def test_every_setting_of_a_command_is_read_by_it(command):
                 read.add(node.attr)
     unread = {field.name for field in dataclasses.fields(command.load_settings())} - read
     # These are read from the words themselves, before the others can be: they decide which there are.
-    assert not unread - {"model_name", "evaluators"}, (
+    assert not unread - {"model_name", "evaluators", "like"}, (
         f"vitkit {command.name}: nobody reads {unread}"
     )
 
