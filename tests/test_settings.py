@@ -33,6 +33,7 @@ from vitkit.data import (
     subset,
     train_batches,
 )
+from vitkit.data.augmentation import check_fits
 from vitkit.data.stores import Arrays
 from vitkit.evaluate import Accuracy, Eval, Fewshot, Neighbours, Subject
 from vitkit.evaluate.evaluator import Part
@@ -142,6 +143,7 @@ CHANGES = {
         "erase": Change(1.0),
         "interpolation": Change("bicubic"),
         "antialias": Change(False),
+        "auto": Change(True),
         "reduced_decode": Change(True),
     },
     Columns: {
@@ -243,6 +245,9 @@ CHANGES = {
         "parts": Change("select"),
         "hold_out": Change(0.5, {"parts": "select"}),
         "split_seed": Change(3, {"source": "photos"}),
+        "subset": Change(0.5),
+        "subset_by_class": Change(True, {"subset": 0.5}),
+        "subset_seed": Change(1, {"subset": 0.5}),
         "keep_decoded": Change(0.0, {"source": "photos"}),
         "workers": Change(1),
     },
@@ -264,6 +269,7 @@ CHANGES = {
         "seed": Change(1),
         "evals": Change((Eval(Neighbours()),)),
         "evaluate_every": Change(Span(1)),
+        "best": Change("test/loss", {"evaluate_every": Span(1)}),
         "early_stop": Change(1, {"evaluate_every": Span(1), "optim": Optim(lr=1e-12)}),
         "save_every": Change(Span(1)),
         "keep": Change(1),
@@ -376,6 +382,11 @@ def observe_preprocessing(preprocessing, folder) -> str:
 
 def observe_augmentation(augmentation, folder) -> str:
     preprocessing = Preprocessing(size=(32, 32))
+    if augmentation.crop != "resize_crop":
+        try:
+            check_fits(augmentation, preprocessing)
+        except ValueError as error:
+            return str(error)
     images = []
     for seed in range(8):
         random = np.random.default_rng(seed)

@@ -111,7 +111,13 @@ class Augmentation:
 
 
 def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
-    """Raises ValueError if the two cannot go together."""
+    """Raises ValueError if the two cannot go together, and for an augmentation of which it is not decided
+    yet what it does."""
+    if augmentation.auto:
+        raise ValueError(
+            "the augmentation is auto: a run with published weights (--init) decides first what the "
+            "classes survive"
+        )
     is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"
     if augmentation.needs_colours and not is_photograph:
         raise ValueError(

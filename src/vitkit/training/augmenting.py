@@ -70,7 +70,8 @@ def _ask(recipe: Recipe, data: RunData, device: torch.device) -> Survival:
     smaller = replace(smaller.to(device), preprocessing=preprocessing)
     asked = recipe.data.augmentation
     factor = size[0] / recipe.model.image[0]
-    scaled = replace(asked, resize=round(asked.resize * factor), pad=round(asked.pad * factor))
+    resize = round(asked.resize * factor)
+    scaled = replace(asked, auto=False, resize=resize, pad=round(asked.pad * factor))
     with autocast(device, recipe.precision):
         survival = surviving(smaller, data.train, scaled)
     whole = _at_size(survival.augmentation, asked, recipe.model.image)
