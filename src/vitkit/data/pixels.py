@@ -25,8 +25,10 @@ def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
     """
     try:
         turn = pillow.orientation(image)
-        if image.mode == "RGBA" or image.mode.startswith("I;16"):
+        if image.mode == "RGBA":
             return upright(np.asarray(image), turn)
+        if image.mode.startswith("I;16"):
+            return upright(np.asarray(image)[..., None], turn)[..., 0]
         pixels = pillow.rgb(image, (0, 0, image.height, image.width))
     except Exception as error:  # a damaged file raises nearly anything
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
