@@ -41,7 +41,7 @@ class RunStudy:
     targets: tuple[str, ...] = ()
     """Data sets to transfer to, for the study transfer."""
     model: str = ""
-    """Published weights to begin with, for the study resolution."""
+    """Published weights to begin with, for the studies resolution and transfer."""
     models: tuple[str, ...] = ()
     """Names of models, for the study speed."""
     sizes: tuple[int, ...] = ()

@@ -109,6 +109,7 @@ def fit(points: Points) -> Fit | None:
     x is pooled over all x, and drawn from there with replacement.
     """
     from scipy.optimize import minimize_scalar
+    from scipy.stats import norm, t
 
     xs = np.array(sorted(points))
     if len(xs) < LEAST_POINTS:
@@ -127,6 +128,8 @@ def fit(points: Points) -> Fit | None:
     if freedom:
         several = [values for values in runs if len(values) > 1]
         residuals = [(v - v.mean()) * math.sqrt(len(v) / (len(v) - 1)) for v in several]
+        # The deviation itself is known from a few runs only: Student's t instead of the normal
+        residuals = [values * t.ppf(0.975, freedom) / norm.ppf(0.975) for values in residuals]
     pooled = np.concatenate(residuals)
     random = np.random.default_rng(0)
     noise = [random.choice(pooled, (RESAMPLES, len(v))).mean(1) for v in runs]

@@ -1,12 +1,13 @@
 """Figure 12 (Appendix D.5): images per second, and the largest batch, against the image size."""
 
+import os
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from vitkit.models import named
 from vitkit.studies.drawing import MARKERS, legend, panels
-from vitkit.studies.fastest import Fastest
+from vitkit.studies.fastest import GIB, MOST, Fastest
 from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table
 from vitkit.studies.study import Study
@@ -28,14 +29,17 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
 
 
 def check(ask: Ask) -> None:
-    """Raises ValueError for a name that is no model's, and for sizes that its patches do not
-    divide."""
+    """Raises ValueError for a name that is no model's, for sizes that its patches do not divide,
+    and for memory that is not there: the system would end other processes to find it."""
     for name in ask.models or MODELS:
         config = named(name)
         for side in ask.sizes or SIDES:
             config.resized((side, side))
     if not ask.memory > 0:
         raise ValueError(f"memory is {ask.memory}; it is a number of GiB above 0")
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    if ask.memory > machine:
+        raise ValueError(f"memory is {ask.memory:g} GiB, and this machine has {machine:.0f}")
 
 
 def _largest(results: Results) -> dict[tuple, float]:
@@ -59,7 +63,10 @@ def table(results: Results) -> Table:
         for side in sides:
             text = "–"
             if (model, side) in rates:
-                text = f"{rates[model, side][0].value:,.1f} ({batches[model, side]:,.0f})"
+                batch = f"{batches[model, side]:,.0f}"
+                if batches[model, side] >= MOST:
+                    batch += " or more"
+                text = f"{rates[model, side][0].value:,.1f} ({batch})"
             texts.append(text)
         rows.append((model, *texts))
     notes = [
