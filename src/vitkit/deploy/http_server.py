@@ -5,6 +5,7 @@ Signals: SIGTERM and SIGINT end it, SIGHUP loads the model again from where it i
 """
 
 import asyncio
+import io
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -125,7 +127,13 @@ class Server:
 
     def _opened(self) -> Served:
         """The model as it is now, warm."""
-        runtime = self.plan.open_model()
+        said = io.StringIO()
+        try:
+            with redirect_stderr(said):  # between the lines of the log it would break them
+                runtime = self.plan.open_model()
+        finally:
+            if said.getvalue():
+                log("model read", {"said": said.getvalue().splitlines()})
         warm_up(runtime, self.plan.settings.batch)
         return Served(self.plan.name, runtime, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
