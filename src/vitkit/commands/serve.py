@@ -90,14 +90,16 @@ def serve(command: Serve) -> int:
     max_pixels()  # raises for a number that is none
 
     # The server
-    if command.workers > 1:
-        from vitkit.deploy.http_workers import Workers
+    ready = partial(_say_ready, plan.name, bound)
+    with bound:
+        if command.workers > 1:
+            from vitkit.deploy.http_workers import Workers
 
-        Workers(plan, bound, command.workers).run(partial(_say_ready, plan.name, bound))
+            Workers(plan, bound, command.workers).run(ready)
+            return 0
+        prepare_process()
+        Server(plan, bound, ready).run()
         return 0
-    prepare_process()
-    Server(plan, bound, partial(_say_ready, plan.name, bound)).run()
-    return 0
 
 
 def _say_ready(name: str, bound: "socket", word: str = "ready") -> None:
