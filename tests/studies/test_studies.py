@@ -21,6 +21,7 @@ from vitkit.data import Preprocessing, Splits, open_splits, subset
 from vitkit.evaluate.metric import SHARE, Metric
 from vitkit.models import create, vit
 from vitkit.models.resampling import RESAMPLE, resample
+from vitkit.objectives import MaskedPatches
 from vitkit.studies.base import resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
@@ -28,7 +29,7 @@ from vitkit.studies.paper import STUDIES, compute, data_size, positions
 from vitkit.studies.parts import left_out
 from vitkit.studies.results import Ask, Results, noise
 from vitkit.studies.rows import Row
-from vitkit.studies.study import Plan, _decide, begin, results, run_study
+from vitkit.studies.study import Plan, _decide, _refuse_without_accuracy, begin, results, run_study
 from vitkit.training import Optim, train
 from vitkit.weights import Classifier, load, save
 
@@ -150,10 +151,19 @@ def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
     assert (more.steps, more.runs) == (first.steps, 24)
     with pytest.raises(ValueError, match="fewshot:  -> digits"):
         begin(study, replace(ask, fewshot="digits"), "", tmp_path, "cpu")
+    masked = replace(ask, recipe=replace(ask.recipe, objective=MaskedPatches()))
+    with pytest.raises(ValueError, match="by MaskedPatches names no classes; give one with labels"):
+        begin(study, masked, "", tmp_path, "cpu")
+    numbers = replace(open_splits("digits"), target_kind="number")
+    with pytest.raises(ValueError, match="the images of digits do not have one class each"):
+        _refuse_without_accuracy(ask, numbers)
     with pytest.raises(ValueError, match="study: positions -> pooling"):
         begin(STUDIES["pooling"], ask, "", tmp_path, "cpu")
     with pytest.raises(ValueError, match="the study positions needs --data"):
         begin(study, Ask(), "", tmp_path, "cpu")
+    (tmp_path / "study.json").write_text("{")
+    with pytest.raises(ValueError, match="study.json is damaged.*choose another --workdir"):
+        begin(study, ask, "", tmp_path, "cpu")
 
 
 def test_what_earlier_code_has_begun_goes_on(ask, tmp_path):
@@ -278,7 +288,9 @@ def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
     assert "4 runs, mostly of 21 steps of 128 images" in said and "mean of the patches" in said
     assert "give several --seeds" in said
     before = (tmp_path / "s/table.md").read_text()
+    (tmp_path / "s/results.parquet").unlink()  # as in a study that was interrupted
     assert main([*words, "--draw"]) == 0 and (tmp_path / "s/table.md").read_text() == before
+    assert len(pq.read_table(tmp_path / "s/results.parquet")) > 4
     assert main([*words, "--draw", "--predict", "5"]) == 1
     assert "fits no law" in capsys.readouterr().err
     assert json.loads((tmp_path / "s/study.json").read_text())["plan"]["steps"] == 21

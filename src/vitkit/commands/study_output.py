@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vitkit.studies.budget import Plan, duration
 from vitkit.studies.paper import STUDIES
 from vitkit.studies.results import Ask, Results
+from vitkit.studies.rows import RESULTS, read_rows, write_table
 from vitkit.studies.study import Study
 from vitkit.system.files import whole
 from vitkit.system.terminal import fill, two_columns
@@ -110,6 +111,7 @@ def write(command: "RunStudy", chosen: Study, reached: Results, study_dir: Path)
     text = table._replace(notes=notes).markdown()
     with whole(study_dir / "table.md") as new:
         new.write_text(text, "utf-8")
+    write_table(read_rows(study_dir), study_dir / RESULTS)
     write_figure(study_dir / "figure.png", chosen.draw(reached))
     print(f"wrote table.md, figure.png and results.parquet in {study_dir}")
     print(f"next: vitkit compare, or vitkit report, of runs below {as_word(study_dir)}")

@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from vitkit.data import Splits, check_images, open_splits
+from vitkit.objectives import Supervised
 from vitkit.studies.base import small_vit
 from vitkit.studies.budget import Budget, Plan, plan
 from vitkit.studies.grid import Cell, run_grid
@@ -93,6 +94,7 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
         splits = open_splits(ask.data)
         if ask.recipe is None:
             ask = _with_recipe(study, ask, splits)
+        _refuse_without_accuracy(ask, splits)
     if study.check is not None:
         study.check(ask)
     record = from_rank_0(lambda: _recorded(study, ask, budget, study_dir))
@@ -114,13 +116,34 @@ def _with_recipe(study: Study, ask: Ask, splits: Splits) -> Ask:
     return replace(ask, recipe=study.base(ask, splits))
 
 
+def _refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
+    """Raises ValueError for images and objectives whose runs have no accuracy to be compared by: they
+    would fail when they have ended."""
+    if splits.target_kind != "class":
+        raise ValueError(
+            f"a study compares by accuracy, and the images of {ask.data} do not have one class each"
+        )
+    if not isinstance(ask.recipe.objective, Supervised):
+        objective = type(ask.recipe.objective).__name__
+        raise ValueError(
+            f"a study compares by accuracy, and a --recipe that learns by {objective} names no classes; "
+            "give one with labels"
+        )
+
+
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
     """The plan of a study that has begun in a directory; None if none has. Raises ValueError if it
     was another one."""
     path = study_dir / RECORD
     if not path.exists():
         return None
-    record = json.loads(path.read_text("utf-8"))
+    try:
+        record = json.loads(path.read_bytes())
+    except ValueError:
+        raise ValueError(
+            f"{path} is damaged, and how long the runs are is known from it alone; choose another "
+            "--workdir"
+        ) from None
     changed = []
     if record["study"] != study.name:
         changed = [f"study: {record['study']} -> {study.name}"]
