@@ -198,8 +198,8 @@ def test_there_are_as_many_as_the_sources_have():
 
     assert count("augreg.") == 28
     assert len({recipe(name) for name in RECIPES if name.startswith("augreg.")}) == 28
-    assert count("paper.jft.") == 16
-    assert count("paper.imagenet21k.") == 6
+    assert count("paper.jft.") == 19
+    assert count("paper.imagenet21k.") == 7
     assert count("paper.imagenet.") == 4
     hybrids = [recipe(name).model for name in RECIPES if "+" in name]
     assert len(hybrids) == 5

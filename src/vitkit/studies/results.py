@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from vitkit.evaluate import Metric
@@ -123,11 +124,19 @@ def cell_text(metrics: Sequence[Metric]) -> str:
     return f"{mean * scale:.1f} ± {deviation * scale:.1f}"
 
 
+@cache  # a tenth of a second
+def _range_of_chance(groups: int, freedom: int) -> float:
+    """The range of so many means by chance, in standard errors, that 95 % of studies stay below."""
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(0.95, groups, freedom))
+
+
 def noise(groups: Sequence[Sequence[Metric]]) -> list[str]:
     """The least difference of two means that is more than chance, by the deviation within all groups
     together: a sentence for two that were chosen beforehand (Student's t), and one for the best and
     the worst of all, which chance alone puts farther apart (Tukey's studentized range)."""
-    from scipy.stats import studentized_range, t
+    from scipy.stats import t
 
     several = [group for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in several)
@@ -150,8 +159,7 @@ def noise(groups: Sequence[Sequence[Metric]]) -> list[str]:
     # The best and the worst of all
     means = [statistics.fmean(m.value for m in group) for group in several]
     spread = max(means) - min(means)
-    range_of_chance = studentized_range.ppf(0.95, len(several), freedom)
-    by_chance = float(range_of_chance) * deviation / math.sqrt(runs)
+    by_chance = _range_of_chance(len(several), freedom) * deviation / math.sqrt(runs)
     verdict = "more"
     if spread <= by_chance:
         verdict = "no more, so this study shows no difference"
