@@ -1,5 +1,7 @@
 """The largest batch by search, and the speed beside it."""
 
+from dataclasses import replace
+
 import pytest
 
 from vitkit.studies.drawing import write_figure
@@ -47,7 +49,7 @@ def test_the_study_of_speed_has_both_panels(tmp_path):
     assert all("(" in text for row in table.rows for text in row[1:])
     write_figure(tmp_path / "figure.png", study.draw(reached))
     assert results(study, ask, reached.plan, tmp_path) == reached
-    most = [row._replace(metric=row.metric._replace(value=1 << 16)) for row in reached.rows]
+    most = [row._replace(metric=replace(row.metric, value=1 << 16)) for row in reached.rows]
     assert "(65,536 or more)" in study.table(reached._replace(rows=most)).rows[0][1]
     with pytest.raises(ValueError, match="memory is 1e[+]06 GiB, and this machine has"):
         study.check(Ask(memory=1e6))
