@@ -8,7 +8,6 @@ both sides run on the CPU: that keeps this file working, so it is slow there.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -166,16 +165,25 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
 
     def stop_at_17(run_dir):
         import vitkit.training.loop as loop
+        from vitkit.training.stop import Stop
 
         update = loop.update
+        raise_if_asked = Stop.raise_if_asked
+        reached = []
 
-        def stopping(recipe, state):
+        def noting(recipe, state):
             update(recipe, state)
             if state.step == 17:
-                os.kill(os.getpid(), signal.SIGTERM)
+                reached.append(state.step)
+
+        def asked(stop):
+            """As after SIGTERM, which only a process of its own may be sent."""
+            stop.asked = stop.asked or bool(reached)
+            raise_if_asked(stop)
 
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "update", stopping)
+            patch.setattr(loop, "update", noting)
+            patch.setattr(Stop, "raise_if_asked", asked)
             with pytest.raises(Interrupted):
                 train(recipe, run_dir, DEVICE, quiet)
 
