@@ -22,15 +22,15 @@ from vitkit.evaluate.metric import SHARE, Metric
 from vitkit.models import create, vit
 from vitkit.models.resampling import RESAMPLE, resample
 from vitkit.objectives import MaskedPatches
-from vitkit.studies.base import resnet_like, small_vit
+from vitkit.studies.base import on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.paper import STUDIES, compute, data_size, positions
-from vitkit.studies.parts import left_out
 from vitkit.studies.results import Ask, Results, noise
 from vitkit.studies.rows import Row
 from vitkit.studies.study import Plan, _decide, _refuse_without_accuracy, begin, results, run_study
 from vitkit.training import Optim, train
+from vitkit.training.division import divide
 from vitkit.weights import Classifier, load, save
 
 TRAINED = [name for name in STUDIES if name not in ("speed", "resolution")]
@@ -87,12 +87,18 @@ def test_the_steps_use_up_the_budget(ask, digits, tmp_path):
         plan(grid, Budget(1, "seconds"), digits, "cpu")
 
 
-def test_smaller_parts_lie_within_larger_ones_and_have_every_class(digits, tmp_path):
+def test_smaller_parts_lie_within_larger_ones_and_have_every_class(digits, ask):
     train = digits.train
-    names = {train.name(i) for i in range(len(train))}
-    few = names - set(left_out(train, 100, 3, tmp_path).read_text().split("\n"))
-    more = names - set(left_out(train, 500, 3, tmp_path).read_text().split("\n"))
-    other = names - set(left_out(train, 100, 4, tmp_path).read_text().split("\n"))
+
+    def learned(share, seed):
+        """The names of the images that a run on a share of them learns from."""
+        part = divide(digits, on_a_share(ask.recipe, share, seed).data)["train"]
+        return {part.name(i) for i in range(len(part))}
+
+    count = len(train)
+    few = learned(100 / count, 3)
+    more = learned(500 / count, 3)
+    other = learned(100 / count, 4)
     assert (len(few), len(more)) == (100, 500) and few < more and few != other
     classes = [train.targets[i] for i in range(len(train)) if train.name(i) in few]
     assert all(9 <= classes.count(number) <= 11 for number in range(10))

@@ -82,6 +82,14 @@ def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
     )
 
 
+def on_a_share(recipe: Recipe, share: float, seed: int) -> Recipe:
+    """The same run on a share of the training images, every class alike: those that this seed draws."""
+    if share == 1:
+        return recipe
+    data = replace(recipe.data, subset=share, subset_by_class=True, subset_seed=seed)
+    return replace(recipe, data=data)
+
+
 def measured_by(recipe: Recipe, fewshot: str) -> Recipe:
     """The same run, compared by the 5-shot accuracy on other images, as the paper's ablations are;
     by its own accuracy, if `fewshot` is empty."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 NPY = b"\x93NUMPY"
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # classic and BigTIFF, in both orders of bytes
-MOST_CHANNELS = 4096
 ORIENTATION = 274  # tag of TIFF
 UPRIGHT = 1
 # Those that imagecodecs decodes into a buffer of the right size: none, LZW, deflate, PackBits, LZMA
@@ -57,15 +56,6 @@ def is_npy(data: bytes) -> bool:
 def is_tiff(data: bytes) -> bool:
     """Whether these are the bytes of a TIFF file."""
     return data.startswith(TIFF)
-
-
-def can_read_tiff() -> bool:
-    """Whether tifffile is installed (extra `tiff`)."""
-    try:
-        import tifffile  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def header(data: bytes) -> Header:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from vitkit.data import open_splits
+from vitkit.data import open_splits, subset_size
 from vitkit.models import ViTConfig
-from vitkit.studies.base import for_steps, measured_by, resnet_like, with_shape
+from vitkit.studies.base import for_steps, measured_by, on_a_share, resnet_like, with_shape
 from vitkit.studies.drawing import axis_title, law, legend, line, logarithmic, panels
 from vitkit.studies.grid import Cell
-from vitkit.studies.parts import left_out
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.scaling import Fit, answer, fit, law_text
 from vitkit.studies.study import Study
@@ -32,15 +31,11 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     grid = []
     train = open_splits(ask.data).train
     base = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
-    sizes = dict.fromkeys(max(round(share * len(train)), 1) for share in SHARES)
+    shares = {subset_size(len(train), share): share for share in SHARES}
     for seed in range(ask.seeds):
-        for images in sizes:
-            listed = ""
-            if images < len(train):
-                listed = str(left_out(train, images, seed, study_dir))
+        for images, share in shares.items():
             for name, recipe in _models(base).items():
-                data = replace(recipe.data, exclude=listed)
-                recipe = replace(recipe, data=data, seed=seed)
+                recipe = replace(on_a_share(recipe, share, seed), seed=seed)
                 folder = f"{name.replace(' ', '-')}/{images}-images/seed-{seed}"
                 settings = {"model": name, "images": images, "seed": seed}
                 grid.append(Cell(folder, recipe, settings))

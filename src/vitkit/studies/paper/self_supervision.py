@@ -6,13 +6,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from vitkit.data import open_splits
 from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches
-from vitkit.studies.base import for_steps, measured_by
+from vitkit.studies.base import for_steps, measured_by, on_a_share
 from vitkit.studies.drawing import axis_title, dots, panels, printed
 from vitkit.studies.grid import Cell
-from vitkit.studies.parts import left_out
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.training import Recipe
@@ -28,12 +26,9 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """With every seed: pre-training on all images without their labels and with them, and fine-tuning
     on a tenth of the labels from each and from scratch."""
     grid = []
-    train = open_splits(ask.data).train
     base = for_steps(replace(ask.recipe, evals=()), steps)
     for seed in range(ask.seeds):
-        few = max(round(SHARE * len(train)), 1)
-        listed = left_out(train, few, seed, study_dir)
-        tuned = _fine_tuning(ask, steps, listed, seed)
+        tuned = _fine_tuning(ask, steps, seed)
         grid.append(Cell(f"scratch/seed-{seed}", tuned, {"begins": SCRATCH, "seed": seed}))
         starts = {
             MASKED: ("masked", replace(base, objective=MaskedPatches(), precision="float32")),
@@ -50,10 +45,10 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     return grid
 
 
-def _fine_tuning(ask: Ask, steps: int, listed: Path, seed: int) -> Recipe:
+def _fine_tuning(ask: Ask, steps: int, seed: int) -> Recipe:
     """Training with a tenth of the labels; half as long as the pre-training."""
     recipe = for_steps(measured_by(ask.recipe, ask.fewshot), max(steps // 2, 1))
-    return replace(recipe, data=replace(recipe.data, exclude=str(listed)), seed=seed)
+    return replace(on_a_share(recipe, SHARE, seed), seed=seed)
 
 
 def check(ask: Ask) -> None:

@@ -5,13 +5,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from vitkit.data import open_splits
 from vitkit.models import ViTConfig
 from vitkit.recipes.finetune import finetune
-from vitkit.studies.base import for_steps, resnet_like
+from vitkit.studies.base import for_steps, on_a_share, resnet_like
 from vitkit.studies.drawing import axis_title, dots, panels
 from vitkit.studies.grid import Cell
-from vitkit.studies.parts import left_out
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.system.span import Span
@@ -32,17 +30,12 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """Each model from scratch, and pre-trained on a tenth and on all of the images; from each of these
     every target is trained with every seed. With a published model, that too."""
     grid = []
-    train = open_splits(ask.data).train
     base = for_steps(replace(ask.recipe, evals=()), steps)
     for name, recipe in dict(zip(MODELS, (base, resnet_like(base)), strict=True)).items():
         grid += _targets(ask, recipe, {"model": name, "pre-training": NONE}, steps)
         for size, share in SHARES.items():
-            listed = ""
-            if share < 1:
-                few = max(round(share * len(train)), 1)
-                listed = str(left_out(train, few, 0, study_dir))
             first = f"{name}/{size.replace(' ', '-')}/pre-trained"
-            pretrained = replace(recipe, data=replace(recipe.data, exclude=listed))
+            pretrained = on_a_share(recipe, share, 0)
             grid.append(Cell(first, pretrained, {"pre-trained": name, "images": size}))
             settings = {"model": name, "pre-training": size}
             grid += _targets(ask, recipe, settings, steps, first, study_dir)
