@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -333,3 +335,28 @@ def test_evaluate_takes_a_file_for_a_model(classifier, file, tmp_path, capsys):
     assert "gives logits alone" in " ".join(capsys.readouterr().err.split())
     assert main([*refused, "--calibrate", str(tmp_path / "calibrated")]) == 1
     assert "calibrate the model, and export that" in " ".join(capsys.readouterr().err.split())
+
+
+FORGOTTEN_ELSEWHERE = """
+import faulthandler, os, pathlib, signal, sys, threading
+faulthandler.enable()  # it gives signals a stack, as test runners and servers do
+signal.signal(signal.SIGTERM, lambda number, frame: print("asked to end"))
+
+from vitkit.deploy.opening import open_file
+
+opened = [open_file(pathlib.Path(sys.argv[1]))]
+thread = threading.Thread(target=opened.clear)
+thread.start()
+thread.join()
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_signals_are_received_after_a_model_was_forgotten_by_another_thread(classifier, tmp_path):
+    """OpenVINO's plugin frees a stack for signals where it is itself forgotten."""
+    pytest.importorskip("openvino")
+    path = tmp_path / "small.xml"
+    export(classifier, path, Export(to="openvino"))
+    words = [sys.executable, "-c", FORGOTTEN_ELSEWHERE, path]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "asked to end\n")

@@ -1,10 +1,15 @@
 """OpenVINO, which computes its own .xml files, and .onnx files."""
 
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vitkit.deploy.exported import KEY, Exported, Opened, threads
+
+if TYPE_CHECKING:
+    import openvino
 
 BFLOAT16 = "bf16"
 FLOAT32 = "f32"
@@ -16,9 +21,7 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
 
     precision: of the matrix products, float32 or bfloat16; "auto" is what the file was written for.
     """
-    import openvino
-
-    core = openvino.Core()
+    core = _core()
     try:
         model = core.read_model(path)
         metadata = _metadata(model)
@@ -38,6 +41,18 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
         return outputs[compiled.output(0)].copy()  # the request writes its next answer there
 
     return Opened(metadata, compute)
+
+
+@cache
+def _core() -> "openvino.Core":
+    """OpenVINO, which lives as long as the process.
+
+    Its CPU plugin gives the thread that loads it a stack for signals, and frees it when it goes,
+    wherever that happens: if in another thread, the next Ctrl-C would be a segmentation fault.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def _hint(precision: str, metadata: str | None) -> str:
