@@ -1,19 +1,30 @@
-"""The same model in other runtimes: vitkit's exported graph beside timm's and Transformers' own.
+"""The same model in other runtimes: vitkit's exported files beside timm's and Transformers' own.
 
-    python benchmarks/runtimes.py --output benchmarks/results/runtimes-cpu.json
-    python benchmarks/runtimes.py --models B/16 --batches 8 --precisions int8
+    python benchmarks/runtimes.py --files /tmp/runtimes --prepare
+    python benchmarks/runtimes.py --files /tmp/runtimes --output benchmarks/results/runtimes-cpu.json
 
-All get the same random weights and give the same logits. The peers' models are exported as their
-users would: torch.export, then the exporter of ONNX or OpenVINO, int8 calibrated by NNCF with the same
-settings and images as vitkit's. They take normalised float32 images, vitkit's file takes uint8 and normalises
-inside. One row is one runtime, precision and batch; all take turns, and timm in eager float32 takes
-one too (side_by_side.py).
+The first command writes the files, some minutes for Ti/16 and B/16, and measures nothing; the second
+measures, some five minutes on two cores. Without --files they are written on the way and deleted. The
+second command, given again after an interruption, goes on behind the rows that the output has.
+`--models Ti/16 --runtimes openvino --precisions int8 --batches 8` is one row.
 
-Prints and writes for each row milliseconds, vitkit's speed over the fastest peer's in the same runtime
-and precision, and over timm's in eager float32, of medians.
+All have the same random weights, and their files of float32 must give the same logits. The peers'
+models are exported as their users would by hand: torch.export, then PyTorch's exporter of ONNX or
+OpenVINO's converter. int8 is vitkit's `--precision int8`, beside NNCF's compression of the peers'
+weights, whose inputs OpenVINO makes int8 as it does by default. int8-calibrated is `--calibrate`, beside
+the same quantiser with the same settings and images (NNCF's, or ONNX Runtime's). Optimum's exporters
+pin an older Transformers; its model is the one that stands here as Transformers'. The peers' files take normalised
+float32 images; vitkit's take uint8 and normalise inside.
+
+One row is one runtime, precision and batch: all take turns, and timm in eager float32 takes one too
+(side_by_side.py). Prints and writes for each row milliseconds, vitkit's speed over the fastest peer's
+in the same row, and over timm's in eager float32, of medians; and how far the logits of each file are
+from the model's, as a share of their size.
 """
 
 import argparse
+import json
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,107 +51,204 @@ from torch.export import Dim
 
 from vitkit.data import Preprocessing
 from vitkit.deploy.agreement import prepared_images
-from vitkit.deploy.export import ENDINGS, Export, described, write
+from vitkit.deploy.export import described, write
 from vitkit.deploy.exported import Compute
 from vitkit.deploy.onnx_file import open_onnx
 from vitkit.deploy.openvino_file import open_openvino
-from vitkit.deploy.quantise import calibrated_openvino
+from vitkit.deploy.quantise import calibrated_openvino, load_nncf, quantise_onnx
 from vitkit.deploy.trial import Trial, sample_trial
-from vitkit.deploy.writers import OPSET, quiet
+from vitkit.deploy.wanted import ENDINGS, Export
+from vitkit.deploy.writers import LARGEST_BATCH, OPSET, quiet
 from vitkit.weights import Classifier
 
 PEERS = ("timm", "transformers")
-PRECISIONS = {"onnx": ("float32",), "openvino": ("float32", "bfloat16", "int8")}
-CALIBRATED = 32  # images: speed does not depend on them
+CALIBRATED = "int8-calibrated"
+PRECISIONS = {
+    "onnx": ("float32", CALIBRATED),
+    "openvino": ("float32", "bfloat16", "int8", CALIBRATED),
+}
+IMAGES = 16  # to calibrate with: speed does not depend on them
 EAGER = "timm, eager float32"
+SETTINGS = ("model", "runtime", "precision", "batch")  # of a row
+SAME = 1e-4  # how far logits of float32 may differ, as a share of the largest
 
 
-def file_of(model: nn.Module, export: Export, images: np.ndarray, path: Path) -> None:
-    """A peer's model as a file. images: normalised, float32 (N, 3, h, w), for int8."""
-    example = torch.from_numpy(images[:2])
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model in all libraries, and images for it."""
+
+    name: str
+    models: dict[str, nn.Module]
+    """By library, vitkit's first."""
+    levels: np.ndarray
+    """Photographs as vitkit's files take them: uint8 (N, 3, h, w)."""
+    normalised: np.ndarray
+    """The same as the peers' files take them: float32."""
+    exact: np.ndarray
+    """The model's logits for them: (N, K)."""
+
+
+def subject(name: str, libraries: list[str]) -> Subject:
+    """A named model with random weights, which are the same in every process."""
+    c = config(name)
+    torch.manual_seed(0)
+    models = stacks(c, libraries)
+    same_work(models, torch.randn(2, 3, *c.image))
+    preprocessing = Preprocessing(size=c.image)
+    levels, _ = prepared_images(preprocessing, sample_trial().for_calibration[:IMAGES])
+    normalised = preprocessing.normalise(torch.from_numpy(levels))
+    with torch.inference_mode():
+        exact = models["timm"](normalised).numpy()
+    return Subject(name, models, levels, normalised.numpy(), exact)
+
+
+# The files
+
+
+def file_of(subject: Subject, library: str, runtime: str, precision: str, files: Path) -> Path:
+    """The file of a library's model, which is written unless it is there."""
+    folder = files / subject.name.replace("/", "-") / f"{runtime}-{precision}-{library}"
+    path = folder / f"model{ENDINGS[runtime]}"
+    if not folder.exists():
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        unfinished.mkdir(parents=True, exist_ok=True)
+        if library == "vitkit":
+            write_ours(subject, runtime, precision, unfinished / path.name)
+        else:
+            write_peers(subject, library, precision, unfinished / path.name)
+        unfinished.rename(folder)
+    return path
+
+
+def write_ours(subject: Subject, runtime: str, precision: str, path: Path) -> None:
+    """vitkit's model as `vitkit export` writes it."""
+    ours = subject.models["vitkit"]
+    labels = tuple(f"class {k}" for k in range(ours.config.classes))
+    classifier = Classifier(ours, Preprocessing(size=ours.config.image), labels)
+    is_calibrated = precision == CALIBRATED
+    wanted = Export(runtime, precision.removesuffix("-calibrated"), calibrated=is_calibrated)
+    trial = Trial("", (), sample_trial().for_calibration[:IMAGES])
+    write(classifier, described(classifier, wanted), wanted, path, trial)
+
+
+def write_peers(subject: Subject, library: str, precision: str, path: Path) -> None:
+    """A peer's model, as its users would write it."""
+    one_by_one = [image[None] for image in subject.normalised]
+    example = torch.from_numpy(subject.normalised[:2])
+    shapes = ({0: Dim("batch", min=1, max=LARGEST_BATCH)},)
     with quiet():
-        shapes = ({0: Dim("batch", min=1, max=4096)},)
-        program = torch.export.export(model.eval(), (example,), dynamic_shapes=shapes)
-        if export.to == "onnx":
-            torch.onnx.export(program, opset_version=OPSET, verbose=False).save(path)
-            return
-        import openvino
+        model = subject.models[library].eval()
+        program = torch.export.export(model, (example,), dynamic_shapes=shapes)
 
+    # For ONNX Runtime
+    if path.suffix == ENDINGS["onnx"]:
+        with quiet():
+            names = {"input_names": ["images"], "opset_version": OPSET}
+            torch.onnx.export(program, verbose=False, **names).save(path)
+        if precision == CALIBRATED:
+            quantise_onnx(path, one_by_one)
+        return
+
+    # For OpenVINO
+    import openvino
+
+    with quiet():
         converted = openvino.convert_model(program)
     converted.reshape([-1, *example.shape[1:]])
-    if export.precision == "int8":
-        converted = calibrated_openvino(converted, [image[None] for image in images])
+    if precision == "int8":
+        with quiet():
+            converted = load_nncf().compress_weights(converted)
+    elif precision == CALIBRATED:
+        converted = calibrated_openvino(converted, one_by_one)
     openvino.save_model(converted, path, compress_to_fp16=False)
 
 
-def opened(path: Path, export: Export) -> Compute:
+def opened(path: Path, precision: str) -> Compute:
     """What computes a file, in the same settings for all."""
-    if export.to == "onnx":
+    if path.suffix == ENDINGS["onnx"]:
         return open_onnx(path).compute
-    precision = "float32"
-    if export.precision == "bfloat16":
-        precision = "bfloat16"
-    return open_openvino(path, precision).compute
+    products = "float32"
+    if precision == "bfloat16":
+        products = "bfloat16"
+    return open_openvino(path, products).compute
 
 
-def turns(models: dict[str, nn.Module], export: Export, batch: int, folder: Path) -> dict[str, Run]:
-    """What is timed in a row, by name."""
-    # The images: photographs, as vitkit's file takes them and as the peers' do
-    ours = models["vitkit"]
-    classes = ours.config.classes
-    labels = tuple(f"class {k}" for k in range(classes))
-    classifier = Classifier(ours, Preprocessing(size=ours.config.image), labels)
-    trial = sample_trial()
-    levels, _ = prepared_images(classifier.preprocessing, trial.for_calibration[:CALIBRATED])
-    normalised = classifier.preprocessing.normalise(torch.from_numpy(levels)).numpy()
-    some = np.resize(levels, (batch, *levels.shape[1:]))
-    some_normalised = np.resize(normalised, (batch, *levels.shape[1:]))
+# The rows
 
-    # The files
+
+def computes_of(subject: Subject, runtime: str, precision: str, files: Path) -> dict[str, Compute]:
+    """What computes the model of each library."""
     computes = {}
-    for name, model in models.items():
-        path = folder / f"{name}{ENDINGS[export.to]}"
-        if name == "vitkit":
-            calibration = Trial("", (), trial.for_calibration[:CALIBRATED])
-            write(classifier, described(classifier, export), export, path, calibration)
-        else:
-            file_of(model, export, normalised, path)
-        computes[name] = opened(path, export)
-    if export.precision == "float32":
-        check_same(computes, some, some_normalised)
+    for library in subject.models:
+        path = file_of(subject, library, runtime, precision, files)
+        computes[library] = opened(path, precision)
+    return computes
 
-    runs = {"vitkit": lambda: computes["vitkit"](some)}
-    for name in models:
-        if name != "vitkit":
-            runs[name] = lambda compute=computes[name]: compute(some_normalised)
-    tensor = torch.from_numpy(some_normalised)
+
+def errors(subject: Subject, computes: dict[str, Compute], precision: str) -> dict[str, float]:
+    """How far each file's logits are from the model's: the largest difference, as a share of the
+    largest logit. Stops if files of float32 give other logits."""
+    scale = np.abs(subject.exact).max()
+    differences = {}
+    for library, compute in computes.items():
+        images = subject.normalised
+        if library == "vitkit":
+            images = subject.levels
+        difference = float(np.abs(compute(images) - subject.exact).max() / scale)
+        assert precision != "float32" or difference < SAME, (library, difference)
+        differences[library] = round(difference, 6)
+    return differences
+
+
+def turns(subject: Subject, computes: dict[str, Compute], batch: int) -> dict[str, Run]:
+    """What is timed in a row, by name: vitkit first."""
+    levels = np.resize(subject.levels, (batch, *subject.levels.shape[1:]))
+    normalised = np.resize(subject.normalised, levels.shape)
+    runs = {"vitkit": lambda: computes["vitkit"](levels)}
+    for library, compute in computes.items():
+        if library != "vitkit":
+            runs[library] = lambda compute=compute: compute(normalised)
+    tensor = torch.from_numpy(normalised)
 
     @torch.inference_mode()
     def eager() -> torch.Tensor:
-        return models["timm"](tensor)
+        return subject.models["timm"](tensor)
 
     return {**runs, EAGER: eager}
 
 
-def check_same(computes: dict[str, Compute], levels: np.ndarray, normalised: np.ndarray) -> None:
-    """Stop unless all files give vitkit's logits."""
-    expected = computes["vitkit"](levels)
-    scale = max(float(np.abs(expected).max()), 1.0)
-    for name, compute in computes.items():
-        if name != "vitkit":
-            np.testing.assert_allclose(
-                compute(normalised), expected, atol=1e-4 * scale, err_msg=name
-            )
+def measured(runs: dict[str, Run], batch: int, seconds: float) -> dict:
+    """The figures of a row."""
+    times, calls = rounds(runs, "cpu", seconds)
+    eager = times.pop(EAGER)
+    ratio = float(np.median(eager) / np.median(times["vitkit"]))
+    return {
+        "calls_a_turn": calls,
+        **summary(times, batch),
+        "timm_eager_float32_milliseconds": round(1e3 * float(np.median(eager)), 4),
+        "times_timm_eager_float32": round(ratio, 3),
+    }
+
+
+def begun(output: Path | None) -> dict:
+    """The result of the same command, if it was interrupted; else a new one."""
+    result = {**about("cpu", __doc__), "results": []}
+    result["versions"] |= record.versions(("onnxruntime", "openvino", "nncf"))
+    if output is None or not output.exists():
+        return result
+    before = json.loads(output.read_text())
+    if any(before[key] != result[key] for key in ("command", "machine", "versions")):
+        return result
+    return before
 
 
 def show(rows: list[dict]) -> None:
     """Print the rows as a table."""
-    settings = ("model", "runtime", "precision", "batch")
     libraries = list(rows[0]["images_per_second"])
     heads = ("times the fastest peer (95 %)", "times timm eager float32", "rounds")
-    table = Table(*settings, *libraries, *heads, title="milliseconds, median")
+    table = Table(*SETTINGS, *libraries, *heads, title="milliseconds, median")
     for row in rows:
-        cells = [str(row[name]) for name in settings]
+        cells = [str(row[name]) for name in SETTINGS]
         for library in libraries:
             cells.append(f"{row['milliseconds_q1_median_q3'][library][1]:.2f}")
         cells += [ratio_of(row), f"{row['times_timm_eager_float32']:.2f}", str(row["rounds"])]
@@ -154,38 +262,52 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=["Ti/16", "B/16"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--runtimes", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
-    precisions = PRECISIONS["openvino"]
-    parser.add_argument("--precisions", nargs="+", default=precisions, choices=precisions)
+    known = PRECISIONS["openvino"]
+    usual = [precision for precision in known if precision != "bfloat16"]
+    parser.add_argument("--precisions", nargs="+", default=usual, choices=known)
     parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS)
+    parser.add_argument("--files", type=Path, help="a folder for the files, which are kept")
+    parser.add_argument("--prepare", action="store_true", help="write the files, measure nothing")
     add_row_arguments(parser)
-    return parser.parse_args()
+    parser.set_defaults(seconds_per_row=5)
+    options = parser.parse_args()
+    if options.prepare and options.files is None:
+        parser.error("--prepare needs --files FOLDER")
+    return options
 
 
 def main() -> None:
     """All rows."""
     options = arguments()
-    result = {**about("cpu", __doc__), "results": []}
-    result["versions"] |= record.versions(("onnxruntime", "openvino", "nncf"))
+    result = begun(options.output)
     libraries = ["timm", *(name for name in options.peers if name != "timm")]
-    for name in options.models:
-        c = config(name)
-        models = stacks(c, libraries)
-        same_work(models, torch.randn(2, 3, *c.image))
-        for to, precision, batch in product(options.runtimes, options.precisions, options.batches):
-            if precision not in PRECISIONS[to]:
-                continue
-            with TemporaryDirectory() as folder:
-                wanted = Export(to=to, precision=precision, calibrated=precision == "int8")
-                runs = turns(models, wanted, batch, Path(folder))
-                times, calls = rounds(runs, "cpu", options.seconds_per_row)
-            eager = times.pop(EAGER)
-            row = {"model": name, "runtime": to, "precision": precision, "batch": batch}
-            row |= {"calls_a_turn": calls, **summary(times, batch)}
-            ratio = float(np.median(eager) / np.median(times["vitkit"]))
-            row["times_timm_eager_float32"] = round(ratio, 3)
-            add_row(result, row, options.output)
-            print(f"{name} {to} {precision} {batch}: {ratio_of(row)}, {ratio:.2f}", flush=True)
-    show(result["results"])
+    done = {tuple(row[name] for name in SETTINGS) for row in result["results"]}
+    kinds = [
+        (runtime, precision)
+        for runtime, precision in product(options.runtimes, options.precisions)
+        if precision in PRECISIONS[runtime]
+    ]
+    with TemporaryDirectory() as temporary:
+        files = options.files or Path(temporary)
+        for name in options.models:
+            model = subject(name, libraries)
+            for runtime, precision in kinds:
+                left = [n for n in options.batches if (name, runtime, precision, n) not in done]
+                if not left:
+                    continue
+                computes = computes_of(model, runtime, precision, files)
+                differences = errors(model, computes, precision)
+                print(f"{name} {runtime} {precision}: differ by {differences}", flush=True)
+                if options.prepare:
+                    continue
+                for batch in left:
+                    row = dict(zip(SETTINGS, (name, runtime, precision, batch), strict=True))
+                    row |= measured(turns(model, computes, batch), batch, options.seconds_per_row)
+                    add_row(result, row | {"error": differences}, options.output)
+                    speed = f"{ratio_of(row)}, {row['times_timm_eager_float32']:.2f}"
+                    print(f"{name} {runtime} {precision} {batch}: {speed}", flush=True)
+    if result["results"]:
+        show(result["results"])
 
 
 if __name__ == "__main__":

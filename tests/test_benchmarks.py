@@ -74,18 +74,29 @@ def test_four_libraries_are_timed_in_every_precision(script, precisions, side_by
 
 
 @pytest.mark.slow
-def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run):
+def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run, tmp_path, monkeypatch):
     for package in ("openvino", "nncf", "onnxruntime", "onnxscript"):
         pytest.importorskip(package)
-    result = run("runtimes", "--models mu/16 --batches 2 --seconds-per-row 0")
-    rows = [(row["runtime"], row["precision"]) for row in result["results"]]
-    assert rows == [
-        ("onnx", "float32"),
-        *(("openvino", p) for p in ("float32", "bfloat16", "int8")),
-    ]
+    words = f"--models mu/16 --batches 2 1 --seconds-per-row 0 --files {tmp_path / 'files'}"
+    words += " --precisions float32 bfloat16 int8 int8-calibrated"
+    result = run("runtimes", words)
+    rows = [(row["runtime"], row["precision"], row["batch"]) for row in result["results"]]
+    kinds = [("onnx", "float32"), ("onnx", "int8-calibrated")]
+    kinds += [("openvino", p) for p in ("float32", "bfloat16", "int8", "int8-calibrated")]
+    assert rows == [(*kind, batch) for kind in kinds for batch in (2, 1)]
     for row in result["results"]:
         assert set(row["images_per_second"]) == {"vitkit", "timm", "transformers"}
         assert row["rounds"] == 5 and row["times_timm_eager_float32"] > 0
+        largest = {"float32": 1e-4, "bfloat16": 0.05}.get(row["precision"], 0.2)
+        assert all(0 <= error < largest for error in row["error"].values())
+
+    # Interrupted, it goes on behind the last row, with the files that are there
+    whole = tmp_path / "results.json"
+    kept = result["results"][:-3]
+    whole.write_text(json.dumps(result | {"results": kept}))
+    monkeypatch.setattr("vitkit.deploy.export.write", None)
+    again = run("runtimes", words)["results"]
+    assert again[:-3] == kept and len(again) == len(result["results"])
 
 
 def test_the_profile_of_a_step_leaves_nothing_out(side_by_side, run, capsys):

@@ -33,6 +33,7 @@ from vitkit.deploy.wanted import (
     size_of,
 )
 from vitkit.deploy.writers import (
+    describe_onnx_file,
     openvino_model,
     traced,
     write_onnx,
@@ -111,7 +112,8 @@ def write(
     elif wanted.to == "onnx":
         write_onnx(program, exported, path)
         if exported.precision == "int8":
-            quantise_onnx(path, images, exported)
+            quantise_onnx(path, images)
+            describe_onnx_file(path, exported)
     else:
         model = openvino_model(program, exported)
         if needs_calibration(wanted):
@@ -159,7 +161,7 @@ def report(
         "preprocessing": str(classifier.preprocessing),
         "parameters": parameters(classifier.model.config),
         "least_agreement": least,
-        "agreement": asdict(agreement),
+        "agreement": public(asdict(agreement)),
         "versions": versions,
         "platform": f"Python {platform.python_version()}, {sys.platform} {platform.machine()}",
     }

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.deploy.exported import Exported
-from vitkit.deploy.writers import describe_onnx, quiet
+from vitkit.deploy.writers import quiet
 
 GROUP = 64  # divides the width of every published model
 
@@ -31,7 +30,7 @@ def int8_openvino(model):
     own. Its CPU plugin makes int8 of the inputs of each dense layer too when it computes them, every GROUP
     numbers of a token by their own largest, so that no image is needed to calibrate. The head, a
     thousandth of the work, stays exact: its errors would be the answers' own."""
-    nncf = _nncf()
+    nncf = load_nncf()
     products = [node for node in model.get_ordered_ops() if node.get_type_name() == "MatMul"]
     head = nncf.IgnoredScope(names=[node.get_friendly_name() for node in products[-1:]])
     with quiet(), only_errors("nncf"):
@@ -45,7 +44,7 @@ def int8_openvino(model):
 def calibrated_openvino(model, images: Sequence[np.ndarray]):
     """An OpenVINO model in int8, the range of each layer's inputs fixed by images, which come one at a
     time, as the model takes them. Attention's softmax and its products stay exact."""
-    nncf = _nncf()
+    nncf = load_nncf()
     exact = nncf.IgnoredScope(types=["ScaledDotProductAttention"], validate=False)
     with quiet(), only_errors("nncf"):
         return nncf.quantize(
@@ -57,7 +56,7 @@ def calibrated_openvino(model, images: Sequence[np.ndarray]):
         )
 
 
-def _nncf():
+def load_nncf():
     """The package, which imports a part of PyTorch that warns of a missing GPU."""
     with quiet(), only_errors("torch.utils.cpp_extension"):
         import nncf
@@ -80,8 +79,9 @@ class _Calibration:
         self.waiting = iter([{"images": image} for image in self.images])
 
 
-def quantise_onnx(path: Path, images: Sequence[np.ndarray], exported: Exported) -> None:
-    """Make int8 of a .onnx file of float32. images: one at a time, as the file takes them.
+def quantise_onnx(path: Path, images: Sequence[np.ndarray]) -> None:
+    """Make int8 of a .onnx file of float32, without its metadata. images: one at a time, as the file
+    takes them, which calls them "images".
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
     Products of activations, as attention has them, stay in float32.
@@ -107,6 +107,3 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exported: Exported) 
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
         )
-    quantised = onnx.load(path)
-    describe_onnx(quantised, exported)
-    onnx.save(quantised, path)

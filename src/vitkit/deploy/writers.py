@@ -114,6 +114,15 @@ def describe_onnx(model, exported: Exported) -> None:
         del node.metadata_props[:]
 
 
+def describe_onnx_file(path: Path, exported: Exported) -> None:
+    """Put into a .onnx file what it says of itself."""
+    import onnx
+
+    model = onnx.load(path)
+    describe_onnx(model, exported)
+    onnx.save(model, path)
+
+
 def _store_halves(model, precision: str) -> None:
     """Store weights in 16 bits, each with a cast behind it that the runtime does once."""
     import ml_dtypes
