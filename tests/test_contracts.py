@@ -38,7 +38,7 @@ RANKS = {
     "objectives": 5,
     "training": 6,
     "recipes": 7, "deploy": 7, "estimator": 7,
-    "studies": 8,
+    "photographs": 8, "studies": 8,
     "suites": 9,
     "commands": 10,
     "cli": 11, "__main__": 12, "__init__": 13,
@@ -134,7 +134,10 @@ def imported_by(*argv: str) -> set[str]:
 PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow", "pandas"}
 COMPILERS = {"torch._dynamo", "torch._inductor", "torch.distributed.checkpoint"}
 PEERS = {"timm", "transformers", "datasets", "huggingface_hub", "fsspec"}
-TRAINING = {f"vitkit.{room}" for room in ("training", "objectives", "recipes", "studies", "suites")}
+TRAINING = {
+    f"vitkit.{room}"
+    for room in ("training", "objectives", "recipes", "photographs", "studies", "suites")
+}
 HEAVY = PICTURES_AND_TABLES | COMPILERS | PEERS | TRAINING
 
 

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from vitkit.evaluate import Metric, answers_of_logits
-from vitkit.studies.answer import RUN, Answer, answer
-from vitkit.studies.candidates import CLOSED_FORM, question, targets_of
-from vitkit.studies.plan import OtherPlan, read_plan
+from vitkit.photographs import Answer, answer
+from vitkit.photographs.candidates import CLOSED_FORM, question, targets_of
+from vitkit.photographs.plan import OtherPlan, read_plan
+from vitkit.photographs.tuning import RUN
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import pick_precision
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group

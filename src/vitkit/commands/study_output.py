@@ -114,5 +114,6 @@ def write(command: "RunStudy", chosen: Study, reached: Results, study_dir: Path)
     write_table(read_rows(study_dir), study_dir / RESULTS)
     write_figure(study_dir / "figure.png", chosen.draw(reached))
     print(f"wrote table.md, figure.png and results.parquet in {study_dir}")
-    print(f"next: vitkit compare, or vitkit report, of runs below {as_word(study_dir)}")
+    if reached.plan.runs:
+        print(f"next: vitkit compare, or vitkit report, of runs below {as_word(study_dir)}")
     return 0

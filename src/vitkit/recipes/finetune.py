@@ -54,7 +54,7 @@ def finetune(
       image size, in bfloat16 where the machine has instructions for it; Inception crops and flips,
       without those that the classes do not survive, which the run asks the model first
       (`Augmentation.auto`);
-    - "quick": the same without a length, which `vitkit.studies.answer` chooses by the time that
+    - "quick": the same without a length, which `vitkit.photographs` chooses by the time that
       there is; without crops and flips, in batches of 8 for fewer than 2,000 images, and with
       classes of unequal size counting alike. A part of the training images is held out, broken
       images are left out, and the loss is the one for the data's kind of targets.

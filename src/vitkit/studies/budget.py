@@ -13,11 +13,11 @@ from typing import NamedTuple
 from vitkit.data import Splits
 from vitkit.models import create
 from vitkit.studies.grid import Cell
-from vitkit.studies.pace import seconds_of_a_step
 from vitkit.system.machine import pick_device, pick_precision
 from vitkit.training import Recipe
 from vitkit.training.cost import operations
 from vitkit.training.recipe import Facts, resolve
+from vitkit.training.timed import seconds_of_a_step
 
 FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*([a-z]+)\s*")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitkit.data import fingerprint
-from vitkit.studies.photographs import Photographs
+from vitkit.photographs.folder import Photographs
 from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
 from vitkit.training import Recipe

@@ -2,18 +2,11 @@
 make twice as many of images half as large."""
 
 import math
-import statistics
-import time
-from copy import deepcopy
 from dataclasses import replace
-
-import torch
-from torch import nn
 
 from vitkit.data import Source
 from vitkit.recipes.finetune import divisible
 from vitkit.recipes.table_4 import few_pixels
-from vitkit.system.machine import autocast
 from vitkit.system.span import Span
 from vitkit.training import Recipe
 from vitkit.weights.adopting import preprocessing_for
@@ -28,31 +21,6 @@ EVALUATING = 0.05  # and the share of the time that they may take
 EPOCHS = 20  # at most, however much time there is
 FEWEST = 200  # steps that it may always have
 TOO_FEW = 25  # steps that make nothing better
-
-
-def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) -> float:
-    """The time of a training step on noise, with what the loader takes beside it; the model stays as
-    it is."""
-    micro_batch = min(recipe.micro_batch or recipe.batch, recipe.batch)
-    copy = deepcopy(model).to(device).train()
-    weights = list(copy.parameters())
-    optimizer = torch.optim.SGD(weights, lr=0.0, momentum=0.9)
-    height, width = recipe.model.image
-    images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
-    times = []
-    for _ in range(1 + TIMED):
-        began = time.perf_counter()
-        with autocast(device, recipe.precision):
-            loss = copy(images).float().square().mean()
-        loss.backward()
-        loss.item()  # waits for a GPU
-        computed = time.perf_counter()
-        nn.utils.clip_grad_norm_(weights, 1.0).item()
-        optimizer.step()
-        optimizer.zero_grad()
-        ended = time.perf_counter()
-        times.append((computed - began) * recipe.batch / micro_batch + ended - computed)
-    return statistics.median(times[1:]) * LOADING
 
 
 def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:

@@ -15,9 +15,8 @@ from vitkit.data.tables import Columns
 from vitkit.evaluate import Features, Metric, features
 from vitkit.evaluate.metric import SHARE
 from vitkit.models import create, vit
-from vitkit.recipes.finetune import finetune
-from vitkit.studies.answer import answer
-from vitkit.studies.candidates import (
+from vitkit.photographs import answer
+from vitkit.photographs.candidates import (
     AVERAGE,
     CLOSED_FORM,
     FINE_TUNED,
@@ -28,7 +27,8 @@ from vitkit.studies.candidates import (
     question,
     solved,
 )
-from vitkit.studies.photographs import look, look_alikes, open_photographs
+from vitkit.photographs.folder import look, look_alikes, open_photographs
+from vitkit.recipes.finetune import finetune
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import Data
@@ -112,7 +112,9 @@ def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
 
 
 def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitkit.studies.pace.SMALL", 5)  # 4 for patches of 2; the digits have 8 x 8
+    monkeypatch.setattr(
+        "vitkit.photographs.pace.SMALL", 5
+    )  # 4 for patches of 2; the digits have 8 x 8
     said = []
     reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)
     sizes = [each.classifier.model.config.image for each in reached.candidates]
@@ -134,7 +136,7 @@ def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
         answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
     assert vitkit.load(tmp_path / "two", quiet=True).labels == tuple(map(str, range(10)))
     monkeypatch.undo()
-    monkeypatch.setattr("vitkit.studies.answer.seconds_of_a_step", None)  # the plan is kept
+    monkeypatch.setattr("vitkit.photographs.tuning.seconds_of_a_step", None)  # the plan is kept
     again = answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
     for one, other in zip(undisturbed.candidates, again.candidates, strict=True):
         assert (one.name, one.held_out, one.loss) == (other.name, other.held_out, other.loss)
@@ -166,14 +168,14 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
 
 
 def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitkit.studies.answer.seconds_of_a_step", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.photographs.tuning.seconds_of_a_step", lambda *_: 1.0)
     by_time = replace(recipe, length=Span(0, "steps"))
     said = []
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
     assert "too long for 18 seconds: --minutes 4 would do" in " ".join(said)
     assert not (tmp_path / "short" / "fine-tuned").exists()
 
-    monkeypatch.setattr("vitkit.studies.answer.train", stopped)
+    monkeypatch.setattr("vitkit.photographs.tuning.train", stopped)
     with pytest.raises(Interrupted):
         answer(by_time, tmp_path / "long", 2, CPU, said.append)
     plan = json.loads((tmp_path / "long" / "plan.json").read_text())

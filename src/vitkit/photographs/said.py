@@ -2,7 +2,7 @@
 
 from vitkit.evaluate import Features, Metric
 from vitkit.evaluate.probing import Probing
-from vitkit.studies.photographs import look_alikes
+from vitkit.photographs.folder import look_alikes
 
 COMPARED = 10_000  # images to learn from that are compared with each other
 MEANS = {"classes": "mean average precision", "number": "mean error"}  # the main metric
