@@ -56,12 +56,8 @@ def main() -> None:
     rows = [row(contender, turns[contender[:2]]) for contender in contenders]
     print_table(rows)
     result = {
-        "measures": "seconds of whole processes, from start to end",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
+        **record.about("seconds of whole processes, from start to end", PACKAGES),
         "load": record.load(),
-        "versions": record.versions(PACKAGES),
         "rounds": options.rounds,
         "results": rows,
     }

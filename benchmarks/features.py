@@ -53,11 +53,9 @@ def main() -> None:
 
     ratios = [f / b for f, b in zip(rates["features"], rates["forward"], strict=True)]
     result = {
-        "measures": "images a second of feature extraction from files, beside the bare forward",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
-        "versions": record.versions(PACKAGES),
+        **record.about(
+            "images a second of feature extraction from files, beside the bare forward", PACKAGES
+        ),
         "threads": torch.get_num_threads(),
         "load_at_start_and_end": [load_at_start, record.load()],
         "images": len(source),

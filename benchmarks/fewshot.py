@@ -81,11 +81,9 @@ def main() -> None:
     best = {way: min(rows[way], key=lambda row: row["seconds"]) for way in WAYS}
     ratio = best["scikit-learn"]["seconds"] / best["vitkit"]["seconds"]
     result = {
-        "measures": "seconds for the ridge weights of all l2, and peak memory beyond the examples",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
-        "versions": record.versions(PACKAGES),
+        **record.about(
+            "seconds for the ridge weights of all l2, and peak memory beyond the examples", PACKAGES
+        ),
         "load_at_start_and_end": [load_at_start, record.load()],
         "values_of_l2": options.values,
         "best": best,

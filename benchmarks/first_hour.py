@@ -34,11 +34,9 @@ POLLED = 0.05  # seconds between two looks at the model of vitkit
 def main() -> None:
     options = arguments()
     result = {
-        "measures": "[seconds since the process was started, accuracy on test images] of models",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
-        "versions": record.versions(PACKAGES),
+        **record.about(
+            "[seconds since the process was started, accuracy on test images] of models", PACKAGES
+        ),
         "minutes": options.minutes,
         "results": [],
     }

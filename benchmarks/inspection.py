@@ -83,11 +83,8 @@ def main() -> None:
         print(json.dumps(peak_of(options)))
         return
     result = {
-        "measures": __doc__.partition("\n")[0],
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(options.device) | {"threads": torch.get_num_threads()},
-        "versions": record.versions(PACKAGES),
+        **record.about(__doc__.partition("\n")[0], PACKAGES, options.device),
+        "threads": torch.get_num_threads(),
         "load_at_start_and_end": [record.load(), record.load()],
         "results": [],
     }

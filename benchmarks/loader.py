@@ -378,12 +378,10 @@ def main() -> None:
     finally:
         shutil.rmtree(root, ignore_errors=True)
     result = {
-        "measures": "training input pipeline, images a second: JPEG files to 224 crop, flip, "
-        "uint8 batches",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
-        "versions": record.versions(PACKAGES),
+        **record.about(
+            "training input pipeline, images a second: JPEG files to 224 crop, flip, uint8 batches",
+            PACKAGES,
+        ),
         # the benchmark's own part of the load at the end is about two
         "load_at_start_and_end": [load_at_start, record.load()],
         "data": {**description(files), "files_a_round": options.images},

@@ -48,12 +48,10 @@ def main() -> None:
     rows = [row(options.count, part, turns[part]) for part in turns]
     print_table(rows)
     result = {
-        "measures": "vitkit predict beside the bare forward pass",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
+        **record.about(
+            "vitkit predict beside the bare forward pass", ("torch", "pillow", "vitkit")
+        ),
         "load": record.load(),
-        "versions": record.versions(("torch", "pillow", "vitkit")),
         "threads": torch.get_num_threads(),
         "batch": BATCH,
         "count": options.count,
@@ -64,13 +62,9 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = record.parser(__doc__)
-    parser.add_argument("--model", required=True, help="a model that vitkit opens")
-    parser.add_argument("--images", required=True, help="parquet of photographs")
+    record.model_arguments(parser)
     parser.add_argument("--count", type=int, default=1000, help="photographs to classify")
-    parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bare", action="store_true", help="compute the bare forward, and no more")
-    parser.add_argument("--output", type=Path, help="file for the results, JSON")
     return parser.parse_args()
 
 

@@ -22,6 +22,26 @@ def parser(doc: str) -> argparse.ArgumentParser:
     )
 
 
+def model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a script that measures a model on photographs."""
+    parser.add_argument("--model", required=True, help="a model that vitkit opens")
+    parser.add_argument("--images", required=True, help="parquet of photographs")
+    parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, help="file for the results, JSON")
+
+
+def about(measures: str, packages: tuple[str, ...], device: str = "cpu") -> dict:
+    """The beginning of a result: what is measured, how, when, where, and with which versions."""
+    return {
+        "measures": measures,
+        "command": command(),
+        "date": today(),
+        "machine": machine(device),
+        "versions": versions(packages),
+    }
+
+
 def command() -> str:
     """The command that is running, without the folders of whoever runs it."""
     script = f"benchmarks/{Path(sys.argv[0]).name}"

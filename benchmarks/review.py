@@ -48,10 +48,7 @@ def main(argv: list[str] | None = None) -> dict:
                 f"{result['seconds']:.2f} s"
             )
     content = {
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
-        "versions": record.versions(PACKAGES),
+        **record.about(__doc__.partition("\n")[0], PACKAGES),
         "share": options.share,
         "results": results,
     }

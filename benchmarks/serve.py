@@ -66,14 +66,11 @@ def main() -> None:
     for load in loads:
         print(json.dumps(load))
     result = {
-        "measures": "vitkit serve beside the bare forward pass",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
-        "load": record.load(),
-        "versions": record.versions(
-            ("torch", "onnxruntime", "openvino", "fastapi", "uvicorn", "vitkit")
+        **record.about(
+            "vitkit serve beside the bare forward pass",
+            ("torch", "onnxruntime", "openvino", "fastapi", "uvicorn", "vitkit"),
         ),
+        "load": record.load(),
         "batch": options.batch,
         "clients": options.clients,
         "medians": medians,
@@ -85,15 +82,11 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = record.parser(__doc__)
-    parser.add_argument("--model", required=True, help="a model that vitkit opens")
-    parser.add_argument("--images", required=True, help="parquet of photographs")
+    record.model_arguments(parser)
     parser.add_argument("--count", type=int, default=200, help="photographs to send")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--clients", type=int, default=24, help="that ask at once")
     parser.add_argument("--seconds", type=float, default=10, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
-    parser.add_argument("--output", type=Path, help="file for the results, JSON")
     return parser.parse_args()
 
 

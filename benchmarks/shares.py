@@ -110,11 +110,8 @@ def profile() -> None:
     parser.add_argument("--output", type=Path, help="a JSON file for the results")
     options = parser.parse_args()
     result = {
-        "measures": "what a training step spends its time on",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(options.device) | {"threads": torch.get_num_threads()},
-        "versions": record.versions(PACKAGES),
+        **record.about("what a training step spends its time on", PACKAGES, options.device),
+        "threads": torch.get_num_threads(),
         "load_at_start_and_end": [record.load(), record.load()],
         "results": [],
     }

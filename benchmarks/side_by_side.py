@@ -400,14 +400,13 @@ def utilisation(row: dict, c: ModelConfig, train: bool, rate: float) -> dict[str
 def about(device: str, doc: str) -> dict:
     """What is measured, where, when and how: the beginning of a result."""
     facts = {
-        "measures": doc.partition("\n")[0],
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(device)
-        | {"threads": torch.get_num_threads(), "dense_layers": str(matmul.in_use())},
-        "versions": record.versions(PACKAGES),
+        **record.about(doc.partition("\n")[0], PACKAGES, device),
         # the benchmark's own part of the load at the end is about `threads`
         "load_at_start_and_end": [record.load(), record.load()],
+    }
+    facts["machine"] |= {
+        "threads": torch.get_num_threads(),
+        "dense_layers": str(matmul.in_use()),
     }
     if device.startswith("cuda"):
         facts["bfloat16_matmul_flop_per_second"] = round(matmul_rate(device))

@@ -58,11 +58,9 @@ def main() -> None:
 
     # Write it down
     result = {
-        "measures": "training batches of 32 x 32 images, images a second",
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(options.device),
-        "versions": record.versions(PACKAGES),
+        **record.about(
+            "training batches of 32 x 32 images, images a second", PACKAGES, options.device
+        ),
         "load_at_start_and_end": [load_at_start, record.load()],
         "images": len(source),
         "seconds_to_decode_all": round(seconds, 1),

@@ -72,10 +72,7 @@ def main(argv: list[str] | None = None) -> dict:
             numbers = ", ".join(f"{key} {value:.3f}" for key, value in result.items())
             print(f"{name}: {way}: {numbers}")
     content = {
-        "command": record.command(),
-        "date": record.today(),
-        "machine": record.machine(),
-        "versions": record.versions(PACKAGES),
+        **record.about(__doc__.partition("\n")[0], PACKAGES),
         "results": results,
     }
     record.write(content, options.output)

@@ -203,8 +203,8 @@ def test_scripts_have_the_settings_that_a_page_gives_them(page):
         if words[:1] != ["python"]:
             continue
         source = (ROOT / words[1]).read_text()
-        for shared in ("side_by_side", "shares"):
-            if f"from {shared} import" in source:
+        for shared in ("side_by_side", "shares", "record"):
+            if f"from {shared} import" in source or f"{shared}.model_arguments" in source:
                 source += (ROOT / "benchmarks" / f"{shared}.py").read_text()
         for flag in words:
             if flag.startswith("--"):
