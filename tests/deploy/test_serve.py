@@ -130,6 +130,22 @@ def test_metrics_count_every_request_and_image():
     assert "process_resident_memory_bytes" in metrics
 
 
+def test_what_is_held_is_told_at_once(server):
+    """Another process may be the next that is asked, and reads what this one has told."""
+    registry = server.server.desk.metrics.registry
+
+    def held():
+        kinds = ("images", "bytes")
+        return [registry.get_sample_value("vitkit_held", {"what": kind}) for kind in kinds]
+
+    assert server.room.take(1, 100) and server.room.take(2, 150)
+    assert held() == [3, 250]
+    server.room.give_back(2, 150)
+    assert held() == [1, 100]
+    server.room.give_back(1, 100)
+    assert held() == [0, 0]
+
+
 # What is refused
 
 
@@ -203,6 +219,8 @@ def test_requests_beyond_the_limits():
 
 
 def test_a_token(server):
+    page = server.ask("GET", "/openapi.json").json
+    assert "securitySchemes" not in page.get("components", {})
     with running(token="open sésame") as server:
         right = {"Authorization": "Bearer open sésame".encode()}
         assert server.post(PHOTOGRAPHS[0], headers=right).status == 200
@@ -216,6 +234,38 @@ def test_a_token(server):
                 assert answer.headers["www-authenticate"] == "Bearer"
         assert server.ask("GET", "/health").status == 200
         assert server.ask("GET", "/ready").status == 200
+
+        # What needs it is said to need it
+        page = server.ask("GET", "/openapi.json").json
+        ((name, scheme),) = page["components"]["securitySchemes"].items()
+        assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+        needing = set()
+        for path, methods in page["paths"].items():
+            for method, operation in methods.items():
+                if operation.get("security") == [{name: []}]:
+                    needing.add((method, path))
+        assert needing == {("post", "/predict"), ("get", "/model"), ("get", "/metrics")}
+
+
+def test_pages_of_other_origins_ask_if_they_may():
+    origin = {"Origin": "https://example.org"}
+    asking = {"Access-Control-Request-Method": "POST"}
+    asking["Access-Control-Request-Headers"] = "authorization,content-type"
+    with running(token="secret", origins=("https://example.org",)) as server:
+        before = server.ask("OPTIONS", "/predict", headers=origin | asking)
+        assert before.status == 200
+        assert before.headers["access-control-allow-origin"] == "https://example.org"
+        assert "Authorization" in before.headers["access-control-allow-headers"]
+        right = {"Authorization": "Bearer secret"} | origin
+        for answer in (
+            server.post(PHOTOGRAPHS[0], headers=right),
+            server.post(PHOTOGRAPHS[0], headers=origin),  # 401, which the page may read
+        ):
+            assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        other = {"Origin": "https://elsewhere.org"}
+        assert server.ask("OPTIONS", "/predict", headers=other | asking).status == 400
+        answer = server.post(PHOTOGRAPHS[0], headers=right | other)
+        assert "access-control-allow-origin" not in answer.headers
 
 
 # Who is slow, or goes away

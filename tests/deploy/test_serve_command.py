@@ -24,20 +24,21 @@ DATA = encoded(photograph(40, 50))
 JPEG = {"Content-Type": "image/jpeg"}
 
 
+VITKIT = ("-m", "vitkit")
+# vitkit, whose decoders hang as a broken library's may
+HANGING = """
+import sys, time
+from vitkit.cli import main
+from vitkit.deploy import answering
+answering._prepared = lambda runtime, image: time.sleep(600)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @contextmanager
-def serving(model, *words):
+def serving(model, *words, program=VITKIT):
     """A process that serves a model: the process, and its port."""
-    command = [
-        sys.executable,
-        "-m",
-        "vitkit",
-        "serve",
-        str(model),
-        "--port",
-        "0",
-        "--device",
-        "cpu",
-    ]
+    command = [sys.executable, *program, "serve", str(model), "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(
         [*command, *words],
         stdout=subprocess.PIPE,
@@ -153,6 +154,20 @@ def test_signals_under_load_lose_nothing(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_decoder_that_hangs_does_not_outlast_the_grace(tmp_path):
+    save(make_classifier(), tmp_path / "model")
+    words = ("--seconds", "0.3", "--grace", "0.5")
+    with serving(tmp_path / "model", *words, program=("-c", HANGING)) as (process, port):
+        with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+            assert ask(connection, "POST", "/predict", DATA, JPEG).status == 503
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 1
+    process.reading.join()
+    (unfinished,) = events(process, "ended unfinished")
+    assert unfinished["images"] == 1
+
+
+@pytest.mark.slow
 def test_several_workers_are_one_server(tmp_path):
     save(make_classifier(), tmp_path / "model")
     with serving(tmp_path / "model", "--workers", "2") as (process, port):
@@ -227,6 +242,8 @@ def test_what_cannot_be_is_one_sentence(capsys, monkeypatch, tmp_path):
     assert "--batch is 0" in said(capsys, model, "--batch", "0")
     assert "would never find room" in said(capsys, model, "--queue", "3")
     assert "--delay is -1" in said(capsys, model, "--delay", "-1")
+    for origin in ("example.org", "https://example.org/", "https://", "ftp://example.org"):
+        assert "an origin is a scheme" in said(capsys, model, "--allow-origin", origin)
     assert "largest bytes" in said(capsys, model, "--most-bytes", "0")
     assert "a minute for every other number" in said(
         capsys, model, "--port", "0", "--runtime", "compiled"

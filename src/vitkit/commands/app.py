@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Device, Model, ModelHints, Runtime
+from vitkit.commands.arguments import Device, ModelHints, ModelOrFile, Runtime
 from vitkit.commands.runtime import runtime_of_file
 from vitkit.deploy.exported import is_exported
 from vitkit.system.machine import pick_device
@@ -24,7 +24,7 @@ class App:
     """Open a web page on this machine: drop a photograph, and see the classes and what the model
     looks at. It needs no network."""
 
-    model: Model
+    model: ModelOrFile
     other: Annotated[
         Positional[str], arg(metavar="OTHER", help="A second model, to compare side by side.")
     ] = ""

@@ -15,17 +15,22 @@ from vitkit.weights.said import Hints
 if TYPE_CHECKING:
     import torch
 
+# What IMAGE stands for where names may be anything that leads to images
+IMAGES = (
+    "Image files, folders of images, patterns ('**/*.jpg'), web addresses, data sets (their test "
+    "part)"
+)
 Model = Annotated[Positional[str], arg(metavar="MODEL", help=MODEL)]
+ModelOrFile = Annotated[
+    Positional[str],
+    arg(metavar="MODEL", help=f"{MODEL} Or a file of vitkit export (.onnx or .xml)."),
+]
 ModelHints = Annotated[
     Hints, arg(name="", help="What MODEL's file does not say, or you want to be otherwise.")
 ]
 Data = Annotated[Positional[str], arg(metavar="DATA", help=DATA)]
 Images = Annotated[
-    Positional[tuple[str, ...]],
-    arg(
-        metavar="IMAGE...",
-        help="Image files, folders of images, data sets (their test part), or digits.",
-    ),
+    Positional[tuple[str, ...]], arg(metavar="IMAGE...", help=f"{IMAGES}, or digits.")
 ]
 DataColumns = Annotated[
     Columns,

@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 from vitkit.commands import MODEL
 from vitkit.commands.arguments import Images, ModelHints
 from vitkit.commands.convert import check_tolerance
-from vitkit.commands.predict import spread
+from vitkit.commands.predict_images import spread
 from vitkit.system.text import as_word, printable
 from vitkit.weights.said import Hints
 

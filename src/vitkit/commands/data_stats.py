@@ -9,7 +9,7 @@ import numpy as np
 
 from vitkit.commands.arguments import Data, DataColumns
 from vitkit.commands.data_pack import training_command
-from vitkit.commands.predict import check_sheet
+from vitkit.commands.predict_checks import check_sheet
 from vitkit.commands.stats_tables import print_tables, same_or_like
 from vitkit.curate import Pair, Survey
 from vitkit.data import Columns, Source, Splits

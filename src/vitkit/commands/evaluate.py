@@ -13,8 +13,8 @@ from vitkit.commands.arguments import (
     Data,
     DataColumns,
     Device,
-    Model,
     ModelHints,
+    ModelOrFile,
     OnBadImage,
     Precision,
     Runtime,
@@ -44,7 +44,7 @@ class Evaluate:
     """Measure how good a model is on images: its accuracy, if each image has a label. Every image
     counts exactly once."""
 
-    model: Model
+    model: ModelOrFile
     data: Data
     against: Annotated[str, arg(metavar="MODEL")] = ""
     """Another model, to measure on the same images: prints the difference, and whether chance would

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from vitkit.commands.app import short_name
-from vitkit.commands.arguments import Device, Model, ModelHints
+from vitkit.commands.arguments import Device, Images, Model, ModelHints
 from vitkit.system.files import check_can_be_made, check_replaceable
 from vitkit.system.machine import pick_device
 from vitkit.system.text import as_word, counted, printable
@@ -32,14 +32,7 @@ class Inspect:
     positions."""
 
     model: Model
-    images: Annotated[
-        Positional[tuple[str, ...]],
-        arg(
-            metavar="IMAGE...",
-            help="Image files, folders of images, patterns ('**/*.jpg'), web addresses, data sets "
-            "(their test part), or digits.",
-        ),
-    ] = ()
+    images: Images = ()
     figures: tuple[Figure, ...] = ()
     """Figures to draw: filters, positions, distance, entropy, rollout, relevance, norms, colours,
     which are drawn if none is named, and attention, similarity, alignment, occlusion."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vitkit.commands.predict import spread
+from vitkit.commands.predict_images import spread
 from vitkit.data import BadImage, Picture, open_image
 from vitkit.inspection.layers import check_transformer, layer_names
 from vitkit.inspection.plates import Subject

@@ -46,6 +46,19 @@ def runtime_of_file(
     return opened
 
 
+def classifier_with_head(name: str, hints: Hints) -> "Classifier":
+    """A model by its name. Raises ValueError for one that names no classes."""
+    from vitkit.weights import load_as
+
+    classifier = load_as(name, hints)
+    if not classifier.labels:
+        raise ValueError(
+            f"{name} has no classification head, so it names no classes; "
+            f"vitkit show {name} says what it is"
+        )
+    return classifier
+
+
 def runtime_of_model(
     classifier: "Classifier", runtime: "RuntimeName", precision: "Precision", device: str
 ) -> "Runtime":

@@ -5,18 +5,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 from tyro.conf import arg
 
 from vitkit.commands.app import short_name
 from vitkit.commands.arguments import (
     Device,
-    Model,
     ModelHints,
+    ModelOrFile,
     Precision,
     Runtime,
     pick_precision,
 )
+from vitkit.commands.runtime import classifier_with_head, runtime_of_file
 from vitkit.deploy.exported import is_exported
 from vitkit.deploy.runtimes import Runtime as AnyRuntime
 from vitkit.system.limits import VARIABLE, max_pixels
@@ -40,7 +42,7 @@ class Serve:
     SIGTERM ends it when what was accepted is answered; SIGHUP loads the model again.
     """
 
-    model: Model
+    model: ModelOrFile
     host: str = "127.0.0.1"
     """Address to serve at. 127.0.0.1 is for this machine alone; 0.0.0.0 lets everyone in who can
     reach it."""
@@ -72,6 +74,9 @@ class Serve:
             f"Default: what {TOKEN} is in the environment; without both, everyone is let in."
         ),
     ] = None
+    allow_origin: Annotated[tuple[str, ...], arg(metavar="ORIGIN...")] = ()
+    """Web pages that browsers let ask this server, such as https://example.org; '*' is all. By
+    default those of its own address alone."""
     runtime: Runtime = "auto"
     precision: Precision = "auto"
     device: Device = "auto"
@@ -142,9 +147,31 @@ def plan_of(command: Serve) -> "Plan":
         )
     limits = Limits(command.most_bytes, command.most_images, command.seconds)
     limits.check()
-    settings = Settings(limits, token_of(command), command.top, command.batch, command.delay / 1000)
+    check_origins(command.allow_origin)
+    settings = Settings(
+        limits,
+        token_of(command),
+        command.top,
+        command.batch,
+        command.delay / 1000,
+        command.allow_origin,
+    )
     name = short_name(command.model)
     return Plan(name, partial(open_model, command), settings, command.queue, command.grace)
+
+
+def check_origins(origins: tuple[str, ...]) -> None:
+    """Raises ValueError for what browsers would never send as a page's origin."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        is_origin = (
+            parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}"
+        )
+        if origin != "*" and not (is_origin and parts.netloc):
+            raise ValueError(
+                f"--allow-origin is {origin}; an origin is a scheme, a host, and a port unless it is the "
+                "usual one, such as https://example.org or http://localhost:3000; '*' is all"
+            )
 
 
 def token_of(command: Serve) -> str | None:
@@ -164,8 +191,6 @@ def token_of(command: Serve) -> str | None:
 
 def open_model(command: Serve) -> AnyRuntime:
     """What computes the answers. Raises ValueError for a model without classes."""
-    from vitkit.commands.runtime import runtime_of_file
-
     if command.runtime == "compiled":
         raise ValueError(
             "--runtime is compiled, which takes a minute for every other number of images in a batch; "
@@ -175,10 +200,8 @@ def open_model(command: Serve) -> AnyRuntime:
         return runtime_of_file(
             command.model, command.hints, command.runtime, command.precision, command.device
         )
-    from vitkit.commands.predict import with_head
     from vitkit.deploy.opening import open_runtime
-    from vitkit.weights import load_as
 
-    classifier = with_head(load_as(command.model, command.hints), command.model)
+    classifier = classifier_with_head(command.model, command.hints)
     precision = pick_precision(command.precision, pick_device(command.device))
     return open_runtime(classifier, command.runtime, precision, command.device)

@@ -39,6 +39,8 @@ class Room:
         self.size = size
         self.held_images = 0
         self.held_bytes = 0
+        self.changed: Callable[[int, int], None] | None = None
+        """Called with the images and bytes that are held, whenever they change."""
         self.lock = threading.Lock()
 
     def take(self, images: int = 0, size: int = 0) -> bool:
@@ -46,15 +48,20 @@ class Room:
         with self.lock:
             if self.held_images + images > self.images or self.held_bytes + size > self.size:
                 return False
-            self.held_images += images
-            self.held_bytes += size
+            self._hold(images, size)
             return True
 
     def give_back(self, images: int = 0, size: int = 0) -> None:
         """So many are held no longer."""
         with self.lock:
-            self.held_images -= images
-            self.held_bytes -= size
+            self._hold(-images, -size)
+
+    def _hold(self, images: int, size: int) -> None:
+        """Hold so many more, or less, and say so; by whoever has the lock."""
+        self.held_images += images
+        self.held_bytes += size
+        if self.changed is not None:
+            self.changed(self.held_images, self.held_bytes)
 
 
 class Wanted(NamedTuple):

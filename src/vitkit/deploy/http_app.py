@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING
 
 from vitkit.deploy.http_body import JSON, Refused, let_finish
-from vitkit.deploy.http_desk import Desk, check_token
+from vitkit.deploy.http_desk import Desk, check_token, guards
 from vitkit.deploy.http_openapi import WITHOUT_SCRIPT
 from vitkit.deploy.http_predict import add_predict
 from vitkit.deploy.http_watch import GONE, Watch
@@ -45,6 +45,7 @@ def application(desk: Desk) -> Watch:
     _add_states(app, desk)
     _add_page(app)
     _add_refusals(app)
+    _let_pages_ask(app, desk.settings.origins)
     return Watch(app, desk.metrics, frozenset(PATHS))
 
 
@@ -66,7 +67,7 @@ def _add_model(app: "FastAPI", desk: Desk) -> None:
             "preprocessing": served.runtime.preprocessing.to_json(),
         }
 
-    app.get("/model")(model)
+    app.get("/model", dependencies=guards(desk.settings.token))(model)
 
 
 def _add_states(app: "FastAPI", desk: Desk) -> None:
@@ -93,7 +94,7 @@ def _add_states(app: "FastAPI", desk: Desk) -> None:
     for path, state in (("/health", health), ("/ready", ready)):
         app.get(path)(state)
         app.head(path, include_in_schema=False)(state)  # what balancers and `wget --spider` ask by
-    app.get("/metrics")(metrics)
+    app.get("/metrics", dependencies=guards(desk.settings.token))(metrics)
 
 
 def _add_page(app: "FastAPI") -> None:
@@ -109,6 +110,20 @@ def _add_page(app: "FastAPI") -> None:
         return Response(page, media_type="text/html")
 
     app.get("/docs", include_in_schema=False)(docs)
+
+
+def _let_pages_ask(app: "FastAPI", origins: tuple[str, ...]) -> None:
+    """Browsers let pages from these origins ask, and read what they are answered."""
+    from starlette.middleware.cors import CORSMiddleware
+
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("Authorization", "Content-Type", "X-Request-ID"),
+            expose_headers=("X-Request-ID", "Retry-After"),
+        )
 
 
 # Errors

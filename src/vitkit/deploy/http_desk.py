@@ -29,6 +29,8 @@ class Settings:
     """Images that are computed together, at most."""
     delay: float = 0.01
     """Seconds that an image waits for others, at most, while the model is free."""
+    origins: tuple[str, ...] = ()
+    """Web pages that may ask: "https://example.org", or "*" for all. Browsers keep others out."""
 
 
 class Desk:
@@ -58,6 +60,17 @@ class Desk:
         since = batcher.busy_since
         allowed = self.settings.limits.seconds + STUCK
         return batcher.thread.is_alive() and (since is None or time.monotonic() - since < allowed)
+
+
+def guards(token: str | None) -> list:
+    """What a path depends on that needs the token, for its OpenAPI page to say so; `check_token`
+    checks it."""
+    from fastapi import Depends
+    from fastapi.security import HTTPBearer
+
+    if token is None:
+        return []
+    return [Depends(HTTPBearer(auto_error=False))]
 
 
 def check_token(request: "Request", token: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vitkit.data import BadImage
 from vitkit.deploy.answering import Sent
 from vitkit.deploy.http_body import BUSY, JSON, RAW, Refused, images_of, kind_of, receive
-from vitkit.deploy.http_desk import Desk, check_token
+from vitkit.deploy.http_desk import Desk, check_token, guards
 from vitkit.deploy.http_openapi import BODY, RESPONSES
 from vitkit.deploy.http_watch import GONE
 from vitkit.deploy.predict import Prediction
@@ -41,7 +41,8 @@ def add_predict(app: "FastAPI", desk: Desk) -> None:
                 raise
             raise _too_late(request, desk) from None
 
-    app.post("/predict", openapi_extra=BODY, responses=RESPONSES)(predict)
+    needed = guards(desk.settings.token)
+    app.post("/predict", dependencies=needed, openapi_extra=BODY, responses=RESPONSES)(predict)
 
 
 def _too_late(request: "Request", desk: Desk) -> Refused:

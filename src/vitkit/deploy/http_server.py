@@ -36,6 +36,8 @@ PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 CONNECTIONS = 1000  # at once; those beyond are told so
 BACKLOG = 1024  # connections that wait to be accepted
 IDLE = 5  # seconds that a connection is kept for another request
+LAST = 2.0  # seconds beyond its grace after which a server that is ending ends in any case
+UNFINISHED = 1  # its exit status then
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,21 @@ class Server:
         """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
         self.reloading: asyncio.Task | None = None
         self.stopping: asyncio.Task | None = None
+        self.end_of_grace = threading.Timer(plan.grace + LAST, self._give_up)
+        self.end_of_grace.daemon = True
 
     def run(self) -> None:
         """Answer until a signal ends it."""
         asyncio.run(self._run())
         self.desk.answering.close()
         self.decoders.shutdown()
+        self.end_of_grace.cancel()
         log("ended", {"images": self.desk.room.held_images})
+
+    def _give_up(self) -> None:
+        """End the process, whatever its threads still do: a decoder may hang for ever."""
+        log("ended unfinished", {"images": self.desk.room.held_images}, logging.ERROR)
+        os._exit(UNFINISHED)
 
     def _opened(self) -> Served:
         """The model as it is now, warm."""
@@ -190,6 +200,7 @@ class Server:
         if self.stopping is not None:
             return
         log("ending", {"images": self.desk.room.held_images})
+        self.end_of_grace.start()
         self.desk.draining = True
         self.watch.draining = True
         self.stopping = asyncio.create_task(drain(self.server, self.bound))

@@ -57,14 +57,16 @@ class Metrics:
             "vitkit_models", "Models that were asked for, by outcome.", ["outcome"],
             registry=self.registry,
         )  # fmt: skip
-        self.room = room
-        self.held = Gauge(
+        held = Gauge(
             "vitkit_held",
             "What the server holds: images, and bytes of their files.",
             ["what"],
             multiprocess_mode="livesum",
             registry=self.registry,
         )
+        self.held_images = held.labels("images")
+        self.held_bytes = held.labels("bytes")
+        room.changed = self.held  # at once: another process may be the next that is asked
         if SHARED not in os.environ:
             ProcessCollector(registry=self.registry)  # memory, CPU time, open files
 
@@ -72,12 +74,11 @@ class Metrics:
         """A batch was computed."""
         self.batch_images.observe(images)
         self.batch_seconds.observe(seconds)
-        self.look()
 
-    def look(self) -> None:
-        """See what is held now."""
-        self.held.labels("images").set(self.room.held_images)
-        self.held.labels("bytes").set(self.room.held_bytes)
+    def held(self, images: int, size: int) -> None:
+        """So many images are held now, with so many bytes."""
+        self.held_images.set(images)
+        self.held_bytes.set(size)
 
     def page(self) -> tuple[bytes, str]:
         """What Prometheus reads, and its content type: of all processes of a server, if they count
@@ -85,7 +86,6 @@ class Metrics:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
 
-        self.look()
         registry = self.registry
         if SHARED in os.environ:
             registry = CollectorRegistry()

@@ -39,12 +39,17 @@ def trial_on(
     if calibrate is None:
         return Trial(data, _spread(items, tried), ())
     if calibrate:
-        other = open_parts(calibrate).sources.get("train") or open_source(calibrate)
-        return Trial(data, _spread(items, tried), _spread(_items(other, ()), CALIBRATED))
+        return Trial(data, _spread(items, tried), to_calibrate(calibrate))
     train = open_parts(data).sources.get("train")
     if train is None or np.isin(train.rows, source.rows).any():
         return Trial(data, _spread(items[1::2], tried), _spread(items[::2], CALIBRATED))
     return Trial(data, _spread(items, tried), _spread(_items(train, labels), CALIBRATED))
+
+
+def to_calibrate(data: str) -> list[Item]:
+    """Images of a data set to calibrate with, or to fit on: of its training part, or of all."""
+    source = open_parts(data).sources.get("train") or open_source(data)
+    return _spread(_items(source, ()), CALIBRATED)
 
 
 def _items(source, labels: Sequence[str]) -> list[Item]:
