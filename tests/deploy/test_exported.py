@@ -48,6 +48,14 @@ def file(classifier, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def for_openvino(classifier, tmp_path_factory):
+    """The same for OpenVINO, and how far it agrees."""
+    pytest.importorskip("openvino")
+    path = tmp_path_factory.mktemp("exported") / "insects.xml"
+    return path, export(classifier, path, Export(to="openvino"))
+
+
 def photos(tmp_path, count=3):
     files = []
     for i in range(count):
@@ -272,18 +280,19 @@ def test_int8_is_calibrated(classifier, tmp_path):
     assert "QuantizeLinear" in kinds and open_file(path).exported.precision == "int8"
 
 
-def test_openvinos_int8_needs_no_images(classifier, tmp_path):
+def test_openvinos_int8_needs_no_images(classifier, for_openvino, tmp_path):
     """Weights are int8 in the file, and inputs become int8 when they are computed with."""
     openvino = pytest.importorskip("openvino")
     pytest.importorskip("nncf")
+    exact_path, exact = for_openvino
     path = tmp_path / "small.xml"
     agreement = export(classifier, path, Export(to="openvino", precision="int8"))
     assert 0 < agreement.largest < 0.05 and agreement.cost < 0.001
     compiled = openvino.Core().compile_model(path, "CPU")
     assert int(compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) == GROUP
-    exact = export(classifier, tmp_path / "exact.xml", Export(to="openvino"))
     assert exact.largest < agreement.largest
-    assert path.with_suffix(".bin").stat().st_size < (tmp_path / "exact.bin").stat().st_size / 2
+    sizes = [each.with_suffix(".bin").stat().st_size for each in (path, exact_path)]
+    assert sizes[0] < sizes[1] / 2
     with pytest.raises(ValueError, match="images calibrate int8"):
         export(classifier, path, Export(to="openvino", calibrated=True))
 
@@ -291,9 +300,10 @@ def test_openvinos_int8_needs_no_images(classifier, tmp_path):
 # As a Classifier, for what takes one
 
 
-def test_features_of_another_runtime_are_the_same(classifier, file):
+def test_features_of_another_runtime_are_the_same(classifier):
+    pytest.importorskip("openvino")
     images = classifier.batch([photograph(40, 50, i) for i in range(3)])
-    computed = features_on(classifier, "onnx", "float32")
+    computed = features_on(classifier, "openvino", "float32")
     torch.testing.assert_close(
         computed.features(images), classifier.features(images), atol=1e-5, rtol=1e-5
     )
@@ -315,6 +325,7 @@ def test_the_page_takes_a_file_and_a_runtime(classifier, file):
 
 
 def test_evaluate_takes_a_file_for_a_model(classifier, file, tmp_path, capsys):
+    pytest.importorskip("openvino")
     model = save(classifier, tmp_path / "model")
     for name in LABELS:
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -322,7 +333,7 @@ def test_evaluate_takes_a_file_for_a_model(classifier, file, tmp_path, capsys):
         image = Image.fromarray(photograph(40, 50, i))
         image.save(tmp_path / "photos" / LABELS[i % 3] / f"{i}.png")
     found = []
-    for words in ([file], [model], [model, "--runtime", "onnx"]):
+    for words in ([file], [model], [model, "--runtime", "openvino"]):
         name, *others = map(str, words)
         command = ["evaluate", name, str(tmp_path / "photos"), "--json", "--device", "cpu", *others]
         assert main(command) == 0
@@ -352,11 +363,9 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def test_signals_are_received_after_a_model_was_forgotten_by_another_thread(classifier, tmp_path):
+def test_signals_are_received_after_a_model_was_forgotten_by_another_thread(for_openvino):
     """OpenVINO's plugin frees a stack for signals where it is itself forgotten."""
-    pytest.importorskip("openvino")
-    path = tmp_path / "small.xml"
-    export(classifier, path, Export(to="openvino"))
+    path, _ = for_openvino
     words = [sys.executable, "-c", FORGOTTEN_ELSEWHERE, path]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "asked to end\n")

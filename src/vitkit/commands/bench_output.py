@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.deploy.bench import Speed
 from vitkit.deploy.contenders import Contender, is_good
+from vitkit.deploy.remembered import PACKAGES
 from vitkit.system.text import as_word
 
 if TYPE_CHECKING:
@@ -84,6 +87,8 @@ def recommendation(
             words = f"vitkit export {as_word(command.model)} -o model{ending}"
             if found[best].precision != "float32":
                 words += f" --precision {found[best].precision} --data DATA"
+            if found[best].is_calibrated:
+                words += " --calibrate DATA"
             line += f"; {words}"
         lines.append(line)
     if command.data == "":
@@ -91,6 +96,15 @@ def recommendation(
             "these answers are to parts of two photographs: --data DATA compares on your own"
         )
     return "\n".join(lines)
+
+
+def versions() -> dict[str, str]:
+    """Those of what computes, as far as it is installed."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def facts(
@@ -106,11 +120,12 @@ def facts(
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
         if agreement is not None:
-            agreement = asdict(agreement)
+            agreement = public(asdict(agreement))
         rows.append(
             {
                 "library": contender.library,
                 "precision": contender.precision,
+                "calibrated": contender.is_calibrated,
                 "less": contender.less,
                 **speed.to_json(),
                 "agreement": agreement,
@@ -125,6 +140,7 @@ def facts(
         "images": public(trial.name),
         "machine": processor(),
         "threads": threads(),
+        "versions": versions(),
         "load": load,
         "date": date.today().isoformat(),
         "rounds": command.rounds,

@@ -33,6 +33,9 @@ class ExportModel:
     """Put the preprocessing inside: pictures of any size go in, uint8 (batch, height, width, 3), and
     probabilities come out. vitkit prepares images faster itself, in other processes: its own commands
     are quicker with files without it."""
+    merge: int = 0
+    """Merge so many tokens in every block: less work, and answers that differ a little. The file is
+    held to the bounds of int8."""
     data: Annotated[str, arg(metavar="DATA")] = ""
     """Images to try the file on: the test part of a data set. Default: parts of two photographs that
     come with scikit-learn."""
@@ -73,6 +76,7 @@ def export(command: ExportModel) -> int:
         command.precision,
         command.preprocessing,
         calibrated=bool(command.calibrate),
+        merge=command.merge,
         least=command.agreement,
     )
     classifier = load_as(command.model, command.hints)
@@ -90,6 +94,8 @@ def export(command: ExportModel) -> int:
     agreement = write(classifier, command.output, wanted, trial)
     size = size_of(command.output)
     print(f"wrote {command.output}: {size / 1e6:,.1f} MB, {command.precision}")
+    if wanted.merge:
+        print(f"{wanted.merge} tokens are merged in every block; compared with the whole model:")
     print(f"on {trial.name}: {agreement}")
     if needs_calibration(wanted):
         calibrated = counted(len(trial.for_calibration), "image")

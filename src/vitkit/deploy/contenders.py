@@ -38,6 +38,8 @@ class Contender:
     """Its answers beside PyTorch's in float32; None for another model's."""
     file: Path | None = None
     """The exported file; None if PyTorch computes the model itself."""
+    is_calibrated: bool = False
+    """Whether it is int8 whose ranges are fixed by images, where it need not be."""
     less: str = ""
     """Which work is left out, so that the answers are not the model's own: "8 merged"."""
 
@@ -45,6 +47,8 @@ class Contender:
     def name(self) -> str:
         """What it is called: "OpenVINO int8"."""
         name = f"{self.library} {self.precision}"
+        if self.is_calibrated:
+            name += ", calibrated"
         if self.less:
             name += f", {self.less}"
         return name
@@ -107,11 +111,11 @@ def _exported(
     library = LIBRARIES[wanted.to]
     name = f"{wanted.to}-{wanted.precision}"
     if wanted.calibrated:
-        library += " calibrated"
         name += "-calibrated"
     path = folder / f"{name}{ENDINGS[wanted.to]}"
     write(classifier, described(classifier, wanted), wanted, path, trial)
-    return _tried(exact, open_file(path), library, wanted.precision, trial, path)
+    tried = _tried(exact, open_file(path), library, wanted.precision, trial, path)
+    return replace(tried, is_calibrated=wanted.calibrated)
 
 
 def _tried(

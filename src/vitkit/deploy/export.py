@@ -31,6 +31,7 @@ from vitkit.deploy.wanted import (
     needed,
     needs_calibration,
     size_of,
+    whose_bounds,
 )
 from vitkit.deploy.writers import (
     describe_onnx_file,
@@ -67,10 +68,11 @@ def export(
         new = folder / path.name
         write(classifier, exported, wanted, new, trial)
         agreement = _tried(classifier, exported, new, trial)
+        bounds = whose_bounds(wanted)
         least = wanted.least
         if least is None:
-            least = LEAST[wanted.precision]
-        if fault := wrong(agreement, wanted.precision, classifier.activation, least):
+            least = LEAST[bounds]
+        if fault := wrong(agreement, bounds, classifier.activation, least):
             raise ValueError(f"{path} was not written: {fault}. On {trial.name}: {agreement}")
         write_json(folder / f"{path.name}.json", report(classifier, wanted, agreement, new, least))
     return agreement
@@ -78,13 +80,16 @@ def export(
 
 def described(classifier: Classifier, wanted: Export) -> Exported:
     """What the file says of itself."""
+    origin = public(classifier.origin)
+    if wanted.merge:
+        origin = origin | {"tokens_merged_in_every_block": wanted.merge}
     return Exported(
         classifier.preprocessing,
         classifier.labels,
         classifier.activation,
         wanted.precision,
         wanted.preprocessing,
-        public(classifier.origin),
+        origin,
         licenses.to_json(classifier.license),
     )
 
@@ -98,7 +103,7 @@ def write(
     graph_of = Graph
     if exported.takes_pictures:
         graph_of = PictureGraph
-    graph = graph_of(deployed)
+    graph = graph_of(deployed, wanted.merge)
     program = traced(graph, exported)
 
     # Images to calibrate with
@@ -158,6 +163,7 @@ def report(
         "precision": wanted.precision,
         "calibrated": needs_calibration(wanted),
         "preprocessing_inside": wanted.preprocessing,
+        "tokens_merged_in_every_block": wanted.merge,
         "preprocessing": str(classifier.preprocessing),
         "parameters": parameters(classifier.model.config),
         "least_agreement": least,

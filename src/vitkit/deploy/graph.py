@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing
 from vitkit.deploy.resizing import PictureResize
 from vitkit.models import Model
+from vitkit.models.merging import Merging
 from vitkit.models.resize import same_memory
 from vitkit.models.stems import Patches
 from vitkit.weights import Classifier
@@ -20,14 +21,16 @@ from vitkit.weights.activation import activate
 class Graph(nn.Module):
     """Prepared images to logits, the normalisation inside."""
 
-    def __init__(self, classifier: Classifier):
-        """classifier: as its for_inference gives it."""
+    def __init__(self, classifier: Classifier, merge: int = 0):
+        """classifier: as its for_inference gives it. merge: tokens to merge in every block."""
         super().__init__()
         preprocessing = classifier.preprocessing
         self.model = classifier.model
         self.normalises = not isinstance(getattr(self.model, "stem", None), Patches)
         if not self.normalises:
             self.model = reading_levels(self.model, preprocessing)
+        if merge:
+            self.model = Merging(self.model, merge)
         mean = torch.tensor(preprocessing.mean)[:, None, None]
         std = torch.tensor(preprocessing.std)[:, None, None]
         self.register_buffer("scale", 1 / (255 * std))
@@ -44,11 +47,11 @@ class Graph(nn.Module):
 class PictureGraph(nn.Module):
     """Pictures of any size to probabilities, the preprocessing inside."""
 
-    def __init__(self, classifier: Classifier):
-        """classifier: as its for_inference gives it."""
+    def __init__(self, classifier: Classifier, merge: int = 0):
+        """As Graph's."""
         super().__init__()
         self.resize = PictureResize(classifier.preprocessing)
-        self.network = Graph(classifier)
+        self.network = Graph(classifier, merge)
         self.activation = classifier.activation
 
     def forward(self, images: Tensor) -> Tensor:

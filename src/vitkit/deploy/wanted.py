@@ -8,6 +8,7 @@ from typing import Literal
 
 from vitkit.deploy.exported import FILES, Weights
 from vitkit.deploy.pytorch import check_answer
+from vitkit.models.merging import check_can_merge
 from vitkit.system.files import MARK, check_can_be_made, check_replaceable
 from vitkit.system.text import counted
 from vitkit.weights import Classifier
@@ -37,6 +38,9 @@ class Export:
     calibrated: bool = False
     """With int8: whether the range of each layer's inputs is fixed, by images, as for ONNX Runtime it
     always is. Else OpenVINO takes the range of the numbers that it computes with."""
+    merge: int = 0
+    """Tokens that are merged in every block, so that the file does less than the model and answers a
+    little otherwise."""
     least: float | None = None
     """Least share of the images with the model's own answer; by default what such a precision
     reaches."""
@@ -68,6 +72,8 @@ def check(classifier: Classifier, path: Path, wanted: Export) -> None:
         raise ValueError(
             f"images calibrate int8, and the file is to be in {wanted.precision}; leave them out"
         )
+    if wanted.merge:
+        check_can_merge(classifier.model, wanted.merge)
     if wanted.least is not None and not 0 <= wanted.least <= 1:
         raise ValueError(f"--agreement is {wanted.least}; it is a share from 0 to 1")
     check_packages(wanted)
@@ -101,6 +107,13 @@ def size_of(path: Path) -> int:
 def needs_calibration(wanted: Export) -> bool:
     """Whether images are needed to make the file."""
     return wanted.precision == "int8" and (wanted.calibrated or wanted.to == "onnx")
+
+
+def whose_bounds(wanted: Export) -> Weights:
+    """The precision whose bounds the file is held to: merging is allowed what int8 is."""
+    if wanted.merge:
+        return "int8"
+    return wanted.precision
 
 
 def needed(wanted: Export) -> list[str]:
