@@ -69,6 +69,7 @@ CHANGES = {
         "mlp": Change(64),
         "heads": Change(4),
         "patch": Change(4),
+        "stride": Change(4),
         "image": Change((64, 32)),
         "channels": Change(1),
         "classes": Change(3),

@@ -41,7 +41,7 @@ def test_distance_is_that_of_the_definition(name):
     layers = recorded(own.model, IMAGES)[-config.depth :]  # a hybrid's ResNet here has none
     assert found.layers == ("layer 1", "layer 2") and found.images == 2
     for layer, weights in enumerate(layers):
-        slow = slow_distances(weights, grid, config.stride, config.prefix)
+        slow = slow_distances(weights, grid, config.tiling.stride[0], config.prefix)
         for values, expected in zip((found.plain, found.renormalised), slow[:2], strict=True):
             np.testing.assert_allclose(values[layer], expected, rtol=1e-6)
         np.testing.assert_allclose(found.prefix_share[layer], slow[2], atol=1e-6)

@@ -40,6 +40,8 @@ FAMILY = {
     "token and mean": small_vit(pool="token-gap", registers=2),
     "DINOv2's giant": small_vit(swiglu=True, layer_scale=0.1, registers=4, prefix_positions=1),
     "no biases of q, k, v": small_vit(qkv_bias=False),
+    "rectangles": small_vit(patch=(16, 8)),
+    "rectangles that overlap": small_vit(patch=(16, 8), stride=(12, 8)),
     "CLIP": small_vit(embedding_norm=True, gelu="quick", eps=1e-5),
     "norm after": small_vit(branch_norm="after", pool="gap"),
     "DINOv3": small_vit(positions="rotary-dinov3", layer_scale=0.1, registers=4),

@@ -21,7 +21,7 @@ from vitkit.models.backbone import check_types
 )
 def test_hybrids_by_their_names(name, units, patch, stride):
     config = named(name)
-    assert (config.stem.units, config.patch, config.stride) == (units, patch, stride)
+    assert (config.stem.units, config.patch, config.tiling.stride) == (units, patch, (stride,) * 2)
 
 
 def test_a_factor_widens_the_resnet():

@@ -49,6 +49,24 @@ CONFIGS = {
     "token and mean": small(pool="token-gap"),
     "rotary positions of DINOv3": small(positions="rotary-dinov3", layer_scale=0.1, registers=4),
     "other eps": small(eps=1e-4),
+    "relu": small(gelu="relu"),
+    "no biases of q, k, v": small(qkv_bias=False, gelu="silu"),
+    "no such biases beside MAP": small(qkv_bias=False, pool="map", mlp=192),
+    "no such biases, distilled": small(qkv_bias=False, pool="distilled", registers=1),
+    "no such biases, DINOv2": small(
+        qkv_bias=False, registers=4, prefix_positions=1, layer_scale=1.0
+    ),
+    "no such biases, DINOv3": small(
+        qkv_bias=False, positions="rotary-dinov3", layer_scale=0.1, registers=4
+    ),
+    "rectangles": small(patch=(8, 4)),
+    "rectangles, no square": small(patch=(4, 8), image=(32, 48), pool="map", mlp=192),
+    "rectangles, DINOv2": small(patch=(8, 4), registers=4, prefix_positions=1, layer_scale=1.0),
+    "rectangles, DINOv3": small(
+        patch=(8, 4), positions="rotary-dinov3", layer_scale=0.1, registers=4
+    ),
+    "overlap": small(stride=4),
+    "overlap of rectangles": small(patch=(8, 4), stride=(6, 4)),
     "axial": small(mixer="axial", pool="gap"),
     "relative positions": small(positions="relative"),
     "positions at every block": small(inject="every"),

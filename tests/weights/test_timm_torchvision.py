@@ -32,6 +32,8 @@ VARIANTS = {
     "registers": {"reg_tokens": 4, "no_embed_class": True, "init_values": 1e-4},
     "registers with positions": {"reg_tokens": 3},
     "patch 14": {"img_size": 70, "patch_size": 14},
+    "rectangles": {"patch_size": (8, 4)},
+    "no biases of q, k, v": {"qkv_bias": False},
 }
 
 

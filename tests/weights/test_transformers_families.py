@@ -73,6 +73,19 @@ CASES = {
     "I-JEPA's classifier": (
         "IJepaForImageClassification", "IJepaConfig", {**TRANSFORMERS, "id2label": NAMES}, logits
     ),
+    "ViT of rectangles": (
+        "ViTForImageClassification", "ViTConfig",
+        {**TRANSFORMERS, "patch_size": (8, 4), "id2label": NAMES}, logits,
+    ),
+    "DeiT of rectangles": ("DeiTModel", "DeiTConfig", {**TRANSFORMERS, "patch_size": [4, 8]}, pooled),
+    "DINOv3 without biases": (
+        "DINOv3ViTModel", "DINOv3ViTConfig",
+        {**TRANSFORMERS, "num_register_tokens": 4, "query_bias": False, "value_bias": False}, pooled,
+    ),
+    "ViT with a ReLU": (
+        "ViTForImageClassification", "ViTConfig",
+        {**TRANSFORMERS, "hidden_act": "relu", "id2label": NAMES}, logits,
+    ),
     "ViT without biases": (
         "ViTForImageClassification", "ViTConfig",
         {**TRANSFORMERS, "qkv_bias": False, "id2label": NAMES}, logits,

@@ -131,8 +131,7 @@ def _patch(patch: tuple[int, int] | None, classifier: Classifier) -> tuple[int, 
     if patch is None:
         return None
     config = check_transformer(classifier)
-    height, width = classifier.preprocessing.size
-    rows, columns = height // config.stride, width // config.stride
+    rows, columns = config.tiling.grid(classifier.preprocessing.size)
     if not (1 <= patch[0] <= rows and 1 <= patch[1] <= columns):
         raise ValueError(
             f"--patch is {patch[0]} {patch[1]}; rows are 1 to {rows}, columns 1 to {columns}"

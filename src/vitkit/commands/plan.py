@@ -41,12 +41,17 @@ def defaults(words: list[str]) -> Defaults:
 def plan(command: Plan) -> int:
     """Print what a run needs. Raises ValueError if the GPUs cannot share a batch equally."""
     from vitkit.training import resolve
+    from vitkit.weights.channels import preprocessing_for_channels
     from vitkit.training.memory import count
     from vitkit.training.plan import advice, memory, spent
 
     # The run, with every span in steps
     machine = command.machine
-    recipe = resolve(command.recipe, _facts(command))
+    recipe = command.recipe
+    data = recipe.data
+    preprocessing = preprocessing_for_channels(data.preprocessing, recipe.model.channels)
+    recipe = replace(recipe, data=replace(data, preprocessing=preprocessing))
+    recipe = resolve(recipe, _facts(command))
     if recipe.precision == "auto":  # a run asks its machine; the GPUs that one plans for have it
         recipe = replace(recipe, precision="bfloat16")
     if recipe.batch % machine.gpus:

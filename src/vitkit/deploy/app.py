@@ -128,8 +128,8 @@ def _look_on_request(viewer: Viewer, number: int, current: "gr.State", parts: Pa
         if state is None:
             return gr.skip()
         x, y = click.index
-        size = state.photograph.views[number].pixels.shape[:2]
-        query = patch_at(x, y, size, viewer.grid)
+        view = state.photograph.views[number]
+        query = patch_at(x, y, view.pixels.shape[:2], viewer.grid, view.tiling)
         return query, ONE, gr.update(visible=True), gr.update(visible=True)
 
     def forget_patch():

@@ -26,9 +26,11 @@ from vitkit.deploy.pytorch import check_answer
 from vitkit.deploy.runtimes import Runtime
 from vitkit.inspection.attention import raw_attention
 from vitkit.inspection.figures import darkened, whole_pixels
+from vitkit.inspection.laid import over_image
 from vitkit.inspection.layers import check_has_attention, layer_names
 from vitkit.inspection.rollout import logits_and_rollout
 from vitkit.models.backbone import Grid
+from vitkit.models.tiling import Tiling
 from vitkit.system.text import counted
 from vitkit.weights import Classifier
 
@@ -37,6 +39,8 @@ SHOWN = 640  # pixels of the longer side of a picture on the page
 AMBER = np.array([255, 196, 0], np.uint8)  # is seen on dark and on bright
 FRAME = 3  # pixels of the frame around a patch
 DARKEST = 0.2  # of a patch that has no attention of one layer
+
+SIDE_BY_SIDE = Tiling((1, 1), (1, 1))
 
 # Decoders change limits of the whole process for a moment, and a model that is recorded has hooks:
 # one photograph at a time. There are no more processors for two.
@@ -51,6 +55,8 @@ class View:
     """What the model computes with: uint8 (1, 3, H, W)."""
     pixels: np.ndarray
     """The same part of the photograph, to be shown: uint8 (h, w, 3), SHOWN pixels long."""
+    tiling: Tiling = SIDE_BY_SIDE
+    """How the model's patches lie over `images`, in any unit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +216,8 @@ def open_photograph(path: Path, name: str, viewers: Sequence[Viewer]) -> Photogr
             rows, columns = whole_pixels(preprocessing.visible(picture), picture.size)
             visible = pixels[rows, columns]
             images = viewer.classifier.batch([picture])
-            views.append(View(images, _to_be_shown(visible)))
+            tiling = getattr(viewer.classifier.model.config, "tiling", SIDE_BY_SIDE)
+            views.append(View(images, _to_be_shown(visible), tiling))
     return Photograph(name, data, encoded.kind, tuple(views))
 
 
@@ -218,9 +225,10 @@ def drawn(view: View, weights: np.ndarray, query: tuple[int, int] | None = None)
     """The photograph, dark where the map (h, w) has little weight, with a frame around the patch
     that looks: uint8 (h, w, 3), SHOWN pixels long."""
     height, width = view.pixels.shape[:2]
-    picture = darkened(view.pixels, weights, (0, 0, height, width))
+    laid = over_image(torch.from_numpy(weights)[None], view.tiling)[0].numpy()
+    picture = darkened(view.pixels, laid, (0, 0, height, width))
     if query is not None:
-        rows, columns = _cell(query, weights.shape, (height, width))
+        rows, columns = _frame(query, weights.shape, (height, width), view.tiling)
         patch = picture[rows, columns]
         inside = patch[FRAME:-FRAME, FRAME:-FRAME].copy()
         patch[:] = AMBER
@@ -245,18 +253,31 @@ def _to_be_shown(pixels: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def patch_at(x: int, y: int, shape: tuple[int, int], grid: Grid) -> tuple[int, int]:
-    """The patch, (row, column), at a pixel of a picture of `shape` (height, width)."""
-    row = min(max(y * grid[0] // shape[0], 0), grid[0] - 1)
-    column = min(max(x * grid[1] // shape[1], 0), grid[1] - 1)
-    return row, column
+def patch_at(
+    x: int, y: int, shape: tuple[int, int], grid: Grid, tiling: Tiling = SIDE_BY_SIDE
+) -> tuple[int, int]:
+    """The patch, (row, column), at a pixel of a picture of `shape` (height, width): of those that
+    overlap, the one whose middle is nearest."""
+    image = tiling.image(grid)
+    patch = []
+    for axis, pixel in enumerate((y, x)):
+        # floor((place - size / 2) / stride + 1 / 2), in whole numbers: place is pixel · image / side
+        side = shape[axis]
+        doubled = 2 * pixel * image[axis] + (tiling.stride[axis] - tiling.size[axis]) * side
+        number = doubled // (2 * tiling.stride[axis] * side)
+        patch.append(min(max(number, 0), grid[axis] - 1))
+    return patch[0], patch[1]
 
 
-def _cell(patch: tuple[int, int], grid: Grid, shape: tuple[int, int]) -> tuple[slice, slice]:
+def _frame(
+    patch: tuple[int, int], grid: Grid, shape: tuple[int, int], tiling: Tiling
+) -> tuple[slice, slice]:
     """The pixels of a patch in a picture of `shape` (height, width)."""
+    image = tiling.image(grid)
     slices = []
-    for position, count, side in zip(patch, grid, shape, strict=True):
-        first = -(-position * side // count)  # rounded up, as patch_at rounds down
-        end = -(-(position + 1) * side // count)
-        slices.append(slice(first, end))
+    for axis, side in enumerate(shape):
+        start = patch[axis] * tiling.stride[axis]  # pixels of the image
+        end = start + tiling.size[axis]
+        # Rounded up, as patch_at rounds down
+        slices.append(slice(-(-start * side // image[axis]), -(-end * side // image[axis])))
     return slices[0], slices[1]

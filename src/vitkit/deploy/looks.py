@@ -16,6 +16,7 @@ from vitkit.data import Preprocessing
 from vitkit.deploy.pytorch import Eager
 from vitkit.deploy.sort import safe_name
 from vitkit.inspection.figures import beside
+from vitkit.inspection.laid import over_image
 from vitkit.inspection.layers import check_has_attention
 from vitkit.inspection.rollout import logits_and_rollout
 from vitkit.system.files import MARK, check_replaceable, write_whole
@@ -54,7 +55,8 @@ class Looking:
         """Prepared images, uint8 (B, 3, H, W), -> float32 (B, K)."""
         classifier = self.eager.classifier
         with torch.inference_mode(), autocast(classifier.device, self.eager.precision):
-            logits, self.maps = logits_and_rollout(classifier, torch.from_numpy(images))
+            logits, maps = logits_and_rollout(classifier, torch.from_numpy(images))
+        self.maps = over_image(maps, classifier.model.config.tiling)
         return logits.cpu().numpy()
 
 

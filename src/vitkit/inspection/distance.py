@@ -108,19 +108,20 @@ def _measure(weights: Tensor, distances: Tensor, prefix: int) -> Tensor:
     return of_queries.cpu().double().sum((1, 3))
 
 
-def patch_distances(grid: Grid, stride: int) -> Tensor:
-    """The distance between the centres of every two patches, whose sides are `stride` pixels, in
-    pixels: float32 (N, N)."""
+def patch_distances(grid: Grid, stride: Grid) -> Tensor:
+    """The distance between the centres of every two patches, in pixels: float32 (N, N). `stride` is
+    that of neighbours, down and across."""
     rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-    centres = stride * torch.stack([rows.flatten(), columns.flatten()], 1).double()  # (N, 2)
+    centres = torch.stack([rows.flatten(), columns.flatten()], 1) * torch.tensor(stride).double()
     differences = centres[:, None] - centres  # (N, N, 2)
     return differences.square().sum(-1).sqrt().float()
 
 
 def _distances(layer: int, config: ViTConfig, grid: Grid) -> Tensor:
     """The distances within the sequences of a layer: those of the grid, a row or a column."""
+    stride = config.tiling.stride
     if config.mixer != "axial":
-        return patch_distances(grid, config.stride)
+        return patch_distances(grid, stride)
     if is_of_columns(layer, config):
-        return patch_distances((grid[0], 1), config.stride)
-    return patch_distances((1, grid[1]), config.stride)
+        return patch_distances((grid[0], 1), stride)
+    return patch_distances((1, grid[1]), stride)

@@ -13,6 +13,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const [height, width] = data.cells;
 const cells = height * width;
 const [rowsOfPatches, columnsOfPatches] = data.grid;
+const [patch, stride, pixels] = [data.patch, data.stride, data.pixels]; // heights, then widths
+const overlap = patch[0] !== stride[0] || patch[1] !== stride[1];
 const { block } = data; // patches along the side of a cell; at the end of a row fewer may be left
 const element = (id) => document.getElementById(id);
 const picture = element("picture");
@@ -108,17 +110,22 @@ function drawPicture(map, query) {
   const limit = brightest || Math.max(...map) || 1;
   const light = map.map((share) => DARKEST + (1 - DARKEST) * Math.min(share / limit, 1));
   context.imageSmoothingEnabled = false;
-  context.drawImage(painted(light, (value) => [0, 0, 0, 255 * (1 - value)]),
-    0, 0, picture.width, picture.height);
+  const shade = (value) => [0, 0, 0, 255 * (1 - value)];
+  // Where patches overlap, a pixel that the model gets is as dark as the patch nearest to it
+  const ofPixel = (y, x) => cellOf(nearest(y + 0.5, 0), nearest(x + 0.5, 1));
+  const shadow = overlap ? painted(light, shade, pixels, ofPixel) : painted(light, shade);
+  context.drawImage(shadow, 0, 0, picture.width, picture.height);
 
   // A frame around the cell that looks
   if (query === null) return;
   const left = (query % width) * block;
   const top = Math.floor(query / width) * block;
-  const across = picture.width / columnsOfPatches; // pixels of a patch
-  const down = picture.height / rowsOfPatches;
-  const box = [left * across, top * down,
-    Math.min(block, columnsOfPatches - left) * across, Math.min(block, rowsOfPatches - top) * down];
+  const across = picture.width / pixels[1]; // pixels of the canvas to one that the model gets
+  const down = picture.height / pixels[0];
+  const further = [rowsOfPatches - top, columnsOfPatches - left]
+    .map((count, axis) => patch[axis] + (Math.min(block, count) - 1) * stride[axis]);
+  const box = [left * stride[1] * across, top * stride[0] * down,
+    further[1] * across, further[0] * down];
   for (const [colour, line] of [["#000", 6], ["#ffc400", 3]]) {
     context.strokeStyle = colour;
     context.lineWidth = line;
@@ -126,15 +133,14 @@ function drawPicture(map, query) {
   }
 }
 
-// A pixel for each patch, in the colour of its cell
-function painted(map, colour) {
+// A pixel for each patch, in the colour of its cell; or of another size, with the cell at each pixel
+function painted(map, colour, [tall, wide] = data.grid, cellAtPixel = cellOf) {
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [columnsOfPatches, rowsOfPatches];
-  const image = new ImageData(columnsOfPatches, rowsOfPatches);
-  for (let line = 0; line < rowsOfPatches; line++) {
-    for (let column = 0; column < columnsOfPatches; column++) {
-      const value = map[cellOf(line, column)];
-      image.data.set(colour(value), 4 * (line * columnsOfPatches + column));
+  [canvas.width, canvas.height] = [wide, tall];
+  const image = new ImageData(wide, tall);
+  for (let line = 0; line < tall; line++) {
+    for (let column = 0; column < wide; column++) {
+      image.data.set(colour(map[cellAtPixel(line, column)]), 4 * (line * wide + column));
     }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
@@ -220,9 +226,15 @@ function chooseQuery(query) {
 
 function cellAt(event) {
   const box = picture.getBoundingClientRect();
-  const column = Math.floor(((event.clientX - box.left) / box.width) * columnsOfPatches);
-  const line = Math.floor(((event.clientY - box.top) / box.height) * rowsOfPatches);
-  return cellOf(clamp(line, rowsOfPatches), clamp(column, columnsOfPatches));
+  const x = ((event.clientX - box.left) / box.width) * pixels[1];
+  const y = ((event.clientY - box.top) / box.height) * pixels[0];
+  return cellOf(nearest(y, 0), nearest(x, 1));
+}
+
+// The row (axis 0) or column of patches whose middle is nearest to a pixel that the model gets
+function nearest(position, axis) {
+  const steps = (position - patch[axis] / 2) / stride[axis]; // from the middle of the first
+  return clamp(Math.floor(steps + 0.5), data.grid[axis]);
 }
 
 // The cell that a patch belongs to

@@ -88,6 +88,9 @@ def _data(
     config = classifier.model.config
     return {
         "grid": grid,
+        "patch": config.tiling.size,
+        "stride": config.tiling.stride,
+        "pixels": config.tiling.image(grid),
         "block": detail.block,
         "cells": detail.cells(grid),
         "cell": _cell(detail),

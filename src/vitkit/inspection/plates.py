@@ -21,6 +21,7 @@ from vitkit.inspection.distance import attention_distance
 from vitkit.inspection.entropy import attention_entropy
 from vitkit.inspection.filters import filter_components, first_filters
 from vitkit.inspection.gradients import class_relevance, gradient_rollout
+from vitkit.inspection.laid import over_image
 from vitkit.inspection.layers import check_has_attention, layer_names
 from vitkit.inspection.occlusion import occlusion_curves
 from vitkit.inspection.positions import position_similarity
@@ -188,6 +189,8 @@ def _looked(subject: Subject, maps: dict[str, Tensor], is_clipped: bool = False)
     drawn = maps
     if is_clipped:
         drawn = {title: photographs.clipped(of_images) for title, of_images in maps.items()}
+    tiling = subject.classifier.model.config.tiling
+    drawn = {title: over_image(of_images, tiling) for title, of_images in drawn.items()}
     pixels = subject.pixels
 
     def draw(theme: Theme) -> "Figure":
@@ -223,8 +226,9 @@ def colours_plate(subject: Subject) -> Plate:
 def occlusion_plate(subject: Subject) -> Plate:
     """Of the rollout."""
     maps = subject.in_parts(rollout)
+    cells = over_image(maps, subject.classifier.model.config.tiling)
     steps = min(14, maps[0].numel())
-    found = occlusion_curves(subject.classifier, subject.shown, maps, subject.target, steps)
+    found = occlusion_curves(subject.classifier, subject.shown, cells, subject.target, steps)
 
     def draw(theme: Theme) -> "Figure":
         return photographs.draw_occlusion(found, "rollout", theme)

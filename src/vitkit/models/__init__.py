@@ -17,7 +17,7 @@ from vitkit.models.hidden import hidden_states
 from vitkit.models.lenet import LeNet, LeNetConfig
 from vitkit.models.recording import Recording, recording
 from vitkit.models.resampling import RESAMPLE, resample
-from vitkit.models.resize import for_inference, resized
+from vitkit.models.resize import for_inference, resized, with_stride
 from vitkit.models.resnet import ResNet
 from vitkit.models.vit import VisionTransformer
 from vitkit.models.zoo import NAMES, SIZES, called, named, vit
@@ -124,4 +124,5 @@ __all__ = [
     "resample",
     "resized",
     "vit",
+    "with_stride",
 ]

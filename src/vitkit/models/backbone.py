@@ -121,7 +121,7 @@ def _in_words(kind: object) -> str:
     return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
 
 
-def as_image_size(value: object) -> object:
+def as_pair(value: object) -> object:
     """A height and a width from what people and JSON write: one number for a square, or a list.
     Anything else as it is, for `check_types` to refuse."""
     if isinstance(value, int):
@@ -267,7 +267,7 @@ class ResNetConfig:
 
     def __post_init__(self):
         # What JSON has, or one number for a square image
-        object.__setattr__(self, "image", as_image_size(self.image))
+        object.__setattr__(self, "image", as_pair(self.image))
         object.__setattr__(self, "backbone", backbone_from(self.backbone))
         check_types(self)
         sizes_are_possible = min(self.image) >= 1 and self.channels >= 1

@@ -6,11 +6,12 @@ from typing import ClassVar, Literal
 from vitkit.models.backbone import (
     Backbone,
     Grid,
-    as_image_size,
+    as_pair,
     backbone_from,
     check_types,
 )
 from vitkit.models.position_kinds import POSITION_KINDS
+from vitkit.models.tiling import Tiling, as_side
 
 # How many of the first tokens a pooling reads; poolings that are not here read all tokens.
 TOKENS_READ = {"token": 1, "distilled": 2}
@@ -36,9 +37,12 @@ class ViTConfig:
     """Hidden width of a block's MLP."""
     heads: int = 12
     """Attention heads; each is width / heads wide."""
-    patch: int = 16
-    """P, the side of a square patch in pixels; of a hybrid, in positions of the ResNet's last
-    feature map."""
+    patch: int | tuple[int, int] = 16
+    """P, the side of a patch in pixels, or its height and width; of a hybrid, in positions of the
+    ResNet's last feature map."""
+    stride: int | tuple[int, int] | None = None
+    """From one patch to the next, as `patch` is given: smaller than the patch, patches overlap and
+    are more. None: the patch, so that they lie side by side (the paper)."""
     image: tuple[int, int] = (224, 224)
     """Height and width that the position table is made for; other sizes resample it."""
     channels: int = 3
@@ -140,10 +144,14 @@ class ViTConfig:
         self._check_axial()
 
     def _accept_json_types(self) -> None:
-        """Accept what JSON has: a list for a tuple, a dict for a stem; and one number for a square
-        image."""
+        """Accept what JSON has: a list for a tuple, a dict for a stem; and one number for a square.
+        What says the same becomes the same: a patch of 16 x 16 is one of 16."""
         # object.__setattr__ is how a frozen dataclass sets its own fields.
-        object.__setattr__(self, "image", as_image_size(self.image))
+        object.__setattr__(self, "image", as_pair(self.image))
+        object.__setattr__(self, "patch", as_side(self.patch))
+        object.__setattr__(self, "stride", as_side(self.stride))
+        if self.stride == self.patch:
+            object.__setattr__(self, "stride", None)
         if isinstance(self.position_grid, list):
             object.__setattr__(self, "position_grid", tuple(self.position_grid))
         if self.stem is not None:
@@ -152,10 +160,20 @@ class ViTConfig:
     def _check_numbers(self) -> None:
         if self.eps <= 0:
             raise ValueError(f"eps is {self.eps!r}; it must be a number above 0")
-        for name in ("width", "depth", "mlp", "heads", "patch", "channels"):
+        for name in ("width", "depth", "mlp", "heads", "channels"):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
+        for name in ("patch", "stride"):
+            value = getattr(self, name)
+            if value is not None and min(as_pair(value)) < 1:
+                raise ValueError(f"{name} is {value}; a side must be a whole number of at least 1")
+        size, stride = self.patches
+        if stride[0] > size[0] or stride[1] > size[1]:
+            raise ValueError(
+                f"a stride of {self.stride} leaves pixels between patches of {self.patch} that no "
+                "patch sees; choose the patch, or less"
+            )
         for name in ("classes", "representation", "registers"):
             value = getattr(self, name)
             if value < 0:
@@ -173,13 +191,9 @@ class ViTConfig:
             )
 
     def _check_image(self) -> None:
-        stride = self.stride
-        if any(side < stride or side % stride for side in self.image):
-            image = " x ".join(map(str, self.image))
-            raise ValueError(
-                f"an image of {image} pixels cannot be cut into patches of {stride} x {stride}; "
-                f"choose multiples of {stride}"
-            )
+        tiling = self.tiling
+        if not tiling.fits(self.image):
+            raise ValueError(f"{tiling.misfit(self.image)}; choose {tiling.sizes(self.image)}")
 
     def _check_pooling(self) -> None:
         if self.pool in NEEDS_CLASS_TOKEN and self.class_token is False:
@@ -277,14 +291,23 @@ class ViTConfig:
     @property
     def grid(self) -> Grid:
         """(h, w), the patches of the image that the position table is made for."""
-        return self.image[0] // self.stride, self.image[1] // self.stride
+        return self.tiling.grid(self.image)
 
     @property
-    def stride(self) -> int:
-        """Pixels along a token's side: the patch size, times the stride of the ResNet below it."""
+    def patches(self) -> Tiling:
+        """How patches lie over what is cut: the image, or the feature map of a hybrid's ResNet."""
+        size = as_pair(self.patch)
+        if self.stride is None:
+            return Tiling(size, size)
+        return Tiling(size, as_pair(self.stride))
+
+    @property
+    def tiling(self) -> Tiling:
+        """How patches lie over the image, in pixels: of a hybrid, what lies under a patch of the
+        feature map."""
         if self.stem is None:
-            return self.patch
-        return self.patch * self.stem.stride
+            return self.patches
+        return self.patches.scaled(self.stem.stride)
 
     @property
     def blocks_built(self) -> int:
@@ -338,20 +361,37 @@ class ViTConfig:
         return self.pool != "none"
 
     def fitting(self, image: Grid) -> Grid:
-        """The largest (height, width) that patches divide and that is not above `image`; at least
-        one patch."""
-        height = max(image[0] // self.stride, 1) * self.stride
-        width = max(image[1] // self.stride, 1) * self.stride
-        return height, width
+        """The largest (height, width) that whole patches cover and that is not above `image`; at
+        least one patch."""
+        return self.tiling.fitting(image)
 
     def resized(self, image: Grid, method: str | None = None) -> "ViTConfig":
         """The same model for images of this (height, width).
 
         `method` resamples its positions (one of RESAMPLE); None keeps the model's own. Raises
-        ValueError for a size that patches do not divide, or that relative positions have no meaning
+        ValueError for a size that patches do not fit, or that relative positions have no meaning
         for.
         """
-        new = replace(self, image=tuple(image), resample=method or self.resample)
+        return self._on_another_grid(image=tuple(image), resample=method or self.resample)
+
+    def with_stride(
+        self, stride: int | Grid | None, image: Grid | None = None, method: str | None = None
+    ) -> "ViTConfig":
+        """The same model with patches at other distances, which may overlap: None is the patch.
+
+        Without an `image` it is for the largest size not above its own that the patches fit. Raises
+        ValueError as `resized` does, and for a stride beyond the patch.
+        """
+        if image is None:
+            one_patch = replace(self, stride=stride, image=self.tiling.size)  # fits every stride
+            image = one_patch.fitting(self.image)
+        return self._on_another_grid(
+            stride=stride, image=tuple(image), resample=method or self.resample
+        )
+
+    def _on_another_grid(self, **changes) -> "ViTConfig":
+        """The configuration with changes that may give it another grid."""
+        new = replace(self, **changes)
         if new.grid == self.grid:
             return new
         kind = POSITION_KINDS[self.positions]

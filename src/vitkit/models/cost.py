@@ -8,6 +8,7 @@ Libraries count a convolution's taps that fall on zero padding. The compiler tha
 exaFLOPs seem to come from does not: `padded_taps=False`.
 """
 
+from math import prod
 from typing import NamedTuple
 
 from vitkit.models.ancestors import WINDOW, split_channels
@@ -56,8 +57,7 @@ def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
     """A Vision Transformer: stem, blocks, pooling, head."""
     width = config.width
     mlp = config.mlp
-    rows = image[0] // config.stride
-    columns = image[1] // config.stride
+    rows, columns = config.tiling.grid(image)
     patches = rows * columns
     tokens = patches + config.prefix
     macs = 0
@@ -67,7 +67,7 @@ def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
     if config.stem:
         macs += backbone_macs(config.stem, config.channels, image, padded_taps)
         channels = config.stem.features
-    macs += patches * config.patch**2 * channels * width
+    macs += patches * prod(config.patches.size) * channels * width
 
     # Eq. 2 and 3, the dense layers: q, k, v and U_msa; the MLP. Pairs are tokens that meet.
     layers = config.depth

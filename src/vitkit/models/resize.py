@@ -1,6 +1,7 @@
-"""A model for images of another size (Section 3.2), and a model for inference only.
+"""A model for images of another size (Section 3.2), or for patches at other distances, and a model
+for inference only.
 
-Neither function changes the model that it is given; weights that stay as they are share its memory.
+No function changes the model that it is given; weights that stay as they are share its memory.
 """
 
 import copy
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 
 from vitkit.models.backbone import Grid
+from vitkit.models.build import ModelConfig
 from vitkit.models.convolution import Conv
 from vitkit.models.positions import SinCosPositions
+from vitkit.models.vit import VisionTransformer
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -25,10 +28,36 @@ def resized(model: AnyModel, image: Grid, method: str | None = None) -> AnyModel
     ValueError for a size that the model cannot be made for, and for a model that was made for
     inference.
     """
+    check_not_for_inference(model)
+    return _with_tables(model, model.config.resized(image, method))
+
+
+def with_stride(
+    model: VisionTransformer,
+    stride: int | Grid | None,
+    image: Grid | None = None,
+    method: str | None = None,
+) -> VisionTransformer:
+    """The model with patches at other distances, in the same mode: the same projection E cuts them,
+    and position tables are resampled to the new grid, as `resized` does.
+
+    `stride` and `image` are as in `ViTConfig.with_stride`, which raises ValueError.
+    """
+    check_not_for_inference(model)
+    return _with_tables(model, model.config.with_stride(stride, image, method))
+
+
+def check_not_for_inference(model: nn.Module) -> None:
+    """Raise ValueError for a model that was made for inference."""
     if getattr(model, "inference_only", False):
         raise ValueError("this model was made for inference; resize the one that it was made from")
+
+
+def _with_tables(model: AnyModel, config: ModelConfig) -> AnyModel:
+    """The model of a configuration that differs from the model's own in its grid, with the model's
+    weights."""
     with torch.device("meta"):  # shapes only: the weights are the model's
-        new = type(model)(model.config.resized(image, method))
+        new = type(model)(config)
 
     # The weights, with new tables for those modules whose tables are of one size of images.
     weights = dict(model.state_dict())

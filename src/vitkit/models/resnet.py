@@ -22,7 +22,8 @@ from vitkit.models.backbone import Backbone, Grid, ResNetConfig
 from vitkit.models.convolution import Conv, pad_same
 from vitkit.models.dense import Dense
 from vitkit.models.init import init_children, init_head, lecun_normal_
-from vitkit.models.stems import check_divisible, check_images
+from vitkit.models.stems import check_fits, check_images
+from vitkit.models.tiling import Tiling
 
 
 def normalise(channels: int, config: Backbone) -> nn.Module:
@@ -178,23 +179,23 @@ def residual_units(config: Backbone, image: Grid) -> nn.ModuleList:
 class ResNetStem(nn.Module):
     """A hybrid's stem: patches of a ResNet's feature map, projected."""
 
-    def __init__(self, channels: int, patch: int, width: int, config: Backbone, image: Grid):
+    def __init__(self, channels: int, width: int, patches: Tiling, config: Backbone, image: Grid):
         super().__init__()
-        self.side = patch * config.stride  # pixels along a patch's side
+        self.tiling = patches.scaled(config.stride)  # in pixels
         self.root = Root(channels, config)
         self.blocks = residual_units(config, image)
         self.norm = None  # v2 units leave what they give without one
         if config.order == "pre" and config.units:
             self.norm = normalise(config.features, config)
-        self.project = nn.Conv2d(config.features, width, patch, stride=patch)
+        self.project = nn.Conv2d(config.features, width, patches.size, patches.stride)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, width, h, w), (h, w) the grid of patches. Raises ValueError for sides
         that give no whole patches."""
-        check_divisible(images, self.side)
+        check_fits(images, self.tiling)
         x = self.root(images)
         for block in self.blocks:
-            x = block(x)  # (B, features, h·patch, w·patch) after the last
+            x = block(x)  # (B, features, H/stride, W/stride) after the last
         if self.norm is not None:
             x = F.relu(self.norm(x), inplace=True)
         return self.project(x)  # E of Eq. 1, on a feature map

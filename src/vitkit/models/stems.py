@@ -8,22 +8,24 @@ Legend: B batch, C channels, P patch size, D width, (h, w) the grid of patches.
 from torch import Tensor, nn
 
 from vitkit.models.init import lecun_normal_
+from vitkit.models.tiling import Tiling
 
 
 class Patches(nn.Module):
     """x_p E of Eq. 1: cut the image into P x P patches and project each.
 
-    A convolution whose stride is its kernel does both.
+    A convolution does both. In the paper its stride is its kernel.
     """
 
-    def __init__(self, channels: int, patch: int, width: int, bias: bool = True):
+    def __init__(self, channels: int, width: int, patches: Tiling, bias: bool = True):
         super().__init__()
-        self.patch = patch
-        self.project = nn.Conv2d(channels, width, patch, stride=patch, bias=bias)
+        self.patches = patches
+        self.project = nn.Conv2d(channels, width, patches.size, patches.stride, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, h·P, w·P) -> (B, D, h, w). Raises ValueError for sides that P does not divide."""
-        check_divisible(images, self.patch)
+        """(B, C, H, W) -> (B, D, h, w); without overlap H is h·P. Raises ValueError for sides that
+        whole patches do not cover."""
+        check_fits(images, self.patches)
         return self.project(images)
 
     def init_weights(self) -> None:
@@ -42,11 +44,10 @@ def check_images(images: Tensor, channels: int) -> None:
         )
 
 
-def check_divisible(images: Tensor, side: int) -> None:
-    """Raise ValueError for images that cannot be cut into squares of `side` pixels."""
-    height, width = images.shape[-2:]
-    if height % side or width % side:
+def check_fits(images: Tensor, tiling: Tiling) -> None:
+    """Raise ValueError for images that whole patches, in pixels, do not cover."""
+    image = tuple(images.shape[-2:])
+    if not tiling.fits(image):
         raise ValueError(
-            f"an image of {height} x {width} pixels cannot be cut into patches of {side} x {side}; "
-            f"resize it to multiples of {side} (its Preprocessing does)"
+            f"{tiling.misfit(image)}; resize it to {tiling.sizes(image)} (its Preprocessing does)"
         )

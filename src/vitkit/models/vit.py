@@ -4,10 +4,10 @@ Read `features` first: it is the whole model. Equation 1 is `embed`, Equations 2
 block.py, attention in attention.py, and what the head reads (Equation 4) in pooling.py.
 
 Legend: B batch, C channels, P side of a patch in pixels, (h, w) the grid of patches, so that images
-are (B, C, h·P, w·P); N = h·w patches, T tokens (the class token and registers, then the patches),
-Q the first tokens, those that the last block computes (all, unless the pooling reads fewer),
-D width, H heads, L blocks, K classes. As in the paper, x are patches, z the tokens' states, and y
-is what the head reads.
+are (B, C, h·P, w·P), as long as patches are squares side by side; N = h·w patches, T tokens (the
+class token and registers, then the patches), Q the first tokens, those that the last block computes
+(all, unless the pooling reads fewer), D width, H heads, L blocks, K classes. As in the paper, x are
+patches, z the tokens' states, and y is what the head reads.
 """
 
 from collections.abc import Callable
@@ -46,10 +46,10 @@ class VisionTransformer(nn.Module):
         # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
         if config.stem is None:
             bias = not config.embedding_norm
-            self.stem = Patches(config.channels, config.patch, config.width, bias)
+            self.stem = Patches(config.channels, config.width, config.patches, bias)
         else:
             self.stem = ResNetStem(
-                config.channels, config.patch, config.width, config.stem, config.image
+                config.channels, config.width, config.patches, config.stem, config.image
             )
 
         # Eq. 1: x_class, and E_pos
@@ -211,7 +211,7 @@ class VisionTransformer(nn.Module):
 
     def grid(self, images: Tensor) -> Grid:
         """(h, w), the patches of these images."""
-        return images.shape[-2] // self.config.stride, images.shape[-1] // self.config.stride
+        return self.config.tiling.grid((images.shape[-2], images.shape[-1]))
 
     def layer_of(self, name: str) -> int:
         """The layer that a parameter belongs to, by its name.

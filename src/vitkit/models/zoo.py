@@ -4,7 +4,7 @@ import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
-from vitkit.models.backbone import DIALECTS, UNITS, Backbone, ResNetConfig
+from vitkit.models.backbone import DIALECTS, UNITS, Backbone, Grid, ResNetConfig, as_pair
 from vitkit.models.build import ModelConfig
 from vitkit.models.config import ViTConfig
 from vitkit.models.lenet import LeNetConfig
@@ -92,30 +92,32 @@ def vit(name: str, **changes) -> ViTConfig:
 
     A name is a size of Table 1 (or a later official one) and a patch size in pixels, as the paper
     writes it. "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and
-    columns (App. D.6). The image is 224 x 224 unless told; if the patch does not divide 224, it is
-    the next smaller multiple. Raises ValueError for a name that does not exist.
+    columns (App. D.6). The image is 224 x 224 unless told; if whole patches do not cover that, it is
+    the next smaller size that they do. Raises ValueError for a name that does not exist.
     """
     match = VIT_NAME.fullmatch(name)
     if not match or match["size"] not in SIZES or int(match["patch"]) < 1:
         raise ValueError(no_such_model(name))
     patch = int(match["patch"])
     stem = None
-    stride = patch  # pixels along a token's side
     if match["resnet"]:
         stem = hybrid_stem(name, match["layers"], float(match["factor"] or 1), patch)
         patch = patch_of_hybrid(stem, patch)
-        stride = patch * stem.stride
     mixing = {}
     if match["axial"]:
         mixing = {"mixer": "axial", "pool": "gap"}
-    config = ViTConfig(
-        **SIZES[match["size"]],
-        patch=patch,
-        image=max(224 // stride, 1) * stride,
-        stem=stem,
-        **mixing,
-    )
-    return changed(config, changes)
+    changes = {"patch": patch, **changes}
+
+    # An image of one patch fits every stride; the largest one up to 224 x 224 is then known
+    one_patch = as_pair(changes["patch"])
+    if stem is not None and isinstance(one_patch, tuple):
+        one_patch = tuple(side * stem.stride for side in one_patch)
+    smallest = {"image": one_patch, **changes}
+    config = ViTConfig(**SIZES[match["size"]], patch=1, stem=stem, **mixing)
+    config = changed(config, smallest)
+    if "image" in changes:
+        return config
+    return replace(config, image=config.fitting((224, 224)))
 
 
 def hybrid_stem(name: str, layers: str | None, width: float, pixels: int) -> Backbone:
@@ -204,15 +206,34 @@ def vit_name(config: ViTConfig) -> str:
     kind = "ViT"
     if config.mixer == "axial":
         kind = "Axial-ViT"
-    patch = config.stride
-    if config.stem and not config.stem.units:
-        patch //= 2  # as R+Ti/16 is named: see patch_of_hybrid
+    patch = patch_name(config)
     shape = {name: getattr(config, name) for name in ("width", "depth", "mlp", "heads")}
     for size, values in SIZES.items():
         if values == shape:
             return f"{kind}-{size}/{patch}"
     description = ", ".join(f"{name} {value}" for name, value in shape.items())
     return f"{kind} of {description}, patch {patch}"
+
+
+def patch_name(config: ViTConfig) -> str:
+    """Pixels to a patch: 16, or 16x8 (height and width), and the stride if patches overlap."""
+    tiling = config.patches
+    if config.stem and config.stem.units:
+        tiling = config.tiling
+    elif config.stem:  # as R+Ti/16 is named: see patch_of_hybrid
+        tiling = config.patches.scaled(2)
+    size = in_words(tiling.size)
+    if not tiling.overlaps:
+        return size
+    return f"{size} (stride {in_words(tiling.stride)})"
+
+
+def in_words(sides: Grid) -> str:
+    """16 of (16, 16), 16x8 of (16, 8)."""
+    height, width = sides
+    if height == width:
+        return str(height)
+    return f"{height}x{width}"
 
 
 def backbone_name(backbone: Backbone) -> str:

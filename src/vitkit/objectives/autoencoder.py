@@ -10,6 +10,7 @@ P pixels along a patch's side.
 """
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -98,8 +99,8 @@ class MaskedAutoencoderLearner(Learner):
             objective.depth,
             4 * width,
             objective.heads,
-            config.stride,
-            config.image,
+            config.tiling.size,
+            image=config.image,
             gelu=config.gelu,
             eps=config.eps,
             positions="sincos-mae",
@@ -110,7 +111,7 @@ class MaskedAutoencoderLearner(Learner):
         self.mask = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
         self.decoder = create(decoder)
         self.decoder.stem = nn.Identity()  # it embeds no pixels
-        self.predict = Dense(width, config.channels * config.stride**2)
+        self.predict = Dense(width, config.channels * prod(config.tiling.size))
         for layer in (self.enter, self.predict):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -125,7 +126,7 @@ class MaskedAutoencoderLearner(Learner):
         """(B, C, H, W), (B,) -> predictions of the hidden patches and their targets, (B, M, P·P·C)
         each."""
         predicted, hidden = self.predictions(images, keys)
-        pixels = gather_patches(patchify(images, self.model.config.stride), hidden)
+        pixels = gather_patches(patchify(images, self.model.config.tiling.size), hidden)
         if self.objective.normalised:
             pixels = (pixels - mean(pixels)) / spread(pixels)
         return predicted, pixels
@@ -168,23 +169,23 @@ class MaskedAutoencoderLearner(Learner):
     def pictures(self, images: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) normalised -> uint8 in that shape: the image, what the encoder sees, and the
         image with the predicted patches."""
-        side = self.model.config.stride
+        size = self.model.config.tiling.size
         grid = self.model.grid(images)
         image = self.preprocessing.levels(images)
 
         # The hidden patches as predicted. What is predicted of a normalised patch says nothing of
         # its mean and contrast, so those are the patch's own
         predicted, hidden = self.predictions(images, keys)
-        pixels = patchify(images, side)
+        pixels = patchify(images, size)
         if self.objective.normalised:
             original = gather_patches(pixels, hidden)
             predicted = predicted * spread(original) + mean(original)
-        drawn = unpatchify(scatter_patches(pixels, hidden, predicted), grid, side)
+        drawn = unpatchify(scatter_patches(pixels, hidden, predicted), grid, size)
 
         # The hidden patches in grey
-        levels = patchify(image, side)
+        levels = patchify(image, size)
         grey = torch.full_like(gather_patches(levels, hidden), 128)
-        seen = unpatchify(scatter_patches(levels, hidden, grey), grid, side)
+        seen = unpatchify(scatter_patches(levels, hidden, grey), grid, size)
         return {"image": image, "seen": seen, "predicted": self.preprocessing.levels(drawn)}
 
 

@@ -42,7 +42,7 @@ class SelfDistillation:
     local_views: int = 8
     """Small crops, which only the student sees, beside the two large ones."""
     local_size: int = 96
-    """Side of a small crop in pixels, a multiple of the patch."""
+    """Side of a small crop in pixels, which patches fit: a multiple of the patch."""
     global_area: tuple[float, float] = (0.4, 1.0)
     """Smallest and largest share of the image that a large crop shows."""
     local_area: tuple[float, float] = (0.05, 0.4)
@@ -145,11 +145,12 @@ class SelfDistillationLearner(Learner):
         self.model = model
         self.objective = objective
         self.preprocessing = preprocessing
-        stride = getattr(model.config, "stride", 1)
-        if objective.local_views and objective.local_size % stride:
+        small = (objective.local_size, objective.local_size)
+        tiling = getattr(model.config, "tiling", None)
+        if objective.local_views and tiling is not None and not tiling.fits(small):
             raise ValueError(
-                f"small crops of {objective.local_size} pixels cannot be cut into patches of "
-                f"{stride}; choose a multiple"
+                f"small crops: {tiling.misfit(small)}; choose {tiling.sizes(small)} "
+                "(--objective.local-size)"
             )
         self.projection = Projection(features_of(model), objective)
         self.teacher = copy.deepcopy(nn.ModuleList([model, self.projection])).requires_grad_(False)
@@ -161,7 +162,6 @@ class SelfDistillationLearner(Learner):
 
         # Two large views and several small ones, with DINO's chances
         large = tuple(model.config.image)
-        small = (objective.local_size, objective.local_size)
         self.views = [
             View(large, objective.global_area, blur=1.0),
             View(large, objective.global_area, blur=0.1, solarise=0.2),

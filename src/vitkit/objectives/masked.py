@@ -14,6 +14,7 @@ along a patch's side.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, NamedTuple
 
 import torch
@@ -121,23 +122,23 @@ class MaskedPatchesLearner(Learner):
         self.model = with_patches(model)
         self.objective = objective
         self.preprocessing = preprocessing
-        self.side = model.config.stride
+        self.size = model.config.tiling.size
         self.channels = model.config.channels
         if objective.target != "pixels" and self.channels > COLOURS:
             raise ValueError(
                 f"the target is {objective.target!r}, one class for each mix of channels, and of "
                 f"{self.channels} channels there are too many; choose --objective.target pixels"
             )
-        if objective.target == "colours" and self.side % SMALL:
+        if objective.target == "colours" and any(side % SMALL for side in self.size):
             raise ValueError(
-                f"a patch of {self.side} pixels has no {SMALL} x {SMALL} parts; choose a multiple "
-                f"of {SMALL}"
+                f"a patch of {self.size[0]} x {self.size[1]} pixels has no {SMALL} x {SMALL} parts; "
+                f"choose multiples of {SMALL}"
             )
         classes = BINS**self.channels
         outputs = {
             "colour": classes,
             "colours": SMALL**2 * classes,
-            "pixels": self.channels * self.side**2,
+            "pixels": self.channels * prod(self.size),
         }
         self.mask = nn.Parameter(torch.zeros(model.config.width))
         self.predict = Dense(model.config.width, outputs[objective.target])
@@ -146,8 +147,13 @@ class MaskedPatchesLearner(Learner):
 
     @property
     def squares(self) -> int:
-        """Squares along a patch's side, the colour of each of which is predicted."""
+        """Parts along a patch's side, the colour of each of which is predicted."""
         return SMALL if self.objective.target == "colours" else 1
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Height and width of such a part in pixels."""
+        return self.size[0] // self.squares, self.size[1] // self.squares
 
     def forward(self, images: Tensor, targets: Tensor, keys: Tensor) -> Tensor:
         """images (B, C, H, W) normalised, targets unused, keys (B,) -> the mean loss of corrupted
@@ -196,9 +202,9 @@ class MaskedPatchesLearner(Learner):
         """(B, C, H, W) -> the targets of all patches: (B, N) colours, (B, N, 16) colours, or
         (B, N, P·P·C) normalised pixels."""
         if self.objective.target == "pixels":
-            return patchify(images, self.side)
+            return patchify(images, self.size)
         levels = self.preprocessing.levels(images)
-        colours = mean_colours(levels, self.side // self.squares, BINS)  # of every square
+        colours = mean_colours(levels, self.part, BINS)  # of every part
         return patchify(colours[:, None], self.squares).squeeze(-1)  # by patches
 
     def losses(self, predicted: Tensor, targets: Tensor) -> Tensor:
@@ -216,7 +222,7 @@ class MaskedPatchesLearner(Learner):
         if self.objective.target != "pixels":
             predicted = guesses(predicted, targets)
 
-        pixels = patchify(self.preprocessing.levels(images), self.side)
+        pixels = patchify(self.preprocessing.levels(images), self.size)
         rows = {
             "image": pixels,
             "seen": corruption.apply(pixels, torch.tensor(128)),
@@ -224,16 +230,16 @@ class MaskedPatchesLearner(Learner):
             "target": scatter_patches(pixels, corruption.which, self.paint(targets)),
         }
         grid = self.model.grid(images)
-        return {name: unpatchify(x, grid, self.side) for name, x in rows.items()}
+        return {name: unpatchify(x, grid, self.size) for name, x in rows.items()}
 
     def paint(self, values: Tensor) -> Tensor:
         """Targets, or guesses in their shape, (B, M, ...) -> pixels, uint8 (B, M, P·P·C)."""
         if self.objective.target == "pixels":
-            alone = unpatchify(values.flatten(0, 1)[:, None], (1, 1), self.side)  # (B M, C, P, P)
+            alone = unpatchify(values.flatten(0, 1)[:, None], (1, 1), self.size)  # (B M, C, P, P)
             images = self.preprocessing.levels(alone)
         else:
             classes = values.reshape(-1, self.squares, self.squares)
             colours = colour_levels(classes, self.channels, BINS).byte()
             colours = colours.permute(0, 3, 1, 2)  # (B M, C, squares, squares)
-            images = F.interpolate(colours, scale_factor=self.side // self.squares)
-        return patchify(images, self.side).view(*values.shape[:2], -1)
+            images = F.interpolate(colours, scale_factor=self.part)
+        return patchify(images, self.size).view(*values.shape[:2], -1)

@@ -2,20 +2,21 @@
 said, and written into the recipe. A run that continues does not decide again."""
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import torch
 
 from vitkit.data import Augmentation, square_before_crop
 from vitkit.evaluate.survival import Survival, Trial, surviving
-from vitkit.models import ModelConfig
+from vitkit.models import ModelConfig, ViTConfig
 from vitkit.system.machine import autocast
 from vitkit.system.ranks import from_rank_0
 from vitkit.system.text import counted
 from vitkit.training.data import RunData, Say
 from vitkit.training.earlier import earlier_call
 from vitkit.training.recipe import Recipe
-from vitkit.weights import adopt
+from vitkit.weights import fitted_to
 from vitkit.weights.adopting import preprocessing_for
 from vitkit.weights.store import load_for
 
@@ -62,10 +63,7 @@ def _ask(recipe: Recipe, data: RunData, device: torch.device) -> Survival:
     """What the run's published weights say, on images of few tokens."""
     published, _ = load_for(recipe.init, recipe.model)
     size = _small(recipe.model)
-    channels = recipe.model.channels
-    smaller, _ = adopt(
-        published, labels=("a", "b"), image=size, channels=channels, new_head=True
-    )  # no head is asked
+    smaller, _ = fitted_to(published, recipe.model.resized(size), ("a", "b"))  # no head is asked
     preprocessing = preprocessing_for(recipe.data.preprocessing, size)
     smaller = replace(smaller.to(device), preprocessing=preprocessing)
     asked = recipe.data.augmentation
@@ -91,11 +89,11 @@ def _at_size(scaled: Augmentation, asked: Augmentation, image: tuple[int, int]) 
 def _small(config: ModelConfig) -> tuple[int, int]:
     """The size of images of about TOKENS tokens, or the model's own if it has no more, or knows no
     other size."""
-    stride = getattr(config, "stride", 1)
-    height, width = config.image
-    factor = (TOKENS * stride**2 / (height * width)) ** 0.5
-    if factor >= 1 or stride == 1:
+    tokens = prod(config.grid) if isinstance(config, ViTConfig) else 0
+    if tokens <= TOKENS:
         return config.image
+    height, width = config.image
+    factor = (TOKENS / tokens) ** 0.5
     size = config.fitting((round(height * factor), round(width * factor)))
     try:
         config.resized(size)

@@ -15,7 +15,7 @@ from vitkit.training.recipe import Recipe, output_names
 from vitkit.training.record import differences, to_json
 from vitkit.training.state import State, trained
 from vitkit.training.tune import apply_tuning
-from vitkit.weights import Classifier, adopt, load_for
+from vitkit.weights import Classifier, fitted_to, load_for
 
 # Settings of a model that change neither its shapes nor its arithmetic in evaluation
 NOT_ARCHITECTURE = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
@@ -76,15 +76,7 @@ def take_weights(model: nn.Module, source: str, labels: tuple[str, ...], say: Sa
     # The weights at this model's image size: position embeddings are resampled, in the recipe's way.
     # What their file does not say, the recipe's model does
     published, left_out = load_for(source, model.config)
-    config = model.config
-    fitted, notes = adopt(
-        published,
-        labels=labels,
-        image=config.image,
-        channels=config.channels,
-        method=getattr(config, "resample", None),
-        new_head=True,
-    )
+    fitted, notes = fitted_to(published, model.config, labels)
 
     # They must be of the same architecture
     theirs = to_json(fitted.model.config, ModelConfig)

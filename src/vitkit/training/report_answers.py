@@ -25,6 +25,7 @@ from vitkit.evaluate.kept import read_answers
 from vitkit.evaluate.report import Report, mistakes
 from vitkit.evaluate.report_page import MISTAKES, Look, confusion_section, mistakes_section
 from vitkit.inspection.figures import beside
+from vitkit.inspection.laid import over_image
 from vitkit.inspection.layers import check_has_attention
 from vitkit.inspection.page import Block, paragraph, section
 from vitkit.inspection.rollout import logits_and_rollout
@@ -153,7 +154,8 @@ def _look(classifier: Classifier | None) -> Look | None:
         images = classifier.batch([picture])
         _, maps = logits_and_rollout(classifier, images)
         pixels = prepared_for_people(images)[0].permute(1, 2, 0).cpu().numpy()  # (h, w, 3)
-        return beside(pixels, maps[0].numpy(), LEAST)
+        laid = over_image(maps, classifier.model.config.tiling)
+        return beside(pixels, laid[0].numpy(), LEAST)
 
     return look
 

@@ -8,7 +8,7 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import Model, build, resized
-from vitkit.models.backbone import as_image_size
+from vitkit.models.backbone import as_pair
 from vitkit.weights.channels import with_channels
 from vitkit.weights.classifier import Classifier, check_labels
 from vitkit.weights.labels import counted
@@ -61,7 +61,7 @@ def adopt(
         sentences += changes
 
     # Another size of images
-    image = as_image_size(image)
+    image = as_pair(image)
     if image is not None and tuple(image) != tuple(model.config.image):
         old = model
         model = resized(old, image, method)

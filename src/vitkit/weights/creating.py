@@ -8,10 +8,11 @@ import torch
 from vitkit import models
 from vitkit.models import Model, ModelConfig, build, called, named
 from vitkit.weights.adopting import with_new_head
+from vitkit.weights.fitting import at_stride
 from vitkit.weights.store import load
 
 # Settings that a loaded model is fitted to
-FITTED = ("image", "classes", "head_bias")
+FITTED = ("image", "stride", "classes", "head_bias")
 # Settings that change no weight's shape, and nothing in evaluation
 FOR_TRAINING = ("dropout", "attention_dropout", "stochastic_depth")
 
@@ -32,7 +33,7 @@ def create(
 
     `weights` is whatever `load` takes, which also prints what it found. It decides what a name
     leaves open (eps, the form of the GELU, the pooling). `classes` keeps the head if that has as
-    many; positions are resampled to another `image`; dropout, attention_dropout and
+    many; positions are resampled to another `image` or `stride`; dropout, attention_dropout and
     stochastic_depth are as you say. With a configuration in place of a name every setting is
     compared. `seed` makes initial weights repeatable, whatever the device, and leaves torch's own
     generator as it was.
@@ -63,7 +64,11 @@ def create(
     image = None
     if "image" in asked:
         image = wanted.image
-    network = load(weights, image=image).model
+    if getattr(wanted, "stride", None) is None:
+        network = load(weights, image=image).model
+    else:
+        overlapping, _ = at_stride(load(weights), wanted.stride, image)
+        network = overlapping.model
     _check_architecture(weights, network.config, wanted, asked)
     if "classes" in asked and wanted.classes != network.config.classes:
         network = with_new_head(network, wanted.classes)

@@ -92,8 +92,8 @@ def sides(ask: Ask) -> list[int]:
     """The sides in pixels, the model's own among them."""
     own = ask.recipe.model.image[0]
     chosen = ask.sizes or [own * share // 7 for share in SIDES]
-    stride = ask.recipe.model.stride
-    return sorted({own, *(max(side // stride, 1) * stride for side in chosen)})
+    fitting = ask.recipe.model.fitting
+    return sorted({own, *(fitting((side, side))[0] for side in chosen)})
 
 
 def resized(recipe: Recipe, side: int, method: str) -> Recipe:

@@ -22,20 +22,23 @@ def beyond_vit(
     their hybrid. `has` names the settings beyond the plain model that the library has.
 
     Pooling is each format's own matter, and with it a norm after the pooling: a format that knows
-    the class token alone refuses both.
+    the class token alone refuses both. None has patches that overlap.
     """
+    height, width = config.patches.size
     later = {
         "layer_scale": ("LayerScale", config.layer_scale is not None),
         "swiglu": ("a SwiGLU MLP", config.swiglu),
         "branch_norm": ("norms after attention and MLP", config.branch_norm == "after"),
         "embedding_norm": ("a norm before the first block", config.embedding_norm),
         "token-gap": ('pooling by "token-gap"', config.pool == "token-gap"),
+        "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
+        "rectangles": (f"patches of {height} x {width}, no squares", height != width),
     }
     beyond = reasons(
         {
             **{reason: holds for name, (reason, holds) in later.items() if name not in has},
             "a ResNet stem": config.stem is not None and not stems,
-            "queries, keys and values without biases": not config.qkv_bias,
+            f"patches that overlap (stride {config.stride})": config.patches.overlaps,
             "axial attention": config.mixer != "full",
             f"{config.positions} positions": config.positions not in positions,
             "positions at every block": config.inject not in (None, "stem"),

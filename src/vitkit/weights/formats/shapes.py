@@ -78,29 +78,31 @@ def heads_of(width: int, mlp: int, hint: int | None) -> tuple[int, list[str]]:
     return heads, [note]
 
 
-def grid_of(patches: int, patch: int, hint: tuple[int, int] | None) -> Grid:
-    """(h, w) of a position table with so many patches: of the size that the user gave, else a
-    square."""
+def grid_of(patches: int, patch: Grid, hint: tuple[int, int] | None) -> Grid:
+    """(h, w) of a position table with so many patches of (height, width) pixels: of the size that the
+    user gave, else of a square image."""
+    down, across = patch
     if hint:
         height, width = hint
-        grid = (height // patch, width // patch)
+        grid = (height // down, width // across)
         if math.prod(grid) != patches:
             raise ValueError(
                 f"its position table has {patches} patches, but {height} x {width} pixels make "
-                f"{grid[0]} x {grid[1]} of {patch} x {patch}"
+                f"{grid[0]} x {grid[1]} of {down} x {across}"
             )
         return grid
-    side = math.isqrt(max(patches, 0))
-    if side * side != patches or not side:
+    rows = math.isqrt(max(patches, 0) * across // down)
+    columns = rows * down // across
+    if rows * columns != patches or rows * down != columns * across or not rows:
         raise ValueError(
             f"its position table has {patches} patches, which make no square; say the size in "
             "pixels that it is for: image=(height, width), or --image HEIGHT WIDTH"
         )
-    return side, side
+    return rows, columns
 
 
-def is_grid(patches: int, patch: int, hint: tuple[int, int] | None) -> bool:
-    """Whether so many patches make a grid of the user's size, or without one a square."""
+def is_grid(patches: int, patch: Grid, hint: tuple[int, int] | None) -> bool:
+    """Whether so many patches make a grid of the user's size, or without one a square image."""
     try:
         grid_of(patches, patch, hint)
     except ValueError:
@@ -109,7 +111,7 @@ def is_grid(patches: int, patch: int, hint: tuple[int, int] | None) -> bool:
 
 
 def prefix_rows(
-    rows: int, candidates: tuple[int, ...], patch: int, hint: tuple[int, int] | None
+    rows: int, candidates: tuple[int, ...], patch: Grid, hint: tuple[int, int] | None
 ) -> int:
     """How many rows of a position table belong to the tokens before the patches. Published are:
 
@@ -129,14 +131,14 @@ def other_reading(
     rows: int,
     candidates: tuple[int, ...],
     taken: int,
-    patch: int,
+    patch: Grid,
     hint: tuple[int, int] | None,
 ) -> list[str]:
     """A note if a position table can be read in another way than `prefix_rows` has taken: for an
     image that is no square, with a row for each token before the patches. So n x n patches without
     a class token are as many rows as (n - 1) x (n + 1) with one."""
     prefix = candidates[0]
-    if hint or taken == prefix:
+    if hint or taken == prefix or patch[0] != patch[1]:
         return []
     patches = rows - prefix
     sides = range(math.isqrt(patches), 0, -1)
@@ -148,5 +150,5 @@ def other_reading(
     return [
         f"positions: {rows} rows, taken for {side} x {side} patches and {taken} of {prefix} tokens "
         f"before them; if they are {height} x {width} patches and all {prefix} tokens: "
-        f"--image {height * patch} {width * patch}"
+        f"--image {height * patch[0]} {width * patch[1]}"
     ]

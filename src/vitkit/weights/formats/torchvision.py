@@ -60,7 +60,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     # Patches and their positions; the class token has one too
     width, channels, patch, _ = shape_of(tensors, PATCHES, 4)
     positions = shape_of(tensors, "encoder.pos_embedding", 3)[1]
-    grid = grid_of(positions - 1, patch, hints.image)
+    grid = grid_of(positions - 1, (patch, patch), hints.image)
 
     # Blocks
     mlp = shape_of(tensors, f"{BLOCK.format(i=0)}.mlp.0.weight", 2)[0]

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, ViTConfig
 from vitkit.models.backbone import Grid
+from vitkit.models.tiling import Tiling
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
@@ -73,13 +74,14 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     tensors = tidied.tensors
 
     # Patches: of the image, or of a ResNet's feature map
-    patch, _, channels, width = shape_of(tensors, "embedding/kernel", 4)
+    *size, channels, width = shape_of(tensors, "embedding/kernel", 4)
+    patches = Tiling(tuple(size), tuple(size))
     stem = None
-    stride = patch
+    tiling = patches  # in pixels
     if ROOT in tensors:
         stem, channels = backbone_of(tensors, VIT_JAX_NAMES, "post", DIALECTS["google"])
-        stride = patch * stem.stride
-    grid, positions, positions_note = _positions(tidied, stride, hints.image)
+        tiling = patches.scaled(stem.stride)
+    grid, positions, positions_note = _positions(tidied, tiling.size, hints.image)
 
     # Blocks: flax keeps the heads apart, (D, H, E), so their number is known
     block = BLOCK.format(i=0)
@@ -95,8 +97,8 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         depth=count_blocks(tensors, r"Transformer/encoderblock_(\d+)/"),
         mlp=mlp,
         heads=heads,
-        patch=patch,
-        image=(grid[0] * stride, grid[1] * stride),
+        patch=patches.size,
+        image=tiling.image(grid),
         channels=channels,
         classes=length_of(tensors, "head/bias"),
         pool=pool,
@@ -131,7 +133,7 @@ def _pool(tensors: Tensors) -> tuple[str, list[str]]:
 
 
 def _positions(
-    tidied: Tidied, stride: int, image: tuple[int, int] | None
+    tidied: Tidied, patch: Grid, image: tuple[int, int] | None
 ) -> tuple[Grid, dict, list[str]]:
     """The grid of patches, the settings of a ViTConfig about positions, and notes."""
     tensors = tidied.tensors
@@ -139,7 +141,7 @@ def _positions(
     # big_vision's sincos2d positions are computed, so no file has them
     if "pos_embedding" not in tensors:
         height, width = image or (224, 224)
-        grid = (height // stride, width // stride)
+        grid = (height // patch[0], width // patch[1])
         note = "positions: none in the file, so big_vision's fixed sines and cosines"
         if not image:
             note += ", for 224 x 224 pixels, which nothing in the file says (otherwise: --image)"
@@ -153,9 +155,9 @@ def _positions(
     with_position = prefix
     note = []
     if Layout.parse(tidied.layout).table != ORIGINAL.table:
-        with_position = prefix_rows(rows, (prefix, 0), stride, image)
-        note = other_reading(rows, (prefix, 0), with_position, stride, image)
-    grid = grid_of(rows - with_position, stride, image)
+        with_position = prefix_rows(rows, (prefix, 0), patch, image)
+        note = other_reading(rows, (prefix, 0), with_position, patch, image)
+    grid = grid_of(rows - with_position, patch, image)
     if with_position == prefix:
         return grid, {"positions": "learned"}, []
     return grid, {"positions": "learned", "prefix_positions": with_position}, note
@@ -234,7 +236,7 @@ def cannot(config: ViTConfig) -> list[str]:
     and reads it if there is one: registers are refused, for example."""
     # Without pooling ("none") the head answers for every token, the class token too
     unread_token = config.prefix and config.pool not in ("token", "none")
-    return beyond_vit(config, ("learned", "sincos"), stems=True) + reasons(
+    return beyond_vit(config, ("learned", "sincos"), stems=True, has=("rectangles",)) + reasons(
         {
             "registers": config.registers,
             "a norm after the pooling": config.norm == "pooled",

@@ -5,8 +5,10 @@
 """
 
 from vitkit.models import ViTConfig
+from vitkit.models.tiling import as_side
 from vitkit.weights.classifier import Activation
 from vitkit.weights.files import Tensors
+from vitkit.weights.formats.huggingface.biases import QKV, have_biases
 from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.labels import numbered
 
@@ -64,12 +66,13 @@ def config_of(json: dict, tensors: Tensors) -> ViTConfig:
         depth=json.get("num_hidden_layers", 12),
         mlp=json.get("intermediate_size", 3072),
         heads=json.get("num_attention_heads", 12),
-        patch=patch_of(json, 16),
+        patch=json.get("patch_size", 16),
         image=json.get("image_size", 224),
         channels=json.get("num_channels", 3),
         classes=classes,
         pool=pool,
         registers=distillation_tokens,
+        qkv_bias=have_biases(tensors, QKV),
         representation=_representation(json, tensors),
         dropout=json.get("hidden_dropout_prob", 0.0),
         attention_dropout=json.get("attention_probs_dropout_prob", 0.0),
@@ -102,14 +105,15 @@ def gelu_of(json: dict, default: str) -> str:
     return GELU[act]
 
 
-def patch_of(json: dict, default: int) -> int:
-    """The side of a patch, which may be written as one number or as height and width."""
-    patch = json.get("patch_size", default)
-    if not isinstance(patch, list):
-        return patch
-    if len(set(map(str, patch))) != 1:
-        raise ValueError(f"its patch_size is {patch}; vitkit's patches are square")
-    return patch[0]
+def square_patch_of(json: dict, default: int) -> int:
+    """The side of a patch, which may be written as one number or as height and width, of a model
+    whose class in Transformers takes squares alone."""
+    patch = as_side(json.get("patch_size", default))
+    if isinstance(patch, tuple):
+        raise ValueError(
+            f"its patch_size is {list(patch)}; Transformers' class of this model takes squares alone"
+        )
+    return patch
 
 
 def _representation(json: dict, tensors: Tensors) -> int:
@@ -195,9 +199,9 @@ def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activati
         "attention_probs_dropout_prob": config.attention_dropout,
         "layer_norm_eps": config.eps,
         "image_size": image_json(config),
-        "patch_size": config.patch,
+        "patch_size": patch_json(config),
         "num_channels": config.channels,
-        "qkv_bias": True,
+        "qkv_bias": config.qkv_bias,
     }
     if config.representation:
         values["pooler_output_size"] = config.representation
@@ -218,6 +222,14 @@ def classes_json(labels: tuple[str, ...], activation: Activation) -> dict:
 def image_json(config: ViTConfig) -> int | list[int]:
     """The size of images: one number for a square."""
     height, width = config.image
+    if height == width:
+        return height
+    return [height, width]
+
+
+def patch_json(config: ViTConfig) -> int | list[int]:
+    """The size of patches: one number for a square."""
+    height, width = config.patches.size
     if height == width:
         return height
     return [height, width]

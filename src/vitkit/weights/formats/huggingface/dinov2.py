@@ -15,7 +15,12 @@ from vitkit.weights.classifier import Activation, Classifier
 from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors, joined
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.huggingface.biases import with_biases
+from vitkit.weights.formats.huggingface.biases import (
+    QKV,
+    have_biases,
+    qkv_rules,
+    with_qkv_biases,
+)
 from vitkit.weights.formats.huggingface.config import (
     HIDDEN_ACT,
     activation_of,
@@ -24,7 +29,7 @@ from vitkit.weights.formats.huggingface.config import (
     gelu_of,
     image_json,
     labels_of,
-    patch_of,
+    patch_json,
 )
 from vitkit.weights.formats.huggingface.opening import (
     example,
@@ -39,7 +44,6 @@ from vitkit.weights.formats.shapes import length_of, shape_of
 from vitkit.weights.pretraining import mask_of
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
 from vitkit.weights.said import Hints
-from vitkit.weights.transforms import THREE
 
 TYPES = ("dinov2", "dinov2_with_registers")
 PATCHES = "embeddings.patch_embeddings.projection.weight"
@@ -79,7 +83,7 @@ def tidy(tensors: Tensors) -> Tidied:
             tidied[name.replace("gate_proj", "weights_in")] = joined(gate, up)
 
     mask, notes = mask_of(tidied.pop(MASK, None))
-    tidied, biases_note = with_biases(tidied, ("query", "key", "value"))
+    tidied, biases_note = with_qkv_biases(tidied, QKV)
     return Tidied(tidied, (*notes, *biases_note), pretraining=mask)
 
 
@@ -110,7 +114,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         depth=json.get("num_hidden_layers", 12),
         mlp=shape_of(tensors, f"encoder.layer.0.mlp.{contract}.weight", 2)[1],
         heads=json.get("num_attention_heads", 12),
-        patch=patch_of(json, 14),
+        patch=json.get("patch_size", 14),
         image=json.get("image_size", 224),
         channels=json.get("num_channels", 3),
         classes=length_of(tensors, "classifier.bias"),
@@ -120,6 +124,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         dropout=json.get("hidden_dropout_prob", 0.0),
         attention_dropout=json.get("attention_probs_dropout_prob", 0.0),
         stochastic_depth=json.get("drop_path_rate", 0.0),
+        qkv_bias=have_biases(tensors, QKV),
         gelu=gelu_of(json, "gelu"),
         swiglu=swiglu,
         eps=json.get("layer_norm_eps", 1e-6),
@@ -158,9 +163,7 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def _block_rules(config: ViTConfig) -> list[Rule]:
     block = "encoder.layer.{i}"
-    qkv = [f"{block}.attention.attention.{part}" for part in ("query", "key", "value")]
-    weights = [f"{part}.weight" for part in qkv]
-    biases = [f"{part}.bias" for part in qkv]
+    qkv = [f"{block}.attention.attention.{part}" for part in QKV]
     expand = "fc1"
     contract = "fc2"
     if config.swiglu:
@@ -168,8 +171,7 @@ def _block_rules(config: ViTConfig) -> list[Rule]:
         contract = "weights_out"
     return [
         *layer("blocks.{i}.norm1", f"{block}.norm1"),
-        rule("blocks.{i}.attention.qkv.weight", *weights, transform=THREE),
-        rule("blocks.{i}.attention.qkv.bias", *biases, transform=THREE),
+        *qkv_rules(config, qkv),
         *layer("blocks.{i}.attention.out", f"{block}.attention.output.dense"),
         rule("blocks.{i}.scale1.gamma", f"{block}.layer_scale1.lambda1"),
         *layer("blocks.{i}.norm2", f"{block}.norm2"),
@@ -217,7 +219,9 @@ def cannot(config: ViTConfig) -> list[str]:
     pool = "token"
     if config.classes:
         pool = "token-gap"
-    return beyond_vit(config, has=("layer_scale", "swiglu", "token-gap")) + reasons(
+    return beyond_vit(
+        config, has=("layer_scale", "swiglu", "token-gap", "qkv_bias", "rectangles")
+    ) + reasons(
         {
             f'pooling by "{config.pool}"': config.pool != pool,
             "no LayerScale": config.layer_scale is None,
@@ -245,9 +249,9 @@ def config_json(config: ViTConfig, labels: tuple[str, ...], activation: Activati
         "drop_path_rate": config.stochastic_depth,
         "layer_norm_eps": config.eps,
         "image_size": image_json(config),
-        "patch_size": config.patch,
+        "patch_size": patch_json(config),
         "num_channels": config.channels,
-        "qkv_bias": True,
+        "qkv_bias": config.qkv_bias,
         "layerscale_value": config.layer_scale,
         "use_swiglu_ffn": config.swiglu,
     }

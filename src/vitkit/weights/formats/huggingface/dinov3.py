@@ -14,13 +14,18 @@ from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.huggingface.biases import with_biases
+from vitkit.weights.formats.huggingface.biases import (
+    have_biases,
+    qkv_rules,
+    with_biases,
+    with_qkv_biases,
+)
 from vitkit.weights.formats.huggingface.config import (
     HIDDEN_ACT,
     changed_fields,
     gelu_of,
     image_json,
-    patch_of,
+    patch_json,
 )
 from vitkit.weights.formats.huggingface.opening import (
     example,
@@ -34,12 +39,13 @@ from vitkit.weights.formats.shapes import shape_of
 from vitkit.weights.pretraining import mask_of
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
 from vitkit.weights.said import Hints
-from vitkit.weights.transforms import THREE, TWO
+from vitkit.weights.transforms import TWO
 
 TYPE = "dinov3_vit"
 PATCHES = "embeddings.patch_embeddings.weight"
 MASK = "embeddings.mask_token"
-DENSE_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+QKV = ("q_proj", "k_proj", "v_proj")
+OTHER_LAYERS = ("o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def recognises(tensors: Tensors) -> bool:
@@ -56,8 +62,9 @@ def tidy(tensors: Tensors) -> Tidied:
         name = re.sub(r"^model\.layer\.", "layer.", name.removeprefix(prefix))
         tidied[name] = lazy
     mask, notes = mask_of(tidied.pop(MASK, None))
-    tidied, biases_note = with_biases(tidied, DENSE_LAYERS)
-    return Tidied(tidied, (*notes, *biases_note), pretraining=mask)
+    tidied, qkv_note = with_qkv_biases(tidied, QKV)
+    tidied, others_note = with_biases(tidied, OTHER_LAYERS)
+    return Tidied(tidied, (*notes, *qkv_note, *others_note), pretraining=mask)
 
 
 def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
@@ -88,7 +95,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         depth=json.get("num_hidden_layers", 12),
         mlp=json.get("intermediate_size", 1536),
         heads=json.get("num_attention_heads", 6),
-        patch=patch_of(json, 16),
+        patch=json.get("patch_size", 16),
         image=json.get("image_size", 224),
         channels=json.get("num_channels", 3),
         classes=0,
@@ -96,6 +103,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         positions="rotary-dinov3",
         attention_dropout=json.get("attention_dropout", 0.0),
         stochastic_depth=json.get("drop_path_rate", 0.0),
+        qkv_bias=have_biases(tensors, QKV),
         gelu=gelu,
         swiglu=swiglu,
         eps=json.get("layer_norm_eps", 1e-5),
@@ -120,13 +128,10 @@ def rules(config: ViTConfig) -> list[Rule]:
 
 def _block_rules(config: ViTConfig) -> list[Rule]:
     block = "layer.{i}"
-    qkv = [f"{block}.attention.{part}_proj" for part in "qkv"]
-    weights = [f"{part}.weight" for part in qkv]
-    biases = [f"{part}.bias" for part in qkv]
+    qkv = [f"{block}.attention.{part}" for part in QKV]
     table = [
         *layer("blocks.{i}.norm1", f"{block}.norm1"),
-        rule("blocks.{i}.attention.qkv.weight", *weights, transform=THREE),
-        rule("blocks.{i}.attention.qkv.bias", *biases, transform=THREE),
+        *qkv_rules(config, qkv),
         *layer("blocks.{i}.attention.out", f"{block}.attention.o_proj"),
         rule("blocks.{i}.scale1.gamma", f"{block}.layer_scale1.lambda1"),
         *layer("blocks.{i}.norm2", f"{block}.norm2"),
@@ -151,7 +156,9 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
 
 def cannot(config: ViTConfig) -> list[str]:
     """What Transformers' DINOv3 cannot express of a model: it has no head."""
-    beyond = beyond_vit(config, ("rotary-dinov3",), has=("layer_scale", "swiglu"))
+    beyond = beyond_vit(
+        config, ("rotary-dinov3",), has=("layer_scale", "swiglu", "qkv_bias", "rectangles")
+    )
     return beyond + reasons(
         {
             f'pooling by "{config.pool}"': config.pool != "token",
@@ -182,11 +189,11 @@ def config_json(config: ViTConfig) -> dict:
         "drop_path_rate": config.stochastic_depth,
         "layer_norm_eps": config.eps,
         "image_size": image_json(config),
-        "patch_size": config.patch,
+        "patch_size": patch_json(config),
         "num_channels": config.channels,
-        "query_bias": True,
-        "key_bias": True,
-        "value_bias": True,
+        "query_bias": config.qkv_bias,
+        "key_bias": config.qkv_bias,
+        "value_bias": config.qkv_bias,
         "proj_bias": True,
         "mlp_bias": True,
         "layerscale_value": config.layer_scale,

@@ -21,7 +21,7 @@ from vitkit.weights.formats.huggingface.config import (
     changed_fields,
     gelu_of,
     labels_of,
-    patch_of,
+    square_patch_of,
 )
 from vitkit.weights.formats.huggingface.opening import (
     example,
@@ -98,7 +98,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         pool = "gap"
         if "classifier.weight" not in tensors:
             notes.append("pooling: there is no MAP head in the file, so the mean of the patches")
-    patch = patch_of(json, defaults["patch"])
+    patch = square_patch_of(json, defaults["patch"])
     side = json.get("image_size", 224)
     config = ViTConfig(
         width=json.get("hidden_size", 768),

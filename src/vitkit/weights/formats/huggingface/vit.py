@@ -16,7 +16,7 @@ from vitkit.weights.classifier import Classifier
 from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
-from vitkit.weights.formats.huggingface.biases import with_biases
+from vitkit.weights.formats.huggingface.biases import QKV, qkv_rules, with_qkv_biases
 from vitkit.weights.formats.huggingface.config import (
     CLASSIFIERS,
     activation_of,
@@ -43,7 +43,7 @@ from vitkit.weights.formats.limits import beyond_vit, reasons
 from vitkit.weights.pretraining import decoder_of, mask_of
 from vitkit.weights.rules import Rule, for_each_block, layer, rule
 from vitkit.weights.said import Hints
-from vitkit.weights.transforms import THREE, position_table
+from vitkit.weights.transforms import position_table
 
 TYPES = ("vit", "deit", "vit_mae", "vit_msn", "ijepa")
 PATCHES = "embeddings.patch_embeddings.projection.weight"
@@ -92,7 +92,7 @@ def tidy(tensors: Tensors) -> Tidied:
     if "pooler.dense.weight" in tidied and classifiers_in(tidied):
         tidied = {name: lazy for name, lazy in tidied.items() if not name.startswith("pooler.")}
         notes.append("left out: the pooler, which the classifier does not read")
-    tidied, biases_note = with_biases(tidied, ("query", "key", "value"))
+    tidied, biases_note = with_qkv_biases(tidied, QKV)
     return Tidied(tidied, (*notes, *biases_note), pretraining=pretraining)
 
 
@@ -145,7 +145,7 @@ def rules(config: ViTConfig) -> list[Rule]:
         table.append(rule("registers", "embeddings.distillation_token"))
 
     # Encoder
-    table += for_each_block(config.depth, _block_rules())
+    table += for_each_block(config.depth, _block_rules(config))
     table += layer("norm", "layernorm")
 
     # Head
@@ -159,16 +159,13 @@ def rules(config: ViTConfig) -> list[Rule]:
     return table
 
 
-def _block_rules() -> list[Rule]:
+def _block_rules(config: ViTConfig) -> list[Rule]:
     block = "encoder.layer.{i}"
     attention = f"{block}.attention"
     qkv = [f"{attention}.attention.{part}" for part in ("query", "key", "value")]
-    weights = [f"{part}.weight" for part in qkv]
-    biases = [f"{part}.bias" for part in qkv]
     return [
         *layer("blocks.{i}.norm1", f"{block}.layernorm_before"),
-        rule("blocks.{i}.attention.qkv.weight", *weights, transform=THREE),
-        rule("blocks.{i}.attention.qkv.bias", *biases, transform=THREE),
+        *qkv_rules(config, qkv),
         *layer("blocks.{i}.attention.out", f"{attention}.output.dense"),
         *layer("blocks.{i}.norm2", f"{block}.layernorm_after"),
         *layer("blocks.{i}.mlp.expand", f"{block}.intermediate.dense"),
@@ -196,7 +193,7 @@ def cannot(config: ViTConfig) -> list[str]:
     poolings = ("token", "distilled")
     if not config.has_class_token:
         poolings = ("gap",)
-    return beyond_vit(config) + reasons(
+    return beyond_vit(config, has=("qkv_bias", "rectangles")) + reasons(
         {
             f'pooling by "{config.pool}"': config.pool not in poolings,
             "a norm after the pooling": config.norm == "pooled",

@@ -45,12 +45,13 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     """timm's name for a model, and the arguments of `timm.create_model` that make it this one."""
     arguments = {
         "img_size": list(config.image),
-        "patch_size": config.patch,
+        "patch_size": _patch_size(config),
         "in_chans": config.channels,
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
         "mlp_ratio": config.mlp / config.width,
+        "qkv_bias": config.qkv_bias,
     }
     if config.swiglu:
         arguments["mlp_ratio"] *= 2  # the gate and what it multiplies are one layer
@@ -65,9 +66,15 @@ def architecture(config: ViTConfig) -> tuple[str, dict]:
     arguments["fc_norm"] = config.norm == "pooled"
     arguments["reg_tokens"] = config.registers
     arguments["no_embed_class"] = config.prefix > 0 and config.prefix_rows == 0
-    arguments["qkv_bias"] = True
     arguments["init_values"] = config.layer_scale
     return _name(config), arguments
+
+
+def _patch_size(config: ViTConfig) -> int | list[int]:
+    """One number for a square."""
+    if isinstance(config.patch, tuple):
+        return list(config.patch)
+    return config.patch
 
 
 def _name(config: ViTConfig) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ViTConfig
 from vitkit.models.backbone import Grid
+from vitkit.models.tiling import Tiling
 from vitkit.weights.description import Description
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Tidied
@@ -53,8 +54,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
     # From the image to the tokens
     patches = _patches(tensors)
     image = hints.image or input_size(opened.config)
-    tokens = _tokens(tensors, patches.stride, image)
-    rows, columns = tokens.grid
+    tokens = _tokens(tensors, patches.tiling.size, image)
     embedding_norm = "norm_pre.weight" in tensors
     eps = 1e-6
     if embedding_norm or tokens.positions == "rotary-dinov3":  # CLIP and DINOv3
@@ -77,7 +77,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         mlp=mlp,
         heads=heads,
         patch=patches.size,
-        image=(rows * patches.stride, columns * patches.stride),
+        image=patches.tiling.image(tokens.grid),
         channels=patches.channels,
         stem=patches.stem,
         classes=length_of(tensors, "head.bias"),
@@ -88,6 +88,7 @@ def describe(opened: Opened, tidied: Tidied, hints: Hints) -> Description:
         prefix_positions=tokens.prefix_positions,
         norm=norm,
         gelu=gelu,
+        qkv_bias="blocks.0.attn.qkv.bias" in tensors,
         swiglu=swiglu,
         branch_norm=branch_norm,
         embedding_norm=embedding_norm,
@@ -117,10 +118,10 @@ class Patches(NamedTuple):
     """How an image becomes patches."""
 
     width: int
-    size: int
-    """Side of a patch, in pixels of the image or of the ResNet's feature map."""
-    stride: int
-    """Side of a patch in pixels of the image."""
+    size: Grid
+    """Height and width of a patch, in pixels of the image or of the ResNet's feature map."""
+    tiling: Tiling
+    """The same in pixels of the image."""
     channels: int
     """Channels of the image."""
     stem: Backbone | None
@@ -129,12 +130,13 @@ class Patches(NamedTuple):
 
 def _patches(tensors: Tensors) -> Patches:
     """By the convolution that makes patches, and the ResNet below it if there is one."""
-    width, channels, size, _ = shape_of(tensors, PATCHES, 4)
+    width, channels, *size = shape_of(tensors, PATCHES, 4)
+    tiling = Tiling(tuple(size), tuple(size))
     for names in (RESNET, ROOT_ALONE):
         if names.prefix + names.root in tensors:
             stem, channels = backbone_of(tensors, names, "post", DIALECTS["timm"])
-            return Patches(width, size, size * stem.stride, channels, stem)
-    return Patches(width, size, size, channels, None)
+            return Patches(width, tiling.size, tiling.scaled(stem.stride), channels, stem)
+    return Patches(width, tiling.size, tiling, channels, None)
 
 
 class Tokens(NamedTuple):
@@ -151,7 +153,7 @@ class Tokens(NamedTuple):
     """What was assumed."""
 
 
-def _tokens(tensors: Tensors, stride: int, image: tuple[int, int] | None) -> Tokens:
+def _tokens(tensors: Tensors, patch: Grid, image: tuple[int, int] | None) -> Tokens:
     """By the class token, the registers and the position table."""
     class_token = "cls_token" in tensors
     registers = 0
@@ -163,7 +165,7 @@ def _tokens(tensors: Tensors, stride: int, image: tuple[int, int] | None) -> Tok
     if "pos_embed" not in tensors and "blocks.0.ls1.gamma" in tensors:
         height, width = image or (224, 224)
         note = f"positions: no table in the file, so DINOv3's rotary ones, for {height} x {width}"
-        grid = (height // stride, width // stride)
+        grid = (height // patch[0], width // patch[1])
         return Tokens(grid, class_token, registers, None, "rotary-dinov3", (note,))
 
     # Which of them have a position: all, none, or the class token alone
@@ -171,12 +173,12 @@ def _tokens(tensors: Tensors, stride: int, image: tuple[int, int] | None) -> Tok
     if registers and class_token:
         candidates = (prefix, 0, 1)
     rows = shape_of(tensors, "pos_embed", 3)[1]
-    with_position = prefix_rows(rows, candidates, stride, image)
+    with_position = prefix_rows(rows, candidates, patch, image)
 
-    grid = grid_of(rows - with_position, stride, image)
+    grid = grid_of(rows - with_position, patch, image)
     if with_position == prefix:
         return Tokens(grid, class_token, registers, prefix_positions=None)
-    notes = tuple(other_reading(rows, candidates, with_position, stride, image))
+    notes = tuple(other_reading(rows, candidates, with_position, patch, image))
     return Tokens(grid, class_token, registers, prefix_positions=with_position, notes=notes)
 
 
@@ -242,7 +244,7 @@ def _branch_norm(tidied: Tidied, json: dict) -> tuple[str, list[str]]:
 
     # Of the published models only timm's rpn has neither class token, LayerScale nor biases of q
     tensors = tidied.tensors
-    no_biases = any(note.startswith("biases: none") for note in tidied.notes)
+    no_biases = "blocks.0.attn.qkv.bias" not in tensors
     if no_biases and "cls_token" not in tensors and "blocks.0.ls1.gamma" not in tensors:
         note = (
             "norms: after attention and MLP, as in timm's vit_base_patch16_rpn_224, the one model "

@@ -92,9 +92,6 @@ def tidy(tensors: Tensors) -> Tidied:
 
     # One tensor for what timm has in several, or leaves out
     tidied = _whole_layers(tidied)
-    tidied, missing = _with_biases(tidied)
-    if missing:
-        notes.append(f"biases: none of q, k and v in {missing} blocks of the file, so zeros")
 
     # One name for registers. Of a model with two kinds, no rule will read the second.
     registers = next((name for name in REGISTERS if name in tidied), None)
@@ -137,17 +134,6 @@ def _whole_layers(tensors: Tensors) -> Tensors:
             v = whole.pop(name.replace("q_bias", "v_bias"))
             whole[name.replace("q_bias", "qkv.bias")] = joined(q, lazy_zeros(*q.shape), v)
     return whole
-
-
-def _with_biases(tensors: Tensors) -> tuple[Tensors, int]:
-    """Tensors in which q, k and v have biases, zeros if there were none; and in how many blocks there
-    were none."""
-    missing = {}
-    for name, lazy in tensors.items():
-        bias = name.removesuffix("weight") + "bias"
-        if name.endswith(".attn.qkv.weight") and bias not in tensors:
-            missing[bias] = lazy_zeros(*lazy.shape[:1])
-    return tensors | missing, len(missing)
 
 
 def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[str, Tensor]:

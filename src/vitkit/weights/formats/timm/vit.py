@@ -74,12 +74,14 @@ def rules(config: ViTConfig) -> list[Rule]:
 def _block_rules(config: ViTConfig) -> list[Rule]:
     table = [
         *layer("blocks.{i}.norm1", "blocks.{i}.norm1"),
-        *layer("blocks.{i}.attention.qkv", "blocks.{i}.attn.qkv"),
+        rule("blocks.{i}.attention.qkv.weight", "blocks.{i}.attn.qkv.weight"),
         *layer("blocks.{i}.attention.out", "blocks.{i}.attn.proj"),
         *layer("blocks.{i}.norm2", "blocks.{i}.norm2"),
         *layer("blocks.{i}.mlp.expand", "blocks.{i}.mlp.fc1"),
         *layer("blocks.{i}.mlp.contract", "blocks.{i}.mlp.fc2"),
     ]
+    if config.qkv_bias:
+        table.append(rule("blocks.{i}.attention.qkv.bias", "blocks.{i}.attn.qkv.bias"))
     if config.layer_scale is not None:
         table.append(rule("blocks.{i}.scale1.gamma", "blocks.{i}.ls1.gamma"))
         table.append(rule("blocks.{i}.scale2.gamma", "blocks.{i}.ls2.gamma"))
@@ -110,9 +112,8 @@ def cannot(config: ViTConfig) -> list[str]:
     stem = config.stem
     other_stem = stem is not None and (stem.width != 1 or stem.units not in HYBRIDS)
     unread_token = config.registers == 1 and config.pool == "token" and config.prefix_rows == 0
-    beyond = beyond_vit(
-        config, stems=True, has=("layer_scale", "swiglu", "branch_norm", "embedding_norm")
-    )
+    settings = ("layer_scale", "swiglu", "branch_norm", "embedding_norm", "qkv_bias", "rectangles")
+    beyond = beyond_vit(config, stems=True, has=settings)
     settled_by_name = [config.swiglu, config.branch_norm == "after", config.embedding_norm]
     return beyond + reasons(
         {

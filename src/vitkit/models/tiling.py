@@ -1,0 +1,80 @@
+"""How patches lie over an image: how large they are, and how far apart (Eq. 1).
+
+Legend: (h, w) the grid of patches; every pair is (height, width).
+"""
+
+from typing import NamedTuple
+
+from vitkit.models.backbone import Grid, as_pair
+
+
+class Tiling(NamedTuple):
+    """Patches of one size at even distances. In the paper they lie side by side: the stride is the
+    size. With a smaller stride they overlap."""
+
+    size: Grid
+    """Height and width of a patch."""
+    stride: Grid
+    """From the top of a patch to that of the patch below it, and from its left to that of the next."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a pixel may be in several patches."""
+        return self.stride != self.size
+
+    def scaled(self, factor: int) -> "Tiling":
+        """The same patches in finer units: those of a feature map in pixels of the image."""
+        size = (self.size[0] * factor, self.size[1] * factor)
+        stride = (self.stride[0] * factor, self.stride[1] * factor)
+        return Tiling(size, stride)
+
+    def grid(self, image: Grid) -> Grid:
+        """(h, w), how many patches an image of (height, width) has."""
+        rows = (image[0] - self.size[0]) // self.stride[0] + 1
+        columns = (image[1] - self.size[1]) // self.stride[1] + 1
+        return rows, columns
+
+    def image(self, grid: Grid) -> Grid:
+        """(height, width) of an image of so many patches."""
+        height = self.size[0] + (grid[0] - 1) * self.stride[0]
+        width = self.size[1] + (grid[1] - 1) * self.stride[1]
+        return height, width
+
+    def fits(self, image: Grid) -> bool:
+        """Whether whole patches cover an image of (height, width), all of it."""
+        grid = self.grid(image)
+        return min(grid) >= 1 and self.image(grid) == tuple(image)
+
+    def fitting(self, image: Grid) -> Grid:
+        """The largest (height, width) that fits and is not above `image`; at least one patch."""
+        rows, columns = self.grid(image)
+        return self.image((max(rows, 1), max(columns, 1)))
+
+    def misfit(self, image: Grid) -> str:
+        """Why an image of (height, width) does not fit, as the first half of a sentence."""
+        height, width = self.size
+        patches = f"patches of {height} x {width}"
+        if self.overlaps:
+            patches += f" every {self.stride[0]} x {self.stride[1]} pixels"
+        return f"an image of {image[0]} x {image[1]} pixels cannot be cut into {patches}"
+
+    def sizes(self, image: Grid) -> str:
+        """Which sizes fit, such as "multiples of 16", for somebody whose image does not."""
+        height, width = self.size
+        if self.overlaps:
+            fitting = " x ".join(map(str, self.fitting(image)))
+            return (
+                f"{height} x {width} and a multiple of {self.stride[0]} x {self.stride[1]} more, "
+                f"such as {fitting}"
+            )
+        if height == width:
+            return f"multiples of {height}"
+        return f"a height that is a multiple of {height} and a width that is a multiple of {width}"
+
+
+def as_side(value: object) -> object:
+    """As `as_pair`, the way back: one number if both sides are the same, as configurations keep it."""
+    pair = as_pair(value)
+    if isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]:
+        return pair[0]
+    return pair
