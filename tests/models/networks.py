@@ -41,7 +41,7 @@ FAMILY = {
     "DINOv2's giant": small_vit(swiglu=True, layer_scale=0.1, registers=4, prefix_positions=1),
     "no biases of q, k, v": small_vit(qkv_bias=False),
     "rectangles": small_vit(patch=(16, 8)),
-    "rectangles that overlap": small_vit(patch=(16, 8), stride=(12, 8)),
+    "rectangles that overlap": small_vit(patch=(16, 8), stride=(16, 4)),
     "CLIP": small_vit(embedding_norm=True, gelu="quick", eps=1e-5),
     "norm after": small_vit(branch_norm="after", pool="gap"),
     "DINOv3": small_vit(positions="rotary-dinov3", layer_scale=0.1, registers=4),

@@ -240,7 +240,8 @@ class TestTeacher:
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(
-        ValueError, match="small crops of 20 pixels cannot be cut into patches of 8"
+        ValueError,
+        match="an image of 20 x 20 pixels cannot be cut into patches of 8 x 8; choose mult",
     ):
         learner_of(replace(SMALL, local_size=20))
     with pytest.raises(ValueError, match='pool is "none"'):

@@ -233,7 +233,7 @@ class TestLearner:
             )
 
     def test_sentences(self):
-        with pytest.raises(ValueError, match="a patch of 6 pixels has no 4 x 4 parts"):
+        with pytest.raises(ValueError, match="a patch of 6 x 6 pixels has no 4 x 4 parts"):
             learner_of(MaskedPatches("colours"), replace(CONFIG, patch=6, image=(12, 12)))
         with pytest.raises(ValueError, match="a LeNet has no patch embeddings"):
             MaskedPatches().learner(create("LeNet-5"), PREPARE)

@@ -49,7 +49,6 @@ CONFIGS = {
     "token and mean": small(pool="token-gap"),
     "rotary positions of DINOv3": small(positions="rotary-dinov3", layer_scale=0.1, registers=4),
     "other eps": small(eps=1e-4),
-    "relu": small(gelu="relu"),
     "no biases of q, k, v": small(qkv_bias=False, gelu="silu"),
     "no such biases beside MAP": small(qkv_bias=False, pool="map", mlp=192),
     "no such biases, distilled": small(qkv_bias=False, pool="distilled", registers=1),

@@ -41,9 +41,9 @@ def defaults(words: list[str]) -> Defaults:
 def plan(command: Plan) -> int:
     """Print what a run needs. Raises ValueError if the GPUs cannot share a batch equally."""
     from vitkit.training import resolve
-    from vitkit.weights.channels import preprocessing_for_channels
     from vitkit.training.memory import count
     from vitkit.training.plan import advice, memory, spent
+    from vitkit.weights.channels import preprocessing_for_channels
 
     # The run, with every span in steps
     machine = command.machine

@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 
 from vitkit.data import Source
-from vitkit.recipes.finetune import divisible
 from vitkit.recipes.table_4 import few_pixels
 from vitkit.system.span import Span
 from vitkit.training import Recipe
@@ -27,9 +26,8 @@ def for_few_pixels(recipe: Recipe, images: Source) -> Recipe:
     """The recipe at a smaller image size, if the images have so few pixels that the model's own size
     is mostly enlargement: in the same time twice the steps gain more than that. A solved head loses
     by it."""
-    side = divisible(SMALL, recipe.model)
-    image = (side, side)
-    if min(recipe.model.image) <= side or not few_pixels(images, FEW_PIXELS):
+    image = recipe.model.fitting((SMALL, SMALL))
+    if min(recipe.model.image) <= min(image) or not few_pixels(images, FEW_PIXELS):
         return recipe
     try:
         model = recipe.model.resized(image)

@@ -89,8 +89,8 @@ def finetune(
     task = _task(preset, data, columns)
     size = hints.image or classifier.preprocessing.size
     if task.side and not hints.image:
-        side = divisible(task.side, classifier.model.config)
-        size = (side, side)
+        # The paper's 384 are 378 for a patch of 14
+        size = classifier.model.config.fitting((task.side, task.side))
     labels = _head_of_recipe(classifier.model.config, data, columns)
     adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
 
@@ -161,13 +161,6 @@ def _with_channels(
 def _say(sentence: str) -> None:
     if on_rank_0():
         print(sentence, file=sys.stderr)
-
-
-def divisible(side: int, config: ModelConfig) -> int:
-    """The side in pixels, or the multiple of the model's patch below it: the paper's 384 are 378 for a
-    patch of 14."""
-    stride = getattr(config, "stride", 1)
-    return side // stride * stride
 
 
 def _quick(recipe: Recipe, columns: Columns) -> Recipe:

@@ -68,6 +68,15 @@ def side_of(splits: Splits) -> int:
     return max(fitting, default=SIDES[0])
 
 
+def check_square_patches(model: ViTConfig) -> None:
+    """Raises ValueError for patches whose side a study cannot vary: rectangles, or overlapping ones."""
+    if model.patches.overlaps or isinstance(model.patch, tuple):
+        raise ValueError(
+            "this study varies the side of square patches that lie side by side; leave out "
+            "model.stride, and give one number for model.patch"
+        )
+
+
 def for_steps(recipe: Recipe, steps: int, evaluations: int = 1) -> Recipe:
     """The same run for so many steps, measured so often, the last time at its end."""
     every = Span(max(steps // evaluations, 1))

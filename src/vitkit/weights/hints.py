@@ -8,6 +8,7 @@ from vitkit.models import ModelConfig, ViTConfig, called
 from vitkit.weights.adopting import adopt, preprocessing_for
 from vitkit.weights.channels import preprocessing_for_channels
 from vitkit.weights.classifier import Classifier
+from vitkit.weights.fitting import at_stride
 from vitkit.weights.formats.shapes import STATISTICS
 from vitkit.weights.labels import counted
 from vitkit.weights.said import Hints
@@ -53,6 +54,9 @@ def apply_hints(classifier: Classifier, hints: Hints) -> tuple[Classifier, list[
     sentences = []
     if hints.channels:
         classifier, sentences = adopt(classifier, channels=hints.channels)
+    if hints.stride:
+        classifier, changes = at_stride(classifier, hints.stride, hints.image or None)
+        sentences += changes
     if hints.image:
         classifier, changes = adopt(classifier, image=hints.image)
         sentences += changes

@@ -15,7 +15,7 @@ from vitkit.models import (
     exaflops,
     for_inference,
 )
-from vitkit.studies.base import for_steps, measured_by
+from vitkit.studies.base import check_square_patches, for_steps, measured_by
 from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
 from vitkit.studies.fastest import RATE, images_per_second
 from vitkit.studies.grid import Cell
@@ -82,6 +82,7 @@ def check(ask: Ask) -> None:
     model = ask.recipe.model
     if not isinstance(model, ViTConfig):
         raise ValueError("axial varies a Vision Transformer; give a --recipe of one")
+    check_square_patches(model)
     replace(model, mixer="axial", pool="gap")
 
 

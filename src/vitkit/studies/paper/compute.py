@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflops, named
-from vitkit.studies.base import for_steps, measured_by
+from vitkit.studies.base import check_square_patches, for_steps, measured_by
 from vitkit.studies.drawing import axis_title, curve, law, legend, line, logarithmic, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
@@ -92,6 +92,7 @@ def check(ask: Ask) -> None:
         raise ValueError(
             "compute varies a Vision Transformer without a stem; give a --recipe of one"
         )
+    check_square_patches(model)
     stride = max(model.patch // ROOT, 1) * ROOT
     if any(side % stride for side in model.image):
         raise ValueError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitkit.models import ViTConfig, cost
-from vitkit.studies.base import for_steps, measured_by
+from vitkit.studies.base import check_square_patches, for_steps, measured_by
 from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
 from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
@@ -79,6 +79,7 @@ def check(ask: Ask) -> None:
     """Raises ValueError for a model without such a shape."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise ValueError("shape varies a Vision Transformer; give a --recipe of one")
+    check_square_patches(ask.recipe.model)
 
 
 def table(results: Results) -> Table:
