@@ -430,3 +430,40 @@ def test_the_real_model(shared, tmp_path):
     expected = np.load(shared("reference/inspection_vit_ti16.npz"))
     matrix = expected["attention_first_image_layers_0_5_11"][2, 2, 1:]
     check(patches[2 * 196 :], bound[2 * 196 :] + 1e-6, matrix)
+
+
+def test_of_overlapping_patches_the_nearest_is_shown_where_it_is(tmp_path, browser):
+    """Patches of 16 x 8 pixels every 8 x 4, so the picture is not divided among them evenly."""
+    config = small(patch=(16, 8), stride=(8, 4))
+    own = classifier(config)
+    (picture,) = pictures()
+    file = write_explorer(tmp_path / "page.html", "overlap", own, [picture])
+    rows, columns = own.model.grid(own.batch([picture]))
+    height, width = config.image
+    tab = opened(browser, file)
+    choose_layer(tab, 0)
+    for row, column in ((0, 0), (1, 2), (rows - 1, columns - 1)):
+        middle_of_patch = (8 * row + 8, 4 * column + 4)
+        tab.mouse.move(*middle(tab, [side - 0.5 for side in middle_of_patch], (height, width)))
+        expected = raw_attention(own, own.batch([picture]), 0, None, (row, column))[0]
+        says(tab, f"the patch in row {row + 1}, column {column + 1}", place(expected))
+
+    # The frame is around the patch: its amber line is half a line from each side
+    amber = tab.evaluate(
+        """() => {
+            const { width, height } = document.getElementById('picture');
+            const { data } = document.getElementById('picture').getContext('2d')
+                .getImageData(0, 0, width, height);
+            const at = [];
+            for (let i = 0; i < width * height; i++) {
+                if (data[4 * i] > 240 && Math.abs(data[4 * i + 1] - 196) < 12 && data[4 * i + 2] < 20) {
+                    at.push([Math.floor(i / width) / height, (i % width) / width]);
+                }
+            }
+            return at;
+        }"""
+    )
+    top, left = np.array(amber).min(0)
+    assert top == pytest.approx((height - 16) / height, abs=0.02)
+    assert left == pytest.approx((width - 8) / width, abs=0.02)
+    assert tab.wrong == []

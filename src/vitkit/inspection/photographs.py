@@ -58,6 +58,7 @@ def draw_similarity(
         axes = cells[i][0]
         image = draw_numbers(axes, maps[i].numpy(), (-1, 1), theme)
         axes.plot(patch[1], patch[0], "o", markersize=9, fillstyle="none", color="white")
+        axes.set_aspect(_aspect(images, maps))
         axes.axis("off")
     figure.colorbar(image, ax=figure.axes, label="cosine similarity", shrink=0.6)
     return themed(figure, theme)
@@ -71,7 +72,7 @@ def draw_colours(
     figure, cells = _cells(images, ("three principal components",), names)
     for i in range(len(images)):
         axes = cells[i][0]
-        axes.imshow(colours[i].numpy(), interpolation="nearest")
+        axes.imshow(colours[i].numpy(), interpolation="nearest", aspect=_aspect(images, colours))
         axes.axis("off")
     return themed(figure, theme)
 
@@ -137,6 +138,14 @@ def _cells(
     for axes in list(grid.flat)[group * len(images) :]:  # the rest of the last row
         axes.axis("off")
     return figure, cells
+
+
+def _aspect(images: np.ndarray, maps: Tensor) -> float:
+    """How high a number of a map (B, h, w, ...) is by its width, so that the map has the proportions of
+    its image, (B, H, W, 3), whatever those of a patch are."""
+    down = images.shape[1] / maps.shape[1]
+    across = images.shape[2] / maps.shape[2]
+    return down / across
 
 
 def _write_below(axes: "Axes", text: str) -> None:

@@ -40,9 +40,6 @@ class ViTConfig:
     patch: int | tuple[int, int] = 16
     """P, the side of a patch in pixels, or its height and width; of a hybrid, in positions of the
     ResNet's last feature map."""
-    stride: int | tuple[int, int] | None = None
-    """From one patch to the next, as `patch` is given: smaller than the patch, patches overlap and
-    are more. None: the patch, so that they lie side by side (the paper)."""
     image: tuple[int, int] = (224, 224)
     """Height and width that the position table is made for; other sizes resample it."""
     channels: int = 3
@@ -127,6 +124,9 @@ class ViTConfig:
     its extent. None: that of `image`. A model that is resized keeps it."""
     resample: Literal["google", "timm", "huggingface", "torchvision"] = "google"
     """How positions are carried to another grid."""
+    stride: int | tuple[int, int] | None = None
+    """From one patch to the next, as `patch` is given: smaller than the patch, patches overlap and
+    are more. None: the patch, so that they lie side by side (the paper)."""
     stem: Backbone | None = None
     """The ResNet of a hybrid, whose last feature map is cut into patches; None: the image itself is
     cut."""
