@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -420,6 +421,23 @@ def test_plan_needs_no_examples_for_a_length_in_steps(capsys):
     status, out, _ = say(capsys, "plan", "scratch", "--length", "1000steps")
     assert status == 0
     assert "1,000 steps of 256 in" in out
+
+
+def test_plan_follows_channels_and_patches(capsys):
+    """Of 12 bands; and half the stride has about four times the tokens."""
+    words = ("plan", "cifar10", "--examples", "50000", "--classes", "10")
+    costs = []
+    for settings in (
+        "--model.channels 12",
+        "--model.patch 4 4",
+        "--model.patch 4 --model.stride 2",
+    ):
+        status, out, _ = say(capsys, *words, *settings.split())
+        assert status == 0, out
+        (exaflops,) = re.findall(r"([\d.]+) exaFLOPs", out)
+        costs.append(float(exaflops))
+    assert costs[0] > costs[1]
+    assert 3 < costs[2] / costs[1] < 5
 
 
 def test_plan_says_what_it_cannot_count(capsys):

@@ -30,7 +30,8 @@ def translated(command: Command, words: list[str]) -> tuple[list[str], dict[str,
         # An option of the command's own, as it is
         if own is None:
             own = _own_options(command)
-        if name in own:
+        typed_name = word.partition("=")[0].lstrip("-").replace("_", "-")
+        if name in own or typed_name in own:
             if not word.startswith("-"):  # epochs=5, as ultralytics has it
                 word = f"--{word}"
             others.append(word)
