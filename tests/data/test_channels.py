@@ -20,6 +20,7 @@ from vitkit.data import (
     open_splits,
     train_batches,
 )
+from vitkit.data.given import as_pictures
 from vitkit.data.levels import grey
 from vitkit.data.shown import picture_for_people
 
@@ -72,6 +73,24 @@ def test_twelve_bands_of_sixteen_bits_arrive_uncut(kind):
     assert prepared.dtype == torch.float32 and prepared.shape == (12, 20, 24)
     expected = torch.from_numpy(BANDS.astype(np.float64) / 65535).permute(2, 0, 1)
     assert (prepared - expected).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 12])
+def test_numbers_in_memory_are_cut_to_eight_bits_only_for_a_model_that_sees_those(channels):
+    ramp = np.linspace(0, 1, 480 * channels).reshape(20, 24, channels)
+    expected = torch.from_numpy(ramp).permute(2, 0, 1)
+    levels = (ramp * 65535).round().astype(np.uint16)
+    for image in (ramp.astype(np.float32), expected.float(), levels):
+        (picture,) = as_pictures(image)
+        prepared = preparing(channels)(picture)
+        assert prepared.dtype == torch.float32 and (prepared - expected).abs().max() < 1e-5
+        cut = preparing(channels, "uint8")(picture)
+        assert cut.dtype == torch.uint8 and (cut / 255 - expected).abs().max() < 0.51 / 255
+    if channels == 4:  # opacity, for a model of colours
+        (picture,) = as_pictures(ramp)
+        opaque = ramp[..., :3] * ramp[..., 3:] + 1 - ramp[..., 3:]
+        prepared = preparing(3)(picture)
+        assert (prepared - torch.from_numpy(opaque).permute(2, 0, 1)).abs().max() < 1e-5
 
 
 def test_grey_of_sixteen_bits_is_not_cut_to_eight():

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.models import LeNetConfig, ViTConfig
+from vitkit import predict
+from vitkit.cli import main
+from vitkit.data import Preprocessing
+from vitkit.models import LeNetConfig, ViTConfig, create, vit
 from vitkit.recipes import recipe, with_model
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
 from vitkit.training.log import last_metrics
-from vitkit.weights import load
+from vitkit.weights import Classifier, load, save
 
 
 @pytest.fixture
@@ -54,6 +57,31 @@ def test_twelve_channels_are_measured_trained_and_predicted(fields, tmp_path):
     assert torch.equal(
         train(run, tmp_path / "run", "cpu").model.head.weight, trained.model.head.weight
     )
+
+
+def test_bands_go_the_way_of_photographs(fields, tmp_path, capsys):
+    """Weights for colours, a folder of bands, and no setting that says how many there are."""
+    model = create(vit("mu/8", image=16, classes=3), seed=0)
+    pretrained = save(Classifier(model, Preprocessing((16, 16)), tuple("abc")), tmp_path / "model")
+    words = ["finetune", str(pretrained), str(fields), "--workdir", str(tmp_path / "run")]
+    short = "--length 4steps --precision float32 --device cpu --data.workers 0".split()
+    assert main([*words, *short]) == 0
+    said = capsys.readouterr()
+    assert "repeated: the kernels of red, green and blue" in said.err
+    assert "12 channels: float32, mean and deviation measured" in said.err
+    classifier = load(tmp_path / "run", quiet=True)
+    assert classifier.model.config.channels == 12 and classifier.preprocessing.values == "float32"
+    path = str(next(fields.glob("*/*.npy")))
+    assert main(["predict", str(tmp_path / "run"), path, "--device", "cpu"]) == 0
+
+    # From Python, as an array or a tensor, the same
+    array = np.load(path)
+    floats = torch.from_numpy(array.astype(np.float32) / 65535).permute(2, 0, 1)
+    (expected,) = predict(classifier, path, device="cpu")
+    for images in (array, floats):
+        (given,) = predict(classifier, images, device="cpu")
+        assert given.labels == expected.labels
+        assert given.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
 
 
 def test_lenet_trains_on_grey_digits(tmp_path):

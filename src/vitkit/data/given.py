@@ -91,8 +91,8 @@ class Images:
 
 
 def contents(image: Any, name: str) -> bytes | np.ndarray:
-    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 3). Raises BadImage for what is
-    none."""
+    """An image as the bytes of a file, or (h, w) or (h, w, 3), uint8 or float32. Raises BadImage for
+    what is none."""
     if isinstance(image, bytes | bytearray):
         return bytes(image)
     if isinstance(image, str | PurePath):

@@ -31,7 +31,7 @@ from PIL import Image
 from vitkit.data.boxes import TURNS, Box, checked, cut, upright
 from vitkit.data.encoded import MEMORY, RAISE, REDUCTIONS, Encoded, as_bad_image
 from vitkit.data.engine import jpeg, pillow, stacks
-from vitkit.data.levels import BadImage, as_bytes, levels
+from vitkit.data.levels import BadImage, as_bytes, levels, on_white
 from vitkit.system.limits import max_pixels
 
 
@@ -61,10 +61,13 @@ class Decoded:
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), of the whole or of a box; maybe a view, so do not write to it.
 
-        `reduce` is for JPEG. A fourth channel is opacity, laid on white; uint16 is cut to 8 bits.
-        Raises BadImage for an array of other channels, or of floats.
+        `reduce` is for JPEG. A fourth channel is opacity, laid on white; uint16, and floats from 0 to
+        1, are cut to 8 bits. Raises BadImage for an array of other channels, or of other floats.
         """
         array = self.array
+        if array.dtype != np.uint8 and self.channels in (1, 3, 4) and not self._is_like_a_file:
+            levels_of_8_bits = as_bytes(levels(array, self.name), self.name)
+            return Decoded(levels_of_8_bits, self.name).pixels(box)
         if self._is_like_a_file:
             box = checked(box or (0, 0, *self.size), self.size)
             return pillow.rgb(Image.fromarray(array), box)
@@ -84,9 +87,12 @@ class Decoded:
 
     def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
         """As `Encoded.stored`."""
+        array = self.array
         if self._is_like_a_file and self.channels == 4 and channels != 4:
             return self.pixels(box)
-        array = self.array.reshape(*self.size, -1)
+        if array.dtype == np.float32 and self.channels == 4 and channels != 4:
+            array = on_white(array)
+        array = array.reshape(*self.size, -1)
         return levels(cut(array, box), self.name)
 
     @property

@@ -1,4 +1,5 @@
-"""Images that a program has in memory, as open_image takes them: uint8 (h, w, 3) or (h, w).
+"""Images that a program has in memory, as open_image takes them: (h, w, 3) or (h, w), uint8, or
+float32 from 0 to 1, which a model that sees more than 8 bits gets uncut.
 
 Arrays have their channels last, as Pillow, OpenCV and matplotlib have them; tensors first, as
 torchvision has them. Channels are red, green and blue.
@@ -37,7 +38,7 @@ def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
 
 def images_of_array(array: np.ndarray, name: str) -> list[np.ndarray]:
     """The image of an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), or the images of a batch
-    (B, h, w, channels): each uint8 (h, w, 3), (h, w, 4) or (h, w).
+    (B, h, w, channels): each (h, w, 3), (h, w, 4) or (h, w), uint8 or float32 as it was.
 
     uint8, float from 0 to 1, or 16-bit grey; the fourth channel is alpha. Images of other channels,
     uint8, uint16 or float32 (h, w, C), stay as they are. Raises ValueError, with what it got, for
@@ -79,8 +80,8 @@ def _is_bands(array: np.ndarray) -> bool:
 
 
 def _levels(array: np.ndarray, name: str) -> np.ndarray:
-    """The same array as uint8. Raises ValueError for floats outside of 0 to 1, and for other
-    types."""
+    """The same array, floats as float32. Raises ValueError for floats outside of 0 to 1, and for
+    other types."""
     if array.dtype == np.uint8:
         return array
     if array.dtype.kind != "f":
@@ -97,16 +98,21 @@ def _levels(array: np.ndarray, name: str) -> np.ndarray:
         raise ValueError(
             f"{name} has values from {least:.4g} to {most:.4g}; floats go from 0 to 1: give {advice}"
         )
-    return (array.astype(np.float32) * 255).round().clip(0, 255).astype(np.uint8)
+    return array.astype(np.float32).clip(0, 1)
 
 
 def images_of_tensor(tensor: Tensor, name: str) -> list[np.ndarray]:
     """The image of a tensor (3, h, w), (1, h, w) or (h, w), or the images of a batch (B, 3, h, w),
-    on any device: each uint8 (h, w, 3) or (h, w).
+    on any device: each (h, w, 3) or (h, w), uint8 or float32 as it was.
 
-    uint8, or float from 0 to 1. Raises ValueError, with what it got, for anything else.
+    uint8, or float from 0 to 1; of other channels, (C, h, w), as arrays of such are. Raises
+    ValueError, with what it got, for anything else.
     """
-    channels_first = tensor.ndim == 2 or (tensor.ndim in (3, 4) and tensor.shape[-3] in (1, 3))
+    channels_first = tensor.ndim == 2
+    if tensor.ndim in (3, 4):
+        channels, height, width = tensor.shape[-3:]
+        is_bands = channels < min(height, width) and width not in (1, 3)
+        channels_first = channels in (1, 3) or is_bands
     if not channels_first or not tensor.numel():
         advice = ""
         if tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3):
