@@ -105,3 +105,18 @@ def test_nothing_to_count_is_a_sentence():
         measured(torch.zeros(9, 3), [])
     with pytest.raises(ValueError, match="no classification head"):
         measured(torch.zeros(9, 0), [])
+
+
+@pytest.mark.parametrize("rare", [3, 2])
+def test_classes_of_unequal_size_count_alike_too(rare):
+    """Ten images of one class, all right, and a few of another, of which one is."""
+    truth = torch.tensor([0] * 10 + [1] * rare)
+    answers = torch.tensor([0] * 10 + [1] + [0] * (rare - 1))
+    rows = torch.arange(len(truth))
+    images = torch.zeros(len(truth), 3, 1, 1, dtype=torch.uint8)
+    images[:, 0, 0, 0] = rows.to(torch.uint8)
+    batch = Batch(images, truth, torch.ones(len(truth), dtype=torch.bool), rows)
+    metrics = measured(F.one_hot(answers, 3).float(), [batch])
+    assert ("balanced_accuracy" in metrics) == (rare == 2)  # of five times the images
+    if rare == 2:
+        assert metrics["balanced_accuracy"].value == pytest.approx((1 + 0.5) / 2)

@@ -12,6 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from vitkit.data import Preprocessing, open_source, subset
 from vitkit.evaluate.neighbours import voted
 from vitkit.evaluate.probe import FIT, probe, with_probe
+from vitkit.evaluate.probing import Probing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, adopt, load, save
 
@@ -138,3 +139,16 @@ def picture(pixels):
     from vitkit.data import open_image
 
     return open_image(pixels, "a digit")
+
+
+def test_unequal_classes_are_judged_by_the_mean_of_their_own_accuracies():
+    asked = Probing("class", ("a", "b"), np.arange(2), balanced=True)
+    logits = torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 1.0]])
+    truth = np.array([0] * 8 + [1, 1])
+    metrics = asked.quality("test", logits, truth)
+    assert [metric.name for metric in metrics][:2] == ["test/balanced_accuracy", "test/top1"]
+    assert [metric.value for metric in metrics][:2] == pytest.approx([0.75, 0.9])
+    unknown = asked.quality(
+        "test", logits, np.array([0] * 8 + [1, -1])
+    )  # none of the head's classes
+    assert unknown[0].value == pytest.approx((1 + 0 + 0) / 3)

@@ -127,7 +127,11 @@ def _print(reached: Answer) -> None:
     held_out = reached.photographs.held_out
     if held_out is None or not reached.candidates:
         return
-    columns = ["", f"{len(held_out):,} held out"]
+    is_balanced = reached.left_out.name.endswith("/balanced_accuracy")
+    first = ""
+    if is_balanced:
+        first = "balanced accuracy"
+    columns = [first, f"{len(held_out):,} held out"]
     if reached.test:
         columns.append(f"{len(reached.photographs.test):,} of {reached.photographs.test_name}")
     table = Table(*columns, "")
@@ -142,6 +146,8 @@ def _print(reached: Answer) -> None:
     Console().print(table)
     if len(reached.candidates) > 1:
         what = "answers more of the held-out images rightly"
+        if is_balanced:
+            what += ", where classes count alike"
         if reached.photographs.target_kind != "class":
             what = "answers the held-out images better"
         why = f"it {what}, by more than chance gives"

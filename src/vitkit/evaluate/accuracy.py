@@ -4,24 +4,29 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from vitkit.data import TargetKind
 from vitkit.evaluate.answers import Answers, answers
+from vitkit.evaluate.confusion import among_present, balanced_accuracy, counts_of, unbalanced
 from vitkit.evaluate.evaluator import Part, Subject
-from vitkit.evaluate.metric import COUNT, NATS, Metric, share_right
+from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric, share_right
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """How often the likeliest class is the right one (top1), and how often one of the five
-    likeliest is (top5, if there are more than five classes)."""
+    likeliest is (top5, if there are more than five classes); and if the classes are of unequal size,
+    the mean of their own accuracies."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""
         return target_kind == "class"
 
     def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
-        """Yields top1, top5, the softmax loss, and `seen`, the number of images. The data's classes
-        are found among the model's by their names.
+        """Yields top1, top5, balanced_accuracy if a class has many times the images of another, the
+        softmax loss, and `seen`, the number of images. The data's classes are found among the model's
+        by their names.
 
         The loss is the softmax's for a model of yes-or-no questions (sigmoid) too: it says how well
         the logits choose one class. Of several classes with the same logit the first comes first.
@@ -32,8 +37,20 @@ class Accuracy:
         """
         given = answers(subject.classifier, part)
         yield from accuracy(given)
+        if unbalanced(np.bincount(given.truth)[given.present]):
+            yield balanced(given)
         yield Metric("loss", float(given.loss.mean()), NATS)
         yield Metric("seen", len(given), COUNT)
+
+
+def balanced(given: Answers) -> Metric:
+    """The balanced accuracy of the classes that any of the images has; NaN if any logit is not
+    finite."""
+    value = math.nan
+    if given.finite.all():
+        truth, predicted = among_present(given)
+        value = balanced_accuracy(counts_of(truth, predicted, len(given.present)))
+    return Metric("balanced_accuracy", value, SHARE)
 
 
 def accuracy(given: Answers) -> Iterator[Metric]:

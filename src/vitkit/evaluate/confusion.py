@@ -14,6 +14,8 @@ import numpy as np
 from vitkit.evaluate.answers import Answers
 from vitkit.evaluate.metric import wilson
 
+UNBALANCED = 5  # times as many images in the largest class as in the smallest
+
 
 class ClassScore(NamedTuple):
     """How one class fared."""
@@ -108,6 +110,11 @@ def counts_of(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndar
     answered = np.bincount(predicted, minlength=classes + 1)[:classes]
     right = np.bincount(truth[truth == predicted], minlength=classes)
     return np.stack([images, answered, right], axis=1)
+
+
+def unbalanced(counts: np.ndarray) -> bool:
+    """Whether a class has many times the images of another, by how many each has, (K,)."""
+    return bool(counts.max() >= UNBALANCED * counts.min())
 
 
 def balanced_accuracy(counts: np.ndarray) -> float:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from vitkit.data import Source
 from vitkit.evaluate.calibration import calibration_error
-from vitkit.evaluate.metric import MISFIT, Metric, share_right
+from vitkit.evaluate.confusion import balanced_accuracy, counts_of
+from vitkit.evaluate.metric import MISFIT, SHARE, Metric, share_right
 from vitkit.evaluate.ridge import LeaveOneOut, Moments, targets
 from vitkit.evaluate.temperature import fit_temperature
 from vitkit.models.pooling import DistilledHead
@@ -244,6 +245,15 @@ def quality(name: str, logits: Tensor, classes: np.ndarray) -> list[Metric]:
         share_right(f"{name}/top1", int(right.sum()), len(right)),
         Metric(f"{name}/calibration_error", error, MISFIT),
     ]
+
+
+def balanced_quality(name: str, logits: Tensor, classes: np.ndarray) -> Metric:
+    """The balanced accuracy of logits (N, K), under this name. Images of classes that the head does not
+    know, -1, count as one class, which is never answered."""
+    count = logits.shape[1]
+    truth = np.where(classes < 0, count, classes)
+    counts = counts_of(truth, logits.argmax(1).numpy(), count + 1)
+    return Metric(f"{name}/balanced_accuracy", balanced_accuracy(counts), SHARE)
 
 
 def known_classes(source: Source) -> np.ndarray:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitkit.data import Source, TargetKind
 from vitkit.data.targets import Lists
+from vitkit.evaluate.confusion import unbalanced
 from vitkit.evaluate.features import Features
 from vitkit.evaluate.metric import Metric
 from vitkit.evaluate.other_probes import (
@@ -20,7 +21,14 @@ from vitkit.evaluate.other_probes import (
     quality_of_several,
     several_probe,
 )
-from vitkit.evaluate.probe import Method, Probe, known_classes, probe, quality
+from vitkit.evaluate.probe import (
+    Method,
+    Probe,
+    balanced_quality,
+    known_classes,
+    probe,
+    quality,
+)
 from vitkit.weights.activation import Activation
 
 NUMBER = ("0",)  # the one output of a head for numbers, as training calls it
@@ -41,6 +49,8 @@ class Probing:
     """A name for each output."""
     known: np.ndarray
     """The data's classes that an image to learn from has, ascending; none for numbers."""
+    balanced: bool = False
+    """Whether answers are judged by balanced accuracy, because the classes are of unequal size."""
 
     @classmethod
     def of(cls, source: Source) -> "Probing":
@@ -51,15 +61,17 @@ class Probing:
             raise ValueError("images without labels teach no head")
         if kind == "number":
             return cls(kind, NUMBER, np.zeros(0, np.int64))
+        balanced = False
         if kind == "class":
             known = known_classes(source)
+            balanced = unbalanced(np.bincount(source.targets)[known])
         else:
             known = np.unique(source.targets.values).astype(np.int64)
             if not len(known):
                 raise ValueError(
                     "no image to learn from has any class, so there is nothing to learn"
                 )
-        return cls(kind, tuple(source.labels[k] for k in known), known)
+        return cls(kind, tuple(source.labels[k] for k in known), known, balanced)
 
     @property
     def activation(self) -> Activation:
@@ -103,9 +115,13 @@ class Probing:
         return number_probe(learned.x, learned.y)
 
     def quality(self, name: str, answers: Tensor, y: np.ndarray) -> list[Metric]:
-        """How good answers (N, K) to images with these targets are, under this name."""
+        """How good answers (N, K) to images with these targets are, under this name; the first is what
+        they are judged by."""
         if self.kind == "class":
-            return quality(name, answers, y)
+            metrics = quality(name, answers, y)
+            if self.balanced and metrics:
+                metrics.insert(0, balanced_quality(name, answers, y))
+            return metrics
         if self.kind == "classes":
             return quality_of_several(name, answers, y)
         return quality_of_numbers(name, answers, y)

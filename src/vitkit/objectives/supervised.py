@@ -31,7 +31,6 @@ ADVICE = {
     ),
 }
 """What to do if a loss cannot learn a kind of targets."""
-UNBALANCED = 5  # times as many images in the largest class as in the smallest
 
 
 @dataclass(frozen=True)
@@ -186,11 +185,6 @@ class SupervisedLearner(Learner):
             targets = F.one_hot(targets, self.model.config.classes).float()
         targets = smoothed(targets, settings.label_smoothing)
         return settings.off_target + (1 - 2 * settings.off_target) * targets
-
-
-def unbalanced(counts: np.ndarray) -> bool:
-    """Whether a class has many times the images of another, by how many each has, (K,)."""
-    return bool(counts.max() >= UNBALANCED * counts.min())
 
 
 def balanced_weights(counts: np.ndarray) -> np.ndarray:

@@ -44,12 +44,12 @@ class Candidate(NamedTuple):
     right and 0 if not; else the loss, negative."""
 
 
-def question(kind: TargetKind, labels: tuple[str, ...]) -> Probing:
+def question(kind: TargetKind, labels: tuple[str, ...], balanced: bool = False) -> Probing:
     """What a head for these images answers: about every class, also one that only held-out images
-    have."""
+    have. balanced: whether classes count alike."""
     if kind == "number":
         return Probing(kind, NUMBER, np.zeros(0, np.int64))
-    return Probing(kind, labels, np.arange(len(labels)))
+    return Probing(kind, labels, np.arange(len(labels)), balanced)
 
 
 def solved(asked: Probing, learned: Features) -> Probe:
@@ -122,8 +122,8 @@ def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:
 
 
 def main_metric(asked: Probing, part: str, logits: Tensor, y: np.ndarray) -> Metric:
-    """The accuracy, the mean average precision or the mean error of logits (N, K), by the kind of
-    targets."""
+    """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
+    mean error of logits (N, K), by the kind of targets."""
     return asked.quality(part, logits, y)[0]
 
 

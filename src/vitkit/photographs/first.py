@@ -50,7 +50,8 @@ class First:
 def closed_form(work: Work, is_saved: bool) -> First:
     """The head that is solved for, and how good it is, which is said. It is saved if no model is."""
     photographs = work.photographs
-    asked = question(photographs.target_kind, photographs.labels)
+    balanced = work.recipe.objective.class_weights == "balanced"
+    asked = question(photographs.target_kind, photographs.labels, balanced)
     bare = pretrained(work, work.recipe, asked.labels)
 
     # A head on features, and each image answered by a fit without it

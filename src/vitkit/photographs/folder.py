@@ -14,7 +14,7 @@ from vitkit.data import (
     subset,
     without,
 )
-from vitkit.objectives.supervised import unbalanced
+from vitkit.evaluate.confusion import unbalanced
 from vitkit.system.machine import cpus
 from vitkit.system.ranks import from_rank_0
 from vitkit.system.text import counted
@@ -175,7 +175,8 @@ def _classes(photographs: Photographs) -> list[str]:
     if unbalanced(counts):
         sentences.append(
             f"unbalanced: {labels[order[0]]} has {most / max(fewest, 1):.0f} times the images of "
-            f"{labels[order[-1]]}. Judge by the classes' own accuracies, in the report"
+            f"{labels[order[-1]]}. Classes count alike: models are judged by balanced accuracy, the mean "
+            "of the classes' own"
         )
     return sentences
 

@@ -5,13 +5,17 @@ from vitkit.evaluate.probing import Probing
 from vitkit.photographs.folder import look_alikes
 
 COMPARED = 10_000  # images to learn from that are compared with each other
-MEANS = {"classes": "mean average precision", "number": "mean error"}  # the main metric
+# What the main metric is called: of classes of unequal size, and of other targets
+BALANCED = "balanced accuracy (the mean of the classes' own)"
+MEANS = {"classes": "mean average precision", "number": "mean error"}
 
 
 def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> list[str]:
     """How good the solved head is by fits without each image, and what makes it look better than it
     is."""
-    if asked.kind == "class":
+    if asked.balanced:
+        how_good = f"fits without an image answer it with a {BALANCED} of {metric.text()}"
+    elif asked.kind == "class":
         how_good = f"{metric.text()} of the images are answered right by fits without them"
     else:
         how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
@@ -31,7 +35,9 @@ def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Fea
     """How good the solved head is on images to test on, and how many of those are also learned from,
     for all that the model can see."""
     count = len(given.y)
-    if asked.kind == "class":
+    if asked.balanced:
+        sentences = [f"on the {count:,} images to test on it has a {BALANCED} of {metric.text()}"]
+    elif asked.kind == "class":
         sentences = [f"it is right on {metric.text()} of the {count:,} images to test on"]
     else:
         mean = MEANS[asked.kind]

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from vitkit.data import Augmentation, Columns, look_at, open_splits, square_before_crop
+from vitkit.evaluate.confusion import unbalanced
 from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
-from vitkit.objectives.supervised import unbalanced
 from vitkit.recipes.table_4 import TABLE_4, Task, bit_hyper_rule
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span

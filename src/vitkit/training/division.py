@@ -11,7 +11,7 @@ from vitkit.data import (
     subset,
     subset_size,
 )
-from vitkit.objectives.supervised import unbalanced
+from vitkit.evaluate.confusion import unbalanced
 from vitkit.training.recipe import Data
 
 
@@ -59,6 +59,10 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
             return {"train": merge_parts(parts["train"], parts["val"]), "test": parts["test"]}
         return parts
 
+    # three: the parts as they are, if there are three
+    if data.parts == "three" and has_all_three:
+        return parts
+
     # select: the val part measures, or a share of the training images; the test part is not used
     if has_all_three:
         return {"train": parts["train"], "val": parts["val"]}
@@ -68,7 +72,15 @@ def _parts(splits: Splits, data: Data) -> dict[str, Source]:
             f"{data.source!r} has no class with two training images, so none can be held out to "
             "select on"
         )
-    return {"train": subset(parts["train"], train), "val": subset(parts["train"], held_out)}
+    chosen = {"train": subset(parts["train"], train), "val": subset(parts["train"], held_out)}
+    if data.parts == "select":
+        return chosen
+
+    # three: a share of the training images too, beside the part that the data set has to measure on
+    for name in ("val", "test"):
+        if name in parts:
+            chosen["test"] = parts[name]
+    return chosen
 
 
 def about_subset(train: Source, data: Data) -> list[str]:
@@ -112,6 +124,6 @@ def about_classes(train: Source, class_weights: str) -> list[str]:
     times = counts.max() / counts[least]
     return [
         f"unbalanced: {largest} has {times:,.0f} times the images of {train.labels[least]}. "
-        "--objective.class-weights balanced counts classes alike, and --evals classification measures "
-        "the balanced accuracy"
+        "--objective.class-weights balanced counts classes alike; balanced_accuracy, the mean of the "
+        "classes' own, is measured beside top1"
     ]
