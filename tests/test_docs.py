@@ -44,6 +44,7 @@ SHORT = [
 ]
 SMALL = "--model.width 16 --model.depth 1 --model.mlp 16 --model.heads 1".split()
 HEAD = 2  # a seed of its noise with which the model is right on three of four test images
+ONE_VALUE = "--weight-decays 0.1 --dropouts 0 --label-smoothings 0".split()  # instead of twelve
 ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 
 
@@ -101,6 +102,8 @@ def shortened(words: list[str]) -> list[str]:
     """A command that trains with a short run and a small model; any other as it is."""
     if "--help" in words or len(words) == 1:
         return words
+    if "--regularise" in words:
+        words = [*words, *ONE_VALUE]
     if words[0] == "train":
         return [*words, *SHORT, *SMALL]
     if "--select" in words:

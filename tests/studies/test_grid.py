@@ -89,7 +89,7 @@ def test_a_cell_that_follows_another_is_in_the_same_shard(cells, tmp_path):
     ]
     names = [[cell.name for cell in of_shard(chain, (i, 2))] for i in range(2)]
     assert names == [["seed-0", "later-0", "last-0"], ["seed-1"]]
-    with pytest.raises(ValueError, match="begins with the model of 'seed-0', which is no earlier"):
+    with pytest.raises(ValueError, match="comes after 'seed-0', which is no earlier"):
         run_grid([chain[1], chain[0]], tmp_path)
 
 

@@ -13,7 +13,7 @@ from vitkit.studies.rows import read_rows
 @pytest.mark.slow
 def test_a_shard_that_fails_says_so():
     shard = Shard(("study", "nothing"), 0, 1, spread=False)
-    with pytest.raises(RuntimeError, match="shard 0/1 ended with status 1"):
+    with pytest.raises(RuntimeError, match="shard 1/1 ended with status 1"):
         shard()
 
 
@@ -40,6 +40,6 @@ def test_two_jobs_give_what_one_process_gave(tmp_path, capsys, monkeypatch):
     subprocess.run(alone, check=True, capture_output=True)
     assert main([*words, "--workdir", str(tmp_path / "two"), "--jobs", "2"]) == 0
     said = capsys.readouterr().out
-    assert "shard 0 has ended" in said and "shard 1 has ended" in said
+    assert "shard 1/2 has ended" in said and "shard 2/2 has ended" in said
     assert read_rows(tmp_path / "two") == read_rows(tmp_path / "one")
     assert (tmp_path / "two/table.md").read_text() == (tmp_path / "one/table.md").read_text()

@@ -26,9 +26,10 @@ from vitkit.studies.base import on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.paper import STUDIES, compute, data_size, positions
+from vitkit.studies.refusals import refuse_without_accuracy
 from vitkit.studies.results import Ask, Results, noise
 from vitkit.studies.rows import Row
-from vitkit.studies.study import Plan, _decide, _refuse_without_accuracy, begin, results, run_study
+from vitkit.studies.study import Plan, _decide, begin, results, run_study
 from vitkit.training import Optim, train
 from vitkit.training.division import divide
 from vitkit.weights import Classifier, load, save
@@ -162,7 +163,7 @@ def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
         begin(study, masked, "", tmp_path, "cpu")
     numbers = replace(open_splits("digits"), target_kind="number")
     with pytest.raises(ValueError, match="the images of digits do not have one class each"):
-        _refuse_without_accuracy(ask, numbers)
+        refuse_without_accuracy(ask, numbers)
     with pytest.raises(ValueError, match="study: positions -> pooling"):
         begin(STUDIES["pooling"], ask, "", tmp_path, "cpu")
     with pytest.raises(ValueError, match="the study positions needs --data"):
@@ -224,6 +225,67 @@ def test_settings_that_a_study_does_not_read_are_refused(ask, tmp_path):
     resnet = replace(ask, recipe=resnet_like(ask.recipe), targets=("digits",))
     with pytest.raises(ValueError, match="transfer compares a Vision Transformer"):
         begin(STUDIES["transfer"], resnet, "20steps", tmp_path, "cpu")
+
+
+def test_several_sets_are_pre_trained_on(ask, photographs, tmp_path):
+    """Every model on every set, then on every target with every seed."""
+    study = STUDIES["transfer"]
+    asked = replace(ask, pretrain=(str(photographs),), targets=("digits",))
+    study.check(asked)
+    cells = study.cells(asked, 20, tmp_path)
+    first = {cell.name: cell.recipe.data.source for cell in cells if cell.name.endswith("trained")}
+    assert first == {
+        f"{model}/{name}/pre-trained": source
+        for model in ("ViT", "ResNet")
+        for name, source in (("digits", "digits"), (photographs.name, str(photographs)))
+    }
+    tuned = [cell for cell in cells if cell.after]
+    assert len(tuned) == 2 * 2 * 2 and {cell.recipe.data.source for cell in tuned} == {"digits"}
+    assert all(cell.recipe.init == str(tmp_path / cell.after) for cell in tuned)
+    reached = invented(study, asked, tmp_path)
+    rows = [row[:2] for row in study.table(reached).rows]
+    assert rows[:3] == [("ViT", "none"), ("ViT", "digits"), ("ViT", photographs.name)]
+    for pretrain in (("digits",), ("none",)):
+        with pytest.raises(ValueError, match="two pre-training sets are called alike: none, "):
+            study.check(replace(asked, pretrain=pretrain))
+    with pytest.raises(ValueError, match="the study pooling has no use for --pretrain"):
+        begin(STUDIES["pooling"], replace(ask, pretrain=("digits",)), "20steps", tmp_path, "cpu")
+
+
+def test_what_cannot_be_measured_is_refused_once(ask, photographs, tmp_path, capsys):
+    for images in (photographs, min(photographs.iterdir())):
+        asked = replace(ask, fewshot=str(images))
+        with pytest.raises(ValueError, match="--fewshot learns from the train part of .*photos"):
+            begin(STUDIES["pooling"], asked, "20steps", tmp_path / "s", "cpu")
+    assert not (tmp_path / "s").exists()
+    (tmp_path / "file").write_text("")
+    words = ["study", "pooling", "--data", "digits", "--device", "cpu", "--budget", "20steps"]
+    for workdir, sentence in (
+        ("file", "is a file, and a study is a directory"),
+        ("file/s", "could not be"),
+    ):
+        assert main([*words, "--workdir", str(tmp_path / workdir)]) == 1
+        said = capsys.readouterr().err
+        assert sentence in said and "Errno" not in said
+
+
+def test_the_time_of_measuring_is_counted(ask, digits, photographs, tmp_path, monkeypatch):
+    from vitkit.studies import budget
+
+    monkeypatch.setattr(budget, "_seconds", lambda recipe, known, device: 1.0)
+
+    def fixed(**changes):
+        """The seconds that no step takes, beside those of opening and saving."""
+        asked = replace(ask, seeds=1, **changes)
+        cells = STUDIES["pooling"].cells(asked, 100, tmp_path)
+        cost = budget._cost(cells, digits, "cpu")
+        return cost.fixed / len(cells) - budget.OVERHEAD
+
+    own = len(digits.test) / (3 * ask.recipe.batch)
+    evaluations = round(fixed() / own)
+    assert evaluations >= 1 and fixed() == pytest.approx(evaluations * own)
+    both = (len(digits.test) + len(digits.train)) / (3 * ask.recipe.batch)
+    assert fixed(fewshot="digits") == pytest.approx(evaluations * (own + both))
 
 
 def test_a_broken_image_is_named_before_anything_runs(ask, photographs, tmp_path):
@@ -302,16 +364,20 @@ def test_the_command_runs_draws_again_and_answers(capsys, tmp_path):
     assert json.loads((tmp_path / "s/study.json").read_text())["plan"]["steps"] == 21
     for wrong, sentence in (
         (["--jobs", "-1"], "jobs is -1"),
-        (["--jobs", "2", "--shard", "0/2"], "does not go with --shard"),
+        (["--jobs", "2", "--shard", "1/2"], "does not go with --shard"),
         (["--on", "slurm"], "say how many, with --jobs"),
     ):
         assert main([*words, *wrong]) == 1 and sentence in capsys.readouterr().err
     (tmp_path / "s/token-lr-0.001/seed-0/cell.json").write_text("{")  # runs again, at no cost
     assert main(words) == 0 and (tmp_path / "s/table.md").read_text() == before
     capsys.readouterr()
-    for shard in ("2/2", "a", "1"):
+    assert main([*words, "--shard", "0", "2"]) == 2
+    assert (
+        "are two words, and it is one, which counts from 1: --shard 1/2" in capsys.readouterr().err
+    )
+    for shard in ("0/2", "3/2", "a", "1"):
         assert main([*words, "--shard", shard]) == 1
-        assert "write it like 0/4 to 3/4" in capsys.readouterr().err
+        assert "it is 1/4 to 4/4, for four processes" in capsys.readouterr().err
 
 
 @pytest.fixture

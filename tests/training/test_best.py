@@ -11,7 +11,8 @@ from vitkit.data import open_splits
 from vitkit.evaluate import answers_of_logits
 from vitkit.evaluate.collect import concatenated
 from vitkit.evaluate.passes import batches_of
-from vitkit.studies.grid import Cell, run_grid
+from vitkit.studies.cell import Cell
+from vitkit.studies.grid import run_grid
 from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.best import best_step

@@ -43,6 +43,18 @@ def test_the_final_run_trains_on_all_but_the_test_part(digits):
 
 
 @pytest.mark.parametrize("last", ["val", "test"])
+def test_three_parts_choose_the_weights_without_the_test_part(digits, last):
+    given = divide(digits, Data(parts="three"))
+    assert given == divide(digits, Data())
+    two = replace(digits, **{"val": None, "test": None, last: digits.test})
+    parts = divide(two, Data(parts="three"))
+    chosen = divide(two, Data(parts="select"))
+    assert list(parts) == ["train", "val", "test"] and parts["test"] is digits.test
+    assert rows(parts["train"]) == rows(chosen["train"])
+    assert rows(parts["val"]) == rows(chosen["val"])
+
+
+@pytest.mark.parametrize("last", ["val", "test"])
 def test_without_a_third_part_some_training_images_are_held_out(digits, last):
     """ImageNet has a validation part and no test part: the final run is measured on the validation
     part."""

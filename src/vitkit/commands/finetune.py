@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rich.console import Console
-from rich.table import Table
 from tyro.conf import arg
 
 from vitkit.commands import Defaults
@@ -15,13 +13,14 @@ from vitkit.commands.finetune_quick import earlier_model, finetune_quick
 from vitkit.commands.guesses import is_model
 from vitkit.commands.parsing import read_some
 from vitkit.commands.recipe import with_augmentation_as_given, with_evals, with_length
+from vitkit.commands.transfer_output import Regularise, print_transfer, say_regularisation
 from vitkit.data import Columns
 from vitkit.evaluate import EvaluatorName
 from vitkit.recipes.finetune import PRESETS, Like
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.recipes.pretrained import choose_pretrained
 from vitkit.recipes.table_4 import SIDES, SWEEP, TABLE_4
-from vitkit.studies import Transfer, transfer
+from vitkit.studies import transfer
 from vitkit.system.machine import pick_device
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word, printable
@@ -51,6 +50,7 @@ class Options:
     test part."""
     rates: tuple[float, ...] = ()
     """Learning rates to choose from. Default: the preset's, or 0.001, 0.003, 0.01 and 0.03."""
+    regularising: Annotated[Regularise, arg(name="")] = field(default_factory=Regularise)
     seeds: int = 1
     """Number of final runs, one per seed; their mean and standard deviation are printed."""
     evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
@@ -108,9 +108,13 @@ def defaults(words: list[str]) -> Defaults:
         rest = [word for word in rest if word not in HELP]
     first = read_some(FirstPass, "vitkit finetune", [*named, *rest])
     preset = first.preset
-    if preset == "quick" and (first.select or first.rates or first.seeds > 1):
+    chooses = first.select or first.rates or first.regularising.values()
+    if preset == "quick" and (chooses or first.seeds > 1):
         preset = "none"
-        print("--select, --rates and --seeds are a protocol's: took --preset none", file=sys.stderr)
+        print(
+            "--select, --rates, --regularise and --seeds are a protocol's: took --preset none",
+            file=sys.stderr,
+        )
     try:
         recipe = paper(first.model, first.data, preset, first.hints, first.columns, like=first.like)
     except (ValueError, OSError) as error:
@@ -188,11 +192,15 @@ def _by_protocol(command: Finetune) -> int:
     from vitkit.training.report import report
 
     run_dir = command.workdir or naming.run_dir(command.data, command.recipe.name)
+    values = command.regularising.values()
     with process_group(command.device, command.patience):
-        outcome = transfer(command.recipe, run_dir, _rates(command), command.seeds, command.device)
         if on_rank_0():
-            _print_selection(outcome)
-            _print_seeds(outcome)
+            say_regularisation(command.recipe, values)
+        outcome = transfer(
+            command.recipe, run_dir, _rates(command), command.seeds, command.device, values
+        )
+        if on_rank_0():
+            print_transfer(outcome)
             page = report(run_dir)
             print(f"wrote {run_dir / 'model'}, {run_dir / 'transfer.json'} and {page}")
             print(
@@ -208,42 +216,3 @@ def _rates(command: Finetune) -> tuple[float, ...]:
     if command.preset in TABLE_4:
         return TABLE_4[command.preset].rates
     return SWEEP
-
-
-def _print_selection(outcome: Transfer) -> None:
-    """Print what each learning rate reached, and which was chosen."""
-    if not outcome.selection:
-        return
-    name = outcome.selection[outcome.lr].name
-    table = Table("learning rate", name, "")
-    for rate, metric in outcome.selection.items():
-        value = "failed"
-        if metric is not None:
-            value = metric.unit.text(metric.value)
-        remark = ""
-        if rate == outcome.lr:
-            remark = "chosen"
-        table.add_row(f"{rate:g}", value, remark)
-    Console().print(table)
-
-    # A rate at the end of a range may not be the best there is
-    ends = (min(outcome.selection), max(outcome.selection))
-    if len(outcome.selection) > 1 and outcome.lr in ends:
-        print(
-            f"the best rate, {outcome.lr:g}, is at the end of those tried: "
-            "try beyond it with --rates"
-        )
-
-
-def _print_seeds(outcome: Transfer) -> None:
-    """Print what the final runs reached, if there are several."""
-    if len(outcome.runs) == 1 or None in outcome.runs.values():
-        return
-    first = next(iter(outcome.runs.values()))
-    table = Table("seed", first.name)
-    for seed, metric in outcome.runs.items():
-        table.add_row(str(seed), metric.unit.text(metric.value))
-    Console().print(table)
-    mean, deviation = (first.unit.text(value) for value in outcome.mean())
-    count = len(outcome.runs)
-    print(f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")

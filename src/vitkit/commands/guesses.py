@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
+from vitkit.commands.shard import refuse_two_numbers
 from vitkit.commands.translation import kind_of, slots_of, tell, translated
 from vitkit.system.text import as_word
 
@@ -71,6 +72,7 @@ def meant(command: Command, words: list[str]) -> list[str]:
 
     Raises WrongWords for what has no counterpart, and if a word is missing.
     """
+    refuse_two_numbers(words)
     words, placed = translated(command, words)
     words = _placed(command, words, placed)
     words = _names_first(command, words)

@@ -16,13 +16,14 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "what is trained": ("data.source DATA", "model NAME", "init WEIGHTS"),
         "for how long, and how": (
             "length DURATION", "batch N", "optim.lr RATE", "precision NAME", "evaluate-every DURATION",
+            "regularise",
         ),
         "where": RUN,
     },
     "finetune": {
         "how": (
             "minutes N", "preset NAME", "length DURATION", "batch N", "optim.lr RATE", "select",
-            "image SIDE", "precision NAME",
+            "regularise", "image SIDE", "precision NAME",
         ),
         "where": RUN,
     },

@@ -2,11 +2,11 @@
 be killed."""
 
 import os
-import re
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from vitkit.commands.predict_progress import Progress
+from vitkit.commands.shard import read_shard
 from vitkit.system.text import as_word, counted
 
 if TYPE_CHECKING:
@@ -50,12 +50,10 @@ def shard_of(text: str) -> tuple[int, int]:
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     if not text:
         return rank, ranks
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"--shard is {text!r}; it is 1/4 to 4/4, for four processes")
+    shard = read_shard(text)
     if ranks > 1:
         raise ValueError(f"--shard is {text}, but torchrun has {ranks} processes; leave it out")
-    return int(match[1]) - 1, int(match[2])
+    return shard
 
 
 def predict_parts(command: "Predict", runtime: "Runtime", items: "Pictures") -> int:

@@ -9,13 +9,12 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, Defaults
 from vitkit.commands.arguments import Device
+from vitkit.commands.shard import read_shard
 from vitkit.commands.study_output import description, listing, say_plan, write
 from vitkit.studies.paper import STUDIES
 from vitkit.studies.results import Ask, Results
 
 HELP = ("-h", "--help", "--help-all")
-WHOLE = "0/1"  # the shard of a process that runs all
-SHARD = re.compile(r"(\d+)/(\d+)")
 
 
 @dataclass
@@ -38,6 +37,12 @@ class RunStudy:
     fewshot: str = ""
     """Images on which 5-shot accuracy is measured, as in the paper, instead of accuracy on the test
     part of DATA."""
+    regularise: bool = False
+    """Choose weight decay, dropout and label smoothing on held-out images for each small part of DATA,
+    for the study data-size."""
+    pretrain: tuple[str, ...] = ()
+    """More data sets to pre-train on, beside DATA, for the study transfer; without any it pre-trains on
+    a tenth and on all of DATA."""
     targets: tuple[str, ...] = ()
     """Data sets to transfer to, for the study transfer."""
     model: str = ""
@@ -51,9 +56,8 @@ class RunStudy:
     predict: tuple[str, ...] = ()
     """What the fitted law is asked about: numbers of images (data-size), or exaFLOPs or names of
     models (compute)."""
-    shard: str = WHOLE
-    """Of several processes that share a study: the number of this one, from 0, and how many, such as
-    1/4."""
+    shard: str = ""
+    """Of several processes that share a study: which one this is, 1/4 to 4/4 for four."""
     jobs: int = 0
     """Run the study in so many shards side by side, and wait for them (extra `cluster`)."""
     on: Literal["local", "slurm"] = "local"
@@ -93,7 +97,7 @@ def study(command: RunStudy) -> int:
             f"there is no study {command.study!r}{question} There are {', '.join(STUDIES)}"
         )
     _check(command)
-    shard = _shard(command.shard)
+    shard = read_shard(command.shard)
     chosen = STUDIES[command.study]
     study_dir = command.workdir or Path("runs") / _name(command)
 
@@ -133,7 +137,7 @@ def _check(command: RunStudy) -> None:
         )
     if command.jobs < 0:
         raise ValueError(f"jobs is {command.jobs}; it is a number of processes, 0 to run it here")
-    if command.jobs and command.shard != WHOLE:
+    if command.jobs and command.shard:
         raise ValueError("--jobs runs all shards, so it does not go with --shard; leave one out")
     if command.jobs and command.draw:
         raise ValueError("--draw runs nothing, so it does not go with --jobs; leave one out")
@@ -155,24 +159,15 @@ def _ask(command: RunStudy) -> Ask:
         data=command.data,
         recipe=recipe,
         fewshot=command.fewshot,
+        pretrain=command.pretrain,
         targets=command.targets,
         model=command.model,
         models=command.models,
         sizes=command.sizes,
         memory=command.memory,
         seeds=command.seeds,
+        regularise=command.regularise,
     )
-
-
-def _shard(text: str) -> tuple[int, int]:
-    """(i, n) from "i/n". Raises ValueError for any other text."""
-    match = SHARD.fullmatch(text)
-    if match is None or int(match[1]) >= int(match[2]):
-        raise ValueError(
-            f"--shard is {text!r}; write it like 0/4 to 3/4, the number of this process and how many "
-            "there are"
-        )
-    return int(match[1]), int(match[2])
 
 
 def _name(command: RunStudy) -> str:
@@ -190,10 +185,12 @@ def _words(command: RunStudy) -> list[str]:
         value = getattr(command, name)
         if value:
             words += [f"--{name}", str(value)]
-    for name in ("targets", "models", "sizes"):
+    for name in ("pretrain", "targets", "models", "sizes"):
         values = getattr(command, name)
         if values:
             words += [f"--{name}", *map(str, values)]
+    if command.regularise:
+        words.append("--regularise")
     study_dir = command.workdir or Path("runs") / _name(command)
     words += ["--seeds", str(command.seeds), "--memory", str(command.memory)]
     return [*words, "--workdir", str(study_dir)]

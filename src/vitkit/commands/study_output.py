@@ -65,6 +65,9 @@ def _size(chosen: Study, ask: Ask, plan: Plan, study_dir: Path) -> str:
         f"{counted(plan.runs, 'run')}, mostly of {plan.steps:,} steps of {ask.recipe.batch} images; "
         f"{plan.exaflops:.3g} exaFLOPs of training"
     )
+    choosing = {name for cell in cells for name in cell.follows()}
+    if choosing:
+        text += f"; {len(choosing):,} of the runs choose settings of the others, on held-out images"
     if len(cells) > plan.runs:
         text += f"; and {counted(len(cells) - plan.runs, 'measurement')}"
     return text

@@ -15,6 +15,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.commands.shard import read_shard
 from vitkit.system.text import as_word, printable
 from vitkit.weights.said import Hints
 
@@ -52,8 +53,8 @@ class RunSuite:
     """Another number of images a step than the protocol's."""
     seeds: int = 1
     """Fine-tuning runs of each task, whose mean is taken."""
-    shard: tuple[int, int] = (0, 1)
-    """Of several processes that share a suite: the number of this one, from 0, and how many."""
+    shard: str = ""
+    """Of several processes that share a suite: which one this is, 1/4 to 4/4 for four."""
     workdir: Path | None = None
     """Directory of the results. Default: runs/SUITE-PROTOCOL-MODEL, of robustness without the
     protocol."""
@@ -73,6 +74,7 @@ def suite(command: RunSuite) -> int:
     from vitkit.system.files import whole
     from vitkit.system.ranks import on_rank_0, process_group
 
+    shard = read_shard(command.shard)
     chosen, folder = _suite(command)
     workdir = command.workdir or Path("runs") / _name(command, chosen)
     # What is printed meanwhile is for people: with --json the standard output is JSON alone
@@ -90,7 +92,7 @@ def suite(command: RunSuite) -> int:
             command.seeds,
             command.hints,
             command.device,
-            command.shard,
+            shard,
             command.from_hub,
             pick_precision(command.precision, device),
         )

@@ -1,6 +1,6 @@
 """`vitkit train`: a run by a recipe."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,13 +9,16 @@ from tyro.conf import arg
 from vitkit.commands import Defaults
 from vitkit.commands.arguments import Device
 from vitkit.commands.recipe import first_recipe
+from vitkit.commands.transfer_output import Regularise, print_transfer, say_regularisation
 from vitkit.evaluate import EvaluatorName
+from vitkit.studies import transfer
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word
 from vitkit.system.watchdog import PATIENCE
 from vitkit.training import Recipe
 from vitkit.training import train as run
 from vitkit.training.naming import run_dir, tidied
+from vitkit.weights import Classifier, load
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Train:
     evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
     """Evaluators that measure the run, instead of the recipe's. Each then has settings, such as
     --evals.0.every and --evals.0.data."""
+    regularising: Annotated[Regularise, arg(name="")] = field(default_factory=Regularise)
     workdir: Path | None = None
     """Directory of the run. Default: in runs/, named after the images and the recipe. Run the same
     command again to continue a run."""
@@ -52,7 +56,7 @@ def train(command: Train) -> int:
     recipe = replace(command.recipe, data=replace(command.recipe.data, source=images))
     workdir = command.workdir or run_dir(images, recipe.name)
     with process_group(command.device, command.patience):
-        classifier = run(recipe, workdir, command.device)
+        classifier = _run(command, recipe, workdir)
         if on_rank_0():
             page = report(workdir)
             print(f"wrote {workdir / 'model'} and {page}")
@@ -65,3 +69,16 @@ def train(command: Train) -> int:
             else:
                 print(f"next: vitkit finetune {word} DATA, which gives it a head")
     return 0
+
+
+def _run(command: Train, recipe: Recipe, workdir: Path) -> Classifier:
+    """Train; of several regularisations with the one that is best on held-out images."""
+    values = command.regularising.values()
+    if not values:
+        return run(recipe, workdir, command.device)
+    if on_rank_0():
+        say_regularisation(recipe, values)
+    outcome = transfer(recipe, workdir, (), 1, command.device, values)
+    if on_rank_0():
+        print_transfer(outcome)
+    return load(workdir, quiet=True)

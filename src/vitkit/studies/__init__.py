@@ -1,6 +1,7 @@
 """Many runs as one: a grid of recipes, and the protocols that are grids."""
 
-from vitkit.studies.grid import Cell, Measurement, run_grid
+from vitkit.studies.cell import Cell, Measurement
+from vitkit.studies.grid import run_grid
 from vitkit.studies.rows import Row, read_rows
 from vitkit.studies.transfer import Transfer, select, transfer
 

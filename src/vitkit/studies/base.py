@@ -104,7 +104,12 @@ def measured_by(recipe: Recipe, fewshot: str) -> Recipe:
     by its own accuracy, if `fewshot` is empty."""
     if not fewshot:
         return replace(recipe, evals=(Eval(Accuracy()),))
-    return replace(recipe, evals=(Eval(Fewshot((5,)), data=fewshot), Eval(Accuracy())))
+    return replace(recipe, evals=(five_shot(fewshot), Eval(Accuracy())))
+
+
+def five_shot(images: str) -> Eval:
+    """What measures the 5-shot accuracy on other images."""
+    return Eval(Fewshot((5,)), data=images)
 
 
 def with_shape(recipe: Recipe, **changes) -> Recipe:

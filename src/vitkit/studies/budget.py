@@ -8,14 +8,19 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 from vitkit.data import Splits
+from vitkit.evaluate import Eval
+from vitkit.evaluate.evaluator import learns
+from vitkit.evaluate.fewshot import WHOLE
 from vitkit.models import create
-from vitkit.studies.grid import Cell
+from vitkit.studies.cell import Cell, Priced
 from vitkit.system.machine import pick_device, pick_precision
 from vitkit.training import Recipe
 from vitkit.training.cost import operations
+from vitkit.training.data import open_others
 from vitkit.training.recipe import Facts, resolve
 from vitkit.training.timed import seconds_of_a_step
 
@@ -82,45 +87,93 @@ def plan(
 
     Raises ValueError for a budget that leaves nothing to train for.
     """
-    grid = cells_for(TRIAL)
-    recipes = [cell.recipe for cell in grid if isinstance(cell.recipe, Recipe)]
-    facts = Facts(len(splits.train), splits.labels, splits.target_kind)
-    held_out = sum(len(part) for part in (splits.val, splits.test) if part is not None)
-
-    # What the trial length would cost
-    exaflops = 0.0
-    seconds = 0.0
-    fixed = 0.0
-    known: dict = {}  # seconds of a step, by model and batch
-    for recipe in recipes:
-        resolved = resolve(recipe, facts)
-        exaflops += operations(resolved, resolved.length.n * recipe.batch)
-        step = _seconds(resolved, known, device)
-        seconds += READING * step * resolved.length.n
-        evaluations = math.ceil(resolved.length.n / resolved.evaluate_every.n)
-        fixed += OVERHEAD + evaluations * step * EVALUATION * held_out / recipe.batch
-
-    # The length that uses up the budget
+    cost = _cost(cells_for(TRIAL), splits, device)
     if budget.unit == "steps":
         steps = budget.amount
     elif budget.unit == "exaflops":
-        steps = TRIAL * budget.amount / exaflops
+        steps = TRIAL * budget.amount / cost.exaflops
     else:
-        steps = TRIAL * (budget.amount - fixed) / seconds
+        steps = TRIAL * (budget.amount - cost.fixed) / cost.seconds
     steps = int(steps)
     if steps < LEAST:
         needed = {
             "steps": f"{LEAST}steps",
-            "exaflops": f"{ENOUGH * exaflops * LEAST / TRIAL:.2g}exaflops",
-            "seconds": f"{math.ceil(ENOUGH * (fixed + seconds * LEAST / TRIAL) / 60)}m",
+            "exaflops": f"{ENOUGH * cost.exaflops * LEAST / TRIAL:.2g}exaflops",
+            "seconds": f"{math.ceil(ENOUGH * (cost.fixed + cost.seconds * LEAST / TRIAL) / 60)}m",
         }
         raise ValueError(
-            f"a budget of {budget} leaves {len(recipes)} runs {max(steps, 0)} steps each, and fewer "
+            f"a budget of {budget} leaves {cost.runs} runs {max(steps, 0)} steps each, and fewer "
             f"than {LEAST} say nothing; give {needed[budget.unit]} or more, fewer --seeds, or a "
             "smaller --recipe"
         )
     share = steps / TRIAL
-    return Plan(steps, len(recipes), exaflops * share, fixed + seconds * share)
+    return Plan(steps, cost.runs, cost.exaflops * share, cost.fixed + cost.seconds * share)
+
+
+class Cost(NamedTuple):
+    """What a grid costs."""
+
+    runs: int
+    """How many runs it has."""
+    exaflops: float
+    """Operations of their steps."""
+    seconds: float
+    """The time of their steps, one after the other."""
+    fixed: float
+    """What does not depend on the number of steps: evaluations, measurements, opening and saving."""
+
+
+def _cost(grid: Sequence[Cell], splits: Splits, device: str) -> Cost:
+    """What the cells of a grid cost, by a few steps of each model."""
+    facts = Facts(len(splits.train), splits.labels, splits.target_kind)
+    runs = {cell.name: cell.run() for cell in grid if cell.run() is not None}
+    exaflops = 0.0
+    seconds = 0.0
+    fixed = 0.0
+    known: dict = {}  # seconds of a step, by model and batch
+
+    # The runs, with what is measured in them
+    for recipe in runs.values():
+        resolved = resolve(recipe, facts)
+        exaflops += operations(resolved, resolved.length.n * recipe.batch)
+        step = _seconds(resolved, known, device)
+        seconds += READING * step * resolved.length.n
+        images = _images_measured(resolved, splits)
+        fixed += OVERHEAD + step * EVALUATION * images / recipe.batch
+
+    # What is measured beside them: forward passes of an earlier cell's model
+    for cell in grid:
+        if cell.name in runs:
+            continue
+        fixed += OVERHEAD
+        if isinstance(cell.recipe, Priced):
+            passes = cell.recipe.passes(runs[cell.after])
+            recipe = resolve(passes.recipe, facts)
+            step = _seconds(recipe, known, device)
+            fixed += step * EVALUATION * passes.images / recipe.batch
+    return Cost(len(runs), exaflops, seconds, fixed)
+
+
+def _images_measured(recipe: Recipe, splits: Splits) -> int:
+    """How many images a resolved recipe's evaluators look at in the whole run: those that they measure
+    on, and those that they learn from."""
+    held_out = sum(len(part) for part in (splits.val, splits.test) if part is not None)
+    total = 0
+    for each in recipe.evals:
+        images = held_out
+        if learns(each.evaluator):
+            images += min(len(splits.train), WHOLE)
+        if each.data:
+            images = _images_of(each)
+        total += images * math.ceil(recipe.length.n / each.every.n)
+    return total
+
+
+@cache  # every run of a grid has the same
+def _images_of(each: Eval) -> int:
+    """How many other images an evaluator looks at."""
+    parts = open_others((each,)).values()
+    return sum(min(len(part), WHOLE) for part in parts)
 
 
 def _seconds(recipe: Recipe, known: dict, device: str) -> float:

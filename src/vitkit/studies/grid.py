@@ -8,21 +8,18 @@ table, `results.parquet`, is made from the files that the cells have written; no
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from rich.console import Console
 
-from vitkit.evaluate import Metric
+from vitkit.studies.cell import Best, Cell, Measurement
 from vitkit.studies.rows import (
     COLUMNS,
     METRICS,
     RECORD,
     RESULTS,
     Row,
-    Setting,
     read_record,
     read_rows,
     write_table,
@@ -33,33 +30,7 @@ from vitkit.training import Recipe, train
 from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.training.finish import model_is_intact
 from vitkit.training.log import to_line
-from vitkit.training.record import to_json, with_defaults
-
-
-class Measurement(Protocol):
-    """What a cell does if nothing is trained in it: a frozen dataclass of settings."""
-
-    def measure(self, device: str) -> list[Metric]:
-        """What it measures; cells are compared by the first. Every rank calls it. Raises ValueError
-        and FloatingPointError as a run does."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a grid, or one measurement."""
-
-    name: str
-    """Its directory within the grid's, "lr-0.01/seed-1" for example; "." is the grid's own."""
-    recipe: Recipe | Measurement
-    """What runs there, or is measured."""
-    settings: dict[str, Setting] = field(default_factory=dict)
-    """What distinguishes it from the other cells, {"lr": 0.01, "seed": 1} for example: each is a
-    column of the table."""
-    title: str = ""
-    """What the terminal says when it begins; its name by default."""
-    after: str = ""
-    """Name of an earlier cell whose model it begins with: the same shard runs both. Empty is
-    none."""
+from vitkit.training.record import differences, to_json, with_defaults
 
 
 def run_grid(
@@ -73,7 +44,7 @@ def run_grid(
 
     A cell that fails (it diverges, has too little memory, or its settings cannot run) is reported,
     and the others go on. With `shard` (i, n) only every n-th cell runs, from the i-th on, with the
-    cells that begin with its model; so n processes can share a grid, and the one that ends last
+    cells that come after it; so n processes can share a grid, and the one that ends last
     writes the whole table. Under torchrun all ranks run each cell together.
 
     Raises ValueError for cells that cannot be one grid, and for a directory with other recipes'
@@ -101,14 +72,19 @@ def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
     return [cell for cell in cells if cell.name in own]
 
 
-def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
-    """Raises ValueError for a shard that there is not, and for cells that cannot share a directory
-    or a table."""
+def check_shard(shard: tuple[int, int]) -> None:
+    """Raises ValueError for a shard (i, n) that there is not."""
     index, count = shard
     if not 0 <= index < count:
         raise ValueError(
             f"shard is {index} of {count}; shards count from 0, so the last is {count - 1}"
         )
+
+
+def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
+    """Raises ValueError for a shard that there is not, and for cells that cannot share a directory
+    or a table."""
+    check_shard(shard)
     names = [cell.name for cell in cells]
     if len(set(names)) < len(names):
         raise ValueError(
@@ -117,9 +93,7 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
     before = set()
     for cell in cells:
         if cell.after and cell.after not in before:
-            raise ValueError(
-                f"{cell.name!r} begins with the model of {cell.after!r}, which is no earlier cell"
-            )
+            raise ValueError(f"{cell.name!r} comes after {cell.after!r}, which is no earlier cell")
         before.add(cell.name)
         if Path(cell.name).as_posix() != cell.name or ".." in Path(cell.name).parts:
             raise ValueError(
@@ -147,7 +121,7 @@ def _run_unfinished(cells: Sequence[Cell], grid_dir: Path, device: str) -> list[
             continue
         if len(cells) > 1:
             console.print(f"{title} ({number} of {len(cells)})")
-        error = _run(cell, grid_dir / cell.name, device)
+        error = _run(cell, grid_dir, device)
         if error is None:
             continue
         errors.append(error)
@@ -174,22 +148,33 @@ def _is_finished(cell: Cell, grid_dir: Path) -> bool:
     record = read_record(run_dir / RECORD)
     if record is None or record["error"] is not None:
         return False
-    if isinstance(cell.recipe, Recipe) and not model_is_intact(run_dir):
+    if cell.run() is not None and not model_is_intact(run_dir):
         return False
-    ran = with_defaults(record["recipe"], cell.recipe)
-    refuse_other_recipe(run_dir, ran, to_json(cell.recipe, Recipe))
+    possible = [cell.recipe]
+    if isinstance(cell.recipe, Best):
+        possible = [recipe for _, recipe in cell.recipe.recipes]
+    for recipe in possible:
+        ran = with_defaults(record["recipe"], recipe)
+        if not differences(ran, to_json(recipe, Recipe)):
+            return True
+    refuse_other_recipe(run_dir, ran, to_json(recipe, Recipe))
     return True
 
 
-def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
+def _run(cell: Cell, grid_dir: Path, device: str) -> Exception | None:
     """Run or continue a cell, and write down how it ended; returns its error, None if it did not
     fail. Raises Occupied."""
+    run_dir = grid_dir / cell.name
+    recipe = cell.recipe
     error = None
     try:
-        if isinstance(cell.recipe, Recipe):
-            train(cell.recipe, run_dir, device)
+        if isinstance(recipe, Best):
+            from_rank_0(lambda: on_this_machine(run_dir).mkdir(parents=True, exist_ok=True))
+            recipe = from_rank_0(lambda: cell.recipe.recipe(grid_dir))
+        if isinstance(recipe, Recipe):
+            train(recipe, run_dir, device)
         else:
-            _measure(cell.recipe, run_dir, device)
+            _measure(recipe, run_dir, device)
     except Occupied:  # by another run, which gets no record of this one
         raise
     except (FloatingPointError, ValueError) as failure:  # every rank raises these
@@ -200,7 +185,7 @@ def _run(cell: Cell, run_dir: Path, device: str) -> Exception | None:
             raise
         error = failure
 
-    record = {"settings": cell.settings, "error": None, "recipe": to_json(cell.recipe, Recipe)}
+    record = {"settings": cell.settings, "error": None, "recipe": to_json(recipe, Recipe)}
     if error is not None:
         record["error"] = str(error)
         # The frames of a traceback hold the model, whose memory the next cell needs

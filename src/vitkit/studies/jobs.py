@@ -30,7 +30,7 @@ class Shard:
     words: tuple[str, ...]
     """What is typed after `vitkit`."""
     number: int
-    """Which of the shards."""
+    """Which of the shards, from 0."""
     count: int
     """How many there are."""
     spread: bool
@@ -45,12 +45,16 @@ class Shard:
             gpus = torch.cuda.device_count()
             if gpus > 1:
                 environment["CUDA_VISIBLE_DEVICES"] = str(self.number % gpus)
-        shard = f"{self.number}/{self.count}"
+        shard = self.name()
         command = [sys.executable, "-m", "vitkit", *self.words, "--shard", shard]
         run = subprocess.run(command, env=environment)
         if run.returncode not in (0, STOPPED):
             raise RuntimeError(f"shard {shard} ended with status {run.returncode}")
         return run.returncode
+
+    def name(self) -> str:
+        """What is typed for it: 1/4 to 4/4."""
+        return f"{self.number + 1}/{self.count}"
 
     def checkpoint(self) -> Any:
         """What submitit asks for when SLURM puts a job off: the same again, which continues."""
@@ -82,23 +86,23 @@ def run_jobs(
         raise ValueError(f"submitit cannot run jobs on {on} so: {error}") from error
     waiting = {}
     for number in range(count):
-        job = executor.submit(Shard(tuple(words), number, count, spread=on == "local"))
-        waiting[number] = job
+        shard = Shard(tuple(words), number, count, spread=on == "local")
+        waiting[shard.name()] = executor.submit(shard)
     print(f"{counted(count, 'job')} on {on}; what they say is in {folder}", flush=True)
 
     # Until the last has ended
     while waiting:
         time.sleep(LOOKED)
-        for number, job in list(waiting.items()):
+        for name, job in list(waiting.items()):
             if not job.done():
                 continue
-            del waiting[number]
+            del waiting[name]
             error = job.exception()
             if error is None:
-                print(f"shard {number} has ended; {len(waiting)} go on", flush=True)
+                print(f"shard {name} has ended; {len(waiting)} go on", flush=True)
             else:
                 last = str(error).strip().splitlines()[-1:]
-                print(f"shard {number} failed: {''.join(last)}; the same command tries it again")
+                print(f"shard {name} failed: {''.join(last)}; the same command tries it again")
 
 
 def _parameters(options: Sequence[str]) -> dict[str, str | int]:

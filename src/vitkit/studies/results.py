@@ -25,6 +25,8 @@ class Ask:
     """The run that is varied."""
     fewshot: str = ""
     """Other images, on which 5-shot accuracy is measured instead of the runs' own."""
+    pretrain: tuple[str, ...] = ()
+    """Data sets to pre-train on, beside `data`."""
     targets: tuple[str, ...] = ()
     """Data sets to transfer to."""
     model: str = ""
@@ -37,6 +39,8 @@ class Ask:
     """GiB that a batch may take on a CPU, for studies of cost."""
     seeds: int = 3
     """Runs of each kind."""
+    regularise: bool = False
+    """Whether weight decay, dropout and label smoothing are chosen for each small set (Figure 3)."""
 
 
 class Table(NamedTuple):

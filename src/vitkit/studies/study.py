@@ -12,23 +12,27 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from vitkit.data import Splits, check_images, open_splits
-from vitkit.objectives import Supervised
+from vitkit.data import Splits, open_splits
 from vitkit.studies.base import small_vit
 from vitkit.studies.budget import Budget, Plan, plan
-from vitkit.studies.grid import Cell, run_grid
+from vitkit.studies.cell import Best, Cell
+from vitkit.studies.grid import run_grid
+from vitkit.studies.refusals import (
+    refuse_broken,
+    refuse_without_accuracy,
+    refuse_without_classes,
+    refuse_without_parts,
+)
 from vitkit.studies.results import Ask, Results, Table
 from vitkit.studies.rows import Row, read_rows
-from vitkit.system.files import write_json
+from vitkit.system.files import check_can_be_made, write_json
 from vitkit.system.ranks import from_rank_0
-from vitkit.system.text import as_word, counted
 from vitkit.training import Recipe
 from vitkit.training.record import differences, to_json, with_defaults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
 RECORD = "study.json"  # in a study's directory: what was asked, and the plan
 
 
@@ -94,9 +98,15 @@ def begin(study: Study, ask: Ask, budget: str, study_dir: Path, device: str) -> 
         splits = open_splits(ask.data)
         if ask.recipe is None:
             ask = _with_recipe(study, ask, splits)
-        _refuse_without_accuracy(ask, splits)
+        refuse_without_accuracy(ask, splits)
+        for source in (*ask.pretrain, *ask.targets):
+            refuse_without_classes(source, open_splits(source))
     if study.check is not None:
         study.check(ask)
+    if study_dir.exists() and not study_dir.is_dir():
+        raise ValueError(
+            f"{study_dir} is a file, and a study is a directory of runs; choose another --workdir"
+        )
     record = from_rank_0(lambda: _recorded(study, ask, budget, study_dir))
     if record is not None:
         return ask, record
@@ -111,24 +121,8 @@ def _given(ask: Ask) -> list[str]:
 
 def _with_recipe(study: Study, ask: Ask, splits: Splits) -> Ask:
     """The same with a run that suits the images."""
-    if splits.train is None or not len(splits.train):
-        raise ValueError(f"{ask.data} has no images to learn from, only others to measure on")
+    refuse_without_classes(ask.data, splits)
     return replace(ask, recipe=study.base(ask, splits))
-
-
-def _refuse_without_accuracy(ask: Ask, splits: Splits) -> None:
-    """Raises ValueError for images and objectives whose runs have no accuracy to be compared by: they
-    would fail when they have ended."""
-    if splits.target_kind != "class":
-        raise ValueError(
-            f"a study compares by accuracy, and the images of {ask.data} do not have one class each"
-        )
-    if not isinstance(ask.recipe.objective, Supervised):
-        objective = type(ask.recipe.objective).__name__
-        raise ValueError(
-            f"a study compares by accuracy, and a --recipe that learns by {objective} names no classes; "
-            "give one with labels"
-        )
 
 
 def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | None:
@@ -166,7 +160,7 @@ def _recorded(study: Study, ask: Ask, budget: str, study_dir: Path) -> Plan | No
 
 def _recipes(cells: list[Cell]) -> list[Recipe]:
     """What is trained."""
-    return [cell.recipe for cell in cells if isinstance(cell.recipe, Recipe)]
+    return [cell.run() for cell in cells if cell.run() is not None]
 
 
 def _decide(
@@ -174,12 +168,16 @@ def _decide(
 ) -> Plan:
     """Decide on the length of the runs, and write it down; if another process was faster, its
     decision holds."""
+    if ask.fewshot:
+        refuse_without_parts(ask.fewshot)
+    check_can_be_made(study_dir)
     budget = budget or study.budget
     decided = Plan(0, 0, 0.0, 0.0)
     allowed = Budget.parse(budget)
     if splits is not None:
         if not ask.recipe.data.check:
-            _refuse_broken(ask, splits)
+            for source in (ask.data, *ask.pretrain, *ask.targets):
+                refuse_broken(source, ask.recipe.data.workers)
         decided = plan(lambda steps: study.cells(ask, steps, study_dir), allowed, splits, device)
     study_dir.mkdir(parents=True, exist_ok=True)
     record = {
@@ -198,21 +196,6 @@ def _decide(
     return decided
 
 
-def _refuse_broken(ask: Ask, splits: Splits) -> None:
-    """Raises ValueError for images that cannot be decoded: every run would end at them, for none
-    looks at all images first. Of very many only the runs do."""
-    for name in ("train", "val", "test"):
-        part = getattr(splits, name)
-        if part is None or len(part) > CHECKED:
-            continue
-        broken = check_images(part, ask.recipe.data.workers)
-        if broken:
-            raise ValueError(
-                f"{counted(len(broken), 'image')} to {name} on cannot be used, and every run would end "
-                f"there: {broken[0][1]}; remove what `vitkit doctor --data {as_word(ask.data)}` lists"
-            )
-
-
 def run_study(
     study: Study,
     ask: Ask,
@@ -225,19 +208,30 @@ def run_study(
     does."""
     cells = study.cells(ask, decided.steps, study_dir)
     if ask.data:
-        images = len(open_splits(ask.data).train)
-        cells = [_without_waste(cell, images) for cell in cells]
+        counts = {}
+        for source in (ask.data, *ask.pretrain, *ask.targets):
+            counts[source] = len(open_splits(source).train)
+        cells = [_without_waste(cell, counts) for cell in cells]
     run_grid(cells, study_dir, device, shard)
     return results(study, ask, decided, study_dir)
 
 
-def _without_waste(cell: Cell, images: int) -> Cell:
+def _without_waste(cell: Cell, counts: dict[str, int]) -> Cell:
     """The same cell; a run that sees fewer images than there are does not decode all of them
     first."""
-    recipe = cell.recipe
-    if not isinstance(recipe, Recipe) or recipe.length.n * recipe.batch >= images:
+    run = cell.run()
+    if run is None or run.length.n * run.batch >= counts.get(run.data.source, 0):
         return cell
-    return replace(cell, recipe=replace(recipe, data=replace(recipe.data, keep_decoded=0.0)))
+    recipe = cell.recipe
+    if isinstance(recipe, Best):
+        sparing = tuple((name, _sparing(each)) for name, each in recipe.recipes)
+        return replace(cell, recipe=Best(sparing))
+    return replace(cell, recipe=_sparing(recipe))
+
+
+def _sparing(recipe: Recipe) -> Recipe:
+    """The same run, which keeps no decoded images."""
+    return replace(recipe, data=replace(recipe.data, keep_decoded=0.0))
 
 
 def results(study: Study, ask: Ask, decided: Plan, study_dir: Path) -> Results:

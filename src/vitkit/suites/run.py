@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitkit.evaluate import Metric
 from vitkit.studies import Row, read_rows, run_grid
+from vitkit.studies.grid import check_shard
 from vitkit.suites.protocol import (
     FINE_TUNING,
     SIDE,
@@ -75,9 +76,8 @@ def run_suite(
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; it is at least 1")
+    check_shard(shard)
     index, count = shard
-    if not 0 <= index < count:
-        raise ValueError(f"shard is {index} of {count}; shards count from 0")
     if not suite.learns and protocol != "features":
         raise ValueError(
             f"the suite {suite.name} measures a model as it is, so nothing is fine-tuned; leave out "

@@ -38,9 +38,10 @@ def best_step(lines: list[dict], name: str) -> int | None:
             step = line["step"]
     if measured and best is None:
         names = [each.name for each in measured.values() if each.unit.better != "neither"]
-        raise ValueError(
-            f"--best {name}: the run does not measure that; it measures {', '.join(names) or 'nothing'}"
-        )
+        text = f"--best {name}: the run does not measure that; it measures {', '.join(names) or 'nothing'}"
+        if name.startswith("val/"):
+            text += ". --data.parts three holds training images out, as val"
+        raise ValueError(text)
     return step
 
 

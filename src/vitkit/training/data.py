@@ -75,7 +75,7 @@ def open_data(data: Data, evals: Sequence[Eval], run_dir: Path, say: Say) -> Run
     own = divide(splits, data)
     for sentence in about_subset(own["train"], data):
         say(sentence)
-    others = _open_others(evals)
+    others = open_others(evals)
     record = _describe(data, splits, own, others)
 
     # Check: by data.json if the run has trained before, else by decoding
@@ -124,7 +124,7 @@ def _open(data: Data, say: Say) -> Splits:
     return replace(splits, train=train)
 
 
-def _open_others(evals: Sequence[Eval]) -> dict[str, Source]:
+def open_others(evals: Sequence[Eval]) -> dict[str, Source]:
     """The images that evaluators bring along, by the name that their metrics begin with.
 
     Raises ValueError for two data sets of one name, and for images that an evaluator cannot measure

@@ -52,13 +52,14 @@ class Data:
     are."""
 
     # Which train and which measure
-    parts: Literal["given", "select", "final"] = "given"
+    parts: Literal["given", "select", "final", "three"] = "given"
     """Which images train and which measure. given: the parts as the data set has them. select: the
     val part measures, or `hold_out` of the training images if there is none beside a test part; for
     choosing settings without a look at the test part. final: all but the test part trains; for the
-    run after that."""
+    run after that. three: as select, and the test part measures too; for `best` weights that the
+    test part does not choose."""
     hold_out: float = 0.1
-    """Share of every class's training images that parts "select" measures on."""
+    """Share of every class's training images that parts "select" and "three" measure on."""
     split_seed: int = 0
     """Draws the images of a part that the data set does not have. It is not `seed`, so that runs of
     several seeds share one test part."""

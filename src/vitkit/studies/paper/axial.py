@@ -16,9 +16,9 @@ from vitkit.models import (
     for_inference,
 )
 from vitkit.studies.base import check_square_patches, for_steps, measured_by
+from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
 from vitkit.studies.fastest import RATE, images_per_second
-from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.system.ranks import process_group

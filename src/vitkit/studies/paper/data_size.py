@@ -1,4 +1,4 @@
-"""Figure 4 (Section 4.3): accuracy against the number of images that a model learns from."""
+"""Figures 3 and 4 (Section 4.3): accuracy against the number of images that a model learns from."""
 
 import math
 from dataclasses import replace
@@ -9,9 +9,17 @@ from matplotlib.figure import Figure
 from vitkit.data import open_splits, subset_size
 from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, on_a_share, resnet_like, with_shape
+from vitkit.studies.cell import Best, Cell
 from vitkit.studies.drawing import axis_title, law, legend, line, logarithmic, panels
-from vitkit.studies.grid import Cell
+from vitkit.studies.regularising import (
+    USUAL,
+    folder_of,
+    regularisation_of,
+    regularisation_text,
+    regularised,
+)
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.rows import Row
 from vitkit.studies.scaling import Fit, answer, fit, law_text
 from vitkit.studies.study import Study
 from vitkit.training import Recipe
@@ -27,7 +35,9 @@ PAPER = {  # read from Figure 4, 5-shot on ImageNet in percent; the paper has no
 
 def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
     """A run of every model on every share of the images with every seed. All have the same number of
-    steps, so that small parts are seen more often; a seed draws its own images."""
+    steps, so that small parts are seen more often; a seed draws its own images. If it is asked for,
+    runs on held-out images, with the first seed, choose the regularisation for every share but the
+    whole, as in Figure 3."""
     grid = []
     train = open_splits(ask.data).train
     base = for_steps(measured_by(ask.recipe, ask.fewshot), steps)
@@ -37,9 +47,36 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
             for name, recipe in _models(base).items():
                 recipe = replace(on_a_share(recipe, share, seed), seed=seed)
                 folder = f"{name.replace(' ', '-')}/{images}-images/seed-{seed}"
-                settings = {"model": name, "images": images, "seed": seed}
-                grid.append(Cell(folder, recipe, settings))
+                cell = Cell(folder, recipe, {"model": name, "images": images, "seed": seed})
+                if not ask.regularise or share == 1:
+                    grid.append(cell)
+                    continue
+                tried = _tried(recipe, name, images)
+                if seed == 0:
+                    grid += tried
+                grid.append(_with_the_best(cell, tried))
     return grid
+
+
+def _tried(recipe: Recipe, name: str, images: int) -> list[Cell]:
+    """The runs that choose the regularisation of a model for so many images."""
+    selecting = replace(measured_by(recipe, ""), data=replace(recipe.data, parts="select"))
+    folder = f"{name.replace(' ', '-')}/{images}-images/select"
+    grid = []
+    first = ""
+    for changed in regularised(selecting, USUAL):
+        values = regularisation_of(changed)
+        settings = {"of": name, "of images": images, **values}
+        grid.append(Cell(f"{folder}/{folder_of(values)}", changed, settings, after=first))
+        first = grid[0].name
+    return grid
+
+
+def _with_the_best(cell: Cell, tried: list[Cell]) -> Cell:
+    """The cell with the regularisation that was best."""
+    recipes = regularised(cell.recipe, USUAL)
+    names = [each.name for each in tried]
+    return replace(cell, recipe=Best(tuple(zip(names, recipes, strict=True))), after=names[0])
 
 
 def _models(recipe: Recipe) -> dict[str, Recipe]:
@@ -81,11 +118,28 @@ def table(results: Results) -> Table:
         cells_of_row = [cell_text(groups.get((name, images), [])) for name in MODELS]
         rows.append((f"{images:,}", *cells_of_row))
     notes = noise(list(groups.values()))[:1]
+    notes += _chosen(results)
     notes += [law_text(name, fitted) for name, fitted in fits(results).items()]
     notes += [f"the paper, {name}: {text}" for name, text in PAPER.items()]
     return Table(
         "Figure 4: accuracy in percent by training images", ("images", *MODELS), rows, notes
     )
+
+
+def _chosen(results: Results) -> list[str]:
+    """The regularisation of each model for so many images: a sentence each, if it was chosen."""
+    best: dict[tuple, Row] = {}
+    for row in results.rows:
+        if not row.primary or "of images" not in row.settings:
+            continue
+        key = (row.settings["of"], row.settings["of images"])
+        if key not in best or row.metric.beats(best[key].metric):
+            best[key] = row
+    sentences = []
+    for (name, images), row in best.items():
+        values = {k: v for k, v in row.settings.items() if k not in ("of", "of images")}
+        sentences.append(f"chosen for {name}, {images:,} images: {regularisation_text(values)}")
+    return sentences
 
 
 def draw(results: Results) -> Figure:
@@ -120,17 +174,18 @@ def predict(results: Results, question: str) -> list[str]:
 
 STUDY = Study(
     name="data-size",
-    summary="accuracy against the number of training images, with a law fitted (Figure 4)",
+    summary="accuracy against the number of training images, with a law fitted (Figures 3, 4)",
     measures=(
         "A Vision Transformer, one of half its width and a ResNet, each on all training images, on 30, 10 "
         "and 3 percent of them, drawn anew for every seed, with the same number of steps. A law, error = "
         "floor + scale times images to the power of -p, is fitted to each; --predict asks it about other "
-        "numbers of images."
+        "numbers of images. With --regularise weight decay, dropout and label smoothing are chosen on "
+        "held-out images for each model on each smaller part (Figure 3)."
     ),
     found=(
         "Figure 4: with 9 million images of JFT a ResNet is better than a Vision Transformer of the same "
         "cost, with 90 million and more it is the other way round. No regularisation was added for the "
-        "small parts."
+        "small parts there; in Figure 3 it was chosen for each smaller set."
     ),
     limits=(
         "With few steps a run sees few images more than once, so that more images cannot help: below about "
@@ -140,6 +195,7 @@ STUDY = Study(
     cells=cells,
     table=table,
     draw=draw,
+    takes=("recipe", "fewshot", "seeds", "regularise"),
     check=check,
     predict=predict,
 )

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, with_shape
+from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, dots, panels, printed
-from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 

@@ -12,8 +12,8 @@ from vitkit.models import ViTConfig
 from vitkit.models.resampling import RESAMPLE
 from vitkit.recipes.finetune import finetune
 from vitkit.studies.base import for_steps, measured_by
+from vitkit.studies.cell import Cell, Passes
 from vitkit.studies.drawing import axis_title, legend, line, panels
-from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.system.machine import autocast, pick_precision
@@ -58,6 +58,12 @@ class AtSize:
             with autocast(own_device, precision):
                 metrics = list(Accuracy().measure(Subject(classifier), Part(source, batches)))
         return metrics
+
+    def passes(self, before: Recipe) -> Passes:
+        """One of every image of the test part."""
+        splits = open_splits(self.data)
+        source = splits.test or splits.val
+        return Passes(resized(before, self.side, self.method), len(source))
 
 
 def base(ask: Ask, splits: Splits) -> Recipe:

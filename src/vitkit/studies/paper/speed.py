@@ -6,9 +6,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitkit.models import named
+from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import MARKERS, legend, panels
 from vitkit.studies.fastest import GIB, MOST, Fastest
-from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table
 from vitkit.studies.study import Study
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from vitkit.models import ViTConfig
 from vitkit.recipes.finetune import finetune
 from vitkit.studies.base import for_steps, on_a_share, resnet_like
+from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, dots, panels
-from vitkit.studies.grid import Cell
 from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.system.span import Span
@@ -27,17 +27,16 @@ PAPER = {  # Table 5, ViT-L/16: CIFAR-100 and Pets, by pre-training set
 
 
 def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
-    """Each model from scratch, and pre-trained on a tenth and on all of the images; from each of these
-    every target is trained with every seed. With a published model, that too."""
+    """Each model from scratch, and pre-trained on every pre-training set; from each of these every
+    target is trained with every seed. With a published model, that too."""
     grid = []
     base = for_steps(replace(ask.recipe, evals=()), steps)
     for name, recipe in dict(zip(MODELS, (base, resnet_like(base)), strict=True)).items():
         grid += _targets(ask, recipe, {"model": name, "pre-training": NONE}, steps)
-        for size, share in SHARES.items():
-            first = f"{name}/{size.replace(' ', '-')}/pre-trained"
-            pretrained = on_a_share(recipe, share, 0)
-            grid.append(Cell(first, pretrained, {"pre-trained": name, "images": size}))
-            settings = {"model": name, "pre-training": size}
+        for images, pretrained in pre_trainings(ask, recipe).items():
+            first = f"{name}/{images.replace(' ', '-')}/pre-trained"
+            grid.append(Cell(first, pretrained, {"pre-trained": name, "images": images}))
+            settings = {"model": name, "pre-training": images}
             grid += _targets(ask, recipe, settings, steps, first, study_dir)
     if ask.model:
         for target in ask.targets:
@@ -47,6 +46,17 @@ def cells(ask: Ask, steps: int, study_dir: Path) -> list[Cell]:
                 folder = f"{PUBLISHED}/{_name(target)}/seed-{seed}"
                 grid.append(Cell(folder, replace(recipe, seed=seed), settings | {"seed": seed}))
     return grid
+
+
+def pre_trainings(ask: Ask, recipe: Recipe) -> dict[str, Recipe]:
+    """The pre-training of a model on each set, by what the set is called: on each of the data sets that
+    were named, or on parts of the only one."""
+    if not ask.pretrain:
+        return {name: on_a_share(recipe, share, 0) for name, share in SHARES.items()}
+    recipes = {}
+    for source in (ask.data, *ask.pretrain):
+        recipes[_name(source)] = replace(recipe, data=replace(recipe.data, source=source))
+    return recipes
 
 
 def _targets(
@@ -76,18 +86,23 @@ def _targets(
 
 
 def _name(target: str) -> str:
-    """What a target is called."""
+    """What a data set is called."""
     return Path(target).name.removesuffix(".parquet")
 
 
 def check(ask: Ask) -> None:
-    """Raises ValueError for a model that is not what the table calls it, and for two targets of one
-    name, whose results could not be told apart."""
+    """Raises ValueError for a model that is not what the table calls it, and for two targets or two
+    pre-training sets of one name, whose results could not be told apart."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise ValueError("transfer compares a Vision Transformer; give a --recipe of one")
-    names = [_name(target) for target in ask.targets]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two targets are called alike: {', '.join(names)}; rename one")
+    several = {
+        "targets": ask.targets,
+        "pre-training sets": (NONE, PUBLISHED, ask.data, *ask.pretrain),
+    }
+    for kind, sources in several.items():
+        names = [_name(source) for source in sources]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two {kind} are called alike: {', '.join(names)}; rename one")
 
 
 def table(results: Results) -> Table:
@@ -121,9 +136,10 @@ STUDY = Study(
     name="transfer",
     summary="models and pre-training sets, transferred to other data (Tables 2 and 5, Figure 3)",
     measures=(
-        "A Vision Transformer and a ResNet, pre-trained on a tenth and on all images of --data, then "
-        "fine-tuned on each of --targets; the same from scratch; and the published weights of --model, if "
-        "they are given. Mean and standard deviation of the fine-tuning runs, as in Table 2."
+        "A Vision Transformer and a ResNet, pre-trained on --data and on each of --pretrain, or without "
+        "those on a tenth and on all images of --data; then fine-tuned on each of --targets; the same from "
+        "scratch; and the published weights of --model, if they are given. Mean and standard deviation of "
+        "the fine-tuning runs, as in Table 2."
     ),
     found=(
         "Table 5 and Figure 3: the larger the pre-training set, the better; large models need the larger sets, "
@@ -138,6 +154,6 @@ STUDY = Study(
     table=table,
     draw=draw,
     needs=("data", "targets"),
-    takes=("recipe", "model", "seeds"),
+    takes=("recipe", "pretrain", "model", "seeds"),
     check=check,
 )

@@ -1,0 +1,108 @@
+"""What `vitkit finetune` and `vitkit train` take and print about settings that are chosen on held-out
+images, and about several seeds."""
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from vitkit.evaluate import Metric
+from vitkit.studies import Transfer
+from vitkit.studies.regularising import USUAL, Regularisation, regularised
+from vitkit.system.text import counted
+from vitkit.training import Recipe
+
+
+@dataclass
+class Regularise:
+    """Regularisation that is chosen on held-out images."""
+
+    regularise: bool = False
+    """Choose weight decay, dropout and label smoothing first, on held-out training images, as the paper
+    does on its smaller sets: every combination of the following, and the recipe's own."""
+    weight_decays: tuple[float, ...] = ()
+    """Weight decays to choose from. Default, with --regularise: 0.03, 0.1 and 0.3."""
+    dropouts: tuple[float, ...] = ()
+    """Rates of dropout to choose from. Default, with --regularise: 0 and 0.1."""
+    label_smoothings: tuple[float, ...] = ()
+    """Label smoothings to choose from. Default, with --regularise: 0 and 0.1."""
+
+    def values(self) -> Regularisation:
+        """What is tried: the values that are given; for the others the usual ones, if
+        --regularise is."""
+        usual = Regularisation()
+        if self.regularise:
+            usual = USUAL
+        return Regularisation(
+            self.weight_decays or usual.weight_decays,
+            self.dropouts or usual.dropouts,
+            self.label_smoothings or usual.label_smoothings,
+        )
+
+
+def say_regularisation(recipe: Recipe, values: Regularisation) -> None:
+    """Say how many runs it takes to choose the regularisation, before any starts."""
+    if not values:
+        return
+    runs = counted(len(regularised(recipe, values)), "run")
+    print(
+        f"{runs} on held-out images choose the regularisation first, each as long as the final one",
+        flush=True,
+    )
+
+
+def print_transfer(outcome: Transfer) -> None:
+    """Print what was chosen, and what the final runs reached."""
+    _print_selection(outcome)
+    _print_regularisation(outcome)
+    _print_seeds(outcome)
+
+
+def _print_selection(outcome: Transfer) -> None:
+    """Print what each learning rate reached, and which was chosen."""
+    if not outcome.selection:
+        return
+    tried = {f"{rate:g}": metric for rate, metric in outcome.selection.items()}
+    _print_tried("learning rate", tried, f"{outcome.lr:g}")
+
+    # A rate at the end of a range may not be the best there is
+    ends = (min(outcome.selection), max(outcome.selection))
+    if len(outcome.selection) > 1 and outcome.lr in ends:
+        print(
+            f"the best rate, {outcome.lr:g}, is at the end of those tried: "
+            "try beyond it with --rates"
+        )
+
+
+def _print_regularisation(outcome: Transfer) -> None:
+    """Print what each regularisation reached, and which was chosen."""
+    if outcome.regularisation:
+        _print_tried("regularisation", dict(outcome.regularisation), outcome.regularised)
+
+
+def _print_tried(title: str, tried: dict[str, Metric | None], chosen: str) -> None:
+    """Print a table of what was tried, and what each reached."""
+    table = Table(title, tried[chosen].name, "")
+    for text, metric in tried.items():
+        value = "failed"
+        if metric is not None:
+            value = metric.unit.text(metric.value)
+        remark = ""
+        if text == chosen:
+            remark = "chosen"
+        table.add_row(text, value, remark)
+    Console().print(table)
+
+
+def _print_seeds(outcome: Transfer) -> None:
+    """Print what the final runs reached, if there are several."""
+    if len(outcome.runs) == 1 or None in outcome.runs.values():
+        return
+    first = next(iter(outcome.runs.values()))
+    table = Table("seed", first.name)
+    for seed, metric in outcome.runs.items():
+        table.add_row(str(seed), metric.unit.text(metric.value))
+    Console().print(table)
+    mean, deviation = (first.unit.text(value) for value in outcome.mean())
+    count = len(outcome.runs)
+    print(f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")
