@@ -20,8 +20,10 @@ from vitkit.deploy.exported import Exported, inverted
 from vitkit.deploy.looking import View, Viewer
 from vitkit.deploy.on_runtime import features_on, of_file
 from vitkit.deploy.opening import open_file, open_runtime
+from vitkit.deploy.openvino_file import core
 from vitkit.deploy.quantise import GROUP
 from vitkit.deploy.resizing import PictureResize
+from vitkit.deploy.spread import Spread, spread_in_onnx, spread_in_openvino
 from vitkit.evaluate.features import arithmetic
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
@@ -295,6 +297,54 @@ def test_openvinos_int8_needs_no_images(classifier, for_openvino, tmp_path):
     assert sizes[0] < sizes[1] / 2
     with pytest.raises(ValueError, match="images calibrate int8"):
         export(classifier, path, Export(to="openvino", calibrated=True))
+
+
+def with_a_giant(classifier):
+    """With a second block, and between the two layers of the first one's MLP a number that is always
+    1000 and changes nothing: the bias behind it takes it back."""
+    model = create(vit("mu/8", image=(16, 24), classes=3, depth=2), seed=0)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    mlp = model.blocks[0].mlp
+    with torch.no_grad():
+        mlp.contract.weight.mul_(10)
+        mlp.expand.weight[5] = 0
+        mlp.expand.bias[5] = 1000  # GELU leaves it as it is
+        mlp.contract.bias.sub_(1000 * mlp.contract.weight[:, 5])
+    return replace(classifier, model=model)
+
+
+def test_a_giant_among_the_numbers_does_not_round_the_others_away(
+    classifier, tmp_path, monkeypatch
+):
+    wanted = Export(precision="int8", least=0.0)
+    monkeypatch.setattr("vitkit.deploy.spread.COARSE", 8)  # of 128 numbers, one is at most 11
+    with_care = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
+    monkeypatch.setattr("vitkit.deploy.spread.COARSE", 1e9)
+    without = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
+    assert with_care.mean < without.mean / 3
+
+
+def test_both_libraries_find_the_same_giant(classifier, tmp_path):
+    pytest.importorskip("openvino")
+    giant = with_a_giant(classifier)
+    export(giant, tmp_path / "small.onnx", Export())
+    export(giant, tmp_path / "small.xml", Export(to="openvino"))
+    images = [np.full((1, 3, 16, 24), level, np.uint8) for level in (20, 200)]
+    one = spread_in_onnx(tmp_path / "small.onnx", images)
+    other = spread_in_openvino(core().read_model(tmp_path / "small.xml"), images)
+    assert len(one.layers) == len(other.layers) == 9
+    np.testing.assert_allclose(one.peaks, other.peaks, rtol=1e-4)
+    np.testing.assert_allclose(one.squares, other.squares, rtol=1e-4)
+    assert one.peaks.argmax() == 3 and one.peaks[3] == 1000
+
+
+def test_what_stays_exact_is_the_last_and_what_has_giants():
+    spread = Spread(["qkv", "out", "expand", "contract", "expand 2", "contract 2", "head"])
+    flat = np.ones((1, 10_000))
+    giant = flat.copy()
+    giant[0, 7] = 200
+    spread.add([flat, giant, flat, flat, flat, flat, flat])
+    assert spread.exact() == ["out", "contract", "expand 2", "contract 2", "head"]
 
 
 # As a Classifier, for what takes one

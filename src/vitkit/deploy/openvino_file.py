@@ -21,16 +21,15 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
 
     precision: of the matrix products, float32 or bfloat16; "auto" is what the file was written for.
     """
-    core = _core()
     try:
-        model = core.read_model(path)
+        model = core().read_model(path)
         metadata = _metadata(model)
         settings = {
             "INFERENCE_PRECISION_HINT": _hint(precision, metadata),
             "INFERENCE_NUM_THREADS": threads(),
             "PERFORMANCE_HINT": "LATENCY",
         }
-        compiled = core.compile_model(model, "CPU", settings)
+        compiled = core().compile_model(model, "CPU", settings)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise ValueError(f"{path} cannot be opened by OpenVINO: {reason}") from error
@@ -44,7 +43,7 @@ def open_openvino(path: Path, precision: str = "auto") -> Opened:
 
 
 @cache
-def _core() -> "openvino.Core":
+def core() -> "openvino.Core":
     """OpenVINO, which lives as long as the process.
 
     Its CPU plugin gives the thread that loads it a stack for signals, and frees it when it goes,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitkit.deploy.spread import has_weights, spread_in_onnx, spread_in_openvino
 from vitkit.deploy.writers import quiet
 
 GROUP = 64  # divides the width of every published model
@@ -43,9 +44,11 @@ def int8_openvino(model):
 
 def calibrated_openvino(model, images: Sequence[np.ndarray]):
     """An OpenVINO model in int8, the range of each layer's inputs fixed by images, which come one at a
-    time, as the model takes them. Attention's softmax and its products stay exact."""
+    time, as the model takes them. Attention's softmax and its products stay exact, and the layers that
+    `Spread.exact` names."""
     nncf = load_nncf()
-    exact = nncf.IgnoredScope(types=["ScaledDotProductAttention"], validate=False)
+    layers = spread_in_openvino(model, images).exact()
+    exact = nncf.IgnoredScope(types=["ScaledDotProductAttention"], names=layers, validate=False)
     with quiet(), only_errors("nncf"):
         return nncf.quantize(
             model,
@@ -84,25 +87,29 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray]) -> None:
     takes them, which calls them "images".
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
-    Products of activations, as attention has them, stay in float32.
+    Products of activations, as attention has them, stay in float32, and so do the layers that
+    `Spread.exact` names.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-    exact = onnx.load(path)
-    stored = {tensor.name for tensor in exact.graph.initializer}
+    model = onnx.load(path)
     between = []
-    for node in exact.graph.node:
-        if node.op_type == "MatMul" and not stored & set(node.input):
+    for node in model.graph.node:
+        if node.op_type == "MatMul" and not has_weights(node, model):
             between.append(node.name)
+    layers = spread_in_onnx(path, images).exact()
+    convolutions = [node.name for node in model.graph.node if node.op_type == "Conv"]
+    if len(convolutions) == 1:  # the patch projection, a fortieth of the work
+        layers += convolutions
     with quiet(), only_errors(None):  # it warns through the root logger
         quantize_static(
-            exact,
+            model,
             path,
             _Calibration(images),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["MatMul", "Gemm", "Conv"],
-            nodes_to_exclude=between,
+            nodes_to_exclude=[*between, *layers],
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,

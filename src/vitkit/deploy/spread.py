@@ -1,0 +1,90 @@
+"""How far the numbers spread that go into the layers of an exported model, and which layers have to stay
+exact when these numbers become int8 by a range that is fixed beforehand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+LAST = 4  # layers: the last block's behind its attention, and the head
+COARSE = 64  # times the root mean square: with such a peak, most numbers share four of 256 levels
+
+
+class Spread:
+    """The largest number, and the mean square, of what goes into each of some layers."""
+
+    def __init__(self, layers: Sequence[str]):
+        """layers: their names, in the order in which the model computes them."""
+        self.layers = list(layers)
+        self.peaks = np.zeros(len(layers))
+        self.squares = np.zeros(len(layers))
+        self.counts = np.zeros(len(layers))
+
+    def add(self, inputs: Sequence[np.ndarray]) -> None:
+        """Another image: what goes into each layer."""
+        for number, x in enumerate(inputs):
+            self.peaks[number] = max(self.peaks[number], np.abs(x).max())
+            self.squares[number] += np.square(x, dtype=np.float64).sum()
+            self.counts[number] += x.size
+
+    def exact(self) -> list[str]:
+        """The layers that stay exact: the LAST, which are hardly any work where the head reads the class
+        token alone, and whose errors are the answers' own; and those with a few numbers so large that
+        the others would be rounded away, as trained models have them in a block or two (Sun et al.
+        2024, "Massive Activations in Large Language Models")."""
+        coarse = self.peaks > COARSE * np.sqrt(self.squares / np.maximum(self.counts, 1))
+        coarse[-LAST:] = True
+        return [name for name, is_coarse in zip(self.layers, coarse, strict=True) if is_coarse]
+
+
+def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
+    """That of the dense layers of an OpenVINO model. images: one at a time, as the model takes them."""
+    from vitkit.deploy.openvino_file import core
+
+    watched = model.clone()
+    dense = [node for node in watched.get_ordered_ops() if node.get_type_name() == "MatMul"]
+    own = len(watched.outputs)
+    watched.add_outputs([node.input_value(0) for node in dense])
+    compiled = core().compile_model(watched, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+    spread = Spread([node.get_friendly_name() for node in dense])
+    for image in images:
+        request.infer([image])
+        spread.add([request.get_output_tensor(own + i).data for i in range(len(dense))])
+    return spread
+
+
+def spread_in_onnx(path: Path, images: Sequence[np.ndarray]) -> Spread:
+    """That of the dense layers of a .onnx file. images: one at a time, as the file takes them, which
+    calls them "images"."""
+    import onnx
+    from onnxruntime import InferenceSession
+
+    # The file with what goes into the layers among its outputs
+    watched = onnx.load(path)
+    dense = []
+    for node in watched.graph.node:
+        if node.op_type in ("MatMul", "Gemm") and has_weights(node, watched):
+            dense.append(node)
+    values = [node.input[0] for node in dense]
+    watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(values))
+    with TemporaryDirectory(dir=path.parent) as folder:
+        file = Path(folder) / "watched.onnx"
+        onnx.save(watched, file, save_as_external_data=True, location="weights")  # of any size
+        session = InferenceSession(file, providers=["CPUExecutionProvider"])
+
+    spread = Spread([node.name for node in dense])
+    for image in images:
+        spread.add(session.run(values, {"images": image}))
+    return spread
+
+
+def has_weights(node: "NodeProto", model: "ModelProto") -> bool:
+    """Whether one of a node's inputs is stored in the model: else it is a product of activations."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return bool(stored & set(node.input))
