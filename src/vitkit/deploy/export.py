@@ -22,6 +22,7 @@ from vitkit.deploy.graph import Graph, PictureGraph
 from vitkit.deploy.opening import open_file
 from vitkit.deploy.pytorch import check_answer, eager
 from vitkit.deploy.quantise import calibrated_openvino, int8_openvino, quantise_onnx
+from vitkit.deploy.spread import exact_in_onnx, exact_in_openvino
 from vitkit.deploy.trial import Trial, sample_trial
 from vitkit.deploy.wanted import (
     ENDINGS,
@@ -117,12 +118,12 @@ def write(
     elif wanted.to == "onnx":
         write_onnx(program, exported, path)
         if exported.precision == "int8":
-            quantise_onnx(path, images)
+            quantise_onnx(path, images, exact_in_onnx(path, images))
             describe_onnx_file(path, exported)
     else:
         model = openvino_model(program, exported)
         if needs_calibration(wanted):
-            model = calibrated_openvino(model, images)
+            model = calibrated_openvino(model, images, exact_in_openvino(model, images))
         elif exported.precision == "int8":
             model = int8_openvino(model)
         write_openvino(model, exported, path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.deploy.spread import has_weights, spread_in_onnx, spread_in_openvino
+from vitkit.deploy.spread import has_weights
 from vitkit.deploy.writers import quiet
 
 GROUP = 64  # divides the width of every published model
@@ -42,20 +42,19 @@ def int8_openvino(model):
     return model
 
 
-def calibrated_openvino(model, images: Sequence[np.ndarray]):
+def calibrated_openvino(model, images: Sequence[np.ndarray], exact: Sequence[str] = ()):
     """An OpenVINO model in int8, the range of each layer's inputs fixed by images, which come one at a
-    time, as the model takes them. Attention's softmax and its products stay exact, and the layers that
-    `Spread.exact` names."""
+    time, as the model takes them. Attention's softmax and its products stay exact, and these layers."""
     nncf = load_nncf()
-    layers = spread_in_openvino(model, images).exact()
-    exact = nncf.IgnoredScope(types=["ScaledDotProductAttention"], names=layers, validate=False)
+    attention = ["ScaledDotProductAttention"]
+    scope = nncf.IgnoredScope(types=attention, names=list(exact), validate=False)
     with quiet(), only_errors("nncf"):
         return nncf.quantize(
             model,
             nncf.Dataset(list(images)),
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(images),
-            ignored_scope=exact,
+            ignored_scope=scope,
         )
 
 
@@ -82,13 +81,12 @@ class _Calibration:
         self.waiting = iter([{"images": image} for image in self.images])
 
 
-def quantise_onnx(path: Path, images: Sequence[np.ndarray]) -> None:
+def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str] = ()) -> None:
     """Make int8 of a .onnx file of float32, without its metadata. images: one at a time, as the file
     takes them, which calls them "images".
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
-    Products of activations, as attention has them, stay in float32, and so do the layers that
-    `Spread.exact` names.
+    Products of activations, as attention has them, stay in float32, and so do the layers of these names.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
@@ -98,10 +96,6 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray]) -> None:
     for node in model.graph.node:
         if node.op_type == "MatMul" and not has_weights(node, model):
             between.append(node.name)
-    layers = spread_in_onnx(path, images).exact()
-    convolutions = [node.name for node in model.graph.node if node.op_type == "Conv"]
-    if len(convolutions) == 1:  # the patch projection, a fortieth of the work
-        layers += convolutions
     with quiet(), only_errors(None):  # it warns through the root logger
         quantize_static(
             model,
@@ -109,7 +103,7 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray]) -> None:
             _Calibration(images),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["MatMul", "Gemm", "Conv"],
-            nodes_to_exclude=[*between, *layers],
+            nodes_to_exclude=[*between, *exact],
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
