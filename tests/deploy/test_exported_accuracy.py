@@ -25,14 +25,14 @@ def test_float32_has_the_same_predictions(ending, shared, tmp_path):
 
 @pytest.mark.slow
 def test_int8_loses_little(shared, tmp_path):
-    """Without an image to calibrate with. Six of 500 images, even between two classes, turn."""
+    """Without an image to calibrate with. Some of 500 images, even between two classes, turn."""
     pytest.importorskip("nncf")
     file = tmp_path / "model.xml"
     words = ["export", shared(REAL), "-o", file, "--data", shared("data/imagenet_val500.parquet")]
     assert main([str(word) for word in [*words, "--precision", "int8"]]) == 0
     measured = json.loads((tmp_path / "model.xml.json").read_text())["agreement"]
-    assert measured["images"] == 500 and measured["same"] > 0.965 and measured["cost"] < 0.002
-    assert measured["accuracy"] > 0.724 - 0.014
+    assert measured["images"] == 500 and measured["same"] > 0.98 and measured["cost"] < 0.001
+    assert measured["accuracy"] >= 0.724 - 0.0061
 
 
 @pytest.mark.slow
