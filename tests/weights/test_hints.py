@@ -169,3 +169,21 @@ def test_wrong_hints_are_refused(wrong):
 def test_a_size_that_no_machine_holds_is_refused():
     with pytest.raises(ValueError, match="at most 16,384 pixels"):
         Hints(image=(100_000_000,))
+
+
+def test_patches_overlap_as_the_user_says(bare, capsys):
+    file = bare(SMALL)
+    own = load_as(file, Hints(), quiet=True)
+    side = own.model.config.tiling.size[0]
+    dense = load_as(file, Hints(stride=side // 2))
+    rows, columns = own.model.config.grid
+    assert dense.model.config.grid == (2 * rows - 1, 2 * columns - 1)
+    assert "cut by the same projection" in capsys.readouterr().err
+    assert dense.preprocessing == own.preprocessing
+    other = load_as(file, Hints(stride=side // 2, image=2 * side), quiet=True)
+    assert other.model.config.grid == (3, 3)
+    assert other.preprocessing.size == (2 * side, 2 * side)
+    with pytest.raises(ValueError, match=f"a stride of {side + 1} leaves pixels between"):
+        load_as(file, Hints(stride=side + 1), quiet=True)
+    with pytest.raises(ValueError, match="stride is 0; it must be at least 1"):
+        Hints(stride=0)

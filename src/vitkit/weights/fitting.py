@@ -29,7 +29,7 @@ def fitted_to(
             classifier, changes = at_stride(classifier, config.stride, config.image, method)
             sentences += changes
         if config.qkv_bias and not own.qkv_bias:
-            classifier = with_qkv_biases(classifier)
+            classifier = with_zero_biases(classifier)
             sentences.append("newly made: biases of queries, keys and values, all zeros")
     adopted, changes = adopt(
         classifier,
@@ -80,7 +80,7 @@ def at_stride(
     return changed, sentences
 
 
-def with_qkv_biases(classifier: Classifier) -> Classifier:
+def with_zero_biases(classifier: Classifier) -> Classifier:
     """The same model with biases of queries, keys and values, all zeros, which computes the same."""
     model = classifier.model
     with torch.device("meta"):
