@@ -358,15 +358,19 @@ def test_both_libraries_find_the_same_giant(classifier, tmp_path):
     np.testing.assert_allclose(one.peaks, other.peaks, rtol=1e-4)
     np.testing.assert_allclose(one.squares, other.squares, rtol=1e-4)
     assert one.peaks.argmax() == 3 and one.peaks[3] == 1000
+    assert (
+        one.is_of_one_token.tolist() == other.is_of_one_token.tolist() == 5 * [False] + 4 * [True]
+    )
 
 
-def test_what_stays_exact_is_the_last_and_what_has_giants():
-    spread = Spread(["qkv", "out", "expand", "contract", "expand 2", "contract 2", "head"])
-    flat = np.ones((1, 10_000))
+def test_what_stays_exact_has_giants_or_one_token():
+    spread = Spread(["qkv", "contract", "contract 2", "head"])
+    flat = np.ones((1, 50, 200))
     giant = flat.copy()
-    giant[0, 7] = 200
-    spread.add([flat, giant, flat, flat, flat, flat, flat])
-    assert spread.exact() == ["out", "contract", "expand 2", "contract 2", "head"]
+    giant[0, 7, 7] = 200
+    spread.add([flat, giant, flat, np.ones((1, 200))])
+    spread.add([flat, flat, flat, np.ones((1, 200))])
+    assert spread.exact() == ["contract", "head"]
 
 
 # As a Classifier, for what takes one

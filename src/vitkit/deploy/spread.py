@@ -11,7 +11,6 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-LAST = 4  # layers: the last block's behind its attention, and the head
 COARSE = 64  # times the root mean square: with such a peak, most numbers share four of 256 levels
 
 
@@ -24,6 +23,8 @@ class Spread:
         self.peaks = np.zeros(len(layers))
         self.squares = np.zeros(len(layers))
         self.counts = np.zeros(len(layers))
+        self.is_of_one_token = np.zeros(len(layers), dtype=bool)
+        """Which layers get one vector an image."""
 
     def add(self, inputs: Sequence[np.ndarray]) -> None:
         """Another image: what goes into each layer."""
@@ -31,15 +32,16 @@ class Spread:
             self.peaks[number] = max(self.peaks[number], np.abs(x).max())
             self.squares[number] += np.square(x, dtype=np.float64).sum()
             self.counts[number] += x.size
+            self.is_of_one_token[number] = x.size == x.shape[-1]
 
     def exact(self) -> list[str]:
-        """The layers that stay exact: the LAST, which are hardly any work where the head reads the class
-        token alone, and whose errors are the answers' own; and those with a few numbers so large that
-        the others would be rounded away, as trained models have them in a block or two (Sun et al.
-        2024, "Massive Activations in Large Language Models")."""
+        """The layers that stay exact: those of one token, which are hardly any work, and whose errors
+        are the answers' own; and those with a few numbers so large that the others would be rounded
+        away, as trained models have them in a block or two (Sun et al. 2024, "Massive Activations in
+        Large Language Models")."""
         coarse = self.peaks > COARSE * np.sqrt(self.squares / np.maximum(self.counts, 1))
-        coarse[-LAST:] = True
-        return [name for name, is_coarse in zip(self.layers, coarse, strict=True) if is_coarse]
+        chosen = coarse | self.is_of_one_token
+        return [name for name, is_exact in zip(self.layers, chosen, strict=True) if is_exact]
 
 
 def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
