@@ -1,7 +1,7 @@
 """What `vitkit bench` prints and writes: a table, a recommendation, the numbers, and a picture."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import date
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vitkit.deploy.bench import Speed
 from vitkit.deploy.contenders import Contender, is_good
 from vitkit.deploy.remembered import PACKAGES
+from vitkit.system.terminal import terminal_width
 from vitkit.system.text import as_word
 
 if TYPE_CHECKING:
@@ -19,22 +20,38 @@ if TYPE_CHECKING:
     from vitkit.deploy.trial import Trial
     from vitkit.weights.activation import Activation
 
+WIDE = 120  # columns of a terminal that the whole table fits into
+
 
 def print_table(command: "Bench", found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
-    """A table, a row for each."""
+    """A table, a row for each; in a narrow terminal two, one below the other."""
+    heads = [f"images/s\nbatch {batch}" for batch in command.batch]
+    heads += ["p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy"]
+    rows = []
+    for contender, speed in zip(found, speeds, strict=True):
+        rows.append((contender.name, *_cells(command, contender, speed)))
+    if terminal_width() >= WIDE:
+        _print_columns(heads, rows, range(len(heads)))
+        return
+    answers = len(command.batch) + 2  # behind images a second and p95
+    _print_columns(heads, rows, range(answers))
+    _print_columns(heads, rows, range(answers, len(heads)))
+
+
+def _print_columns(
+    heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]
+) -> None:
+    """Some of the columns, behind the names of the rows."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("runtime")
-    for batch in command.batch:
-        table.add_column(f"images/s\nbatch {batch}", justify="right")
-    heads = ("p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for contender, speed in zip(found, speeds, strict=True):
-        table.add_row(contender.name, *_cells(command, contender, speed))
-    Console(width=120, highlight=False).print(table)
+    for column in columns:
+        table.add_column(heads[column], justify="right")
+    for name, *cells in rows:
+        table.add_row(name, *(cells[column] for column in columns))
+    Console(width=WIDE, highlight=False).print(table)
 
 
 def _cells(command: "Bench", contender: Contender, speed: Speed) -> list[str]:

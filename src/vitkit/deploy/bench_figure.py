@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ROW = 0.22  # inches of a bar
 CURVE = 3.6  # inches of the height of the curves
+BESIDE = ((4, 4), (4, -10), (4, 14), (4, -20))  # points from a dot to its text, in turns
 
 
 def draw(path: Path, contenders: "Sequence[Contender]", speeds: Sequence[Speed]) -> None:
@@ -47,7 +48,7 @@ def draw_bars(axes: "Axes", names: Sequence[str], speeds: Sequence[Speed]) -> No
     middle = height * (len(batches) - 1) / 2
     axes.set_yticks([row + middle for row in range(len(names))], names)
     axes.invert_yaxis()
-    axes.margins(x=0.12)
+    axes.margins(x=0.12, y=0.01)
     axes.set_xlabel("images per second")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
@@ -84,16 +85,22 @@ def draw_curves(axes: "Axes", contenders: "Sequence[Contender]", speeds: Sequenc
         if kind != "the whole model":
             points = [start, *points]
             line = "-"
-        rates, values, texts = zip(*points, strict=True)
+        rates, values, _ = zip(*points, strict=True)
         axes.plot(rates, values, f"o{line}", label=kind)
-        for rate, value, text in zip(rates, values, texts, strict=True):
-            if kind == "the whole model" or text != start[2]:
-                axes.annotate(text, (rate, value), (4, 4), textcoords="offset points", fontsize=7)
+    _name_points(axes, [point for points in curves.values() for point in points])
     axes.set_xlabel(f"images per second, batch {batch}")
     meaning = "the model's own answers, %"
     if has_truth:
         meaning = "accuracy, %"
     axes.set_ylabel(meaning)
-    axes.margins(x=0.15, y=0.15)
+    axes.margins(x=0.25, y=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower left")
+    above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(curves)}
+    axes.legend(frameon=False, fontsize=9, **above)
+
+
+def _name_points(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:
+    """Write at each point, (x, y, text), what it is; neighbours above and below, in turns."""
+    for number, (x, y, text) in enumerate(sorted(points)):
+        offset = BESIDE[number % len(BESIDE)]
+        axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7)
