@@ -7,17 +7,21 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from served import make_classifier
 
 import vitkit
 from vitkit.cli import main
+from vitkit.data import Preprocessing
 from vitkit.deploy import parts
+from vitkit.deploy.answering import warm_up
 from vitkit.deploy.items import pictures
 from vitkit.deploy.parts import Chosen, Parts
 from vitkit.deploy.runtimes import eager
-from vitkit.weights import save
+from vitkit.models import create, vit
+from vitkit.weights import Classifier, save
 
 MODEL = make_classifier()
 COUNT = 41
@@ -25,7 +29,9 @@ QUICK = "--workers 0 --device cpu --precision float32".split()
 # A part has few images, and takes its time
 SLOW = """
 import sys, time
+from vitkit.data import Preprocessing
 from vitkit.deploy import parts
+from vitkit.deploy.answering import warm_up
 from vitkit.cli import main
 parts.SIZE = 4
 write = parts.Parts.write
@@ -70,6 +76,25 @@ def assert_whole(answers: Path, photos: Path) -> None:
         if prediction.error is None:
             assert row["label"] == prediction.labels[0]
             assert row["probability"] == pytest.approx(prediction.probabilities[0], abs=1e-5)
+
+
+def test_images_of_five_bands(tmp_path):
+    """The model is known again by what it makes of noise, which has as many bands as its images."""
+    mean = (0.5,) * 5
+    preprocessing = Preprocessing((16, 16), mean=mean, std=mean, values="float32")
+    model = create(vit("mu/8", image=(16, 16), classes=3, channels=5), seed=0)
+    bands = Classifier(model, preprocessing, ("field", "wood", "lake"))
+    images = tmp_path / "images"
+    images.mkdir()
+    for i in range(5):
+        values = np.random.default_rng(i).random((20, 24, 5), dtype=np.float32)
+        np.save(images / f"{i}.npy", values)
+    saved = save(bands, tmp_path / "model")
+    answers = tmp_path / "answers"
+    for _ in range(2):  # the second time it goes on
+        assert predict(saved, images, "--parts", str(answers)) == 0
+    assert pq.read_table(answers).num_rows == 5
+    warm_up(eager(bands, "cpu"), 2)
 
 
 def test_one_process(model, photos, tmp_path, capsys):

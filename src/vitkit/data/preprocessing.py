@@ -92,6 +92,11 @@ class Preprocessing:
         return len(self.mean)
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of a prepared image: (C, h, w)."""
+        return (self.channels, *self.size)
+
+    @property
     def dtype(self) -> np.dtype:
         """The type of prepared images."""
         return np.dtype(self.values)

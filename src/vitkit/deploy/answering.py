@@ -175,6 +175,6 @@ def _no_file() -> bytes:
 def warm_up(runtime: Runtime, batch: int) -> None:
     """Compute black images once: one, and a whole batch. The first pass takes longer than others, and
     what does not fit the memory fails here."""
-    height, width = runtime.preprocessing.size
+    preprocessing = runtime.preprocessing
     for count in (1, batch):
-        runtime.logits(np.zeros((count, 3, height, width), dtype=np.uint8))
+        runtime.logits(np.zeros((count, *preprocessing.shape), preprocessing.dtype))

@@ -175,9 +175,10 @@ def _digest_of_text(text: str) -> str:
 def _outputs(runtime: Runtime) -> list[float]:
     """What the model makes of noise, always the same: by that it is known again, in whatever library
     and precision."""
-    height, width = runtime.preprocessing.size
-    noise = np.random.default_rng(0).integers(0, 256, (1, 3, height, width), dtype=np.uint8)
-    return [round(value, 4) for value in runtime.logits(noise)[0].tolist()]
+    preprocessing = runtime.preprocessing
+    noise = np.random.default_rng(0).integers(0, 256, (1, *preprocessing.shape), dtype=np.uint8)
+    logits = runtime.logits(noise.astype(preprocessing.dtype))
+    return [round(value, 4) for value in logits[0].tolist()]
 
 
 def _read(file: Path) -> dict:
