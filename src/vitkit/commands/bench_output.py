@@ -97,6 +97,9 @@ def recommendation(
         if best not in best_of.values():
             best_of[title] = best
     for title, best in best_of.items():
+        if best == exact:
+            lines.append(f"{title}: PyTorch float32; nothing is faster at batch {batch}")
+            continue
         ratio = speeds[best].images_per_second[batch] / base
         line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
         if found[best].file is not None:
