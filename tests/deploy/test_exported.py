@@ -335,6 +335,7 @@ def with_a_giant(classifier):
     return replace(classifier, model=model)
 
 
+@pytest.mark.slow
 def test_a_giant_among_the_numbers_does_not_round_the_others_away(
     classifier, tmp_path, monkeypatch
 ):
@@ -346,6 +347,7 @@ def test_a_giant_among_the_numbers_does_not_round_the_others_away(
     assert with_care.mean < without.mean / 3
 
 
+@pytest.mark.slow
 def test_both_libraries_find_the_same_giant(classifier, tmp_path):
     pytest.importorskip("openvino")
     giant = with_a_giant(classifier)
