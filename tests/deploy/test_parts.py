@@ -107,6 +107,14 @@ def test_one_process(model, photos, tmp_path, capsys):
     assert "wrote 0 parts" in capsys.readouterr().out
 
 
+def test_answers_of_less_work_are_not_gone_on_with(model, photos, tmp_path, capsys):
+    answers = tmp_path / "answers"
+    assert predict(model, photos, "--parts", str(answers), "--merge", "1") == 0
+    assert predict(model, photos, "--parts", str(answers)) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert "holds answers with --merge 1, and these would be of the whole model" in error
+
+
 def test_shards_share_the_work_and_their_number_may_change(model, photos, tmp_path, capsys):
     answers = tmp_path / "answers"
     assert predict(model, photos, "--parts", str(answers), "--shard", "2/3") == 0

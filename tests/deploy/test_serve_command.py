@@ -242,8 +242,11 @@ def test_what_cannot_be_is_one_sentence(capsys, monkeypatch, tmp_path):
     assert "--batch is 0" in said(capsys, model, "--batch", "0")
     assert "would never find room" in said(capsys, model, "--queue", "3")
     assert "--delay is -1" in said(capsys, model, "--delay", "-1")
-    for origin in ("example.org", "https://example.org/", "https://", "ftp://example.org"):
-        assert "an origin is a scheme" in said(capsys, model, "--allow-origin", origin)
+    assert "--grace is inf" in said(capsys, model, "--grace", "inf")
+    never_sent = ["example.org", "https://example.org/", "https://", "ftp://example.org"]
+    never_sent += ["https://Example.org", "https://example.org:443"]
+    for origin in never_sent:
+        assert "browsers send a scheme" in said(capsys, model, "--allow-origin", origin)
     assert "largest bytes" in said(capsys, model, "--most-bytes", "0")
     assert "a minute for every other number" in said(
         capsys, model, "--port", "0", "--runtime", "compiled"

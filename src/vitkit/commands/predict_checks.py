@@ -51,6 +51,10 @@ def _check_less_work(command: "Predict") -> None:
         raise ValueError("--merge and --exit are two ways to less work; give one of them")
     if command.attention is not None and (command.merge or command.exit):
         raise ValueError("--attention draws the whole model's; leave out --merge and --exit")
+    if command.merge < 0:
+        raise ValueError(f"--merge is {command.merge}; it is a number of tokens, from 0 on")
+    if not 0 <= command.exit <= 1:
+        raise ValueError(f"--exit is {command.exit:g}; it is a probability, such as 0.9")
     if not command.exit:
         if command.calibrate:
             raise ValueError(f"--calibrate {command.calibrate} goes with --exit")

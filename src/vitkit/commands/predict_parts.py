@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.commands.predict_progress import Progress
 from vitkit.commands.shard import read_shard
+from vitkit.deploy.exported import FileRuntime
 from vitkit.system.text import as_word, counted
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def predict_parts(command: "Predict", runtime: "Runtime", items: "Pictures") -> 
 
     # What there is to do
     shard, shards = shard_of(command.shard)
-    parts = Parts.begin(command.parts, items, runtime, command.top)
+    parts = Parts.begin(command.parts, items, runtime, command.top, _less(command, runtime))
     missing = parts.missing(shard, shards)
     chosen = Chosen.of(items, parts, missing)
 
@@ -95,3 +96,15 @@ def predict_parts(command: "Predict", runtime: "Runtime", items: "Pictures") -> 
         f"print(pq.read_table('{as_word(command.parts)}'))\""
     )
     return 0
+
+
+def _less(command: "Predict", runtime: "Runtime") -> str:
+    """What work is left out, so that a folder has answers of one kind."""
+    if command.exit:
+        return f"--exit {command.exit:g}"
+    merge = command.merge
+    if isinstance(runtime, FileRuntime):
+        merge = runtime.exported.merged
+    if merge:
+        return f"--merge {merge}"
+    return ""

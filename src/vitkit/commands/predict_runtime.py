@@ -12,7 +12,7 @@ from vitkit.commands.runtime import (
 )
 from vitkit.deploy.exported import is_exported
 from vitkit.system.machine import pick_device
-from vitkit.system.text import as_word
+from vitkit.system.text import as_word, counted
 
 if TYPE_CHECKING:
     from vitkit.commands.predict import Predict
@@ -63,7 +63,7 @@ def _merging(command: "Predict", classifier: "Classifier") -> "Classifier":
     from vitkit.deploy.less import merging
 
     merged = merging(classifier, command.merge)
-    _say_less(command, f"{command.merge} tokens are merged in every block", "merge")
+    _say_less(command, f"up to {counted(command.merge, 'token')} merged in every block", "merge")
     return merged
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.deploy.exported import is_exported, takes_pictures
+from vitkit.system.text import counted
 from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
@@ -29,7 +30,15 @@ def any_runtime_of_file(
         )
     if device not in ("auto", "cpu"):
         raise ValueError(f"--device is {device}; exported files are computed on the CPU here")
-    return open_model_file(Path(name), runtime, precision)
+    opened = open_model_file(Path(name), runtime, precision)
+    merged = opened.exported.merged
+    if merged:
+        print(
+            f"{name} merges {counted(merged, 'token')} in every block, so its answers differ a little "
+            "from the model's",
+            file=sys.stderr,
+        )
+    return opened
 
 
 def runtime_of_file(

@@ -1,5 +1,6 @@
 """`vitkit serve`: a model behind HTTP."""
 
+import math
 import os
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 TOKEN = "VITKIT_TOKEN"  # environment variable
 PIXELS = 50_000_000  # of an image that a stranger sends, unless --max-pixels says otherwise
+
+USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 
 @dataclass
@@ -136,10 +139,9 @@ def plan_of(command: Serve) -> "Plan":
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"--{name} is {value}; it is at least 1")
-    if command.delay < 0 or command.grace < 0:
-        raise ValueError(
-            f"--delay is {command.delay:g} and --grace {command.grace:g}; neither is below 0"
-        )
+    for name, value in {"delay": command.delay, "grace": command.grace}.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"--{name} is {value:g}; it is a time, from 0 on")
     if command.most_images > command.queue:
         raise ValueError(
             f"--most-images is {command.most_images}, and --queue {command.queue}: such a request would "
@@ -164,13 +166,14 @@ def check_origins(origins: tuple[str, ...]) -> None:
     """Raises ValueError for what browsers would never send as a page's origin."""
     for origin in origins:
         parts = urlsplit(origin)
-        is_origin = (
-            parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}"
-        )
-        if origin != "*" and not (is_origin and parts.netloc):
+        is_origin = parts.scheme in USUAL_PORTS and origin == f"{parts.scheme}://{parts.netloc}"
+        has_usual_port = parts.netloc.endswith(USUAL_PORTS.get(parts.scheme, " "))
+        is_sent = is_origin and parts.netloc == parts.netloc.lower() and not has_usual_port
+        if origin != "*" and not (is_sent and parts.netloc):
             raise ValueError(
-                f"--allow-origin is {origin}; an origin is a scheme, a host, and a port unless it is the "
-                "usual one, such as https://example.org or http://localhost:3000; '*' is all"
+                f"--allow-origin is {origin}; browsers send a scheme, a host in small letters, and a port "
+                "unless it is the usual one, such as https://example.org or http://localhost:3000; '*' is "
+                "all"
             )
 
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from vitkit.deploy.agreement import LEAST, Agreement, agree, prepared_images, wrong
-from vitkit.deploy.exported import KEY, Exported, FileRuntime
+from vitkit.deploy.exported import KEY, MERGED, Exported, FileRuntime
 from vitkit.deploy.graph import Graph, PictureGraph
 from vitkit.deploy.opening import open_file
 from vitkit.deploy.pytorch import check_answer, eager
@@ -83,7 +83,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
     """What the file says of itself."""
     origin = public(classifier.origin)
     if wanted.merge:
-        origin = origin | {"tokens_merged_in_every_block": wanted.merge}
+        origin = origin | {MERGED: wanted.merge}
     return Exported(
         classifier.preprocessing,
         classifier.labels,
@@ -164,7 +164,7 @@ def report(
         "precision": wanted.precision,
         "calibrated": needs_calibration(wanted),
         "preprocessing_inside": wanted.preprocessing,
-        "tokens_merged_in_every_block": wanted.merge,
+        MERGED: wanted.merge,
         "preprocessing": str(classifier.preprocessing),
         "parameters": parameters(classifier.model.config),
         "least_agreement": least,

@@ -20,6 +20,7 @@ from vitkit.system.machine import cpus
 from vitkit.weights.activation import Activation
 
 KEY = "vitkit"  # of the metadata
+MERGED = "tokens_merged_in_every_block"  # in the origin of a file that merges tokens
 FILES = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}  # what kind of file has this ending
 SMALLEST = float(np.finfo(np.float32).tiny)  # a probability that a logit can be made of
 LARGEST = 1 << 26  # bytes of metadata; 21,841 names take a hundredth
@@ -48,6 +49,14 @@ class Exported:
     """Where the model came from, for people."""
     license: dict | None = None
     """Under which terms it may be used, as a model's description has it."""
+
+    @property
+    def merged(self) -> int:
+        """How many tokens it merges in every block."""
+        value = self.origin.get(MERGED, 0)
+        if isinstance(value, int):
+            return value
+        return 0
 
     def to_json(self) -> str:
         """The metadata; from_json is the way back."""

@@ -50,8 +50,12 @@ class Parts:
     """Columns beside those that every model's answers have."""
 
     @classmethod
-    def begin(cls, folder: Path, items: Pictures, runtime: Runtime, top: int) -> "Parts":
+    def begin(
+        cls, folder: Path, items: Pictures, runtime: Runtime, top: int, less: str = ""
+    ) -> "Parts":
         """The parts of these images, in a folder that is made or gone on with.
+
+        less: what work is left out, such as "--merge 8": it hardly shows in the outputs.
 
         Raises ValueError for a folder with the answers to other images, or of another model.
         """
@@ -63,6 +67,7 @@ class Parts:
             "labels": _digest_of_text(json.dumps(runtime.labels)),
             "size": SIZE,
             "outputs": _outputs(runtime),
+            "less": less,
         }
         file = folder / ABOUT
         folder.mkdir(parents=True, exist_ok=True)
@@ -208,8 +213,20 @@ def _check_same(folder: Path, before: dict, about: dict) -> None:
         )
     if before["top"] != about["top"]:
         raise ValueError(f"{folder} names {before['top']} classes; --top is {about['top']}")
+    if before.get("less", "") != about["less"]:
+        raise ValueError(
+            f"{folder} holds answers {_with(before.get('less', ''))}, and these would be "
+            f"{_with(about['less'])}; give another folder"
+        )
     old = np.array(before["outputs"])
     new = np.array(about["outputs"])
     is_same = before["labels"] == about["labels"] and old.shape == new.shape
     if not is_same or np.abs(old - new).max() > SAME * max(old.std(), 1e-3):
         raise ValueError(f"{folder} holds the answers of another model; give another folder")
+
+
+def _with(less: str) -> str:
+    """How answers were made, for a sentence."""
+    if less:
+        return f"with {less}"
+    return "of the whole model"

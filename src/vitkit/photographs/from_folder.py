@@ -4,6 +4,7 @@ time (`tuning.py`); the best on held-out images is kept.
 """
 
 import json
+import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,8 +87,8 @@ def answer(
     Raises ValueError for images that no classifier can be made of, and for a directory of another
     run; Interrupted after SIGTERM.
     """
-    if not minutes > 0:
-        raise ValueError(f"--minutes is {minutes:g}; it is a time above 0")
+    if not 0 < minutes < math.inf:
+        raise ValueError(f"--minutes is {minutes:g}; it is a time above 0, such as 5")
     began = time.monotonic()
     with locked(run_dir):
         # What there is

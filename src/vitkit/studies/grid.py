@@ -77,7 +77,7 @@ def check_shard(shard: tuple[int, int]) -> None:
     index, count = shard
     if not 0 <= index < count:
         raise ValueError(
-            f"shard is {index} of {count}; shards count from 0, so the last is {count - 1}"
+            f"shard is {index} of {count}; here they count from 0, so the last is {count - 1}"
         )
 
 

@@ -36,11 +36,16 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
     """The recipe as it is, then with every combination of the values that is another. A model without
     dropout, and an objective without label smoothing, have no part in it.
 
-    Raises ValueError for a value outside of its range, and for dropouts of a model that has none.
+    Raises ValueError for a value outside of its range, for dropouts of a model that has none, for label
+    smoothing without labels, and for values that are all the recipe's own.
     """
     if values != USUAL and values.dropouts and not hasattr(recipe.model, "dropout"):
         raise ValueError(
             f"--dropouts are given, and a {type(recipe.model).__name__} has no dropout; leave them out"
+        )
+    if values != USUAL and values.label_smoothings and not _is_of_classes(recipe):
+        raise ValueError(
+            "--label-smoothings are given, and the objective has no classes to smooth; leave them out"
         )
     recipes = [recipe]
     decays = values.weight_decays or (recipe.optim.weight_decay,)
@@ -59,6 +64,11 @@ def regularised(recipe: Recipe, values: Regularisation) -> list[Recipe]:
             changed = replace(changed, objective=objective)
         if changed not in recipes:
             recipes.append(changed)
+    if len(recipes) == 1:
+        raise ValueError(
+            f"there is nothing to choose from: the recipe has {regularisation_text(regularisation_of(recipe))}"
+            " as it is; give another value"
+        )
     return recipes
 
 
