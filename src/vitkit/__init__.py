@@ -27,7 +27,7 @@ __all__ = ["__version__", *_ROOM_OF]
 # Rooms that `import vitkit` is enough for: vitkit.recipes.digits()
 _ROOMS = (
     *("curate", "data", "deploy", "evaluate", "inspection", "models", "objectives", "recipes"),
-    *("studies", "suites", "training", "weights"),
+    *("photographs", "studies", "suites", "training", "weights"),
 )
 
 
