@@ -17,7 +17,7 @@ from vitkit.photographs.plan import Plan
 from vitkit.system.machine import autocast
 from vitkit.training import Recipe
 from vitkit.training.data import Say
-from vitkit.weights import Classifier, adopt
+from vitkit.weights import Classifier, fitted_to
 from vitkit.weights.store import load_for
 
 
@@ -44,10 +44,7 @@ class Work:
 def pretrained(work: Work, recipe: Recipe, labels: Sequence[str]) -> Classifier:
     """The pre-trained model with a head of zeros for these classes, for the recipe's images."""
     published, _ = load_for(recipe.init, recipe.model)
-    config = recipe.model
-    fitted, _ = adopt(
-        published, labels=labels, image=config.image, channels=config.channels, new_head=True
-    )
+    fitted, _ = fitted_to(published, recipe.model, labels)
     return replace(fitted.to(work.device), preprocessing=recipe.data.preprocessing)
 
 
