@@ -41,9 +41,9 @@ class ExportModel:
     come with scikit-learn."""
     calibrate: Annotated[str, arg(metavar="DATA")] = ""
     """int8 by fixed ranges, which these images give, 300 at most: faster in OpenVINO than by the ranges
-    of each image, and somewhat less exact. ONNX Runtime needs it, and small models may not pass then; its default is the
-    training part of --data, and if that has but one part, every second image, and the file is tried on
-    the others."""
+    of each image, and somewhat less exact. ONNX Runtime needs it, and small models may not pass then;
+    its default is the training part of --data, and if that has but one part, every second image, and
+    the file is tried on the others."""
     limit: int = 500
     """Largest number of images to try the file on, spread evenly."""
     agreement: float | None = None

@@ -89,7 +89,9 @@ def _at_size(scaled: Augmentation, asked: Augmentation, image: tuple[int, int]) 
 def _small(config: ModelConfig) -> tuple[int, int]:
     """The size of images of about TOKENS tokens, or the model's own if it has no more, or knows no
     other size."""
-    tokens = prod(config.grid) if isinstance(config, ViTConfig) else 0
+    tokens = 0  # of any other model
+    if isinstance(config, ViTConfig):
+        tokens = prod(config.grid)
     if tokens <= TOKENS:
         return config.image
     height, width = config.image
