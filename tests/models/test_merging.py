@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitkit.models import create, vit
-from vitkit.models.merging import Merging, merged
+from vitkit.models.merging import Merging, merged, tokens_left
 
 SMALL = vit("mu/8", image=(32, 48), classes=5, depth=3, width=24, heads=3, mlp=48)
 
@@ -88,7 +88,20 @@ def test_a_model_is_the_explicit_one_image_by_image():
     assert not torch.allclose(given, model(images), atol=1e-3)
 
 
+def test_the_tokens_that_are_left_are_counted():
+    """They are those that the last block gets."""
+    model = create(SMALL, seed=0).eval()
+    seen = []
+    model.blocks[-1].norm1.register_forward_hook(lambda _, given, out: seen.append(out.shape[1]))
+    for r in (1, 9, 12):
+        Merging(model, r)(torch.zeros(1, 3, 32, 48))
+        assert tokens_left(SMALL, r) == seen[-1]
+    assert tokens_left(SMALL, 9) == 25 - 9 - 7  # of 15 patches seven merge
+
+
 def test_what_cannot_be_merged_is_a_sentence():
+    with pytest.raises(ValueError, match="13 tokens .* has 24 patches; give 12 or fewer"):
+        Merging(create(SMALL, seed=0), 13)
     with pytest.raises(ValueError, match="a number from 0"):
         Merging(create(SMALL, seed=0), -1)
     for other in (vit("mu/8", image=32, pool="gap"), vit("mu/8", image=32, positions="relative")):

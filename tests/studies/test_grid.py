@@ -127,7 +127,9 @@ def test_a_run_of_another_recipe_gets_no_record_of_this_grid(quick, quiet, tmp_p
 def test_what_is_no_grid_is_refused(cells, tmp_path):
     with pytest.raises(ValueError, match="two cells of a grid have one name"):
         run_grid([cells[0], cells[0]], tmp_path)
-    with pytest.raises(ValueError, match="shard is 2 of 2; here they count from 0, so the last is 1"):
+    with pytest.raises(
+        ValueError, match="shard is 2 of 2; here they count from 0, so the last is 1"
+    ):
         run_grid(cells, tmp_path, shard=(2, 2))
     with pytest.raises(ValueError, match="a column 'value' of its own"):
         run_grid([replace(cells[0], settings={"value": 1})], tmp_path)

@@ -69,6 +69,7 @@ def export(command: ExportModel) -> int:
     from vitkit.deploy.export import export as write
     from vitkit.deploy.trial import sample_trial, trial_on
     from vitkit.deploy.wanted import Export, check, needs_calibration, size_of
+    from vitkit.models.merging import tokens_left
     from vitkit.weights import load_as
 
     wanted = Export(
@@ -95,7 +96,11 @@ def export(command: ExportModel) -> int:
     size = size_of(command.output)
     print(f"wrote {command.output}: {size / 1e6:,.1f} MB, {command.precision}")
     if wanted.merge:
-        print(f"{wanted.merge} tokens are merged in every block; compared with the whole model:")
+        left = tokens_left(classifier.model.config, wanted.merge)
+        print(
+            f"{counted(wanted.merge, 'token')} at most merged in every block, {left:,} left in the last; "
+            "compared with the whole model:"
+        )
     print(f"on {trial.name}: {agreement}")
     if needs_calibration(wanted):
         calibrated = counted(len(trial.for_calibration), "image")

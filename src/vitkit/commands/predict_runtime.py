@@ -61,9 +61,12 @@ def runtime_of(command: "Predict") -> "Runtime":
 def _merging(command: "Predict", classifier: "Classifier") -> "Classifier":
     """The model with tokens merged, which the standard error says."""
     from vitkit.deploy.less import merging
+    from vitkit.models.merging import tokens_left
 
     merged = merging(classifier, command.merge)
-    _say_less(command, f"up to {counted(command.merge, 'token')} merged in every block", "merge")
+    left = tokens_left(merged.model.config, command.merge)
+    most = counted(command.merge, "token")
+    _say_less(command, f"{most} at most merged in every block, {left:,} left in the last", "merge")
     return merged
 
 

@@ -34,8 +34,8 @@ def any_runtime_of_file(
     merged = opened.exported.merged
     if merged:
         print(
-            f"{name} merges {counted(merged, 'token')} in every block, so its answers differ a little "
-            "from the model's",
+            f"{name} merges {counted(merged, 'token')} at most in every block, so its answers differ a "
+            "little from the model's",
             file=sys.stderr,
         )
     return opened

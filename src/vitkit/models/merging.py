@@ -7,10 +7,13 @@ Legend: B batch, T tokens, D width, H heads, D_h width of a head, r tokens merge
 s how many patches a token stands for. As in the paper, z are the states of the tokens.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from vitkit.models.block import Block
+from vitkit.models.config import ViTConfig
 from vitkit.models.vit import VisionTransformer
 
 
@@ -21,7 +24,7 @@ class Merging(nn.Module):
     inference_only = True
 
     def __init__(self, model: VisionTransformer, r: int):
-        """Raises ValueError for an r below 0, and for a model whose tokens cannot be merged."""
+        """Raises ValueError for an r that cannot be, and for a model whose tokens cannot be merged."""
         super().__init__()
         check_can_merge(model, r)
         self.model = model
@@ -58,6 +61,28 @@ def check_can_merge(model: nn.Module, r: int) -> None:
             "tokens are merged in models that answer by a class token alone, with positions added at "
             "the stem and the paper's blocks; this one is another"
         )
+    patches = math.prod(model.config.grid)
+    most = merging_at_most(1 + patches, r)
+    if r > most:
+        raise ValueError(
+            f"{r} tokens of a block cannot be merged: at most half do, and the model has {patches} "
+            f"patches; give {most} or fewer"
+        )
+
+
+def merging_at_most(tokens: int, r: int) -> int:
+    """How many of so many tokens, the class token among them, merge in a block that is to merge r: at
+    most half of the patches."""
+    return min(r, (tokens - 1) // 2)
+
+
+def tokens_left(config: ViTConfig, r: int) -> int:
+    """How many tokens the last block of a model reads, if every block before it merges r: fewer where
+    that is more than half of the patches that are left."""
+    tokens = 1 + math.prod(config.grid)
+    for _ in range(config.depth - 1):
+        tokens -= merging_at_most(tokens, r)
+    return tokens
 
 
 def answers_by_class_token(model: nn.Module) -> bool:
@@ -113,7 +138,7 @@ def merged(z: Tensor, sizes: Tensor, keys: Tensor, r: int) -> tuple[Tensor, Tens
     the second by the cosine of their keys, and the r most similar pairs merge (App. D of that paper).
     At most half of the patches do.
     """
-    r = min(r, (z.shape[1] - 1) // 2)
+    r = merging_at_most(z.shape[1], r)
     if r == 0:
         return z, sizes
 
