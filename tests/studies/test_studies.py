@@ -25,6 +25,7 @@ from vitkit.objectives import MaskedPatches
 from vitkit.studies.base import on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
+from vitkit.studies.grid import most_shards, of_shard
 from vitkit.studies.paper import STUDIES, compute, data_size, positions
 from vitkit.studies.refusals import refuse_without_accuracy
 from vitkit.studies.results import Ask, Results, noise
@@ -343,6 +344,24 @@ def test_the_command_lists_and_describes_the_studies(capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "It needs --data, and takes --recipe, --fewshot, --seeds. Without --budget its" in said
     assert "without positions 61.4 %" in said and "A small budget: " in said and "--budget" in said
+
+
+def test_a_shard_without_cells_has_nothing_to_do(capsys, tmp_path):
+    words = ["study", "speed", "--models", "Ti/16", "--sizes", "32", "64", "--shard", "3/8"]
+    assert main([*words, "--workdir", str(tmp_path / "s"), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "shard 3/8 has nothing to do: the cells of this study are 2 shards at most" in said
+    assert [file.name for file in (tmp_path / "s").iterdir()] == ["study.json"]
+
+
+def test_cells_that_follow_others_are_no_shards_of_their_own(ask, tmp_path):
+    """Of the regularisation of a model on a part of the images, all runs are one shard."""
+    cells = data_size.cells(replace(ask, regularise=True), 20, tmp_path)
+    most = most_shards(cells)
+    assert most == 3 * 2 + 3 * 3  # three models on all images with two seeds, and on three parts
+    shards = [of_shard(cells, (i, most + 2)) for i in range(most + 2)]
+    assert all(shards[:most]) and not any(shards[most:])
+    assert sum(map(len, shards)) == len(cells)
 
 
 @pytest.mark.slow

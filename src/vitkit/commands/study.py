@@ -11,8 +11,12 @@ from vitkit.commands import DATA, Defaults
 from vitkit.commands.arguments import Device
 from vitkit.commands.shard import read_shard
 from vitkit.commands.study_output import description, listing, say_plan, write
+from vitkit.studies.budget import Plan
+from vitkit.studies.grid import most_shards
 from vitkit.studies.paper import STUDIES
 from vitkit.studies.results import Ask, Results
+from vitkit.studies.study import RECORD, Study, begin, results, run_study
+from vitkit.system.text import counted
 
 HELP = ("-h", "--help", "--help-all")
 
@@ -97,12 +101,11 @@ def study(command: RunStudy) -> int:
             f"there is no study {command.study!r}{question} There are {', '.join(STUDIES)}"
         )
     _check(command)
-    shard = read_shard(command.shard)
+    read_shard(command.shard)  # nonsense is refused before anything runs
     chosen = STUDIES[command.study]
     study_dir = command.workdir or Path("runs") / _name(command)
 
     # What will run, said before anything does
-    from vitkit.studies.study import RECORD, begin, results, run_study
     from vitkit.system.ranks import on_rank_0, process_group
 
     if command.draw and not (study_dir / RECORD).exists():
@@ -114,19 +117,38 @@ def study(command: RunStudy) -> int:
         if on_rank_0():
             say_plan(command, chosen, ask, plan, study_dir)
 
-        # Run it: not at all, in jobs of their own, or here
-        if command.draw:
-            reached = results(chosen, ask, plan, study_dir)
-        elif command.jobs:
-            from vitkit.studies.jobs import run_jobs
-
-            run_jobs(_words(command), command.jobs, command.on, command.job_options, study_dir)
-            reached = results(chosen, ask, plan, study_dir)
-        else:
-            reached = run_study(chosen, ask, plan, study_dir, command.device, shard)
-        if not on_rank_0():
+        # Run it
+        reached = _reached(command, chosen, ask, plan, study_dir)
+        if reached is None or not on_rank_0():
             return 0
     return write(command, chosen, reached, study_dir)
+
+
+def _reached(
+    command: RunStudy, chosen: Study, ask: Ask, plan: Plan, study_dir: Path
+) -> Results | None:
+    """What the study has reached when it has run: here, in jobs of their own, or not at all. None for a
+    shard that has no cells."""
+    from vitkit.system.ranks import on_rank_0
+
+    if command.draw:
+        return results(chosen, ask, plan, study_dir)
+    most = most_shards(chosen.cells(ask, plan.steps, study_dir))
+    several = f"the cells of this study are {counted(most, 'shard')} at most"
+    if command.jobs:
+        from vitkit.studies.jobs import run_jobs
+
+        if command.jobs > most:
+            print(f"{several}, so --jobs {command.jobs} starts no more")
+        jobs = min(command.jobs, most)
+        run_jobs(_words(command), jobs, command.on, command.job_options, study_dir)
+        return results(chosen, ask, plan, study_dir)
+    shard = read_shard(command.shard)
+    if shard[0] >= most:
+        if on_rank_0():
+            print(f"shard {command.shard} has nothing to do: {several}")
+        return None
+    return run_study(chosen, ask, plan, study_dir, command.device, shard)
 
 
 def _check(command: RunStudy) -> None:

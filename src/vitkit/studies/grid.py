@@ -72,6 +72,11 @@ def of_shard(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
     return [cell for cell in cells if cell.name in own]
 
 
+def most_shards(cells: Sequence[Cell]) -> int:
+    """Into how many shards cells divide: of more, the others are empty."""
+    return sum(not cell.after for cell in cells)
+
+
 def check_shard(shard: tuple[int, int]) -> None:
     """Raises ValueError for a shard (i, n) that there is not."""
     index, count = shard
