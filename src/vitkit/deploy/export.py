@@ -104,7 +104,7 @@ def write(
     graph_of = Graph
     if exported.takes_pictures:
         graph_of = PictureGraph
-    graph = graph_of(deployed, wanted.merge)
+    graph = graph_of(deployed, wanted.merge, apart=wanted.to != "torch")
     program = traced(graph, exported)
 
     # Images to calibrate with

@@ -69,14 +69,24 @@ def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
     watched = model.clone()
     dense = [node for node in watched.get_ordered_ops() if node.get_type_name() == "MatMul"]
     own = len(watched.outputs)
-    watched.add_outputs([node.input_value(0) for node in dense])
+    numbers, values = _different([node.input_value(0) for node in dense])
+    watched.add_outputs(values)
     compiled = core().compile_model(watched, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     request = compiled.create_infer_request()
     spread = Spread([node.get_friendly_name() for node in dense])
     for image in images:
         request.infer([image])
-        spread.add([request.get_output_tensor(own + i).data for i in range(len(dense))])
+        spread.add([request.get_output_tensor(own + number).data for number in numbers])
     return spread
+
+
+def _different(outputs: list) -> tuple[list[int], list]:
+    """The number of each of OpenVINO's outputs among the different ones, and these: a block's queries,
+    keys and values are made of one."""
+    names = [(output.get_node().get_friendly_name(), output.get_index()) for output in outputs]
+    different = dict(zip(names, outputs, strict=True))
+    order = list(different)
+    return [order.index(name) for name in names], list(different.values())
 
 
 def spread_in_onnx(path: Path, images: Sequence[np.ndarray]) -> Spread:
