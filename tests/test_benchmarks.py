@@ -99,6 +99,7 @@ def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run, tmp_path,
     assert again[:-3] == kept and len(again) == len(result["results"])
 
 
+@pytest.mark.slow
 def test_the_profile_of_a_step_leaves_nothing_out(side_by_side, run, capsys):
     result = run("step", "--profile --models digits --steps 1")
     (row,) = result["results"]

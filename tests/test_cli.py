@@ -48,6 +48,7 @@ def train_words(photographs, run):
     return ("train", "scratch", "--data.source", photographs, "--workdir", run, *QUICK, *SIZES)
 
 
+@pytest.mark.slow
 def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     # Train
     run = tmp_path / "run"
@@ -104,6 +105,7 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
     assert "this run is finished after 8 steps" in out
 
 
+@pytest.mark.slow
 def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     """Masked patches, shown in the report; then a head."""
     # Pre-train without labels
@@ -171,6 +173,7 @@ def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_pat
     assert "has changed since this run began" in say(capsys, *train, "--seed", "3")[2]
 
 
+@pytest.mark.slow
 def test_predictions_are_drawn_into_a_contact_sheet(photographs, tmp_path, capsys):
     sheet = tmp_path / "p.png"
     say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK)

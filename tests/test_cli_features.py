@@ -164,6 +164,7 @@ def test_what_cannot_be_learned_from_is_a_sentence(model, colours, folder, capsy
     assert "targets" in said(capsys, "fewshot", model, "digits", *words, status=1).err
 
 
+@pytest.mark.slow
 def test_three_ranks_print_what_one_does(model, colours, tmp_path, capsys):
     """27 images of a part are no multiple of a batch; and rank 0 alone prints and writes."""
     ending = ["--json", "--device", "cpu"]

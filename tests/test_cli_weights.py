@@ -109,6 +109,7 @@ def test_compare_ends_with_1_where_two_models_differ(model, photographs, tmp_pat
     assert layers["block 1"]["largest"] > 0
 
 
+@pytest.mark.slow
 def test_finetune_from_a_folder(model, photographs, tmp_path, capsys):
     (photographs / "red" / "0.jpg").rename(photographs / "red" / "z.jpg")
     run = tmp_path / "run"
@@ -137,6 +138,7 @@ def test_every_command_that_takes_a_model_takes_what_is_said_of_it():
         assert ("hints" in settings) == takes_a_model, command.name
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_bare_file_reaches_every_command(photographs, tmp_path, capsys):
     """Heads of an odd width, a table that is no square, names, and the statistics."""
     network = create(vit("mu/8", width=48, heads=6, image=(32, 16), classes=2), seed=0)

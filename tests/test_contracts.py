@@ -177,6 +177,7 @@ def test_using_a_model_imports_what_it_needs(tmp_path, photographs):
     )
 
 
+@pytest.mark.slow
 def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
     """A file that was exported needs Pillow, numpy and a runtime: an answer takes less than importing
     PyTorch."""
@@ -219,6 +220,7 @@ def check_few_more_than_torchs(modules: set[str]) -> None:
     assert len(own) < 170, "importing ten files of our own takes as long as an image"
 
 
+@pytest.mark.slow
 def test_garbage_is_not_looked_for_in_what_was_imported():
     """It is a third of the time that importing torch takes."""
     code = (

@@ -104,7 +104,10 @@ def small_pretrained(name):
     return Classifier(create(config, seed=0), Preprocessing(size=config.image), ("a", "b", "c"))
 
 
-@pytest.mark.parametrize(("name", "image"), [("R26+S/32", 96), ("BiT-R50x1", 96), ("LeNet-5", 32)])
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [pytest.param("R26+S/32", 96, marks=pytest.mark.slow), ("BiT-R50x1", 96), ("LeNet-5", 32)],
+)
 def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, capsys):
     """With another head and, but for LeNet, at another size of images: BiT's rule for all."""
     save(small_pretrained(name), tmp_path / "model")
@@ -165,7 +168,9 @@ def test_help_shows_the_settings_of_a_hybrids_resnet(capsys):
     assert "--model.stem.units" in out
 
 
-@pytest.mark.parametrize("name", ["R26+S/32", "BiT-R50x1", "LeNet-5"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("R26+S/32", marks=pytest.mark.slow), "BiT-R50x1", "LeNet-5"]
+)
 def test_every_family_has_a_plan(name, capsys):
     status, out, _ = say(capsys, "plan", "cifar10", "--model", name, "--examples", "50000")
     assert status == 0

@@ -285,6 +285,7 @@ def vitkit(capsys):
     return call
 
 
+@pytest.mark.slow
 def test_it_trains_evaluates_and_predicts(mine, tmp_path, vitkit):
     run = ("train", f"{mine}:recipe", "--workdir", "run")
     assert "64 training images" in vitkit(*run)

@@ -82,7 +82,7 @@ def test_neither_the_number_of_workers_nor_where_a_run_begins_changes_a_batch(ph
     assert not same(alone, take(6, photographs, how, TO, 5, 4, 0, 0))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_may_be_started_either_way(photographs, monkeypatch, start):
     if start not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system cannot {start}")

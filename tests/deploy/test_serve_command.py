@@ -128,6 +128,7 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_signals_under_load_lose_nothing(tmp_path):
     save(make_classifier(), tmp_path / "model")
     with serving(tmp_path / "model") as (process, port):

@@ -144,6 +144,7 @@ def squares(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_command_fits_and_saves_what_answers_several_classes_and_numbers(squares, capsys):
     words = ["probe", str(squares / "model"), str(squares / "list.csv"), "--device", "cpu"]
     words += ["--precision", "float32", "--json"]

@@ -306,6 +306,7 @@ def explored_page(tmp_path_factory):
     return own, [own.batch([picture]) for picture in pictures(2)], file
 
 
+@pytest.mark.slow
 def test_hovering_clicking_and_keys_show_the_numbers_of_raw_attention(explored_page, browser):
     own, (first, second), file = explored_page
     tab = opened(browser, file)
@@ -363,6 +364,7 @@ def test_hovering_clicking_and_keys_show_the_numbers_of_raw_attention(explored_p
     assert tab.wrong == []
 
 
+@pytest.mark.slow
 def test_a_telephone_has_room_for_it_and_taps_count(explored_page, browser):
     own, (first, _), file = explored_page
     tab = opened(browser, file, width=390, touch=True)
@@ -377,6 +379,7 @@ def test_a_telephone_has_room_for_it_and_taps_count(explored_page, browser):
 
 
 @pytest.mark.parametrize("name", ["axial", "MAP"])
+@pytest.mark.slow
 def test_other_attention_in_the_browser(name, browser, tmp_path):
     own = classifier(FAMILY[name])
     (picture,) = pictures()
@@ -396,6 +399,7 @@ def test_other_attention_in_the_browser(name, browser, tmp_path):
     assert tab.wrong == []
 
 
+@pytest.mark.slow
 def test_larger_cells_lie_where_their_patches_are(browser, tmp_path, monkeypatch):
     """Of 4 x 6 patches in cells of 4 x 4, the second cell is the last third of the photograph."""
     own = classifier(FAMILY["token"])
@@ -432,6 +436,7 @@ def test_the_real_model(shared, tmp_path):
     check(patches[2 * 196 :], bound[2 * 196 :] + 1e-6, matrix)
 
 
+@pytest.mark.slow
 def test_of_overlapping_patches_the_nearest_is_shown_where_it_is(tmp_path, browser):
     """Patches of 16 x 8 pixels every 8 x 4, so the picture is not divided among them evenly."""
     config = small(patch=(16, 8), stride=(8, 4))

@@ -78,6 +78,7 @@ def test_it_is_differentiable_twice(onednn):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck's own
+@pytest.mark.slow
 def test_the_operator_keeps_pytorch_s_rules(onednn):
     x, weight, b = tensors((2, 3, 8), (4, 8), (4,))
     torch.library.opcheck(torch.ops.vitkit.linear, (x, weight, b))
@@ -94,6 +95,7 @@ def test_outputs_may_be_changed_in_place(calls):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch's forward differentiation
+@pytest.mark.slow
 def test_pytorch_counts_and_pretends_and_differentiates_forward(calls):
     layer = Dense(8, 4)
     (x,) = tensors((2, 3, 8))
@@ -220,6 +222,7 @@ def test_adapters_stand_beside_it(calls):
     assert before and len(calls) == 2 * before
 
 
+@pytest.mark.slow
 def test_the_first_call_imports_no_compiler():
     """That would take seconds, which somebody waits for who wants one answer."""
     code = (

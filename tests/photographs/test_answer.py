@@ -127,6 +127,7 @@ def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path,
     assert {each.classifier.model.config.image for each in kept.candidates} == {(8, 8)}
 
 
+@pytest.mark.slow
 def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
     undisturbed = answer(recipe, tmp_path / "one", 1, CPU, lambda text: None)
 

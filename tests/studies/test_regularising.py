@@ -94,6 +94,7 @@ def test_the_best_validation_accuracy_is_chosen_by_and_the_test_part_is_not(reci
         transfer(replace(recipe, best="test/top1"), tmp_path / "t", (1e-3,), device="cpu")
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_costs_and_what_it_chose(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = "train digits digits --length 6steps --batch 20 --device cpu --workdir run"

@@ -193,6 +193,7 @@ def test_of_two_processes_that_decide_at_once_the_first_decides_for_both(ask, tm
     assert not list(tmp_path.glob("study.json.*"))
 
 
+@pytest.mark.slow
 def test_shards_and_drawing_again_give_the_same(ask, tmp_path):
     small = replace(ask, seeds=1)
     study = STUDIES["self-supervision"]
@@ -410,6 +411,7 @@ def published(tmp_path):
     return str(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_weights_are_resampled_in_the_way_that_is_studied(published, photographs, tmp_path):
     """Fine-tuning begins with the table that the method gives, and the model says which it was."""
     study = STUDIES["resolution"]

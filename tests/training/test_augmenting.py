@@ -49,6 +49,7 @@ def recipe(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_the_classes_do_not_survive_is_off_and_stays_off(recipe, tmp_path, monkeypatch):
     assert recipe.data.augmentation == Augmentation(auto=True)
     console = Console(record=True, width=1000, file=io.StringIO())

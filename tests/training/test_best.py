@@ -60,10 +60,8 @@ def test_the_model_is_that_of_the_best_evaluation(rising_and_falling, tmp_path, 
     assert accuracy(last) == pytest.approx(values[-1])
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [pytest.param(7, marks=pytest.mark.slow), 12, pytest.param(21, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [7, 12, 21])
 def test_a_run_that_was_interrupted_keeps_the_same(
     rising_and_falling, moment, tmp_path, quiet, monkeypatch
 ):

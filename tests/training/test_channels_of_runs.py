@@ -84,6 +84,7 @@ def test_bands_go_the_way_of_photographs(fields, tmp_path, capsys):
         assert given.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_lenet_trains_on_grey_digits(tmp_path):
     digits = with_model(recipe("digits"), "LeNet-5")
     assert isinstance(digits.model, LeNetConfig) and digits.model.channels == 1

@@ -48,6 +48,7 @@ def test_a_run_that_gains_nothing_ends_early(stuck, tmp_path, quiet):
     assert whole.origin["steps"] == 60
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_ends_at_the_same_step(stuck, tmp_path, quiet, monkeypatch):
     undisturbed = train(stuck, tmp_path / "one", "cpu", quiet)
 

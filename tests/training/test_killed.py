@@ -72,6 +72,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(undisturbed, tmp_path, 
     assert run_to_the_end(run_dir, workers) == undisturbed
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_has_its_own_exit_status(tmp_path):
     process = start(
         tmp_path, 1, "--length", "100000", stdout=subprocess.PIPE, start_new_session=True
