@@ -1,5 +1,6 @@
 """Weights for red, green and blue, adapted to images of other channels."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from vitkit.data import Preprocessing
 from vitkit.models import ResNetConfig, ViTConfig, create
 from vitkit.models.backbone import Backbone
-from vitkit.weights import Classifier, adopt, load, save
+from vitkit.weights import Classifier, adopt, convert, load, save
 from vitkit.weights.channels import repeated
 
 SMALL = ViTConfig(32, 2, 64, 2, 8, (32, 32), classes=5)
@@ -51,6 +52,27 @@ def test_many_channels_are_adapted_as_timm_does():
     for channels in (2, 5, 12):
         theirs = timm.models.adapt_input_conv(channels, kernel)
         assert torch.equal(repeated(kernel, channels), theirs)
+
+
+@pytest.mark.parametrize("channels", [1, 4, 12])
+def test_timm_opens_a_written_model_of_other_channels(channels, tmp_path):
+    """Also an earlier timm, to which the file must not name the layer that sees the image."""
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    adapted, _ = adopt(a_classifier(), channels=channels)
+    convert(adapted, tmp_path / "model", "timm")
+    said = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert "first_conv" not in said["pretrained_cfg"]
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    settings = timm.data.resolve_model_data_config(theirs)
+    assert tuple(settings["input_size"]) == (channels, 32, 32)
+    assert settings["mean"] == pytest.approx(adapted.preprocessing.mean)
+    images = torch.randint(256, (3, channels, 32, 32), dtype=torch.uint8)
+    if adapted.preprocessing.values == "float32":
+        images = images / 255
+    ours = adapted.logits(images)
+    with torch.inference_mode():
+        expected = theirs(adapted.preprocessing.normalise(images))
+    assert (ours - expected).abs().max() < 1e-5 < ours.std()
 
 
 def test_what_is_not_exact_is_said():

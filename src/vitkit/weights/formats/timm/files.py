@@ -132,6 +132,10 @@ def config_json(
         "num_classes": config.classes,
         **layers,
     }
+    if config.channels != 3:
+        # timm (1.0.20, for example) would adapt that layer to other channels than three, and draws it
+        # at random if it has them already
+        del pretrained["first_conv"]
     json = {**architecture, "num_classes": config.classes, "pretrained_cfg": pretrained}
     if config.classes:
         json["label_names"] = list(labels)
