@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.curate import repeats, survey
-from vitkit.data import Preprocessing, open_splits, without
+from vitkit.data import Preprocessing, open_image, open_splits, picture_to_look_at, without
 from vitkit.evaluate.probe import probe
 from vitkit.evaluate.review import label_suspects, outliers, robust_deviations, unusual_looks
 from vitkit.models import create, vit
@@ -162,6 +162,44 @@ def test_a_model_that_knows_little_is_said_to(model, folder, tmp_path, capsys):
     assert main(words) == 0
     assert "the model knows little of these classes" in capsys.readouterr().out
     assert "the model knows little of these classes" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("channels", [1, 12])
+def test_many_bits_and_bands_are_reviewed_by_a_model_of_colours(model, channels, tmp_path, capsys):
+    """PNG of 16 bits, grey, and arrays of 12 channels, which use a hundredth of their range."""
+    random = np.random.default_rng(0)
+    photos = tmp_path / "photos"
+    for number in range(24):
+        pixels = random.integers(0, 200, (16, 16, channels), dtype=np.uint16)
+        pixels[:, :: 2 + number % 2] += 400  # stripes, of another width for each class
+        label = "ab"[number % 2]
+        if number == 7:
+            label = "a"
+        folder = photos / label
+        folder.mkdir(parents=True, exist_ok=True)
+        if channels == 1:
+            Image.fromarray(pixels[..., 0]).save(folder / f"{number}.png")
+            Image.fromarray(pixels[..., 0]).save(folder / f"{number}-again.png")
+        else:
+            np.save(folder / f"{number}.npy", pixels)
+            np.save(folder / f"{number}-again.npy", pixels)
+    page = tmp_path / "page.html"
+    excluded = tmp_path / "list.csv"
+    words = ["data", "review", str(photos), model, "-o", str(page), "--exclude", str(excluded)]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "48 images of more than 8 bits, or of other channels than colours" in said.out
+    if channels == 12:
+        assert "repeated: the kernels of red, green and blue" in said.err
+    text = page.read_text()
+    assert "/7" in text and text.count("<img") >= 24  # each beside what it repeats
+    assert "duplicate: the same file as" in excluded.read_text()
+
+    # What is seen has black and white in it, and nothing is called dark
+    source = open_splits(str(photos)).train
+    seen = picture_to_look_at(open_image(source[0][0], "seen"))
+    assert seen.min() == 0 and seen.max() == 255
+    assert "dark" not in excluded.read_text() and ">dark" not in text
 
 
 def test_repeats_are_of_all_parts(troubled):

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,6 +61,7 @@ def review(command: Review) -> int:
     from vitkit.data import open_splits
     from vitkit.evaluate.review_page import write_review
     from vitkit.system.machine import pick_device
+    from vitkit.training.channels import adapted_to
     from vitkit.weights import load_as
 
     # What is to be looked at, and by which model
@@ -73,7 +74,9 @@ def review(command: Review) -> int:
     splits = open_splits(command.data, command.columns, command.split_seed)
     if command.exclude is not None and splits.train is None:
         raise ValueError(f"{command.data} has no training images, so --exclude could list none")
-    classifier = load_as(name, command.hints)
+    classifier = load_as(name, replace(command.hints, channels=None))
+    images = next(iter(_parts(splits).values()))
+    classifier = adapted_to(classifier, command.hints.channels, images, _note)
     classifier = classifier.to(pick_device(command.device)).for_inference()
 
     # Look
@@ -103,6 +106,10 @@ def review(command: Review) -> int:
     if not command.json:
         print(f"next: {next_command}")
     return 0
+
+
+def _note(sentence: str) -> None:
+    print(printable(sentence), file=sys.stderr)
 
 
 def _name_of_model(command: Review) -> str:
@@ -166,6 +173,13 @@ def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[s
             )
     else:
         facts.append("labels were not judged: that takes images of one class each, of two or more")
+    stretched = sum(int(seen.stretched.sum()) for seen in surveys.values())
+    if stretched:
+        facts.append(
+            f"{counted(stretched, 'image')} of more than 8 bits, or of other channels than colours, "
+            "are looked at stretched from black to white, so whether they are dark or pale was not "
+            "judged"
+        )
     findings += _duplicates(parts, surveys)
     findings += _outliers(parts, places, x)
     findings += _looks(parts, surveys, places)
@@ -265,7 +279,8 @@ def _looks(
     sizes = np.concatenate([part.sizes[part.good] for part in seen])
     thumbnails = np.concatenate([part.thumbnails[part.good] for part in seen])
     sharpness = np.concatenate([part.sharpness[part.good] for part in seen])
-    for i, words in unusual_looks(sizes, thumbnails, sharpness).items():
+    stretched = np.concatenate([part.stretched[part.good] for part in seen])
+    for i, words in unusual_looks(sizes, thumbnails, sharpness, stretched).items():
         height, width = sizes[i]
         yield _finding("looks", parts, places[i], f"{words} ({width} x {height})")
 

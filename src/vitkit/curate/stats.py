@@ -12,7 +12,7 @@ from PIL import Image
 from vitkit.curate.duplicates import Appearance, Appearances, Pair, appearance, nearest
 from vitkit.data.engine.workers import in_order, ranges, worth_starting
 from vitkit.data.images import BadImage, open_image
-from vitkit.data.shown import picture_for_people
+from vitkit.data.shown import is_stretched, picture_to_look_at
 from vitkit.data.sources import Source
 from vitkit.data.targets import Lists
 from vitkit.system.progress import Shown, silent
@@ -38,6 +38,8 @@ class Survey(NamedTuple):
     """uint8 (N, 8, 8, 3)"""
     sharpness: np.ndarray
     """float32 (N,): see `sharpness`."""
+    stretched: np.ndarray
+    """bool (N,): which were looked at stretched from black to white, so that dark is not dark."""
     formats: Counter
     """Format -> images."""
     bad: dict[int, str]
@@ -65,6 +67,7 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
         hashes=np.zeros(count, np.uint64),
         thumbnails=np.zeros((count, 8, 8, 3), np.uint8),
         sharpness=np.zeros(count, np.float32),
+        stretched=np.zeros(count, bool),
         formats=Counter(),
         bad={},
     )
@@ -79,6 +82,7 @@ def survey(source: Source, workers: int, shown: Shown = silent) -> Survey:
             result.hashes[image.index] = image.appearance.hash
             result.thumbnails[image.index] = image.appearance.thumbnail
             result.sharpness[image.index] = image.sharpness
+            result.stretched[image.index] = image.stretched
             result.formats[image.format] += 1
         result.bad.update(bad)
     return result
@@ -93,6 +97,7 @@ class _Image(NamedTuple):
     digest: np.uint64
     appearance: Appearance
     sharpness: float
+    stretched: bool
     format: str
 
 
@@ -107,7 +112,7 @@ def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]
         try:
             data = source[index][0]
             picture = open_image(data, source.name(index))
-            pixels = picture_for_people(picture)
+            pixels = picture_to_look_at(picture)
         except BadImage as error:
             bad[index] = str(error)
             continue
@@ -121,6 +126,7 @@ def _look(source: Source, indices: range) -> tuple[list[_Image], dict[int, str]]
             digest=digest,
             appearance=appearance(pixels),
             sharpness=sharpness(pixels),
+            stretched=is_stretched(picture),
             format=picture.kind,
         )
         images.append(image)

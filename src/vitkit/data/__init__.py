@@ -40,6 +40,7 @@ _FILE_OF = {
     "open_splits": "opening",
     "part_of": "opening",
     "picture_for_people": "shown",
+    "picture_to_look_at": "shown",
     "prepared_for_people": "shown",
     "random_subset": "subsets",
     "split_off": "sources",

@@ -26,6 +26,21 @@ def picture_for_people(picture: Picture) -> np.ndarray:
     return pixels_for_people(picture.stored(picture.channels))
 
 
+def picture_to_look_at(picture: Picture) -> np.ndarray:
+    """The same for whoever looks for what is wrong with images, uint8 (h, w, 3): grey of more than 8
+    bits, which often has a small part of its range and would be black, is stretched too."""
+    if is_stretched(picture):
+        return pixels_for_people(picture.stored(picture.channels))
+    return picture.pixels()
+
+
+def is_stretched(picture: Picture) -> bool:
+    """Whether `picture_to_look_at` stretches it."""
+    if isinstance(picture, Encoded):
+        return picture.channels == 1 and picture.many_bits
+    return picture.channels not in (1, 3) or picture.many_bits
+
+
 def pixels_for_people(pixels: np.ndarray) -> np.ndarray:
     """(h, w, C), uint8 or float32 -> uint8 (h, w, 3)."""
     channels = pixels.shape[2]

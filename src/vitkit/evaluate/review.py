@@ -93,13 +93,17 @@ def robust_deviations(values: np.ndarray) -> np.ndarray:
 
 
 def unusual_looks(
-    sizes: np.ndarray, thumbnails: np.ndarray, sharpness: np.ndarray
+    sizes: np.ndarray,
+    thumbnails: np.ndarray,
+    sharpness: np.ndarray,
+    stretched: np.ndarray | None = None,
 ) -> dict[int, str]:
     """Images that look otherwise than the others, by index, with what is unusual: dark, pale,
     empty, blurred, of another size or shape.
 
-    sizes: (N, 2), height and width. thumbnails: uint8 (N, 8, 8, 3). sharpness: (N,), as
-    `curate.Survey` has it. Each is compared with the other images: among X-rays nothing is dark.
+    sizes: (N, 2), height and width. thumbnails: uint8 (N, 8, 8, 3). sharpness and stretched: (N,), as
+    `curate.Survey` has them; the light of a stretched image is not judged. Each is compared with the
+    other images: among X-rays nothing is dark.
     """
     found: dict[int, list[str]] = {}
 
@@ -108,10 +112,13 @@ def unusual_looks(
             found.setdefault(i, []).append(text)
 
     # Light
+    has_light = np.ones(len(sizes), bool)
+    if stretched is not None:
+        has_light = ~stretched
     light = thumbnails.mean((1, 2, 3))
     deviation = robust_deviations(light)
-    note((light < 25) & (deviation < -FAR / 2), "dark")
-    note((light > 235) & (deviation > FAR / 2), "pale")
+    note(has_light & (light < 25) & (deviation < -FAR / 2), "dark")
+    note(has_light & (light > 235) & (deviation > FAR / 2), "pale")
     contrast = thumbnails.std((1, 2, 3))
     empty = (contrast < 4) & (robust_deviations(contrast) < -FAR / 2)
     note(empty, "nearly empty")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import Source, open_image, picture_for_people
+from vitkit.data import Source, open_image, picture_to_look_at
 from vitkit.inspection.page import (
     Block,
     bullets,
@@ -109,7 +109,7 @@ def _tile(parts: dict[str, Source], finding: Finding) -> Tile:
 def _pixels(source: Source, index: int) -> np.ndarray:
     """An image of the source, uint8 (h, w, 3)."""
     data, _ = source[index]
-    return picture_for_people(open_image(data, source.name(index)))
+    return picture_to_look_at(open_image(data, source.name(index)))
 
 
 def _side_by_side(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from vitkit.data import Augmentation, Columns, look_at, open_splits, square_before_crop
+from vitkit.data import Augmentation, Columns, open_splits, square_before_crop
 from vitkit.evaluate.confusion import unbalanced
 from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
@@ -16,7 +16,7 @@ from vitkit.recipes.table_4 import TABLE_4, Task, bit_hyper_rule
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
-from vitkit.training.channels import fitted
+from vitkit.training.channels import adapted_to
 from vitkit.weights import Classifier, adopt, load_as
 from vitkit.weights.adopting import preprocessing_for
 from vitkit.weights.hints import changed_preprocessing
@@ -137,25 +137,13 @@ def finetune(
 def _with_channels(
     classifier: Classifier, channels: int | None, data: str, columns: Columns
 ) -> Classifier:
-    """The model for images of so many channels; if nobody says how many, for those of the data where
-    these are no photographs, such as 12 bands of a satellite."""
+    """The model for images of so many channels, or for those of the images to learn from."""
     if channels is None and classifier.model.config.channels != 3:
         return classifier
     images = open_splits(data, columns).train
     if images is None or not len(images):
         return classifier
-    if channels is None:
-        seen = look_at(images)
-        if seen.colours:
-            return classifier
-        channels = seen.channels
-    adapted, sentences = adopt(classifier, channels=channels)
-    if not sentences:
-        return classifier
-    for sentence in sentences:
-        _say(sentence)
-    preprocessing = fitted(adapted.preprocessing, channels, images, _say)
-    return replace(adapted, preprocessing=preprocessing)
+    return adapted_to(classifier, channels, images, _say)
 
 
 def _say(sentence: str) -> None:

@@ -8,7 +8,8 @@ from vitkit.system.ranks import from_rank_0
 from vitkit.system.text import counted
 from vitkit.training.data import Say, divide
 from vitkit.training.recipe import Recipe
-from vitkit.weights.channels import preprocessing_for_channels
+from vitkit.weights import Classifier, adopt
+from vitkit.weights.channels import COLOURS, preprocessing_for_channels
 
 
 def with_channels(recipe: Recipe, say: Say) -> Recipe:
@@ -21,6 +22,27 @@ def with_channels(recipe: Recipe, say: Say) -> Recipe:
     train = divide(splits, recipe.data)["train"]
     preprocessing = from_rank_0(lambda: fitted(preprocessing, recipe.model.channels, train, say))
     return replace(recipe, data=replace(recipe.data, preprocessing=preprocessing))
+
+
+def adapted_to(
+    classifier: Classifier, channels: int | None, images: Source, say: Say
+) -> Classifier:
+    """A model for images of so many channels; if nobody says how many, for those of the images where
+    these are no photographs, such as 12 bands of a satellite. Says what changed."""
+    if channels is None:
+        if classifier.model.config.channels != COLOURS:
+            return classifier
+        seen = look_at(images)
+        if seen.colours:
+            return classifier
+        channels = seen.channels
+    adapted, sentences = adopt(classifier, channels=channels)
+    if not sentences:
+        return classifier
+    for sentence in sentences:
+        say(sentence)
+    preprocessing = fitted(adapted.preprocessing, channels, images, say)
+    return replace(adapted, preprocessing=preprocessing)
 
 
 def fitted(preprocessing: Preprocessing, channels: int, train: Source, say: Say) -> Preprocessing:

@@ -124,13 +124,16 @@ def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """A block in which Pillow does not log what it cannot read: what is done about it is said once."""
-    logger = logging.getLogger("PIL")
+def quiet(library: str = "PIL") -> Iterator[None]:
+    """A block in which a library neither logs nor warns of what it cannot read: what is done about it
+    is said once."""
+    logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.setLevel(level)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vitkit.data.engine.pillow import quiet
+
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries
 
@@ -64,7 +66,7 @@ def header(data: bytes) -> Header:
     if is_npy(data):
         shape, dtype, _ = _npy_header(data)
         return _header_of(shape, dtype)
-    with _opened(data) as file:
+    with quiet("tifffile"), _opened(data) as file:
         return _tiff_header(file)
 
 
@@ -78,7 +80,7 @@ def read(data: bytes, channels: int) -> np.ndarray:
         shape, dtype, start = _npy_header(data)
         stored = np.frombuffer(data, dtype, offset=start)
         return _channels_last(stored.reshape(shape))
-    with _opened(data) as file:
+    with quiet("tifffile"), _opened(data) as file:
         return _read_tiff(file, channels)
 
 
