@@ -1,22 +1,16 @@
-"""Every setting of a Vision Transformer as one frozen value. The sizes of Table 1 are in zoo.py."""
+"""Every setting of a Vision Transformer as one frozen value, and what follows from them. The sizes of
+Table 1 are in zoo.py; what the settings must be is in config_checks.py."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from vitkit.models.backbone import (
-    Backbone,
-    Grid,
-    as_pair,
-    backbone_from,
-    check_types,
-)
+from vitkit.models.backbone import Backbone, Grid, as_pair, backbone_from
+from vitkit.models.config_checks import NEEDS_CLASS_TOKEN, check
 from vitkit.models.position_kinds import POSITION_KINDS
 from vitkit.models.tiling import Tiling, as_side
 
 # How many of the first tokens a pooling reads; poolings that are not here read all tokens.
 TOKENS_READ = {"token": 1, "distilled": 2}
-# Poolings that read the class token.
-NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap")
 
 
 @dataclass(frozen=True)
@@ -136,12 +130,7 @@ class ViTConfig:
 
     def __post_init__(self):
         self._accept_json_types()
-        check_types(self)
-        self._check_numbers()
-        self._check_image()
-        self._check_pooling()
-        self._check_positions()
-        self._check_axial()
+        check(self)
 
     def _accept_json_types(self) -> None:
         """Accept what JSON has: a list for a tuple, a dict for a stem; and one number for a square.
@@ -156,137 +145,6 @@ class ViTConfig:
             object.__setattr__(self, "position_grid", tuple(self.position_grid))
         if self.stem is not None:
             object.__setattr__(self, "stem", backbone_from(self.stem))
-
-    def _check_numbers(self) -> None:
-        if self.eps <= 0:
-            raise ValueError(f"eps is {self.eps!r}; it must be a number above 0")
-        for name in ("width", "depth", "mlp", "heads", "channels"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
-        for name in ("patch", "stride"):
-            value = getattr(self, name)
-            if value is not None and min(as_pair(value)) < 1:
-                raise ValueError(f"{name} is {value}; a side must be a whole number of at least 1")
-        size, stride = self.patches
-        if stride[0] > size[0] or stride[1] > size[1]:
-            raise ValueError(
-                f"a stride of {self.stride} leaves pixels between patches of {self.patch} that no "
-                "patch sees; choose the patch, or less"
-            )
-        for name in ("classes", "representation", "registers"):
-            value = getattr(self, name)
-            if value < 0:
-                raise ValueError(f"{name} is {value}; it must be 0 or more")
-        for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(
-                    f"{name} is {value}; it is a probability from 0 up to, not including, 1"
-                )
-        if self.width % self.heads:
-            raise ValueError(
-                f"a width of {self.width} cannot be split among {self.heads} heads; choose a "
-                "divisor"
-            )
-
-    def _check_image(self) -> None:
-        tiling = self.tiling
-        if not tiling.fits(self.image):
-            raise ValueError(f"{tiling.misfit(self.image)}; choose {tiling.sizes(self.image)}")
-
-    def _check_pooling(self) -> None:
-        if self.pool in NEEDS_CLASS_TOKEN and self.class_token is False:
-            raise ValueError(
-                f'pool is "{self.pool}" but class_token is False; choose "gap" or "map", or keep '
-                "the token"
-            )
-        if self.pool == "distilled" and (not self.registers or self.representation):
-            raise ValueError(
-                f'pool is "distilled" with {self.registers} registers and a representation layer '
-                f"of {self.representation}; it reads the first register, and has no representation "
-                "layer"
-            )
-        if self.pool == "distilled" and (not self.classes or self.norm == "pooled"):
-            raise ValueError(
-                f'pool is "distilled" with {self.classes} classes and norm "{self.norm}"; its head '
-                "is a classifier for each of two tokens, which the last norm sees one by one: say "
-                'how many classes there are, and choose norm "tokens". Without a head, "token" reads '
-                "the class token"
-            )
-        if self.pool == "token-gap" and (self.norm == "pooled" or self.representation):
-            raise ValueError(
-                f'pool is "token-gap" with norm "{self.norm}" and a representation layer of '
-                f"{self.representation}; its head reads two states of {self.width} as they are: "
-                'choose norm "tokens" and no representation layer'
-            )
-
-    def _check_positions(self) -> None:
-        kind = POSITION_KINDS[self.positions]
-
-        # Kinds with an x and a y split a width between them.
-        if self.width % kind.width_multiple:
-            raise ValueError(
-                f"a width of {self.width} cannot be split between the x and the y of "
-                f"{self.positions} positions; choose a multiple of {kind.width_multiple}"
-            )
-        head_width = self.width // self.heads
-        if head_width % kind.head_multiple:
-            raise ValueError(
-                f"a head's width of {head_width} cannot be split between the x and the y of "
-                f"{self.positions} positions; choose a multiple of {kind.head_multiple}"
-            )
-
-        # Rows of the table for tokens before the patches
-        if self.prefix_positions and not kind.has_prefix_rows:
-            raise ValueError(
-                f"prefix_positions is {self.prefix_positions}; {self.positions} positions have no "
-                "table with rows for the tokens before the patches: leave it out"
-            )
-        if not 0 <= self.prefix_rows <= self.prefix:
-            raise ValueError(
-                f"prefix_positions is {self.prefix_positions}; it is at least 0, and at most "
-                f"{self.prefix}, the tokens before the patches"
-            )
-
-        # Where they enter
-        if self.inject == "stem" and not kind.adds_to_tokens:
-            raise ValueError(
-                f'inject is "stem" but {self.positions} positions act within attention; choose '
-                '"every" or "shared"'
-            )
-        if self.inject == "every" and not kind.has_tables:
-            raise ValueError(
-                f'inject is "every" but {self.positions} positions have no parameters to differ '
-                'by; choose "stem" or "shared"'
-            )
-
-        # The grid they were trained on
-        if self.position_grid is None:
-            return
-        if not kind.keeps_trained_grid:
-            raise ValueError(
-                f"position_grid is {self.position_grid}, which is for rotary positions; "
-                f"{self.positions} ones take the grid of the image"
-            )
-        if min(self.position_grid) < 1:
-            raise ValueError(
-                f"position_grid is {self.position_grid}; it is a height and a width in patches"
-            )
-
-    def _check_axial(self) -> None:
-        if self.mixer != "axial":
-            return
-        if self.prefix:
-            raise ValueError(
-                f"an axial model has no place in its rows and columns for {self.prefix} tokens "
-                'before the patches; choose pool "gap", "map", "corner" or "none", and no registers'
-            )
-        if not POSITION_KINDS[self.positions].adds_to_tokens:
-            raise ValueError(
-                f"{self.positions} positions are made for attention among all tokens; an axial "
-                "model takes those that are added to tokens: learned, learned2d, sincos, or none"
-            )
 
     @property
     def grid(self) -> Grid:
