@@ -46,6 +46,40 @@ def test_a_model_is_called_by_its_name(name):
     assert called(named(name)).replace("ViT-", "") == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("B/16x8", {"patch": (16, 8)}),
+        ("B/16 (stride 8)", {"stride": 8}),
+        ("B/16x8 (stride 8x4)", {"patch": (16, 8), "stride": (8, 4)}),
+        ("Axial-B/16 (stride 8)", {"stride": 8}),
+        ("R50+B/48x32", {"patch": (3, 2)}),
+        ("R50+B/32 (stride 16)", {"patch": 2, "stride": 1}),  # on the map of R50+B/16
+        ("R+Ti/16 (stride 8)", {"stride": 4}),  # in the pixels that its name counts
+    ],
+)
+def test_a_name_says_rectangles_and_overlap(name, settings):
+    config = named(name)
+    assert {setting: getattr(config, setting) for setting in settings} == settings
+    assert called(config).replace("ViT-", "") == name
+
+
+@pytest.mark.parametrize(
+    "name", ["S/16", "B/16x8 (stride 8x4)", "R26x2+S/32", "Axial-B/16", "Axial-R50+B/32"]
+)
+def test_a_name_that_is_printed_is_read_again(name):
+    config = named(name)
+    assert named(called(config)) == config
+
+
+@pytest.mark.parametrize(
+    "name", ["B/16 (stride 0)", "B/0x8", "R50+B/32 (stride 8)", "Axial-R50+ViT-B/32", "B/16x"]
+)
+def test_a_name_that_says_what_is_not_possible_is_refused(name):
+    with pytest.raises(ValueError, match="no (model|hybrid) "):
+        named(name)
+
+
 def test_a_shape_without_a_name_is_described():
     assert (
         called(named("R101x2+L/48", depth=3))

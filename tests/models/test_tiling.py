@@ -135,6 +135,22 @@ def test_images_of_another_size_are_refused_with_one_that_fits():
         model(torch.zeros(1, 3, 60, 44))
 
 
+def test_a_hybrids_stride_is_asked_for_in_pixels():
+    """Its field has positions of the feature map, of 4 pixels each."""
+    stem = Backbone((1,), 0.5)
+    config = vit("R26+mu/32", stem=stem, patch=(4, 2), image=(64, 32), classes=5)
+    dense = config.with_stride(8)
+    assert (dense.stride, dense.tiling) == (2, Tiling((16, 8), (8, 8)))
+    assert dense.with_stride(None) == config == config.with_stride((16, 8))
+    model = with_stride(random_model(config), (8, 4))
+    assert (model.config.stride, model.config.grid) == ((2, 1), (7, 7))
+    for stride in (6, 12, (20, 4)):
+        with pytest.raises(ValueError, match="of 16 x 8 pixels, .* every 4 pixels; choose a mult"):
+            config.with_stride(stride)
+    with pytest.raises(ValueError, match="stride is 8.0; it is a whole"):
+        config.with_stride(8.0)
+
+
 @pytest.mark.parametrize("positions", ["learned", "learned2d", "sincos", "rotary"])
 def test_another_stride_keeps_the_projection_and_resamples_positions(positions):
     model = random_model(vit("mu/16", image=(64, 48), classes=5, positions=positions))

@@ -42,6 +42,21 @@ def test_the_preprocessing_follows_a_size_that_fits(random_classifier):
     assert dense.model.config.image == dense.preprocessing.size == (64, 40)
 
 
+def test_a_hybrids_stride_is_in_pixels(random_classifier, tmp_path):
+    """Its configuration has it in positions of the feature map, of 4 pixels each."""
+    config = vit("R+mu/8", image=64, classes=3)
+    classifier = random_classifier(config)
+    dense, sentences = at_stride(classifier, 8)
+    assert dense.model.config == replace(config, stride=2)
+    assert sentences[0].startswith("patches of 16 x 16 pixels every 8 x 8")
+    fitted, _ = fitted_to(classifier, replace(config, stride=2), ("a", "b", "c"))
+    save(classifier, tmp_path / "model")
+    created = create("R+mu/8", stride=2, image=64, classes=3, weights=tmp_path / "model")
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(fitted.model.features(images), dense.model.features(images))
+    assert torch.equal(created.eval()(images), dense.model(images))
+
+
 def test_a_resnet_has_no_stride(random_classifier):
     classifier = random_classifier(named("BN-R50", image=(64, 64), classes=3))
     with pytest.raises(ValueError, match="a ResNet has no patches, so they have no stride"):

@@ -185,5 +185,8 @@ def test_patches_overlap_as_the_user_says(bare, capsys):
     assert other.preprocessing.size == (2 * side, 2 * side)
     with pytest.raises(ValueError, match=f"a stride of {side + 1} leaves pixels between"):
         load_as(file, Hints(stride=side + 1), quiet=True)
-    with pytest.raises(ValueError, match="stride is 0; it must be at least 1"):
-        Hints(stride=0)
+    two = load_as(file, Hints(stride=(side // 2, side)), quiet=True)
+    assert two.model.config.stride == (side // 2, side)
+    for wrong in (0, 8.0, (8,), (8, 0)):
+        with pytest.raises(ValueError, match="^stride is .*; it is a number of pixels, .* or two"):
+            Hints(stride=wrong)

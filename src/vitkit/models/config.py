@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from vitkit.models.backbone import Backbone, Grid, as_pair, backbone_from
-from vitkit.models.config_checks import NEEDS_CLASS_TOKEN, check
+from vitkit.models.config_checks import NEEDS_CLASS_TOKEN, are_sides, check
 from vitkit.models.position_kinds import POSITION_KINDS
 from vitkit.models.tiling import Tiling, as_side
 
@@ -33,7 +33,7 @@ class ViTConfig:
     """Attention heads; each is width / heads wide."""
     patch: int | tuple[int, int] = 16
     """P, the side of a patch in pixels, or its height and width; of a hybrid, in positions of the
-    ResNet's last feature map."""
+    ResNet's last feature map, each of which is `stem.stride` pixels."""
     image: tuple[int, int] = (224, 224)
     """Height and width that the position table is made for; other sizes resample it."""
     channels: int = 3
@@ -237,15 +237,30 @@ class ViTConfig:
     ) -> "ViTConfig":
         """The same model with patches at other distances, which may overlap: None is the patch.
 
-        Without an `image` it is for the largest size not above its own that the patches fit. Raises
-        ValueError as `resized` does, and for a stride beyond the patch.
+        The `stride` is in pixels of the image, of a hybrid too. Without an `image` it is for the
+        largest size not above its own that the patches fit. Raises ValueError as `resized` does, for
+        a stride beyond the patch, and for one between the positions of a hybrid's feature map.
         """
+        if self.stem is not None and are_sides(stride):
+            stride = self._in_positions(as_pair(stride))
         if image is None:
             one_patch = replace(self, stride=stride, image=self.tiling.size)  # fits every stride
             image = one_patch.fitting(self.image)
         return self._on_another_grid(
             stride=stride, image=tuple(image), resample=method or self.resample
         )
+
+    def _in_positions(self, stride: Grid) -> Grid:
+        """A hybrid's stride as its field has it, from one in pixels."""
+        apart = self.stem.stride
+        height, width = self.tiling.size
+        if stride[0] > height or stride[1] > width or stride[0] % apart or stride[1] % apart:
+            raise ValueError(
+                f"a stride of {stride[0]} x {stride[1]} pixels does not go with this hybrid: its patches "
+                f"are of {height} x {width} pixels, and begin where its ResNet's feature map has a "
+                f"position, every {apart} pixels; choose a multiple of {apart}, up to the patch"
+            )
+        return stride[0] // apart, stride[1] // apart
 
     def _on_another_grid(self, **changes) -> "ViTConfig":
         """The configuration with changes that may give it another grid."""

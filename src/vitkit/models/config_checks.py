@@ -32,17 +32,19 @@ def _check_sides(config: "ViTConfig") -> None:
         value = getattr(config, name)
         if name == "stride" and value is None:
             continue
-        sides = as_pair(value)
-        if not isinstance(sides, tuple) or len(sides) != 2 or not all(map(_is_side, sides)):
+        if not are_sides(value):
             raise ValueError(
                 f"{name} is {repr(value)[:200]}; it is a whole number of at least 1, or two of them: height and "
                 "width"
             )
 
 
-def _is_side(value: object) -> bool:
-    """Whether a value can be a side of a patch."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def are_sides(value: object) -> bool:
+    """Whether a value can be the sides of a patch: a whole number from 1 on, or two."""
+    sides = as_pair(value)
+    if not isinstance(sides, tuple) or len(sides) != 2:
+        return False
+    return all(isinstance(side, int) and not isinstance(side, bool) and side >= 1 for side in sides)
 
 
 def _check_numbers(config: "ViTConfig") -> None:

@@ -41,7 +41,7 @@ def with_stride(
     """The model with patches at other distances, in the same mode: the same projection E cuts them,
     and position tables are resampled to the new grid, as `resized` does.
 
-    `stride` and `image` are as in `ViTConfig.with_stride`, which raises ValueError.
+    `stride`, in pixels, and `image` are as in `ViTConfig.with_stride`, which raises ValueError.
     """
     check_not_for_inference(model)
     return _with_tables(model, model.config.with_stride(stride, image, method))

@@ -38,11 +38,12 @@ NAMES = [
 ]
 # fmt: on
 
-# "B/16", "R50x2+B/16", "R+Ti/16", "Axial-B/16"
+# "B/16", "B/16x8", "B/16 (stride 8)", "R50x2+B/16", "R+Ti/16", "Axial-B/16"
 VIT_NAME = re.compile(
     r"(?P<axial>Axial-)?"
     r"((?P<resnet>R(?P<layers>\d+)?(x(?P<factor>\d+))?)\+)?"
-    r"(?P<size>[^/+]+)/(?P<patch>\d+)"
+    r"(?P<size>[^/+]+)/(?P<patch>\d+(x\d+)?)"
+    r"( \(stride (?P<stride>\d+(x\d+)?)\))?"
 )
 # "R50x1", "BiT-R152x4", "Axial-R50"
 RESNET_NAME = re.compile(
@@ -91,21 +92,30 @@ def vit(name: str, **changes) -> ViTConfig:
     192), classes=10)`.
 
     A name is a size of Table 1 (or a later official one) and a patch size in pixels, as the paper
-    writes it. "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and
-    columns (App. D.6). The image is 224 x 224 unless told; if whole patches do not cover that, it is
-    the next smaller size that they do. Raises ValueError for a name that does not exist.
+    writes it; "B/16x8" has patches of 16 x 8 (height and width), "B/16 (stride 8)" such as overlap.
+    "R50+B/16" puts a ResNet below it (Section 3.1), "Axial-B/16" attends along rows and columns (App.
+    D.6). What `called` prints is a name too: "ViT-B/16".
+
+    The image is 224 x 224 unless told; if whole patches do not cover that, it is the next smaller
+    size that they do. Raises ValueError for a name that does not exist.
     """
-    match = VIT_NAME.fullmatch(name)
-    if not match or match["size"] not in SIZES or int(match["patch"]) < 1:
+    match = VIT_NAME.fullmatch(short_name(name))
+    if not match or match["size"] not in SIZES:
         raise ValueError(no_such_model(name))
-    patch = int(match["patch"])
+    patch = from_words(match["patch"])
+    stride = from_words(match["stride"] or match["patch"])
+    if min(*patch, *stride) < 1:
+        raise ValueError(no_such_model(name))
     stem = None
     if match["resnet"]:
-        stem = hybrid_stem(name, match["layers"], float(match["factor"] or 1), patch)
-        patch = patch_of_hybrid(stem, patch)
+        stem = hybrid_stem(name, match["layers"], float(match["factor"] or 1), (*patch, *stride))
+        patch = in_positions(stem, patch)
+        stride = in_positions(stem, stride)
     mixing = {}
     if match["axial"]:
         mixing = {"mixer": "axial", "pool": "gap"}
+    if match["stride"]:
+        changes = {"stride": stride, **changes}
     changes = {"patch": patch, **changes}
 
     # An image of one patch fits every stride; the largest one up to 224 x 224 is then known
@@ -120,35 +130,43 @@ def vit(name: str, **changes) -> ViTConfig:
     return replace(config, image=config.fitting((224, 224)))
 
 
-def hybrid_stem(name: str, layers: str | None, width: float, pixels: int) -> Backbone:
-    """The ResNet of a hybrid, from its layers and the pixels to a patch that its name gives.
+def hybrid_stem(name: str, layers: str | None, width: float, pixels: tuple[int, ...]) -> Backbone:
+    """The ResNet of a hybrid, from its layers and the sides in pixels that its name gives: of a patch,
+    and from one to the next.
 
-    A multiple of 32 pixels reads the last stage. Another multiple of 16 reads a third stage that
-    has the fourth's units too, so that no layer is lost. "R" alone is the root without stages.
+    Multiples of 32 pixels read the last stage. Other multiples of 16 read a third stage that has the
+    fourth's units too, so that no layer is lost. "R" alone is the root without stages.
     """
-    if layers is None and pixels % 2 == 0:
+    if layers is None and all(side % 2 == 0 for side in pixels):
         return Backbone(units=(), width=width)
-    if layers is None or int(layers) not in UNITS or pixels % 16:
+    if layers is None or int(layers) not in UNITS or any(side % 16 for side in pixels):
         raise ValueError(
             f"no hybrid {name!r}: its ResNet has {', '.join(map(str, UNITS))} layers and its "
             "patches are multiples of 16, as in 'R50+B/32', or it is a root alone with even "
             "patches, as in 'R+Ti/16'"
         )
     units = UNITS[int(layers)]
-    if pixels % 32:
+    if any(side % 32 for side in pixels):
         units = three_stages(units)
     return Backbone(units=units, width=width)
 
 
-def patch_of_hybrid(stem: Backbone, pixels: int) -> int:
-    """The patch size on a ResNet's last feature map, from the pixels to a patch that a name gives.
+def in_positions(stem: Backbone, pixels: Grid) -> Grid:
+    """Sides on a ResNet's last feature map, from the pixels that a hybrid's name gives."""
+    apart = pixels_of_position(stem)
+    return pixels[0] // apart, pixels[1] // apart
+
+
+def pixels_of_position(stem: Backbone) -> int:
+    """From one position of a ResNet's last feature map to the next, in pixels as a hybrid's name
+    counts them.
 
     The name of a root alone counts its convolution's stride, 2, and not its pooling's: R+Ti/16 has
     patches of 8, and 32 pixels to a patch.
     """
     if not stem.units:
-        return pixels // 2
-    return pixels // stem.stride
+        return 2
+    return stem.stride
 
 
 def three_stages(units: tuple[int, ...]) -> tuple[int, ...]:
@@ -189,7 +207,7 @@ def changed(config: ModelConfig, changes: dict) -> ModelConfig:
 def called(config: ModelConfig) -> str:
     """What people call an architecture: ViT-B/16, R50+ViT-B/16, BiT-R50x1.
 
-    The way back from `named`, as far as there is one.
+    The way back from `named`, as far as there is one; `named` reads it again.
     """
     if isinstance(config, LeNetConfig):
         return "LeNet-5"
@@ -199,6 +217,17 @@ def called(config: ModelConfig) -> str:
         return vit_name(config)
     below = backbone_name(config.stem).removesuffix("x1")
     return f"{below}+{vit_name(config)}"
+
+
+def short_name(name: str) -> str:
+    """A Vision Transformer's name as people type it, from one that `called` prints: "B/16" of
+    "ViT-B/16", "Axial-R50+B/16" of "R50+Axial-ViT-B/16". Another as it is."""
+    below, marker, size = name.partition("ViT-")
+    if below.endswith("Axial-"):
+        return "Axial-" + below.removesuffix("Axial-") + size
+    if not marker or below.startswith("Axial-"):  # whose ResNet is axial, which no short name says
+        return name
+    return below + size
 
 
 def vit_name(config: ViTConfig) -> str:
@@ -218,10 +247,8 @@ def vit_name(config: ViTConfig) -> str:
 def patch_name(config: ViTConfig) -> str:
     """Pixels to a patch: 16, or 16x8 (height and width), and the stride if patches overlap."""
     tiling = config.patches
-    if config.stem and config.stem.units:
-        tiling = config.tiling
-    elif config.stem:  # as R+Ti/16 is named: see patch_of_hybrid
-        tiling = config.patches.scaled(2)
+    if config.stem is not None:
+        tiling = tiling.scaled(pixels_of_position(config.stem))
     size = in_words(tiling.size)
     if not tiling.overlaps:
         return size
@@ -234,6 +261,12 @@ def in_words(sides: Grid) -> str:
     if height == width:
         return str(height)
     return f"{height}x{width}"
+
+
+def from_words(text: str) -> Grid:
+    """(16, 16) of "16", (16, 8) of "16x8"."""
+    height, _, width = text.partition("x")
+    return int(height), int(width or height)
 
 
 def backbone_name(backbone: Backbone) -> str:

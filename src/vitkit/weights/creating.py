@@ -67,7 +67,7 @@ def create(
     if getattr(wanted, "stride", None) is None:
         network = load(weights, image=image).model
     else:
-        overlapping, _ = at_stride(load(weights), wanted.stride, image)
+        overlapping, _ = at_stride(load(weights), wanted.tiling.stride, image)
         network = overlapping.model
     _check_architecture(weights, network.config, wanted, asked)
     if "classes" in asked and wanted.classes != network.config.classes:

@@ -25,8 +25,9 @@ def fitted_to(
     method = getattr(config, "resample", None)
     own = classifier.model.config
     if isinstance(config, ViTConfig) and isinstance(own, ViTConfig):
-        if own.patch == config.patch and own.stride != config.stride:
-            classifier, changes = at_stride(classifier, config.stride, config.image, method)
+        ours = config.tiling  # in pixels
+        if own.tiling.size == ours.size and own.tiling.stride != ours.stride:
+            classifier, changes = at_stride(classifier, ours.stride, config.image, method)
             sentences += changes
         if config.qkv_bias and not own.qkv_bias:
             classifier = with_zero_biases(classifier)
@@ -48,15 +49,17 @@ def at_stride(
     image: Grid | None = None,
     method: str | None = None,
 ) -> tuple[Classifier, list[str]]:
-    """The model with patches at other distances (None: side by side), and what changed, in sentences.
+    """The model with patches at other distances, and what changed, in sentences.
 
-    The projection of patches stays as it is; positions are resampled to the new grid (`method`:
-    google, timm, huggingface or torchvision; the origin's own unless told). Without an `image` it is
-    for the largest size not above its own that the patches fit, and the preprocessing follows. At its
-    own stride it is the same model. All weights but the positions are the classifier's own, not copies.
+    `stride` is in pixels, of a hybrid too; None is the patch, so that they lie side by side. The
+    projection of patches stays as it is; positions are resampled to the new grid (`method`: google,
+    timm, huggingface or torchvision; the origin's own unless told). Without an `image` it is for the
+    largest size not above its own that the patches fit, and the preprocessing follows. At its own
+    stride it is the same model. All weights but the positions are the classifier's own, not copies.
 
     Raises ValueError for a model that is no Vision Transformer, for a size that the patches do not
-    fit, and for a model that was made for inference or that another library changed.
+    fit, for a stride between the positions of a hybrid's feature map, and for a model that was made
+    for inference or that another library changed.
     """
     old = classifier.model
     check_own_weights(old)

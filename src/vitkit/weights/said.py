@@ -17,10 +17,10 @@ class Hints:
     """Height and width of the images in pixels, or one side of a square. If the position table can
     be for this size, it is; else positions are resampled to it. Default: what the file says, or a
     square table."""
-    stride: int | None = None
+    stride: int | tuple[int, int] | None = None
     """Pixels from one patch to the next, if patches are to overlap, such as 8 for patches of 16: four
-    times as many tokens, cut by the same projection, at positions that are resampled. Default: the
-    model's own, which for published models is the patch."""
+    times as many tokens, cut by the same projection, at positions that are resampled. Two numbers are
+    down and across. Default: the model's own, which for published models is the patch."""
     channels: int | None = None
     """Channels of the images, if they are not red, green and blue: 1 for grey, 4 with opacity, 12 for
     12 bands. Weights for colours are adapted: summed for grey, repeated for many. Default: the
@@ -65,10 +65,9 @@ class Hints:
             raise ValueError(
                 f"the size of images is {image}; a side has at most {LARGEST_SIDE:,} pixels"
             )
-        for name in ("stride", "channels"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        self._check_stride()
+        if self.channels is not None and self.channels < 1:
+            raise ValueError(f"channels is {self.channels}; it must be at least 1")
         if self.heads is not None and self.heads < 1:
             raise ValueError(f"heads is {self.heads}; it must be at least 1")
         if self.crop == "whole" and self.resize:
@@ -77,3 +76,18 @@ class Hints:
                 "of the two"
             )
         object.__setattr__(self, "image", image)
+
+    def _check_stride(self) -> None:
+        """Raises ValueError for a stride that is neither a number of pixels nor two."""
+        stride = self.stride
+        if stride is None:
+            return
+        sides = stride
+        if not isinstance(stride, tuple | list):
+            sides = (stride, stride)
+        if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
+            raise ValueError(
+                f"stride is {stride!r}; it is a number of pixels, at least 1, or two: down and across"
+            )
+        if isinstance(stride, list):  # as JSON has it
+            object.__setattr__(self, "stride", tuple(stride))
