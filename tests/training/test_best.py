@@ -1,22 +1,36 @@
 """A run that keeps its best weights: those of the best evaluation become the model, whether it was
 disturbed or not."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 import vitkit
 from vitkit.data import open_splits
-from vitkit.evaluate import answers_of_logits
+from vitkit.evaluate import (
+    Accuracy,
+    Classification,
+    Errors,
+    Eval,
+    MeanAveragePrecision,
+    Metric,
+    Neighbours,
+    answers_of_logits,
+)
 from vitkit.evaluate.collect import concatenated
+from vitkit.evaluate.errors import errors
+from vitkit.evaluate.metric import SHARE
 from vitkit.evaluate.passes import batches_of
+from vitkit.evaluate.precision import several
+from vitkit.objectives import MaskedAutoencoder, MaskedPatches, Supervised
+from vitkit.objectives.guesses import Reconstruction
 from vitkit.studies.cell import Cell
 from vitkit.studies.grid import run_grid
 from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.best import best_step
-from vitkit.training.log import read_metrics
+from vitkit.training.log import last_metrics, read_metrics
 from vitkit.training.recorded import read_run
 
 
@@ -107,9 +121,71 @@ def test_a_grid_compares_the_best(rising_and_falling, tmp_path, quiet):
     assert row.metric.value == pytest.approx(accuracy(best))
 
 
-def test_a_metric_that_is_not_measured_is_a_sentence(rising_and_falling, tmp_path, quiet):
-    wrong = replace(rising_and_falling, best="val/top1")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("val/top1", "choose from test/top1, test/top5, .*. --data.parts three holds training"),
+        ("test/top2", "choose from test/top1, test/top5, test/balanced_accuracy, test/loss$"),
+        ("top1", "choose from test/top1"),
+        ("test/seen", "choose from test/top1"),
+    ],
+)
+def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(
+    rising_and_falling, tmp_path, quiet, name, sentence
+):
     with pytest.raises(
-        ValueError, match=r"--best val/top1: .* measures test/top1, test/top5, test/l"
+        ValueError, match=f"--best {name}: the run does not measure that; {sentence}"
     ):
-        train(wrong, tmp_path, "cpu", quiet)
+        train(replace(rising_and_falling, best=name), tmp_path, "cpu", quiet)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """An evaluator that does not say what it measures."""
+
+    def judges(self, target_kind):
+        return True
+
+    def measure(self, subject, part):
+        yield Metric("mine", 1.0, SHARE)
+
+
+def test_what_is_not_known_before_is_refused_at_the_first_evaluation(
+    rising_and_falling, tmp_path, quiet
+):
+    mine = replace(rising_and_falling, evals=(Eval(Guessed(), name="my"),), length=Span(4))
+    train(replace(mine, best="my/test/mine"), tmp_path / "right", "cpu", quiet)
+    with pytest.raises(ValueError, match=r"choose from my/test/\.\.\.$"):
+        train(replace(mine, best="test/mine"), tmp_path / "wrong", "cpu", quiet)
+    with pytest.raises(ValueError, match="choose from my/test/mine$"):
+        train(replace(mine, best="my/test/other"), tmp_path / "late", "cpu", quiet)
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "objective"),
+    [
+        (Accuracy(), Supervised()),
+        (Classification(), Supervised()),
+        (Neighbours(), Supervised()),
+        (Reconstruction(), MaskedPatches()),
+        (Reconstruction(), MaskedAutoencoder(width=16, depth=1, heads=2)),
+    ],
+)
+def test_evaluators_say_what_they_measure(
+    evaluator, objective, rising_and_falling, tmp_path, quiet
+):
+    """Nothing that can be the best is missing, or a right `best` would be refused."""
+    recipe = replace(rising_and_falling, best="", length=Span(1), objective=objective)
+    train(replace(recipe, evals=(Eval(evaluator),)), tmp_path, "cpu", quiet)
+    metrics = last_metrics(tmp_path).values()
+    names = {metric.name for metric in metrics if metric.unit.better != "neither"}
+    assert names and names <= {f"test/{figure}" for figure in evaluator.figures}
+
+
+def test_evaluators_of_other_targets_say_what_they_measure():
+    targets = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    scores = torch.rand(3, 2)
+    names = [metric.name for metric in several(scores, scores > 0.5, targets)]
+    assert [*names, "loss"] == list(MeanAveragePrecision.figures)
+    assert [each.name for each in errors(scores[:, 0], scores[:, 1])] == list(Errors.figures)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,9 @@ class Accuracy:
     """How often the likeliest class is the right one (top1), and how often one of the five
     likeliest is (top5, if there are more than five classes); and if the classes are of unequal size,
     the mean of their own accuracies."""
+
+    figures: ClassVar = ("top1", "top5", "balanced_accuracy", "loss")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""

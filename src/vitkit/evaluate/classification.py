@@ -6,6 +6,7 @@ Legend: N images.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,9 @@ RESAMPLED = {
 class Classification:
     """What `Accuracy` measures, and balanced accuracy, macro F1 and the calibration error; all with
     intervals."""
+
+    figures: ClassVar = ("top1", "top5", "top1_of_data", *RESAMPLED)
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has one class."""

@@ -6,6 +6,7 @@ Legend: B batch, N images.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from vitkit.evaluate.metric import CORRELATION, COUNT, ERROR, Metric
 class Errors:
     """How far a model's numbers are from the targets, and how much of the targets' variance they
     explain."""
+
+    figures: ClassVar = ("mae", "r2", "pearson")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether every image has a number."""

@@ -9,6 +9,7 @@ Legend: B images compared at a time, N images, D width, K classes.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,9 @@ ROWS = 1024  # images that are compared with all others at a time
 class Neighbours:
     """How often the nearest neighbours of an image, by the cosine of features, vote for its
     class."""
+
+    figures: ClassVar = ("neighbours/top1",)
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     k: int = 20
     """Neighbours that vote, each with the weight of its similarity."""

@@ -7,6 +7,7 @@ Legend: B batch, N images, K classes of the data.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch.nn.functional as F
@@ -28,6 +29,9 @@ FIGURES = {"map": SHARE, "macro_f1": SHARE, "micro_f1": SHARE}
 class MeanAveragePrecision:
     """The mean, over the classes that any image has, of each class's average precision as
     scikit-learn defines it; and F1, if a probability above one half is a yes."""
+
+    figures: ClassVar = (*FIGURES, "loss")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Whether an image may have several classes."""

@@ -7,6 +7,7 @@ classes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,9 @@ def by_class(predicted: Tensor, targets: Tensor) -> Tensor:
 class Reconstruction:
     """How well the hidden parts of images are predicted. An image's index is its key, so the same
     parts are hidden every time. It measures learners while they train."""
+
+    figures: ClassVar = ("loss", "baseline", "accuracy")
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
 
     def judges(self, target_kind: TargetKind) -> bool:
         """Always: labels are not used."""

@@ -8,16 +8,57 @@ saved after that step. So a run that was killed keeps and saves the same as one 
 import shutil
 from pathlib import Path
 
-from vitkit.evaluate import Metric
+from vitkit.evaluate import Eval, Metric
+from vitkit.evaluate.metric import COUNT
 from vitkit.system.files import sync, write_whole
 from vitkit.system.ranks import from_rank_0
 from vitkit.training.checkpoints import checksum
+from vitkit.training.data import RunData
 from vitkit.training.log import read_metrics
+from vitkit.training.recipe import Recipe
 from vitkit.training.sealed import read_sealed, sealed
 from vitkit.weights import Classifier, load, save
 
 FOLDER = "best"  # in the run's directory
 SEAL = "best.json"  # with each model there: its step, and the checksums of its files
+
+
+def check_best(recipe: Recipe, data: RunData) -> None:
+    """Raises ValueError if no evaluation of a resolved recipe will measure its `best`, as far as that
+    is known before the first step: on which images the evaluators measure, and what, if they say it
+    (`figures`)."""
+    if not recipe.best:
+        return
+    known = []
+    for each in recipe.evals:
+        parts = list(data.held_out)
+        if each.data:
+            parts = [each.images]
+        figures = getattr(each.evaluator, "figures", None)
+        for part in parts:
+            if figures is None and recipe.best.startswith(_named(each, "", part)):
+                return
+            known += [_named(each, figure, part) for figure in figures or ("...",)]
+    if recipe.best not in known:
+        raise ValueError(_not_measured(recipe.best, known))
+
+
+def _named(each: Eval, figure: str, part: str) -> str:
+    """What a figure of an evaluator is called in a run."""
+    return each.named(Metric(figure, 0, COUNT), part).name
+
+
+def _not_measured(name: str, measured: list[str]) -> str:
+    """The message for a metric that is not among those that a run measures, which are named."""
+    text = f"--best {name}: the run does not measure that; "
+    if measured:
+        text += f"choose from {', '.join(measured)}"
+    else:
+        text += "nothing measures it"
+    on_val = [each for each in measured if each.startswith("val/")]
+    if name.startswith("val/") and not on_val:
+        text += ". --data.parts three holds training images out, as val"
+    return text
 
 
 def best_step(lines: list[dict], name: str) -> int | None:
@@ -38,10 +79,7 @@ def best_step(lines: list[dict], name: str) -> int | None:
             step = line["step"]
     if measured and best is None:
         names = [each.name for each in measured.values() if each.unit.better != "neither"]
-        text = f"--best {name}: the run does not measure that; it measures {', '.join(names) or 'nothing'}"
-        if name.startswith("val/"):
-            text += ". --data.parts three holds training images out, as val"
-        raise ValueError(text)
+        raise ValueError(_not_measured(name, names))
     return step
 
 
@@ -54,6 +92,15 @@ def up_to_best(lines: list[dict], name: str) -> list[dict]:
     if step is None:
         return lines
     return [line for line in lines if line["step"] <= step]
+
+
+def primary_of(lines: list[dict], name: str) -> Metric | None:
+    """The metric by which runs are compared, at the evaluation at which metric `name` was best; at the
+    last one if `name` is empty. None if nothing was measured; raises ValueError as `best_step`."""
+    for line in reversed(up_to_best(lines, name)):
+        if line.get("primary"):
+            return line["metrics"][line["primary"]]
+    return None
 
 
 def is_best(run_dir: Path, name: str, step: int) -> bool:

@@ -25,10 +25,12 @@ from vitkit.system.watchdog import watchdog
 from vitkit.training.augmenting import as_decided, with_augmentation
 from vitkit.training.begin import begin
 from vitkit.training.begun import record_beginning
+from vitkit.training.best import check_best
 from vitkit.training.channels import with_channels
 from vitkit.training.checkpoints import checkpoints
 from vitkit.training.data import RunData, open_data
 from vitkit.training.division import about_classes, refuse_one_class
+from vitkit.training.earlier import earlier_call
 from vitkit.training.evaluation import evaluate, gains_no_more
 from vitkit.training.finish import finish, is_finished, keep_best
 from vitkit.training.log import Log
@@ -83,6 +85,8 @@ def _train(
     recipe = resolve(recipe, data.facts)
     if recipe.model.classes:
         refuse_one_class(data.train, recipe.data)
+    if not earlier_call(run_dir).trained:  # a run that goes on has measured it
+        check_best(recipe, data)
     recipe = with_precision(recipe, run_dir, device, say)
     recipe = with_augmentation(recipe, data, device, say)
     _check_batch(recipe)

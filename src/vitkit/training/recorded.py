@@ -8,7 +8,7 @@ from typing import Any
 
 from vitkit.evaluate import Metric
 from vitkit.training.begun import read_begun
-from vitkit.training.best import up_to_best
+from vitkit.training.best import primary_of
 from vitkit.training.log import read_metrics
 
 
@@ -66,10 +66,7 @@ class Recorded:
     def primary(self) -> Metric | None:
         """The metric by which runs are compared, at its latest evaluation, or that of the best weights
         if the run keeps those; None if nothing was measured."""
-        for line in reversed(up_to_best(self.lines, self.recipe.get("best", ""))):
-            if line.get("primary"):
-                return line["metrics"][line["primary"]]
-        return None
+        return primary_of(self.lines, self.recipe.get("best", ""))
 
 
 def is_run(path: str | Path) -> bool:
