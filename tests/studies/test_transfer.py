@@ -12,10 +12,11 @@ from vitkit.evaluate import Eval, Metric
 from vitkit.evaluate.metric import NATS, SHARE
 from vitkit.objectives import MaskedPatches
 from vitkit.studies import transfer
-from vitkit.studies.transfer import best, select
+from vitkit.studies.regularising import Regularisation
+from vitkit.studies.selecting import best, select
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe
-from vitkit.training.log import last_metrics
+from vitkit.training import Data, Optim, Recipe, train
+from vitkit.training.log import last_metrics, read_metrics
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_rate_that_diverges_is_not_chosen_and_ends_nothing(recipe, tmp_path, c
     shown = " ".join(capsys.readouterr().out.split())
     assert "learning rate 1e+20 on held-out images failed, and has no value: 3 steps in a" in shown
     with pytest.raises(FloatingPointError, match="no learning rate of 1e[+]20 works"):
-        transfer(wild, tmp_path, rates=(1e20,), device="cpu")
+        select(wild, tmp_path, (1e20,), "cpu")
 
 
 @pytest.mark.slow
@@ -146,3 +147,92 @@ def test_a_seed_that_fails_is_no_result(recipe, tmp_path):
     with pytest.raises(FloatingPointError, match="3 steps in a row were not finite"):
         transfer(wild, tmp_path, device="cpu")
     assert not (tmp_path / "transfer.json").exists()
+
+
+def test_an_error_of_the_settings_ends_the_selection_at_the_first_run(recipe, tmp_path, capsys):
+    """It would be every candidate's. One that diverges lets the others go on."""
+    wrong = replace(recipe, data=replace(recipe.data, source=str(tmp_path / "photoz")))
+    with pytest.raises(ValueError, match="photoz"):
+        transfer(wrong, tmp_path / "run", rates=(1e-3, 3e-3), device="cpu")
+    said = capsys.readouterr().out
+    assert "learning rate 0.001 on held-out images (1 of 2)" in said
+    assert "failed" not in said and "(2 of 2)" not in said
+    assert not (tmp_path / "run/select/lr-0.003").exists()
+    with pytest.raises(ValueError, match="--best val/top1: .* choose from"):
+        unlabelled = replace(recipe, best="val/top1", objective=MaskedPatches())
+        transfer(unlabelled, tmp_path / "best", rates=(1e-3, 3e-3), device="cpu")
+    assert "(2 of 2)" not in capsys.readouterr().out
+
+
+def test_seeds_that_cannot_run_are_said_once(recipe, tmp_path, capsys):
+    with pytest.raises(ValueError, match="micro_batch -1"):
+        transfer(replace(recipe, micro_batch=-1), tmp_path, seeds=3, device="cpu")
+    assert "(2 of 3)" not in capsys.readouterr().out
+
+
+def test_the_final_directory_is_looked_at_before_anything_is_trained(recipe, tmp_path):
+    quick = replace(recipe, length=Span(2))
+    rates = (1e-3, 3e-3)
+    transfer(quick, tmp_path / "run", rates=rates, seeds=2, device="cpu")
+
+    # Another recipe: refused with what differs, and nothing is trained for it
+    shutil.move(tmp_path / "run/select", tmp_path / "select")
+    for other in (replace(quick, batch=25), replace(quick, length=Span(1, "epochs"))):
+        with pytest.raises(
+            ValueError, match=r"run holds a run of another recipe .(batch|len)[^;]*."
+        ):
+            transfer(other, tmp_path / "run", rates=rates, device="cpu")
+    with pytest.raises(ValueError, match=r"another recipe .data.hold_out: 0.1 -> 0.2."):
+        data = replace(quick.data, hold_out=0.2)
+        transfer(replace(quick, data=data), tmp_path / "run", rates=rates, device="cpu")
+
+    # Rates among which there is not the one that ran; and regularisation
+    with pytest.raises(ValueError, match=r"another recipe .optim.lr: 0.00\d+ -> 0.1."):
+        transfer(quick, tmp_path / "run", rates=(0.1, 0.2), device="cpu")
+    with pytest.raises(ValueError, match=r"another recipe .optim.weight_decay: 0.0 -> 0.2."):
+        decays = Regularisation(weight_decays=(0.7,))
+        own = replace(quick, optim=replace(quick.optim, weight_decay=0.2))
+        transfer(own, tmp_path / "run", rates, 1, "cpu", decays)
+    with pytest.raises(ValueError, match="seed-1 holds a run of another recipe"):
+        shutil.rmtree(tmp_path / "run/seed-1")
+        train(replace(quick, seed=9), tmp_path / "run/seed-1", "cpu")
+        transfer(quick, tmp_path / "run", rates=rates, seeds=2, device="cpu")
+    assert not (tmp_path / "run/select").exists()
+
+    # Somebody's files, and a file
+    (tmp_path / "mine/model").mkdir(parents=True)
+    with pytest.raises(ValueError, match="mine holds model, which no run has written there"):
+        transfer(quick, tmp_path / "mine", rates=rates, device="cpu")
+    with pytest.raises(ValueError, match="is a file, and a run is a directory"):
+        transfer(quick, tmp_path / "run/recipe.json", rates=rates, device="cpu")
+
+
+def test_selection_runs_serve_another_best(recipe, tmp_path, capsys):
+    """Which weights a run saves decides no step of it. The final run is another one, so it needs a
+    directory of its own, to which they may be copied."""
+    quick = replace(recipe, length=Span(12), evaluate_every=Span(3))
+    rates = (1e-3, 3e-3)
+    transfer(quick, tmp_path / "a", rates=rates, device="cpu")
+    by_validation = replace(quick, best="val/top1")
+    with pytest.raises(ValueError, match=r"best: .* val/top1.*copy \S*a/select into the other one"):
+        transfer(by_validation, tmp_path / "a", rates=rates, device="cpu")
+
+    shutil.copytree(tmp_path / "a/select", tmp_path / "b/select")
+    capsys.readouterr()
+    outcome = transfer(by_validation, tmp_path / "b", rates=rates, device="cpu")
+    assert capsys.readouterr().out.count("finished before") == 2
+    for rate, metric in outcome.selection.items():
+        lines = read_metrics(tmp_path / f"b/select/lr-{rate:g}/metrics.jsonl")
+        values = [line["metrics"]["val/top1"].value for line in lines if "metrics" in line]
+        assert len(values) == 4 and metric.value == max(values)
+
+    # And back
+    shutil.copytree(tmp_path / "b/select", tmp_path / "c/select")
+    last = select(quick, tmp_path / "c", rates, "cpu")
+    for rate, metric in last.items():
+        assert metric == last_metrics(tmp_path / f"c/select/lr-{rate:g}")["val/top1"]
+
+    # A run that ends by it is another run
+    patient = replace(by_validation, early_stop=5)
+    with pytest.raises(ValueError, match="lr-0.001 holds a run of another recipe .best"):
+        select(patient, tmp_path / "c", rates, "cpu")

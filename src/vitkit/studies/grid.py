@@ -29,7 +29,7 @@ from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
 from vitkit.training import Recipe, train
 from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.training.finish import model_is_intact
-from vitkit.training.log import to_line
+from vitkit.training.log import read_metrics, to_line
 from vitkit.training.record import differences, to_json, with_defaults
 
 
@@ -38,6 +38,7 @@ def run_grid(
     grid_dir: Path,
     device: str = "auto",
     shard: tuple[int, int] = (0, 1),
+    alike: bool = False,
 ) -> list[Row]:
     """Run every cell that is not finished; returns the rows of all cells that have ended, and
     writes them to `results.parquet`.
@@ -47,13 +48,16 @@ def run_grid(
     cells that come after it; so n processes can share a grid, and the one that ends last
     writes the whole table. Under torchrun all ranks run each cell together.
 
+    `alike` says that whatever is wrong with one cell before its first step is wrong with all, as of
+    runs that differ in a learning rate: then the first ValueError ends the grid.
+
     Raises ValueError for cells that cannot be one grid, and for a directory with other recipes'
     results; the first error, if every cell of the shard failed; Interrupted as `train` does.
     """
     _check_cells(cells, shard)
     own = of_shard(cells, shard)
     with process_group(device):
-        errors = _run_unfinished(own, grid_dir, device)
+        errors = _run_unfinished(own, grid_dir, device, alike)
         rows = from_rank_0(lambda: _tabulate(cells, grid_dir))
     if errors and len(errors) == len(own):
         raise errors[0]
@@ -113,15 +117,23 @@ def _check_cells(cells: Sequence[Cell], shard: tuple[int, int]) -> None:
             )
 
 
-def _run_unfinished(cells: Sequence[Cell], grid_dir: Path, device: str) -> list[Exception]:
+def finished(cells: Sequence[Cell], grid_dir: Path) -> list[str]:
+    """The names of the cells that have run to their end. Raises Occupied if another recipe has in the
+    directory of one."""
+    return from_rank_0(lambda: [cell.name for cell in cells if _is_finished(cell, grid_dir)])
+
+
+def _run_unfinished(
+    cells: Sequence[Cell], grid_dir: Path, device: str, alike: bool
+) -> list[Exception]:
     """Run the cells that are not finished, one after the other; returns the errors of those that
-    failed."""
-    finished = from_rank_0(lambda: [cell.name for cell in cells if _is_finished(cell, grid_dir)])
+    failed. Raises the first one that would be every cell's, if they are `alike`."""
+    done = finished(cells, grid_dir)
     console = Console(quiet=not on_rank_0(), highlight=False, markup=False, soft_wrap=True)
     errors = []
     for number, cell in enumerate(cells, 1):
         title = cell.title or cell.name
-        if cell.name in finished:
+        if cell.name in done:
             console.print(f"{title}: finished before; another --workdir starts a new one")
             continue
         if len(cells) > 1:
@@ -129,10 +141,18 @@ def _run_unfinished(cells: Sequence[Cell], grid_dir: Path, device: str) -> list[
         error = _run(cell, grid_dir, device)
         if error is None:
             continue
+        if alike and isinstance(error, ValueError) and not _has_trained(grid_dir / cell.name):
+            raise error
         errors.append(error)
         if len(cells) > 1:
             console.print(f"{title} failed, and has no value: {error}")
     return errors
+
+
+def _has_trained(run_dir: Path) -> bool:
+    """Whether a cell has written down anything of a step. Every rank gets the same answer."""
+    lines = from_rank_0(lambda: read_metrics(run_dir / METRICS))
+    return any(line["step"] > 0 for line in lines)
 
 
 def _tabulate(cells: Sequence[Cell], grid_dir: Path) -> list[Row]:

@@ -10,25 +10,29 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from vitkit.evaluate import Metric
 from vitkit.evaluate.metric import plain_number
 from vitkit.studies.cell import Cell
-from vitkit.studies.grid import run_grid
-from vitkit.studies.regularising import (
-    Regularisation,
-    folder_of,
-    regularisation_of,
-    regularisation_text,
-    regularised,
+from vitkit.studies.grid import finished, run_grid
+from vitkit.studies.regularising import Regularisation, regularised
+from vitkit.studies.selecting import (
+    SELECT,
+    as_it_ran,
+    best,
+    by_text,
+    rate_cells,
+    regularisation_cells,
+    select,
+    select_regularisation,
 )
-from vitkit.studies.rows import Row
 from vitkit.system.files import write_json
 from vitkit.system.ranks import from_rank_0
 from vitkit.training import Recipe
+from vitkit.training.earlier import Occupied
+from vitkit.training.occupied import refuse_occupied
 
-Key = TypeVar("Key", float, str)
 OWN = Regularisation()  # nothing to choose: the recipe's own
 
 
@@ -75,16 +79,20 @@ def transfer(
     by it. The outcome is written to `run_dir`/transfer.json, and every metric to
     `run_dir`/results.parquet.
 
-    Raises FloatingPointError if a final run fails while others work; ValueError for a `best` that
-    would look at the test part, and what `select` and `train` raise.
+    Raises, before any run, Occupied if the final ones cannot be written where they belong, whatever is
+    chosen, and ValueError for a `best` that would look at the test part; FloatingPointError if a
+    final run fails while others work, and what `select` and `train` raise.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; it is the number of final runs, at least 1")
     run_dir = Path(run_dir)
 
-    # Choose the learning rate
+    # What can be refused before anything runs
     if rates or regularisation:
         _refuse_a_look_at_the_test_part(recipe)
+        _refuse_occupied(recipe, run_dir, rates, seeds, regularisation)
+
+    # Choose the learning rate
     selection = {}
     if rates:
         selection = select(recipe, run_dir, rates, device)
@@ -94,16 +102,20 @@ def transfer(
     tried = {}
     text = ""
     if regularisation:
-        tried = _regularise(recipe, run_dir, regularisation, device)
+        tried = select_regularisation(recipe, run_dir, regularisation, device)
         text = best(tried)
-        recipe = _by_text(recipe, regularisation)[text]
+        recipe = by_text(recipe, regularisation)[text]
     if rates or regularisation or recipe.data.parts == "final":
-        recipe = replace(recipe, data=replace(recipe.data, parts=_final_parts(recipe)))
+        recipe = _on_all_but_test(recipe)
 
-    # The final runs, the first of them in the directory that people look into
-    cells = [_final(recipe, recipe.seed + i) for i in range(seeds)]
-    cells[0] = replace(cells[0], name=".")
-    rows = run_grid(cells, run_dir, device)
+    # The final runs
+    cells = _final_cells(recipe, seeds)
+    try:
+        rows = run_grid(cells, run_dir, device, alike=True)
+    except Occupied as error:
+        if not selection and not tried:
+            raise
+        raise Occupied(_with_selection(error, run_dir)) from None
     for row in rows:
         if row.error is not None:
             raise FloatingPointError(f"seed {row.settings['seed']} failed: {row.error}")
@@ -127,101 +139,70 @@ def _refuse_a_look_at_the_test_part(recipe: Recipe) -> None:
         )
 
 
-def select(
-    recipe: Recipe, run_dir: Path, rates: Sequence[float], device: str = "auto"
-) -> dict[float, Metric | None]:
-    """What a recipe reaches on held-out images with each learning rate, None if it fails. Each is a
-    run in `run_dir`/select; the test part is not used.
+def _refuse_occupied(
+    recipe: Recipe,
+    run_dir: Path,
+    rates: Sequence[float],
+    seeds: int,
+    regularisation: Regularisation,
+) -> None:
+    """Raises Occupied if the directory of a final run holds another, whatever will be chosen."""
+    # What may be chosen
+    possible = [recipe]
+    if rates:
+        first = rate_cells(recipe, rates)
+        possible = [replace(recipe, optim=replace(recipe.optim, lr=rate)) for rate in first]
+    else:
+        first = regularisation_cells(recipe, regularisation)
+    if regularisation:
+        possible = [other for each in possible for other in regularised(each, regularisation)]
 
-    Raises FloatingPointError if every rate diverges, and what else `train` raises.
-    """
-    recipe = replace(recipe, data=replace(recipe.data, parts="select"))
-    rates = sorted(set(rates))
-    cells = [_candidate(recipe, rate) for rate in rates]
+    # Where it would run
+    finals = [_final_cells(_on_all_but_test(each), seeds) for each in possible]
     try:
-        reached = _primary(run_grid(cells, run_dir, device))
-    except FloatingPointError as error:
-        tried = ", ".join(f"{rate:g}" for rate in rates)
-        raise FloatingPointError(
-            f"no learning rate of {tried} works; try lower --rates ({error})"
-        ) from error
-    return {rate: reached.get(cell.name) for rate, cell in zip(rates, cells, strict=True)}
+        for number in range(seeds):
+            of_seed = [cells[number] for cells in finals]
+            refuse_occupied(run_dir / of_seed[0].name, [cell.recipe for cell in of_seed])
+    except Occupied as error:
+        if _are_ours(list(first.values()), run_dir):
+            raise Occupied(_with_selection(error, run_dir)) from None
+        raise
 
 
-def _regularise(
-    recipe: Recipe, run_dir: Path, regularisation: Regularisation, device: str
-) -> dict[str, Metric | None]:
-    """What a recipe reaches on held-out images with each regularisation, as `select` does with each
-    rate."""
-    recipe = replace(recipe, data=replace(recipe.data, parts="select"))
-    cells = {}
-    for text, changed in _by_text(recipe, regularisation).items():
-        settings = regularisation_of(changed)
-        cells[text] = Cell(
-            name=f"select/{folder_of(settings)}",
-            recipe=changed,
-            settings={"lr": recipe.optim.lr, **settings, "seed": recipe.seed},
-            title=f"{text}, on held-out images",
-        )
-    reached = _primary(run_grid(list(cells.values()), run_dir, device))
-    return {text: reached.get(cell.name) for text, cell in cells.items()}
+def _are_ours(cells: Sequence[Cell], run_dir: Path) -> bool:
+    """Whether some of these runs are there, finished, and none is another's."""
+    if not (run_dir / SELECT).is_dir():
+        return False
+    try:
+        return bool(finished([as_it_ran(cell, run_dir) for cell in cells], run_dir))
+    except Occupied:
+        return False
 
 
-def _by_text(recipe: Recipe, regularisation: Regularisation) -> dict[str, Recipe]:
-    """The recipe with every regularisation that is tried, by what people read."""
-    recipes = regularised(recipe, regularisation)
-    return {regularisation_text(regularisation_of(each)): each for each in recipes}
+def _with_selection(error: Occupied, run_dir: Path) -> str:
+    """The message of a final run that has no place, with the way to keep what chose its settings."""
+    return f"{error}. To choose by the same runs, copy {run_dir / SELECT} into the other one first"
 
 
-def _primary(rows: Sequence[Row]) -> dict[str, Metric]:
-    """What cells are compared by, by their names."""
-    return {row.cell: row.metric for row in rows if row.primary}
-
-
-def best(selection: dict[Key, Metric | None]) -> Key:
-    """The key whose metric is best; the first of equal ones, or if all are NaN.
-
-    Raises ValueError if nothing was measured, and if of two values none is better.
-    """
-    chosen = None
-    for key, metric in selection.items():
-        if metric is None:
-            continue
-        if chosen is None or metric.beats(selection[chosen]):
-            chosen = key
-    if chosen is None:
-        raise ValueError(
-            "the recipe measures nothing on held-out images, so nothing can be chosen by it"
-        )
-    return chosen
-
-
-def _final_parts(recipe: Recipe) -> str:
-    """Which images train the final runs: all but those of the test part, and those that choose the
+def _on_all_but_test(recipe: Recipe) -> Recipe:
+    """The recipe, trained on all images but those of the test part, and those that choose the
     weights."""
+    parts = "final"
     if recipe.best.startswith("val/"):
-        return "three"
-    return "final"
+        parts = "three"
+    return replace(recipe, data=replace(recipe.data, parts=parts))
 
 
-def _candidate(recipe: Recipe, rate: float) -> Cell:
-    """The run that tries a learning rate."""
-    return Cell(
-        name=f"select/lr-{rate:g}",
-        recipe=replace(recipe, optim=replace(recipe.optim, lr=rate)),
-        settings={"lr": rate, "seed": recipe.seed},
-        title=f"learning rate {rate:g} on held-out images",
-    )
-
-
-def _final(recipe: Recipe, seed: int) -> Cell:
-    """The final run of a seed."""
-    return Cell(
-        name=f"seed-{seed}",
-        recipe=replace(recipe, seed=seed),
-        settings={"lr": recipe.optim.lr, "seed": seed},
-        title=f"seed {seed}",
-    )
+def _final_cells(recipe: Recipe, seeds: int) -> list[Cell]:
+    """The final runs: a seed each, the first in the directory that people look into."""
+    cells = []
+    for seed in range(recipe.seed, recipe.seed + seeds):
+        name = "."
+        if cells:
+            name = f"seed-{seed}"
+        settings = {"lr": recipe.optim.lr, "seed": seed}
+        cells.append(Cell(name, replace(recipe, seed=seed), settings, f"seed {seed}"))
+    return cells
 
 
 def _to_json(outcome: Transfer) -> dict:

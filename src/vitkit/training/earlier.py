@@ -71,7 +71,21 @@ def refuse_other_recipe(run_dir: Path, ran: dict, asked: dict, prefix: str = "")
     that is asked for. With a prefix, "data.", they are that part of a recipe."""
     changed = differences(ran, asked, prefix)
     if changed:
+        raise Occupied(other_recipe(run_dir, changed))
+
+
+def other_recipe(run_dir: Path, changed: list[str]) -> str:
+    """The message for a directory in which a recipe ran that differs so from the one asked for."""
+    return (
+        f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another --workdir, "
+        "or remove it"
+    )
+
+
+def refuse_unknown_recipe(run_dir: Path, earlier: Earlier) -> None:
+    """Raises Occupied for trained weights of which nobody knows the recipe."""
+    if earlier.trained and not earlier.recipe:
         raise Occupied(
-            f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another "
+            f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
             "--workdir, or remove it"
         )

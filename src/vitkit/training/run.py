@@ -28,6 +28,7 @@ from vitkit.training.earlier import (
     earlier_call,
     read_earlier,
     refuse_other_recipe,
+    refuse_unknown_recipe,
 )
 from vitkit.training.log import Log
 from vitkit.training.recipe import Recipe
@@ -94,11 +95,7 @@ def record_run(run_dir: Path, recipe: Recipe, data: RunData, say: Say) -> None:
     earlier = earlier_call(run_dir)
     if earlier.recipe:
         earlier = earlier._replace(recipe=with_defaults(earlier.recipe, recipe))
-    if earlier.trained and not earlier.recipe:
-        raise Occupied(
-            f"{run_dir} holds a trained model, and nothing says by which recipe; choose another "
-            "--workdir, or remove it"
-        )
+    refuse_unknown_recipe(run_dir, earlier)
     if earlier.trained:
         refuse_other_recipe(run_dir, earlier.recipe, settings)
         changed = differences(earlier.recipe, settings, free=True)
@@ -137,7 +134,7 @@ def locked(run_dir: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _refuse_somebodys(run_dir: Path) -> None:
+def refuse_somebodys(run_dir: Path) -> None:
     """Raises Occupied for a path that cannot be a run's directory without a loss: a file, and a
     directory with files of the names that a run writes, in which no run has begun."""
     if run_dir.exists() and not run_dir.is_dir():
@@ -161,7 +158,7 @@ def _lock(run_dir: Path) -> int:
     """The open file, locked. Raises Occupied if another process holds the lock."""
     import fcntl  # which Windows does not have
 
-    _refuse_somebodys(on_this_machine(run_dir))
+    refuse_somebodys(on_this_machine(run_dir))
     if not run_dir.exists():
         check_can_be_made(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
