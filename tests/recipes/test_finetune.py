@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from pictures import make_photographs
 
 from vitkit.data import Augmentation, Preprocessing, square_before_crop
 from vitkit.models import create, vit
@@ -42,7 +43,9 @@ def test_table_4(weights, preset):
     assert (recipe.model.patch, recipe.model.classes, recipe.model.representation) == (16, 0, 0)
     assert recipe.data.preprocessing.rule == "square"
     assert recipe.data.preprocessing.mean == (0.4, 0.5, 0.6)
-    assert recipe.data.augmentation == Augmentation("resize_crop", resize=448)  # BiT's, and a flip
+    # BiT's, and a flip. Of the digits the vtab preset knows nothing, so it asks the model
+    asks = preset == "vtab"
+    assert recipe.data.augmentation == Augmentation("resize_crop", resize=448, auto=asks)
     assert recipe.data.preprocessing.resize == 0
     assert recipe.data.parts == "final"
 
@@ -57,6 +60,27 @@ def test_like_the_released_code(weights):
     for preset in ("quick", "none", "bit"):
         with pytest.raises(ValueError, match=f"for a row of .* and the preset is {preset}; leave"):
             finetune(weights, "digits", preset, like="code")
+
+
+@pytest.mark.parametrize(
+    ("name", "crop", "flip"),
+    [
+        ("cifar", "resize_crop", True),
+        ("kitti", "none", True),
+        ("dmlab", "none", True),
+        ("smallnorb_azi", "resize_crop", False),
+        ("dsprites_loc", "none", False),
+        ("wds_vtab-dsprites_label_x_position", "none", False),  # the copy on the hub
+        ("wds_vtab-clevr_count_all", "none", True),
+    ],
+)
+def test_a_task_of_vtab_is_fed_by_bits_rule(weights, tmp_path, name, crop, flip):
+    """No random crop where a label is a place, a distance or a count; no flip where a side counts."""
+    folder = make_photographs(tmp_path).rename(tmp_path / name)
+    augmentation = finetune(weights, str(folder), "vtab").data.augmentation
+    assert (augmentation.crop, augmentation.flip, augmentation.auto) == (crop, flip, False)
+    other = finetune(weights, str(folder), "cifar10").data.augmentation
+    assert other == Augmentation("resize_crop", resize=448)
 
 
 def test_photographs_of_ones_own_keep_the_models_preprocessing(weights):

@@ -12,6 +12,7 @@ from vitkit.data import Preprocessing, open_parts
 from vitkit.evaluate import Fewshot, Part, Subject
 from vitkit.evaluate.metric import share_right
 from vitkit.models import create, vit
+from vitkit.recipes.crops import TASKS
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
 from vitkit.suites.frozen import Frozen
 from vitkit.suites.protocol import LIGHT, PAPER, FineTuning
@@ -223,6 +224,9 @@ def test_vtab_has_the_paper_s_tasks_groups_and_protocols():
     assert LIGHT.settings == [(0.1, 2500), (0.1, 10_000), (0.01, 2500), (0.01, 10_000)]
     unmirrored = {task.name for task in VTAB.tasks if not task.flip}
     assert unmirrored == {"dsprites_loc", "dsprites_ori", "smallnorb_azi"}
+    uncropped = {task.name for task in VTAB.tasks if not task.crop}
+    assert uncropped == {"clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "kitti"}
+    assert {task.name for task in VTAB.tasks} == set(TASKS)
 
 
 def test_labels_follow_the_rules_of_task_adaptation():

@@ -16,6 +16,7 @@ from vitkit.commands.recipe import with_augmentation_as_given, with_evals, with_
 from vitkit.commands.transfer_output import Regularise, print_transfer, say_regularisation
 from vitkit.data import Columns
 from vitkit.evaluate import EvaluatorName
+from vitkit.recipes.crops import vtab_task
 from vitkit.recipes.finetune import PRESETS, Like
 from vitkit.recipes.finetune import finetune as paper
 from vitkit.recipes.pretrained import choose_pretrained
@@ -124,6 +125,7 @@ def defaults(words: list[str]) -> Defaults:
         read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
         raise
     _say_side(recipe, first)
+    _say_task(recipe, first)
     recipe = with_length(with_evals(recipe, words), words)
     recipe = with_augmentation_as_given(recipe, words)
     settings = Finetune(
@@ -148,6 +150,27 @@ def _say_side(recipe: Recipe, options: Options) -> None:
         "size",
         file=sys.stderr,
     )
+
+
+def _say_task(recipe: Recipe, options: Options) -> None:
+    """Say what the vtab preset knows of the labels, which decides what training images go through."""
+    if options.preset != "vtab" or options.like != "paper":
+        return
+    task = vtab_task(options.data)
+    augmentation = recipe.data.augmentation
+    left_out = []
+    if not augmentation.flip:
+        left_out.append("mirrored")
+    if augmentation.crop == "none":
+        left_out.append("cropped")
+    if task is None:
+        print(
+            f"{options.data} is no task of VTAB, so its model is asked whether cropped and mirrored images "
+            "keep their class (--data.augmentation.no-auto: they do)",
+            file=sys.stderr,
+        )
+    elif left_out:
+        print(f"{task} is a task of VTAB: not {' and not '.join(left_out)}", file=sys.stderr)
 
 
 def _names(words: list[str]) -> list[str]:

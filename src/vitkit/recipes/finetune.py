@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from vitkit.data import Augmentation, Columns, open_splits, square_before_crop
+from vitkit.data import Augmentation, Columns, open_splits
 from vitkit.evaluate.confusion import unbalanced
 from vitkit.models import ModelConfig
 from vitkit.objectives import Supervised
+from vitkit.recipes.crops import UNCROPPED, UNMIRRORED, bit_crops, vtab_task
 from vitkit.recipes.table_4 import TABLE_4, Task, bit_hyper_rule
 from vitkit.system.ranks import on_rank_0
 from vitkit.system.span import Span
@@ -48,7 +49,9 @@ def finetune(
       that is batch 512, warm-up and cosine, BiT's preprocessing (a square of 448 pixels, a random
       crop of 384, mirrored or not; in evaluation a square of 384), 384 pixels (position embeddings
       are resampled, patches keep their size; 378 pixels for patches of 14, and so on), training on
-      all but the test part;
+      all but the test part. Of VTAB's tasks, by the name of the folder, five are not cropped and
+      three not mirrored, as BiT has it; for images that are none of them, "vtab" asks the model
+      first (`Augmentation.auto`);
     - "bit": BiT-HyperRule, which the paper tries for ResNets too;
     - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
       image size, in bfloat16 where the machine has instructions for it; Inception crops and flips,
@@ -101,7 +104,9 @@ def finetune(
         preprocessing = changed_preprocessing(preprocessing, hints)
     augmentation = Augmentation(auto=not protocol)
     if protocol and like == "paper":
-        augmentation = Augmentation(crop="resize_crop", resize=square_before_crop(max(size)))
+        augmentation = bit_crops(size)
+    if preset == "vtab" and like == "paper":
+        augmentation = _of_vtab(data, size)
     recipe = Recipe(
         name=f"finetune-{preset}" if protocol else "finetune",
         init=model,
@@ -132,6 +137,15 @@ def finetune(
     if preset == "quick":
         return _quick(recipe, columns)
     return recipe
+
+
+def _of_vtab(data: str, size: tuple[int, int]) -> Augmentation:
+    """BiT's crops, without what changes the class of a task of VTAB; of other images, whose labels
+    nobody knows, what their classes survive."""
+    task = vtab_task(data)
+    if task is None:
+        return replace(bit_crops(size), auto=True)
+    return bit_crops(size, flip=task not in UNMIRRORED, crop=task not in UNCROPPED)
 
 
 def _with_channels(

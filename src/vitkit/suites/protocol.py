@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from vitkit.data import Augmentation
+from vitkit.recipes.crops import bit_crops
 from vitkit.recipes.finetune import finetune
 from vitkit.studies import Cell
 from vitkit.suites.frozen import Frozen
@@ -153,9 +153,7 @@ def _recipe(
     recipe = finetune(model, images.where, "vtab", hints, task.columns)
 
     # BiT's crops, unless a task's classes depend on what they change
-    augmentation = replace(recipe.data.augmentation, flip=task.flip)
-    if not task.crop:
-        augmentation = Augmentation("none", flip=task.flip)
+    augmentation = bit_crops(recipe.model.image, task.flip, task.crop)
     warmup = min(recipe.optim.warmup.n, steps // WARMUP)
     return replace(
         recipe,

@@ -9,6 +9,7 @@ are for those who prepare a task themselves. Splits are TensorFlow Datasets', in
 import math
 from collections.abc import Callable, Sequence
 
+from vitkit.recipes.crops import HUB, ON_HUB, UNCROPPED, UNMIRRORED
 from vitkit.suites.original import Original, Place
 from vitkit.suites.task import Suite, Task
 
@@ -111,26 +112,7 @@ ORIGINALS = {
 # Copies on the Hugging Face hub, by the names that CLIP-benchmark gives them. Some of their training
 # parts are cut off before VTAB's validation images, so these are taken from their end. The numbers of
 # images and classes are checked when they are read. None is known for SUN397 and KITTI.
-_HUB = "hf:clip-benchmark/wds_vtab-"
-ON_HUB = {
-    "caltech101": "caltech101",
-    "cifar": "cifar100",
-    "dtd": "dtd",
-    "oxford_flowers102": "flowers",
-    "oxford_iiit_pet": "pets",
-    "svhn": "svhn",
-    "patch_camelyon": "pcam",
-    "eurosat": "eurosat",
-    "resisc45": "resisc45",
-    "diabetic_retinopathy": "diabetic_retinopathy",
-    "clevr_count": "clevr_count_all",
-    "clevr_dist": "clevr_closest_object_distance",
-    "dmlab": "dmlab",
-    "dsprites_loc": "dsprites_label_x_position",
-    "dsprites_ori": "dsprites_label_orientation",
-    "smallnorb_azi": "smallnorb_label_azimuth",
-    "smallnorb_ele": "smallnorb_label_elevation",
-}
+_HUB = f"hf:clip-benchmark/{HUB}"
 
 
 def _originals(name: str) -> tuple[Original, ...]:
@@ -151,8 +133,6 @@ def _task(
     test: int,
     rule: str,
     source: str,
-    flip: bool = True,
-    crop: bool = True,
 ) -> Task:
     """A task, by its row of the table. Mirrored and cropped images are BiT's choice."""
     return Task(
@@ -162,8 +142,8 @@ def _task(
         classes=classes,
         train=LEARNED,
         test=test,
-        flip=flip,
-        crop=crop,
+        flip=name not in UNMIRRORED,
+        crop=name not in UNCROPPED,
         source=source,
         rule=rule,
         originals=_originals(name),
@@ -210,23 +190,22 @@ VTAB = Suite(
         _task("diabetic_retinopathy", "specialised", "Retinopathy", 5, 42_670, _VAL,
               "https://www.kaggle.com/c/diabetic-retinopathy-detection"),
         _task("clevr_count", "structured", "Clevr-Count", 8, 15_000,
-              f"{_CLEVR_SPLITS}; the class is the number of objects - 3", _CLEVR, crop=False),
+              f"{_CLEVR_SPLITS}; the class is the number of objects - 3", _CLEVR),
         _task("clevr_dist", "structured", "Clevr-Dist", 6, 15_000,
               f"{_CLEVR_SPLITS}; the class is the range of the nearest object's distance",
-              _CLEVR, crop=False),
+              _CLEVR),
         _task("dmlab", "structured", "DMLab", 6, 22_735, _VAL,
-              "https://github.com/google-research/task_adaptation", crop=False),
+              "https://github.com/google-research/task_adaptation"),
         _task("dsprites_loc", "structured", "dSpr-Loc", 16, 73_728,
               f"{_DSPRITES_SPLITS}; the class is the x position, of 32, in 16 ranges",
-              _DSPRITES, flip=False, crop=False),
+              _DSPRITES),
         _task("dsprites_ori", "structured", "dSpr-Ori", 16, 73_728,
               f"{_DSPRITES_SPLITS}; the class is the orientation, of 40, in 16 ranges",
-              _DSPRITES, flip=False),
+              _DSPRITES),
         _task("kitti", "structured", "KITTI-Dist", 4, 711,
               f"{_VAL}; the class is the range of the nearest vehicle's distance",
-              "https://www.cvlibs.net/datasets/kitti/", crop=False),
-        _task("smallnorb_azi", "structured", "sNORB-Azim", 18, 12_150, _NORB_SPLITS, _NORB,
-              flip=False),
+              "https://www.cvlibs.net/datasets/kitti/"),
+        _task("smallnorb_azi", "structured", "sNORB-Azim", 18, 12_150, _NORB_SPLITS, _NORB),
         _task("smallnorb_ele", "structured", "sNORB-Elev", 9, 12_150, _NORB_SPLITS, _NORB),
     ),
     fine_tuned=True,
