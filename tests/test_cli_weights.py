@@ -173,6 +173,17 @@ def test_what_is_said_of_a_bare_file_reaches_every_command(photographs, tmp_path
     assert status == 1 and "leave it out" in err
 
 
+def test_a_stride_is_one_number_or_two(model, photographs, capsys):
+    """Before the names of images too, as --image."""
+    image = photographs / "blue" / "3.jpg"
+    for numbers, every in ((["8"], "8 x 8"), (["8", "16"], "8 x 16")):
+        words = ("predict", "--stride", *numbers, model, image, "--device", "cpu")
+        status, _, err = say(capsys, *words)
+        assert status == 0 and f"patches of 16 x 16 pixels every {every}, cut by" in err
+    status, _, err = say(capsys, "predict", model, image, "--stride", "8", "4", "2")
+    assert status == 1 and "stride is (8, 4, 2); it is a number of pixels, at least 1, or" in err
+
+
 def test_finetune_help_is_about_this_model_and_this_data(model, capsys):
     status, out, _ = say(capsys, "finetune", model, "digits", "--preset", "pets", "--help-all")
     assert status == 0

@@ -23,6 +23,8 @@ from vitkit.commands.options import MISSING, default_of, docstrings
 from vitkit.system.span import Span
 from vitkit.system.terminal import fill, paragraphs
 
+SIZES = ("--image", "--stride")  # options of one number or two
+
 
 def read_settings(settings: type, program: str, words: list[str], default: Any = None) -> Any:
     """The settings of a command, from its words. Prints help and leaves for --help."""
@@ -58,13 +60,13 @@ def _read(settings: type, program: str, words: list[str], default: Any, all_word
 
 
 def _sizes_last(words: list[str]) -> list[str]:
-    """The words with --image and its numbers at the end. tyro would take an image's name after them
-    for another number."""
+    """The words with the options of SIZES and their numbers at the end. tyro would take an image's
+    name after them for another number."""
     rest = []
     sizes = []
     in_size = False
     for word in words:
-        in_size = word == "--image" or (in_size and word.isdigit())
+        in_size = word in SIZES or (in_size and word.isdigit())
         if in_size:
             sizes.append(word)
         else:

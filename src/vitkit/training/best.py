@@ -20,6 +20,7 @@ from vitkit.training.sealed import read_sealed, sealed
 from vitkit.weights import Classifier, load, save
 
 FOLDER = "best"  # in the run's directory
+UNKNOWN = ("...",)  # the figures of an evaluator that does not say which it measures
 SEAL = "best.json"  # with each model there: its step, and the checksums of its files
 
 
@@ -34,11 +35,11 @@ def check_best(recipe: Recipe, data: RunData) -> None:
         parts = list(data.held_out)
         if each.data:
             parts = [each.images]
-        figures = getattr(each.evaluator, "figures", None)
+        figures = getattr(each.evaluator, "figures", UNKNOWN)
         for part in parts:
-            if figures is None and recipe.best.startswith(_named(each, "", part)):
+            if figures == UNKNOWN and recipe.best.startswith(_named(each, "", part)):
                 return
-            known += [_named(each, figure, part) for figure in figures or ("...",)]
+            known += [_named(each, figure, part) for figure in figures]
     if recipe.best not in known:
         raise ValueError(_not_measured(recipe.best, known))
 

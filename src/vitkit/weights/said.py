@@ -17,7 +17,7 @@ class Hints:
     """Height and width of the images in pixels, or one side of a square. If the position table can
     be for this size, it is; else positions are resampled to it. Default: what the file says, or a
     square table."""
-    stride: int | tuple[int, int] | None = None
+    stride: int | tuple[int, ...] | None = None
     """Pixels from one patch to the next, if patches are to overlap, such as 8 for patches of 16: four
     times as many tokens, cut by the same projection, at positions that are resampled. Two numbers are
     down and across. Default: the model's own, which for published models is the patch."""
