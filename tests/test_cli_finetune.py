@@ -112,3 +112,21 @@ def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
     answer = json.loads((here / "run" / "answer.json").read_text())
     assert list(answer["candidates"]) == ["closed form", "fine-tuned", "average of both"]
     assert answer["chosen"] in answer["candidates"] and metric.partition("/")[2] in out
+
+
+def test_the_vtab_preset_knows_its_tasks_and_asks_about_others(model, photographs, here, capsys):
+    def fed(images, run, *more):
+        """What was said, and what training images went through."""
+        words = ("--preset", "vtab", "--image", "32", *FAST, "--workdir", here / run, *more)
+        status, _, err = say(capsys, "finetune", model, images, *words)
+        assert status == 0, err
+        values = json.loads((here / run / "recipe.json").read_text())["data"]["augmentation"]
+        return err, (values["crop"], values["flip"], values["auto"])
+
+    err, (*_, auto) = fed(photographs, "asked")
+    assert "is no task of VTAB by its name, so the model is asked" in err and not auto
+    err, augmentation = fed(photographs, "as-it-is", "--data.augmentation.no-auto")
+    assert "VTAB" not in err and augmentation == ("resize_crop", True, False)
+    err, augmentation = fed(photographs.rename(here / "kitti"), "task")
+    assert "kitti is a task of VTAB: not cropped" in err
+    assert augmentation == ("none", True, False)

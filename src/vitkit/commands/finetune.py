@@ -125,7 +125,7 @@ def defaults(words: list[str]) -> Defaults:
         read_some(FirstPass, "vitkit finetune", ["--help"])  # leaves
         raise
     _say_side(recipe, first)
-    _say_task(recipe, first)
+    _say_task(recipe, first, words)
     recipe = with_length(with_evals(recipe, words), words)
     recipe = with_augmentation_as_given(recipe, words)
     settings = Finetune(
@@ -152,9 +152,11 @@ def _say_side(recipe: Recipe, options: Options) -> None:
     )
 
 
-def _say_task(recipe: Recipe, options: Options) -> None:
-    """Say what the vtab preset knows of the labels, which decides what training images go through."""
-    if options.preset != "vtab" or options.like != "paper":
+def _say_task(recipe: Recipe, options: Options, words: list[str]) -> None:
+    """Say what the vtab preset knows of the labels, which decides what training images go through,
+    unless the words do."""
+    decided = any(word.startswith("--data.augmentation.") for word in words)
+    if options.preset != "vtab" or options.like != "paper" or decided:
         return
     task = vtab_task(options.data)
     augmentation = recipe.data.augmentation
@@ -165,8 +167,8 @@ def _say_task(recipe: Recipe, options: Options) -> None:
         left_out.append("cropped")
     if task is None:
         print(
-            f"{options.data} is no task of VTAB, so its model is asked whether cropped and mirrored images "
-            "keep their class (--data.augmentation.no-auto: they do)",
+            f"{options.data} is no task of VTAB by its name, so the model is asked whether cropped and "
+            "mirrored images keep their class (--data.augmentation.no-auto does not ask)",
             file=sys.stderr,
         )
     elif left_out:
