@@ -148,3 +148,5 @@ def test_a_position_grid_is_for_rotary_positions():
         ViTConfig(position_grid=(2, 3))
     with pytest.raises(ValueError, match="a height and a width in patches"):
         replace(config, position_grid=(0, 3))
+    with pytest.raises(ValueError, match=r"it is 2 values, each a whole number, or None$"):
+        replace(config, position_grid=(2, 3, 4))

@@ -75,7 +75,7 @@ def check_types(config: object) -> None:
 
         value = getattr(config, field.name)
         if not any(_is_of(value, member) for member in members):
-            expected = " or ".join(_in_words(member) for member in members)
+            expected = ", or ".join(_in_words(member) for member in members)
             raise ValueError(f"{field.name} is {repr(value)[:200]}; it is {expected}")
 
 
