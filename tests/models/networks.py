@@ -38,6 +38,7 @@ FAMILY = {
     "MAP": small_vit(pool="map"),
     "distilled": small_vit(pool="distilled", registers=1),
     "token and mean": small_vit(pool="token-gap", registers=2),
+    "token and quarters": small_vit(pool="token-quarters", registers=2),
     "DINOv2's giant": small_vit(swiglu=True, layer_scale=0.1, registers=4, prefix_positions=1),
     "no biases of q, k, v": small_vit(qkv_bias=False),
     "rectangles": small_vit(patch=(16, 8)),

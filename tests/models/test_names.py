@@ -122,6 +122,7 @@ def test_names_that_do_not_exist_come_with_the_nearest_that_does():
         (lambda: named("B/16", prefix_positions=2), "prefix_positions is 2; it is at least 0, and at most 1"),
         (lambda: named("B/16", prefix_positions=-1), "prefix_positions is -1; it is at least 0"),
         (lambda: named("B/16", pool="token-gap", norm="pooled"), 'pool is "token-gap" with norm "pooled"'),
+        (lambda: named("B/16", pool="token-quarters", representation=8), "its head reads 5 states of 768 as they are"),
         (lambda: named("B/16", pool="token-gap", class_token=False), "but class_token is False"),
     ],
 )  # fmt: skip

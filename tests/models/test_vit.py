@@ -92,9 +92,29 @@ def equations_1_to_4(model, images):
         y = z[:, config.prefix :].mean(1)
     if config.pool == "token-gap":
         y = torch.cat([z[:, 0], z[:, 1:].mean(1)], -1)
+    if config.pool == "token-quarters":
+        y = torch.cat([z[:, 0], *quarters(z[:, 1:], config.grid)], -1)
     if config.representation:
         y = torch.tanh(dense(y, "representation"))
     return dense(y, "head")
+
+
+def quarters(patches, grid):
+    """The means of the patches in each quarter, (B, N, D) -> (B, D) each: a patch is in a quarter if
+    more than nothing of it is."""
+    height, width = grid
+    means = []
+    for top in (0, height / 2):
+        for left in (0, width / 2):
+            inside = []
+            for i in range(height * width):
+                row, column = divmod(i, width)
+                overlaps_rows = row < top + height / 2 and row + 1 > top
+                overlaps_columns = column < left + width / 2 and column + 1 > left
+                if overlaps_rows and overlaps_columns:
+                    inside.append(patches[:, i])
+            means.append(torch.stack(inside).mean(0))
+    return means
 
 
 @pytest.mark.parametrize(
@@ -106,6 +126,7 @@ def equations_1_to_4(model, images):
         {"pool": "gap"},
         {"pool": "gap", "class_token": True},
         {"pool": "token-gap", "swiglu": True},
+        {"pool": "token-quarters"},
         {"gelu": "quick", "embedding_norm": True},
         {"branch_norm": "after"},
         {"patch": 4, "depth": 1, "heads": 1},

@@ -80,6 +80,7 @@ CHANGES = [
     {"layer_scale": 0.1, "swiglu": True},
     {"embedding_norm": True, "gelu": "quick"},
     {"pool": "token-gap"},
+    {"pool": "token-quarters"},
     {"representation": 64},
     {"pool": "distilled", "registers": 1, "classes": 5},
     {"positions": "rotary", "pool": "gap"},

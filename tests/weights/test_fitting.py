@@ -73,6 +73,22 @@ def test_weights_follow_a_configurations_stride_size_and_channels(random_classif
     assert "resampled: the position table from 4 x 3 to 4 x 4 patches, as timm does" in sentences
 
 
+def test_a_new_head_reads_what_the_configuration_says(random_classifier):
+    classifier = random_classifier(replace(CONFIG, representation=24))
+    wanted = replace(CONFIG, pool="token-quarters", classes=2)
+    fitted, sentences = fitted_to(classifier, wanted, ("x", "y"))
+    assert fitted.model.config == wanted and fitted.model.head.weight.shape == (2, 5 * CONFIG.width)
+    assert 'the new head reads "token-quarters" (pooling), not "token"' in sentences
+    old = classifier.model.state_dict()
+    for name, weight in fitted.model.state_dict().items():
+        if name.startswith("head."):
+            assert not weight.any()
+        else:
+            assert torch.equal(weight, old[name]), name
+    x = torch.randn(2, 3, 64, 48)
+    torch.testing.assert_close(fitted.model.features(x)[:, :32], classifier.model.encode(x)[:, 0])
+
+
 def test_weights_without_biases_get_zeros_where_they_are_asked_for(random_classifier):
     classifier = random_classifier(replace(CONFIG, qkv_bias=False))
     fitted, sentences = fitted_to(classifier, CONFIG, ("a", "b", "c"))

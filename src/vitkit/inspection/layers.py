@@ -22,6 +22,7 @@ READER = {
     "distilled": "the class and the distillation token",
     "gap": "the mean of all patches",
     "token-gap": "the class token and the mean of all patches",
+    "token-quarters": "the class token and the means of the image's quarters",
     "map": "the learned query of the pooling",
     "corner": "the first patch",
 }
@@ -174,6 +175,7 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     - "distilled": half of the class token and half of the distillation token, whose answers are
       averaged;
     - "gap": all patches alike, and "token-gap": half of that, and half of the class token;
+    - "token-quarters": a fifth of the class token, and four fifths of all patches alike;
     - "map": the patches, by the attention of the learned query, averaged over its heads;
     - "corner": the first patch.
 
@@ -190,6 +192,9 @@ def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
     elif config.pool == "token-gap":
         shares[:, 0] = 1 / 2
         shares[:, config.prefix :] = 1 / patches / 2
+    elif config.pool == "token-quarters":
+        shares[:, 0] = 1 / 5
+        shares[:, config.prefix :] = 4 / patches / 5
     elif config.pool == "corner":
         shares[:, config.prefix] = 1
     elif config.pool == "map":

@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from vitkit.models.backbone import Backbone, Grid, as_pair, backbone_from
-from vitkit.models.config_checks import NEEDS_CLASS_TOKEN, are_sides, check
+from vitkit.models.config_checks import NEEDS_CLASS_TOKEN, STATES, are_sides, check
 from vitkit.models.position_kinds import POSITION_KINDS
 from vitkit.models.tiling import Tiling, as_side
 
 # How many of the first tokens a pooling reads; poolings that are not here read all tokens.
 TOKENS_READ = {"token": 1, "distilled": 2}
+# Poolings of the class token without parameters of their own: with the same weights a head can read
+# any of them.
+WITHOUT_PARAMETERS = ("token", "token-gap", "token-quarters")
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,13 @@ class ViTConfig:
     """C, channels of the image."""
     classes: int = 1000
     """K; 0 leaves the head out, and the model returns its features."""
-    pool: Literal["token", "distilled", "gap", "token-gap", "map", "corner", "none"] = "token"
+    pool: Literal[
+        "token", "distilled", "gap", "token-gap", "token-quarters", "map", "corner", "none"
+    ] = "token"
     """What the head reads. "token": the class token; "distilled": that and the distillation token
     (DeiT: a classifier for each, averaged); "token-gap": the class token and the mean of the patches
-    side by side (DINOv2's linear classifier); "gap": the mean of the patches (App. D.3, which trains
+    side by side (DINOv2's linear classifier); "token-quarters": the class token and the means of the
+    patches in the four quarters of the image; "gap": the mean of the patches (App. D.3, which trains
     it with a learning rate of 3e-4, and the token with 8e-4); "map": an attention pooling;
     "corner": the first patch (the published Axial-ViT); "none": every token, each with an answer of
     its own."""
@@ -204,9 +210,7 @@ class ViTConfig:
     @property
     def pooled_width(self) -> int:
         """The width of what the pooling gives."""
-        if self.pool in ("distilled", "token-gap"):
-            return 2 * self.width
-        return self.width
+        return STATES.get(self.pool, 1) * self.width
 
     @property
     def tokens_read(self) -> int | None:

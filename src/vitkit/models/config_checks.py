@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
 
 # Poolings that read the class token
-NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap")
+NEEDS_CLASS_TOKEN = ("token", "distilled", "token-gap", "token-quarters")
+# How many states of D numbers a pooling puts side by side, if more than one
+STATES = {"distilled": 2, "token-gap": 2, "token-quarters": 5}
 
 
 def check(config: "ViTConfig") -> None:
@@ -108,10 +110,12 @@ def _check_pooling(config: "ViTConfig") -> None:
             'how many classes there are, and choose norm "tokens". Without a head, "token" reads '
             "the class token"
         )
-    if config.pool == "token-gap" and (config.norm == "pooled" or config.representation):
+    joins = config.pool in ("token-gap", "token-quarters")
+    if joins and (config.norm == "pooled" or config.representation):
         raise ValueError(
-            f'pool is "token-gap" with norm "{config.norm}" and a representation layer of '
-            f"{config.representation}; its head reads two states of {config.width} as they are: "
+            f'pool is "{config.pool}" with norm "{config.norm}" and a representation layer of '
+            f"{config.representation}; its head reads {STATES[config.pool]} states of {config.width} "
+            "as they are: "
             'choose norm "tokens" and no representation layer'
         )
 

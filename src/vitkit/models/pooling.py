@@ -3,14 +3,15 @@
 A pooling says in `tokens_read` how many of the first tokens it reads (None for all), so that the
 last block need not compute the others. DeiT's head, which reads two tokens, is here too.
 
-Legend: B batch, N patches, T tokens, D width, H heads, D_h width of a head, K classes. z are the
-tokens' final states, y is what the head reads.
+Legend: B batch, N patches, T tokens, D width, H heads, D_h width of a head, K classes, (h, w) the
+grid of patches. z are the tokens' final states, y is what the head reads.
 """
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.models.attention import Attention
+from vitkit.models.backbone import Grid
 from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
 from vitkit.models.dense import Dense
@@ -23,7 +24,7 @@ class FirstTokens(nn.Module):
         super().__init__()
         self.tokens_read = config.tokens_read
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, D), or of two tokens (B, 2·D)."""
         # Eq. 4: y = LN(z_L^0), where LN came before.
         return z[:, : self.tokens_read].flatten(1)
@@ -38,7 +39,7 @@ class Mean(nn.Module):
         super().__init__()
         self.prefix = config.prefix
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, D)."""
         patches = z[:, self.prefix :]  # (B, N, D)
         return patches.mean(1)
@@ -53,9 +54,31 @@ class TokenAndMean(nn.Module):
         super().__init__()
         self.mean = Mean(config)
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, 2·D)."""
-        return torch.cat([z[:, 0], self.mean(z)], -1)
+        return torch.cat([z[:, 0], self.mean(z, grid)], -1)
+
+
+class TokenAndQuarters(nn.Module):
+    """The class token and the means of the patches in the four quarters of the image, side by side:
+    the head can tell where in the image something is, which a mean of all patches cannot."""
+
+    tokens_read = None
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.prefix = config.prefix
+
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
+        """(B, T, D) -> (B, 5·D): the class token, then upper left, upper right, lower left and lower
+        right. The middle row or column of an odd side is in both halves."""
+        height, width = grid
+        patches = z[:, self.prefix :].unflatten(1, grid)  # (B, h, w, D)
+        parts = [z[:, 0]]
+        for half in (patches[:, : (height + 1) // 2], patches[:, height // 2 :]):
+            for quarter in (half[:, :, : (width + 1) // 2], half[:, :, width // 2 :]):
+                parts.append(quarter.mean((1, 2)))  # (B, D)
+        return torch.cat(parts, -1)
 
 
 class FirstPatch(nn.Module):
@@ -67,7 +90,7 @@ class FirstPatch(nn.Module):
         super().__init__()
         self.prefix = config.prefix
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, D)."""
         return z[:, self.prefix]
 
@@ -80,7 +103,7 @@ class EveryToken(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, T, D), unchanged."""
         return z
 
@@ -99,7 +122,7 @@ class AttentionPool(nn.Module):
         self.norm = nn.LayerNorm(config.width, config.eps)
         self.mlp = Mlp(config.width, config.mlp, config.gelu, 0.0)
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) -> (B, D)."""
         # The same query to every image; keys and values are the patches.
         q, _, _ = self.attention.project(self.probe)  # (1, H, 1, D_h)
@@ -138,6 +161,7 @@ POOL: dict[str, type[nn.Module]] = {
     "distilled": FirstTokens,
     "gap": Mean,
     "token-gap": TokenAndMean,
+    "token-quarters": TokenAndQuarters,
     "map": AttentionPool,
     "corner": FirstPatch,
     "none": EveryToken,

@@ -99,13 +99,14 @@ class VisionTransformer(nn.Module):
         """What the head reads: (B, C, h·P, w·P) -> (B, D).
 
         If the pooling reads the class token alone, the last block computes only that. `pool="none"`
-        gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D); a
-        representation layer makes D its width.
+        gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D), and
+        "token-quarters" five; a representation layer makes D its width.
         """
         z = self.embed(images)  # (B, T, D)  Eq. 1
         # Eq. 2 and 3, L times, and LN of Eq. 4
-        z = self.encoder(z, self.grid(images), queries=self.pool.tokens_read)  # (B, Q, D)
-        y = self.pool(z)  # (B, D)  the class token (Eq. 4); or the mean (App. D.3), MAP, ...
+        grid = self.grid(images)
+        z = self.encoder(z, grid, queries=self.pool.tokens_read)  # (B, Q, D)
+        y = self.pool(z, grid)  # (B, D)  the class token (Eq. 4); or the mean (App. D.3), MAP, ...
         if self.config.norm == "pooled":
             y = self.norm(y)  # MAE, and timm with mean pooling: LN here, not in `encoder`
         if self.representation is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.models import Model, build, resized
+from vitkit.models import Model, ModelConfig, build, resized
 from vitkit.models.backbone import as_pair
 from vitkit.weights.channels import with_channels
 from vitkit.weights.classifier import Classifier, check_labels
@@ -128,8 +128,14 @@ def checked_names(labels: Sequence[str]) -> tuple[str, ...]:
 def with_new_head(model: Model, classes: int) -> Model:
     """The model with a head of zeros for so many classes, or without one for 0. The hidden layer
     before the head goes: fine-tuning has one linear layer (Section 3.2)."""
+    return with_zero_head(model, model.config.with_head(classes))
+
+
+def with_zero_head(model: Model, config: ModelConfig) -> Model:
+    """The model of a configuration that differs from the model's own in its head alone, or in a
+    pooling without parameters, with a head of zeros."""
     with torch.device("meta"):
-        new = build(model.config.with_head(classes))
+        new = build(config)
     weights = model.state_dict()
     device = next(model.parameters()).device
     state = {}  # of the new model

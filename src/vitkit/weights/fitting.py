@@ -7,7 +7,8 @@ import torch
 
 from vitkit.models import ModelConfig, ViTConfig, build, with_stride
 from vitkit.models.backbone import Grid
-from vitkit.weights.adopting import adopt, preprocessing_for, size_sentences
+from vitkit.models.config import WITHOUT_PARAMETERS
+from vitkit.weights.adopting import adopt, preprocessing_for, size_sentences, with_zero_head
 from vitkit.weights.classifier import Classifier
 from vitkit.weights.own import check_own_weights
 
@@ -19,7 +20,9 @@ def fitted_to(
     configuration; and what changed, in sentences. What else differs stays as it is.
 
     Positions are resampled in the configuration's way. Queries, keys and values without biases get
-    biases of zeros if the configuration has them. Raises ValueError as `adopt` does.
+    biases of zeros if the configuration has them. The head reads what the configuration's does, as
+    far as that is a pooling of the same tokens without parameters (WITHOUT_PARAMETERS). Raises
+    ValueError as `adopt` does.
     """
     sentences = []
     method = getattr(config, "resample", None)
@@ -40,7 +43,14 @@ def fitted_to(
         method=method,
         new_head=True,
     )
-    return adopted, [*sentences, *changes]
+    sentences += changes
+    pool = getattr(config, "pool", "")
+    before = adopted.model.config
+    if pool in WITHOUT_PARAMETERS and before.pool in WITHOUT_PARAMETERS and pool != before.pool:
+        model = with_zero_head(adopted.model, replace(before, pool=pool))
+        adopted = replace(adopted, model=model)
+        sentences.append(f'the new head reads "{pool}" (pooling), not "{before.pool}"')
+    return adopted, sentences
 
 
 def at_stride(

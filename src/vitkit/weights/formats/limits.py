@@ -31,6 +31,7 @@ def beyond_vit(
         "branch_norm": ("norms after attention and MLP", config.branch_norm == "after"),
         "embedding_norm": ("a norm before the first block", config.embedding_norm),
         "token-gap": ('pooling by "token-gap"', config.pool == "token-gap"),
+        "token-quarters": ('pooling by "token-quarters"', config.pool == "token-quarters"),
         "qkv_bias": ("queries, keys and values without biases", not config.qkv_bias),
         "rectangles": (f"patches of {height} x {width}, no squares", height != width),
     }
