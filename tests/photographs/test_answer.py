@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitkit
 from vitkit.data import Augmentation, Preprocessing, open_splits
 from vitkit.data.tables import Columns
 from vitkit.evaluate import Features, Metric, features
+from vitkit.evaluate.memory import read_memory
 from vitkit.evaluate.metric import SHARE
 from vitkit.models import create, vit
 from vitkit.photographs import answer
@@ -88,9 +90,14 @@ def tmp_images(source):
 
 
 def test_fine_tuning_wins_where_features_must_move(recipe, tmp_path):
-    """The features of random weights are poor, and Adam trains them in a second."""
+    """The class token of random weights is a poor feature, and Adam trains it in a second. Its norm
+    after the pooling keeps the head from reading the quarters, which tell more."""
     optim = replace(recipe.optim, name="adam", lr=0.003)
     longer = replace(recipe, length=Span(200, "steps"), optim=optim)
+    config = vit("mu/16", image=(8, 8), patch=2, classes=2, norm="pooled")
+    classifier = Classifier(create(config, seed=0), Preprocessing(size=(8, 8)), ("a", "b"))
+    pretrained = str(save(classifier, tmp_path / "pooled"))
+    longer = replace(longer, init=pretrained, model=replace(config, classes=0))
     reached = answer(longer, tmp_path / "run", 1, CPU, lambda text: None)
     by_name = {each.name: each.held_out.value for each in reached.candidates}
     assert reached.chosen == max(by_name, key=by_name.get)
@@ -125,6 +132,54 @@ def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path,
     # Unless the size was asked for
     kept = answer(recipe, tmp_path / "kept", 1, CPU, said.append, keep_size=True)
     assert {each.classifier.model.config.image for each in kept.candidates} == {(8, 8)}
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Noise with a bright spot somewhere in the upper or in the lower half, which is the class."""
+    random = np.random.default_rng(0)
+    for number in range(80):
+        pixels = random.integers(0, 60, (8, 8, 3), dtype=np.uint8)
+        row, column = random.integers(0, 3), random.integers(0, 7)
+        row += 4 * (number % 2)
+        pixels[row : row + 2, column : column + 2] += 180
+        folder = tmp_path / "places" / ("upper", "lower")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return str(tmp_path / "places")
+
+
+def test_a_head_reads_the_quarters_where_the_class_is_a_place(places, tmp_path):
+    """Without positions a class token has no way to know where a spot is; patches have."""
+    config = vit("mu/16", image=(8, 8), patch=2, classes=2, positions="none")
+    classifier = Classifier(create(config, seed=0), Preprocessing(size=(8, 8)), ("a", "b"))
+    pretrained = str(save(classifier, tmp_path / "blind"))
+    quick = finetune(pretrained, places, "quick")
+    data = replace(quick.data, workers=0)
+    quick = replace(quick, data=data, length=Span(4, "steps"), precision="float32")
+    said = []
+    reached = answer(quick, tmp_path / "run", 1, CPU, said.append, keep_size=True)
+    assert "reads the means of the image's four quarters beside the class token" in " ".join(said)
+    assert reached.left_out.value > 0.95 and reached.test[CLOSED_FORM].value > 0.9
+    assert {each.classifier.model.config.pool for each in reached.candidates} == {"token-quarters"}
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["pool"] == "token-quarters"
+
+    # It is saved as any other, answers as it was measured, and remembers for `vitkit teach`
+    saved = vitkit.load(tmp_path / "run", quiet=True)
+    assert saved.model.config == reached.classifier.model.config
+    memory, fits = read_memory(tmp_path / "run" / "model", saved)
+    assert fits and memory.x.shape[1] == 5 * config.width
+    again = answer(quick, tmp_path / "run", 1, CPU, said.append, keep_size=True)
+    assert again.left_out == reached.left_out and again.chosen == reached.chosen
+
+
+def test_quarters_are_not_taken_where_they_gain_nothing(folder, pretrained, tmp_path):
+    files = {f"{'ab'[i % 2]}/{i}.png": 12 for i in range(24)}  # noise, whatever the class
+    quick = finetune(pretrained, str(folder(files)), "quick")
+    quick = replace(quick, length=Span(1, "steps"), precision="float32")
+    reached = answer(quick, tmp_path / "run", 1, CPU, lambda text: None)
+    assert reached.classifier.model.config.pool == "token"
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["pool"] == "token"
 
 
 @pytest.mark.slow

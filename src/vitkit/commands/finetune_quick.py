@@ -12,6 +12,7 @@ from rich.table import Table
 from vitkit.evaluate import Metric, answers_of_logits
 from vitkit.photographs import Answer, answer
 from vitkit.photographs.candidates import CLOSED_FORM, question, targets_of
+from vitkit.photographs.guessing import guess
 from vitkit.photographs.plan import OtherPlan, read_plan
 from vitkit.photographs.tuning import RUN
 from vitkit.system.errors import Interrupted
@@ -76,6 +77,7 @@ def finetune_quick(command: "Finetune") -> int:
         page = _report(command, reached, run_dir, device)
     if on_rank_0():
         _print(reached)
+        _print_if_guessing(command, reached)
         _print_next(command, reached, run_dir, page)
     return 0
 
@@ -154,6 +156,31 @@ def _print(reached: Answer) -> None:
         if reached.chosen == CLOSED_FORM:
             why = f"no other {what}, by more than chance gives"
         print(f"{reached.chosen} is kept: {why}")
+
+
+def _print_if_guessing(command: "Finetune", reached: Answer) -> None:
+    """Say so if the chosen model is no better than a guess, and what may help."""
+    photographs = reached.photographs
+    metric = reached.test.get(reached.chosen)
+    source = photographs.test
+    if metric is None and reached.candidates:
+        by_name = {each.name: each for each in reached.candidates}
+        metric = by_name[reached.chosen].held_out
+        source = photographs.held_out
+    if metric is None:
+        return
+    is_balanced = metric.name.endswith("/balanced_accuracy")
+    asked = question(photographs.target_kind, photographs.labels, is_balanced)
+    blind = guess(asked, targets_of(source))
+    if blind is None or not blind.explains(metric):
+        return
+    height, width = reached.classifier.preprocessing.size
+    larger = 2 * max(height, width)
+    print(
+        f"this model is no better than a guess: {short(metric)}, and {blind.words}. Is what tells the "
+        f"classes apart visible in {width} x {height} pixels, and are the labels right? Then try more "
+        f"time (--minutes {reached.minutes:g}), larger images (--image {larger}), or other weights"
+    )
 
 
 def short(metric: Metric | None) -> str:

@@ -24,6 +24,7 @@ from vitkit.evaluate import Features, Metric, features
 from vitkit.evaluate.other_probes import several_probe
 from vitkit.evaluate.probe import Probe, with_probe
 from vitkit.evaluate.probing import NUMBER, Probing
+from vitkit.objectives.supervised import balanced_weights
 from vitkit.weights import Classifier
 
 CLOSED_FORM = "closed form"
@@ -138,20 +139,31 @@ def average(one: Classifier, other: Classifier) -> Classifier:
     return replace(other, model=model)
 
 
-def best(candidates: list[Candidate], weights: np.ndarray | None = None) -> Candidate:
+def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray | None:
+    """What each image with these targets counts, (N,), where classes count alike; None where images
+    do."""
+    if asked.kind != "class" or not asked.balanced:
+        return None
+    counts = np.bincount(y, minlength=len(asked.labels))
+    return balanced_weights(counts)[y]
+
+
+def best(
+    candidates: list[Candidate], weights: np.ndarray | None = None, errors: float = 1
+) -> Candidate:
     """The one whose answers are the best; of equals the one with the least loss.
 
     weights: what each held-out image counts, (N,); None for all alike.
 
     Another than the first must be better than it by more than chance gives: the sum of the
-    differences in score by more than its standard error, which is the root of the sum of their
-    squares. The first is the closed form, which is saved with all images learned.
+    differences in score by more than so many standard errors, each of which is the root of the sum of
+    their squares. The first is the closed form, which is saved with all images learned.
     """
     first = candidates[0]
     if weights is None:
         weights = np.ones(len(first.scores))
     chosen = max(candidates, key=lambda each: (weights @ each.scores, -each.loss))
     gains = weights * (chosen.scores - first.scores)
-    if gains.sum() > np.sqrt(np.square(gains).sum()):
+    if gains.sum() > errors * np.sqrt(np.square(gains).sum()):
         return chosen
     return first

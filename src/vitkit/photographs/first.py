@@ -17,12 +17,12 @@ from vitkit.photographs.candidates import (
     Candidate,
     candidate,
     main_metric,
-    question,
     solved,
     with_head,
 )
+from vitkit.photographs.reading import Reading
 from vitkit.photographs.said import left_out_sentences, test_sentences
-from vitkit.photographs.work import Work, described, features_of, pretrained
+from vitkit.photographs.work import Work, described, features_of
 from vitkit.system.ranks import from_rank_0
 from vitkit.training.earlier import MODEL
 from vitkit.weights import Classifier, save
@@ -47,16 +47,13 @@ class First:
     """and how good they are."""
 
 
-def closed_form(work: Work, is_saved: bool) -> First:
-    """The head that is solved for, and how good it is, which is said. It is saved if no model is."""
+def closed_form(work: Work, reading: Reading, is_saved: bool) -> First:
+    """The model with the head that is solved for, and how good it is, which is said. It is saved if no
+    model is."""
     photographs = work.photographs
-    balanced = work.recipe.objective.class_weights == "balanced"
-    asked = question(photographs.target_kind, photographs.labels, balanced)
-    bare = pretrained(work, work.recipe, asked.labels)
+    asked, bare, learned, whole = reading
 
-    # A head on features, and each image answered by a fit without it
-    learned = features_of(work, bare, photographs.learned)
-    whole = solved(asked, learned)
+    # Each image answered by a fit without it
     left_out = main_metric(asked, "left_out", whole.left_out, learned.y)
     classifier = described(work, with_head(bare, whole, asked), CLOSED_FORM, left_out)
     if asked.kind == "class":

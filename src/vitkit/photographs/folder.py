@@ -160,9 +160,9 @@ def _classes(photographs: Photographs) -> list[str]:
     labels = photographs.labels
     counts = np.bincount(photographs.learned.targets, minlength=len(labels))
     order = np.argsort(-counts, kind="stable")
-    named = [f"{labels[k]} {counts[k]:,}" for k in order[:NAMED]]
+    named = [_named(labels[k], counts[k]) for k in order[:NAMED]]
     if len(labels) > NAMED:
-        named.append(f"... {labels[order[-1]]} {counts[order[-1]]:,}")
+        named.append(f"... {_named(labels[order[-1]], counts[order[-1]])}")
     sentences = [f"{len(labels):,} classes: {', '.join(named)}"]
     fewest = counts[order[-1]]
     most = counts[order[0]]
@@ -179,6 +179,13 @@ def _classes(photographs: Photographs) -> list[str]:
             "of the classes' own"
         )
     return sentences
+
+
+def _named(label: str, count: int) -> str:
+    """A class and its images; a class that is called by a number is marked as its name."""
+    if label[-1:].isdigit():
+        return f'"{label}" {count:,}'
+    return f"{label} {count:,}"
 
 
 def look_alikes(learned: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:

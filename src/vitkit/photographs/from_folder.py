@@ -9,14 +9,12 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vitkit.data import fingerprint
 from vitkit.evaluate import Metric
 from vitkit.evaluate.memory import remove_memory
-from vitkit.objectives.supervised import balanced_weights
 from vitkit.photographs.candidates import (
     AVERAGE,
     CLOSED_FORM,
@@ -25,6 +23,7 @@ from vitkit.photographs.candidates import (
     average,
     best,
     candidate,
+    image_weights,
     main_metric,
     targets_of,
 )
@@ -32,6 +31,7 @@ from vitkit.photographs.first import First, closed_form
 from vitkit.photographs.folder import Photographs, look, open_photographs
 from vitkit.photographs.pace import for_few_pixels
 from vitkit.photographs.plan import Plan, earlier_plan, write_plan
+from vitkit.photographs.reading import decided, read
 from vitkit.photographs.tuning import fine_tuned, steps_for
 from vitkit.photographs.work import Work, answers, described
 from vitkit.system.files import write_json
@@ -111,7 +111,9 @@ def answer(
         # The models, and the best of them
         work = Work(recipe, tuning, run_dir, photographs, plan, device, say, began)
         earlier = from_rank_0(lambda: _earlier_choice(run_dir))
-        first = closed_form(work, is_saved=bool(earlier))
+        reading = read(work)
+        work = decided(work, reading)
+        first = closed_form(work, reading, is_saved=bool(earlier))
         steps, more = steps_for(work, first)
         if not steps:
             return _end(work, _only(work, first, more))
@@ -151,15 +153,8 @@ def _best_of(
     work: Work, first: First, tried: list[Candidate], earlier: str, minutes: float
 ) -> Answer:
     """The best model on held-out images, saved in the place of the first unless it is that."""
-    # What each held-out image counts
     photographs = work.photographs
-    weights = None
-    if work.recipe.objective.class_weights == "balanced":
-        targets = photographs.held_out.targets
-        counts = np.bincount(targets, minlength=len(photographs.labels))
-        weights = balanced_weights(counts)[targets]
-
-    # The best by them
+    weights = image_weights(first.asked, targets_of(photographs.held_out))
     reached = replace(_only(work, first, minutes), candidates=tuple(tried))
     chosen = from_rank_0(lambda: best(tried, weights).name)
     if chosen == CLOSED_FORM:

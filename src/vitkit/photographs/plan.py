@@ -31,6 +31,8 @@ class Plan(NamedTuple):
     """The recipe of the call, as plain values."""
     images: str
     """Fingerprint of the images to learn from."""
+    pool: str | None = None
+    """What the head reads, as a model's configuration says it; None as long as that is not decided."""
 
 
 def read_plan(run_dir: Path) -> Plan | None:

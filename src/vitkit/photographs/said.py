@@ -3,6 +3,7 @@
 from vitkit.evaluate import Features, Metric
 from vitkit.evaluate.probing import Probing
 from vitkit.photographs.folder import look_alikes
+from vitkit.photographs.guessing import guess
 
 COMPARED = 10_000  # images to learn from that are compared with each other
 # What the main metric is called: of classes of unequal size, and of other targets
@@ -20,6 +21,12 @@ def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> lis
     else:
         how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
     sentences = [f"its head is solved for, not trained: {how_good}"]
+    blind = guess(asked, learned.y)
+    if blind is not None and blind.explains(metric):
+        sentences.append(
+            f"that is no better than a guess ({blind.words}): the features of these weights hardly "
+            "know the classes"
+        )
     repeated = 0
     if len(learned.x) <= COMPARED:
         repeated = int(look_alikes(learned.x).sum())

@@ -26,7 +26,7 @@ class Work:
     """What every step reads."""
 
     recipe: Recipe
-    """As it was given: its precision may be "auto", and its spans 0."""
+    """As it was given, but for what the head reads: its precision may be "auto", and its spans 0."""
     tuning: Recipe
     """The same for the fine-tuning, which may be at a smaller image size."""
     run_dir: Path
