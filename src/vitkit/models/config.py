@@ -260,9 +260,9 @@ class ViTConfig:
         height, width = self.tiling.size
         if stride[0] > height or stride[1] > width or stride[0] % apart or stride[1] % apart:
             raise ValueError(
-                f"a stride of {stride[0]} x {stride[1]} pixels does not go with this hybrid: its patches "
-                f"are of {height} x {width} pixels, and begin where its ResNet's feature map has a "
-                f"position, every {apart} pixels; choose a multiple of {apart}, up to the patch"
+                f"a stride of {stride[0]} x {stride[1]} pixels does not go with this hybrid: its "
+                f"patches are of {height} x {width} pixels, and begin where its ResNet's feature map "
+                f"has a position, every {apart} pixels; choose a multiple of {apart}, up to the patch"
             )
         return stride[0] // apart, stride[1] // apart
 

@@ -36,8 +36,8 @@ def _check_sides(config: "ViTConfig") -> None:
             continue
         if not are_sides(value):
             raise ValueError(
-                f"{name} is {repr(value)[:200]}; it is a whole number of at least 1, or two of them: height and "
-                "width"
+                f"{name} is {repr(value)[:200]}; it is a whole number of at least 1, or two of them: "
+                "height and width"
             )
 
 

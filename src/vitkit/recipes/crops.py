@@ -1,5 +1,6 @@
-"""What training images go through by BiT's rule (Kolesnikov et al. 2020), which the paper follows (Section
-4.1, App. B.1.1): a random crop of a square, mirrored or not; and for which of VTAB's tasks not."""
+"""What training images go through by BiT's rule (Kolesnikov et al. 2020), which the paper follows
+(Section 4.1, App. B.1.1): a random crop of a square, mirrored or not; and for which of VTAB's tasks
+not."""
 
 from pathlib import Path
 

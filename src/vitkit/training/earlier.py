@@ -77,8 +77,8 @@ def refuse_other_recipe(run_dir: Path, ran: dict, asked: dict, prefix: str = "")
 def other_recipe(run_dir: Path, changed: list[str]) -> str:
     """The message for a directory in which a recipe ran that differs so from the one asked for."""
     return (
-        f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another --workdir, "
-        "or remove it"
+        f"{run_dir} holds a run of another recipe ({'; '.join(changed[:5])}); choose another "
+        "--workdir, or remove it"
     )
 
 
