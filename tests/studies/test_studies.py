@@ -25,7 +25,7 @@ from vitkit.objectives import MaskedPatches
 from vitkit.studies.base import on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
-from vitkit.studies.grid import most_shards, of_shard
+from vitkit.studies.grid import _check_cells, most_shards, of_shard
 from vitkit.studies.paper import STUDIES, compute, data_size, positions
 from vitkit.studies.refusals import refuse_without_accuracy
 from vitkit.studies.results import Ask, Results, noise
@@ -247,11 +247,35 @@ def test_several_sets_are_pre_trained_on(ask, photographs, tmp_path):
     reached = invented(study, asked, tmp_path)
     rows = [row[:2] for row in study.table(reached).rows]
     assert rows[:3] == [("ViT", "none"), ("ViT", "digits"), ("ViT", photographs.name)]
-    for pretrain in (("digits",), ("none",)):
-        with pytest.raises(ValueError, match="two pre-training sets are called alike: none, "):
-            study.check(replace(asked, pretrain=pretrain))
+    for changes, sentence in (
+        (
+            {"pretrain": ("digits",)},
+            "two sets to pre-train on are called 'digits', digits and digits;",
+        ),
+        ({"pretrain": ("a/none",)}, "a/none cannot be a row of its own: 'none' is what the table"),
+        (
+            {"targets": ("a/b c", "b-c.parquet")},
+            "two targets are called 'b-c', a/b c and b-c.parquet",
+        ),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            study.check(replace(asked, **changes))
     with pytest.raises(ValueError, match="the study pooling has no use for --pretrain"):
         begin(STUDIES["pooling"], replace(ask, pretrain=("digits",)), "20steps", tmp_path, "cpu")
+
+
+def test_a_folder_may_be_the_current_one(ask, photographs, tmp_path, monkeypatch):
+    """It is called by its own name: "." is no folder within a study's."""
+    monkeypatch.chdir(photographs)
+    study = STUDIES["transfer"]
+    asked = replace(ask, pretrain=(".",), targets=(".",))
+    study.check(asked)
+    cells = study.cells(asked, 20, tmp_path)
+    named = {cell.settings["target"] for cell in cells if "target" in cell.settings}
+    assert named == {photographs.name}
+    names = {cell.name for cell in cells}
+    assert f"ViT/{photographs.name}/{photographs.name}/seed-0" in names
+    _check_cells(cells, (0, 1))
 
 
 def test_what_cannot_be_measured_is_refused_once(ask, photographs, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Tables 2 and 5, Figure 3 (Section 4.2): models and pre-training sets, transferred to other data."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.system.span import Span
 from vitkit.training import Optim, Recipe
+from vitkit.training.naming import run_name
 
 NONE = "none"
 SHARES = {"a tenth": 0.1, "all": 1.0}  # of the pre-training images: the paper's sets of three sizes
@@ -78,31 +80,47 @@ def _targets(
     for target in ask.targets:
         for seed in range(ask.seeds):
             changed = replace(tuned, data=replace(tuned.data, source=target), seed=seed)
-            pre_training = settings["pre-training"].replace(" ", "-")
+            pre_training = settings["pre-training"].replace(" ", "-")  # "a tenth"
             folder = f"{settings['model']}/{pre_training}/{_name(target)}/seed-{seed}"
             own = settings | {"target": _name(target), "seed": seed}
             grid.append(Cell(folder, changed, own, after=first))
     return grid
 
 
-def _name(target: str) -> str:
-    """What a data set is called."""
-    return Path(target).name.removesuffix(".parquet")
+def _name(source: str) -> str:
+    """What a data set is called, in the table and as a folder: as a run on it is. That of "." is the
+    name of the folder that it stands for."""
+    return run_name(source, "")
 
 
 def check(ask: Ask) -> None:
-    """Raises ValueError for a model that is not what the table calls it, and for two targets or two
-    pre-training sets of one name, whose results could not be told apart."""
+    """Raises ValueError for a model that is not what the table calls it, and for targets or pre-training
+    sets whose results could not be told apart by their names."""
     if not isinstance(ask.recipe.model, ViTConfig):
         raise ValueError("transfer compares a Vision Transformer; give a --recipe of one")
-    several = {
-        "targets": ask.targets,
-        "pre-training sets": (NONE, PUBLISHED, ask.data, *ask.pretrain),
-    }
-    for kind, sources in several.items():
-        names = [_name(source) for source in sources]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two {kind} are called alike: {', '.join(names)}; rename one")
+    _check_names(ask.targets, "targets")
+    if ask.pretrain:
+        sources = (ask.data, *ask.pretrain)
+        _check_names(sources, "sets to pre-train on")
+        for source in sources:
+            if _name(source) == NONE:
+                raise ValueError(
+                    f"{source} cannot be a row of its own: {NONE!r} is what the table calls training from "
+                    "scratch; rename it"
+                )
+
+
+def _check_names(sources: Sequence[str], kind: str) -> None:
+    """Raises ValueError for two data sets of one name."""
+    by_name: dict[str, str] = {}
+    for source in sources:
+        name = _name(source)
+        if name in by_name:
+            raise ValueError(
+                f"two {kind} are called {name!r}, {by_name[name]} and {source}; the table could not tell "
+                "them apart: leave one out, or rename it"
+            )
+        by_name[name] = source
 
 
 def table(results: Results) -> Table:
