@@ -23,7 +23,14 @@ from vitkit.deploy.opening import open_file, open_runtime
 from vitkit.deploy.openvino_file import core
 from vitkit.deploy.quantise import GROUP
 from vitkit.deploy.resizing import PictureResize
-from vitkit.deploy.spread import Spread, spread_in_onnx, spread_in_openvino
+from vitkit.deploy.spread import (
+    Spread,
+    is_of_one_token,
+    of_one_token_in_onnx,
+    of_one_token_in_openvino,
+    spread_in_onnx,
+    spread_in_openvino,
+)
 from vitkit.evaluate.features import arithmetic
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
@@ -286,8 +293,11 @@ def test_int8_is_calibrated(classifier, tmp_path):
     agreement = export(classifier, path, Export(precision="int8", least=0.5))
     assert logging.getLogger().level == level
     assert 0 < agreement.largest < 0.2
-    kinds = {node.op_type for node in onnx.load(path).graph.node}
-    assert "QuantizeLinear" in kinds and open_file(path).exported.precision == "int8"
+    nodes = onnx.load(path).graph.node
+    rounded = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    readers = {node.op_type for node in nodes if rounded & set(node.input)}
+    assert readers == {"MatMul"}  # what comes out of a layer is not rounded again
+    assert open_file(path).exported.precision == "int8"
 
 
 def test_openvinos_int8_needs_no_images(deep, for_openvino, tmp_path):
@@ -360,19 +370,21 @@ def test_both_libraries_find_the_same_giant(classifier, tmp_path):
     np.testing.assert_allclose(one.peaks, other.peaks, rtol=1e-4)
     np.testing.assert_allclose(one.squares, other.squares, rtol=1e-4)
     assert one.peaks.argmax() == 3 and one.peaks[3] == 1000
-    assert (
-        one.is_of_one_token.tolist() == other.is_of_one_token.tolist() == 5 * [False] + 4 * [True]
-    )
+    onnx_model = onnx.load(tmp_path / "small.onnx")
+    assert of_one_token_in_onnx(onnx_model) == one.layers[5:]  # the last block's, and the head
+    assert of_one_token_in_openvino(core().read_model(tmp_path / "small.xml")) == other.layers[5:]
 
 
 def test_what_stays_exact_has_giants_or_one_token():
-    spread = Spread(["qkv", "contract", "contract 2", "head"])
+    shapes = ((-1, 50, 200), (-1, 1, 200), (-1, 200), (-1, 3, 1, 64))
+    assert [is_of_one_token(shape) for shape in shapes] == [False, True, True, True]
+    spread = Spread(["qkv", "contract", "contract 2"])
     flat = np.ones((1, 50, 200))
     giant = flat.copy()
     giant[0, 7, 7] = 200
-    spread.add([flat, giant, flat, np.ones((1, 200))])
-    spread.add([flat, flat, flat, np.ones((1, 200))])
-    assert spread.exact() == ["contract", "head"]
+    spread.add([flat, giant, flat])
+    spread.add([flat, flat, flat])
+    assert spread.with_giants() == ["contract"]
 
 
 # As a Classifier, for what takes one

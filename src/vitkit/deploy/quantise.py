@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from vitkit.deploy.spread import has_weights
+from vitkit.deploy.spread import has_weights, of_one_token_in_openvino
 from vitkit.deploy.writers import quiet
 
 GROUP = 32  # divides the width of every published model
@@ -36,7 +36,7 @@ def int8_openvino(model):
     What would be no faster in int8 stays exact: the projection of patches, which the plugin computes in
     float32 whatever its weights are stored in, and the products of one token alone.
     """
-    names = products_of_one_token(model)
+    names = of_one_token_in_openvino(model)
     convolutions = _names_of(model, "Convolution")
     if len(convolutions) == 1:  # the projection of patches; those of a ResNet are most of the file
         names += convolutions
@@ -47,19 +47,6 @@ def int8_openvino(model):
         )
     model.set_rt_info(str(GROUP), ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
     return model
-
-
-def products_of_one_token(model) -> list[str]:
-    """The names of the products with one vector an image: in the last block, behind the queries of the
-    class token, and in the head. They are a thousandth of the work, and their errors are the answers'
-    own."""
-    names = []
-    for node in model.get_ordered_ops():
-        if node.get_type_name() == "MatMul":
-            shape = node.input_value(0).get_partial_shape()  # (B, T, D), or (B, D)
-            if len(shape) == 2 or shape[-2] == 1:
-                names.append(node.get_friendly_name())
-    return names
 
 
 def _names_of(model, kind: str) -> list[str]:
@@ -127,11 +114,13 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
 
     Dense layers and convolutions are quantised, each output channel with a scale of its own.
     Products of activations, as attention has them, stay in float32, and so do the layers of these names.
+    What comes out of a layer is not rounded again: it would gain no speed, and lose most of the accuracy.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     model = onnx.load(path)
+    kinds = ["MatMul", "Gemm", "Conv"]
     between = []
     for node in model.graph.node:
         if node.op_type == "MatMul" and not has_weights(node, model):
@@ -142,9 +131,10 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
             path,
             _Calibration(images),
             quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=["MatMul", "Gemm", "Conv"],
+            op_types_to_quantize=kinds,
             nodes_to_exclude=[*between, *exact],
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            extra_options={"OpTypesToExcludeOutputQuantization": kinds},
         )

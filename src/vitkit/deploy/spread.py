@@ -1,5 +1,5 @@
-"""Which layers of an exported model stay exact when numbers become int8 by ranges that are fixed
-beforehand: it follows from how far the numbers spread that go into them."""
+"""Which layers of an exported model stay exact when the others become int8: those of one token, by the
+shape of what goes into them; and if ranges are fixed beforehand, those whose inputs spread too far."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +23,6 @@ class Spread:
         self.peaks = np.zeros(len(layers))
         self.squares = np.zeros(len(layers))
         self.counts = np.zeros(len(layers))
-        self.is_of_one_token = np.zeros(len(layers), dtype=bool)
-        """Which layers get one vector an image."""
 
     def add(self, inputs: Sequence[np.ndarray]) -> None:
         """Another image: what goes into each layer."""
@@ -32,21 +30,25 @@ class Spread:
             self.peaks[number] = max(self.peaks[number], np.abs(x).max())
             self.squares[number] += np.square(x, dtype=np.float64).sum()
             self.counts[number] += x.size
-            self.is_of_one_token[number] = x.size == x.shape[-1]
 
-    def exact(self) -> list[str]:
-        """The layers that stay exact: those of one token, which are hardly any work, and whose errors
-        are the answers' own; and those with a few numbers so large that the others would be rounded
-        away, as trained models have them in a block or two (Sun et al. 2024, "Massive Activations in
-        Large Language Models")."""
+    def with_giants(self) -> list[str]:
+        """The layers that get a few numbers so large that the others would be rounded away, as trained
+        models have them in a block or two (Sun et al. 2024, "Massive Activations in Large Language
+        Models")."""
         coarse = self.peaks > COARSE * np.sqrt(self.squares / np.maximum(self.counts, 1))
-        chosen = coarse | self.is_of_one_token
-        return [name for name, is_exact in zip(self.layers, chosen, strict=True) if is_exact]
+        return [name for name, is_coarse in zip(self.layers, coarse, strict=True) if is_coarse]
+
+
+def is_of_one_token(shape: Sequence) -> bool:
+    """Whether a layer gets one vector an image, by the shape of its input: (B, D), or (B, 1, D). Such are
+    the last block's behind the queries of the class token, and the head. They are a thousandth of the
+    work, and their errors are the answers' own."""
+    return len(shape) == 2 or shape[-2] == 1
 
 
 def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
     """The layers of an OpenVINO model that stay exact. images: one at a time, as the model takes them."""
-    return spread_in_openvino(model, images).exact()
+    return of_one_token_in_openvino(model) + spread_in_openvino(model, images).with_giants()
 
 
 def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
@@ -54,12 +56,43 @@ def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
     from 0 that are not centred."""
     import onnx
 
-    names = spread_in_onnx(path, images).exact()
-    nodes = onnx.load(path, load_external_data=False).graph.node
-    convolutions = [node.name for node in nodes if node.op_type == "Conv"]
+    model = onnx.load(path)
+    names = of_one_token_in_onnx(model) + spread_in_onnx(path, images).with_giants()
+    convolutions = [node.name for node in model.graph.node if node.op_type == "Conv"]
     if len(convolutions) == 1:  # else they are a ResNet's: most of the work
         names += convolutions
     return names
+
+
+def of_one_token_in_openvino(model) -> list[str]:
+    """The names of an OpenVINO model's products of one token."""
+    names = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        if is_of_one_token(node.input_value(0).get_partial_shape()):
+            names.append(node.get_friendly_name())
+    return names
+
+
+def of_one_token_in_onnx(model: "ModelProto") -> list[str]:
+    """The names of a .onnx model's dense layers of one token."""
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in model.graph.value_info}
+    names = []
+    for node in dense_in_onnx(model):
+        shape = [size.dim_value for size in shapes[node.input[0]]]  # 0 of any size
+        if is_of_one_token(shape):
+            names.append(node.name)
+    return names
+
+
+def dense_in_onnx(model: "ModelProto") -> "list[NodeProto]":
+    """The dense layers of a .onnx model."""
+    dense = []
+    for node in model.graph.node:
+        if node.op_type in ("MatMul", "Gemm") and has_weights(node, model):
+            dense.append(node)
+    return dense
 
 
 def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
@@ -97,10 +130,7 @@ def spread_in_onnx(path: Path, images: Sequence[np.ndarray]) -> Spread:
 
     # The file with what goes into the layers among its outputs
     watched = onnx.load(path)
-    dense = []
-    for node in watched.graph.node:
-        if node.op_type in ("MatMul", "Gemm") and has_weights(node, watched):
-            dense.append(node)
+    dense = dense_in_onnx(watched)
     values = [node.input[0] for node in dense]
     watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(values))
     with TemporaryDirectory(dir=path.parent) as folder:
