@@ -296,7 +296,7 @@ def test_int8_is_calibrated(classifier, tmp_path):
     nodes = onnx.load(path).graph.node
     rounded = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
     readers = {node.op_type for node in nodes if rounded & set(node.input)}
-    assert readers == {"MatMul"}  # what comes out of a layer is not rounded again
+    assert readers == {"MatMul"}  # what comes out of a dense layer is not rounded again
     assert open_file(path).exported.precision == "int8"
 
 
