@@ -211,7 +211,7 @@ function choosePhotograph(number) {
     picture.width = Math.round(photograph.naturalWidth * scale);
     picture.height = Math.round(photograph.naturalHeight * scale);
     return draw();
-  });
+  }, () => {}); // another was chosen before this one could be shown
   const caption = answers.map(([label, value]) => `${label} ${value}`).join(", ");
   element("answers").textContent = caption ? `${name}: ${caption}` : name;
   [...element("photographs").children].forEach((button, i) =>
