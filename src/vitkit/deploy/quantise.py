@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from vitkit.deploy.spread import has_weights, of_one_token_in_openvino
+from vitkit.deploy.spread import always_exact_in_openvino, has_weights
 from vitkit.deploy.writers import quiet
 
 GROUP = 32  # divides the width of every published model
@@ -36,23 +36,13 @@ def int8_openvino(model):
     What would be no faster in int8 stays exact: the projection of patches, which the plugin computes in
     float32 whatever its weights are stored in, and the products of one token alone.
     """
-    names = of_one_token_in_openvino(model)
-    convolutions = _names_of(model, "Convolution")
-    if len(convolutions) == 1:  # the projection of patches; those of a ResNet are most of the file
-        names += convolutions
     with _nncf_at_work() as nncf:
-        exact = nncf.IgnoredScope(names=names)
+        exact = nncf.IgnoredScope(names=always_exact_in_openvino(model))
         model = nncf.compress_weights(
             model, mode=nncf.CompressWeightsMode.INT8_ASYM, ignored_scope=exact
         )
     model.set_rt_info(str(GROUP), ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
     return model
-
-
-def _names_of(model, kind: str) -> list[str]:
-    """The names of the operations of a kind."""
-    nodes = model.get_ordered_ops()
-    return [node.get_friendly_name() for node in nodes if node.get_type_name() == kind]
 
 
 def calibrated_openvino(model, images: Sequence[np.ndarray], exact: Sequence[str] = ()):

@@ -48,20 +48,35 @@ def is_of_one_token(shape: Sequence) -> bool:
 
 def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
     """The layers of an OpenVINO model that stay exact. images: one at a time, as the model takes them."""
-    return of_one_token_in_openvino(model) + spread_in_openvino(model, images).with_giants()
+    return always_exact_in_openvino(model) + spread_in_openvino(model, images).with_giants()
 
 
 def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
-    """Those of a .onnx file; the patch projection too, a fortieth of the work, whose inputs are levels
-    from 0 that are not centred."""
+    """Those of a .onnx file."""
     import onnx
 
     model = onnx.load(path)
-    names = of_one_token_in_onnx(model) + spread_in_onnx(path, images).with_giants()
     convolutions = [node.name for node in model.graph.node if node.op_type == "Conv"]
-    if len(convolutions) == 1:  # else they are a ResNet's: most of the work
-        names += convolutions
-    return names
+    always = of_one_token_in_onnx(model) + projection_of_patches(convolutions)
+    return always + spread_in_onnx(path, images).with_giants()
+
+
+def always_exact_in_openvino(model) -> list[str]:
+    """The layers of an OpenVINO model that stay exact, whatever goes into them."""
+    convolutions = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Convolution":
+            convolutions.append(node.get_friendly_name())
+    return of_one_token_in_openvino(model) + projection_of_patches(convolutions)
+
+
+def projection_of_patches(convolutions: list[str]) -> list[str]:
+    """Which of a model's convolutions stays exact: a single one, that of patches. It is a fortieth of
+    the work, and its inputs are levels from 0 that are not centred. Of a ResNet they are most of the
+    work, and none stays exact."""
+    if len(convolutions) == 1:
+        return convolutions
+    return []
 
 
 def of_one_token_in_openvino(model) -> list[str]:
