@@ -5,12 +5,14 @@ This is no benchmark of its own.
 - The same model. A plain Vision Transformer is built in four libraries; a hybrid or a BiT ResNet
   in two, vitkit (in timm's dialect) and timm. All get the same random weights and must give the
   same logits before anything is timed.
-- Fair timing. In a round, every library has one turn. Every round begins with another library,
-  so what disturbs the machine disturbs all alike. Results are medians over the rounds.
+- Fair timing. In a round, every library has one turn, in an order that is drawn anew: what
+  disturbs the machine, and what the turn before leaves behind, disturb all alike. Results are
+  medians over the rounds.
 """
 
 import argparse
 import math
+import random
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -250,12 +252,13 @@ def rounds(
     calls = max(1, math.ceil(TURN / min(warm)))
 
     order = list(contenders)
+    draw = random.Random(0)  # what ran before disturbs, so each follows every other one
     times: dict[str, list[float]] = {name: [] for name in contenders}
     began = time.perf_counter()
     while len(times[order[0]]) < LEAST_ROUNDS or time.perf_counter() - began < limit:
+        draw.shuffle(order)
         for name in order:
             times[name].append(seconds(contenders[name], calls, device))
-        order = order[1:] + order[:1]
     return times, calls
 
 
