@@ -5,9 +5,9 @@ This is no benchmark of its own.
 - The same model. A plain Vision Transformer is built in four libraries; a hybrid or a BiT ResNet
   in two, vitkit (in timm's dialect) and timm. All get the same random weights and must give the
   same logits before anything is timed.
-- Fair timing. In a round, every library has one turn, in an order that is drawn anew: what
-  disturbs the machine, and what the turn before leaves behind, disturb all alike. Results are
-  medians over the rounds.
+- Fair timing. In a round, every library has one turn, after a pause and in an order that is drawn
+  anew: what disturbs the machine, and what the turn before leaves behind, disturb all alike. Results
+  are medians over the rounds.
 """
 
 import argparse
@@ -47,6 +47,9 @@ from vitkit.weights.rules import write as in_their_names
 PEERS = ("timm", "transformers", "torchvision")
 PACKAGES = ("vitkit", "torch", *PEERS)
 TURN = 0.03  # seconds that a turn takes at least: all repeat short work, equally often
+PAUSE = (
+    0.05  # seconds before a turn, in which the threads of the one before end their waiting for work
+)
 LEAST_ROUNDS = 5
 DRAWS = 2000  # of rounds, for an interval
 Run = Callable[[], object]
@@ -252,12 +255,13 @@ def rounds(
     calls = max(1, math.ceil(TURN / min(warm)))
 
     order = list(contenders)
-    draw = random.Random(0)  # what ran before disturbs, so each follows every other one
+    draw = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in contenders}
     began = time.perf_counter()
     while len(times[order[0]]) < LEAST_ROUNDS or time.perf_counter() - began < limit:
         draw.shuffle(order)
         for name in order:
+            time.sleep(PAUSE)
             times[name].append(seconds(contenders[name], calls, device))
     return times, calls
 
