@@ -21,6 +21,10 @@ def test_the_most_frequent_class_is_the_guess():
     assert blind.explains(Metric("test/top1", 0.69, SHARE))
     assert not blind.explains(Metric("test/top1", 0.71, SHARE))
 
+    # Four images are too few: all four right may be a guess, and is not called one
+    few = guess(question("class", ("ants", "bees")), np.array([0, 0, 1, 1]))
+    assert not few.explains(Metric("test/top1", 1.0, SHARE))
+
     # Where classes count alike, the rare ones decide how far chance goes
     balanced = guess(
         question("class", ("ants", "bees"), balanced=True), np.array([0] * 96 + [1] * 4)
@@ -39,5 +43,5 @@ def test_a_model_of_noise_is_said_to_guess(folder, tmp_path, capsys):
     short = "--length 1steps --precision float32 --device cpu --data.workers 0".split()
     assert main([*words, *short]) == 0
     said = capsys.readouterr().out
-    assert "that is no better than a guess (always a is right on 50.0 %)" in said
-    assert "this model is no better than a guess" in said and "--minutes" in said
+    assert "that is not clearly better than a guess (always a is right on 50.0 %)" in said
+    assert "this model is not clearly better than a guess" in said and "--minutes" in said

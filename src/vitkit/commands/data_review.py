@@ -178,7 +178,8 @@ def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[s
         facts.append(
             f"{counted(stretched, 'image')} of more than 8 bits, or of other channels than colours, "
             "are looked at stretched from black to white, so whether they are dark or pale was not "
-            "judged"
+            "judged; the model sees them as in training, where a small part of the levels is nearly "
+            "black, and what it says of labels and outliers means little then"
         )
     findings += _duplicates(parts, surveys)
     findings += _outliers(parts, places, x)

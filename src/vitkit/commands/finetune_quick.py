@@ -15,6 +15,7 @@ from vitkit.photographs.candidates import CLOSED_FORM, question, targets_of
 from vitkit.photographs.guessing import guess
 from vitkit.photographs.plan import OtherPlan, read_plan
 from vitkit.photographs.tuning import RUN
+from vitkit.recipes.table_4 import few_pixels
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import pick_precision
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group
@@ -159,7 +160,7 @@ def _print(reached: Answer) -> None:
 
 
 def _print_if_guessing(command: "Finetune", reached: Answer) -> None:
-    """Say so if the chosen model is no better than a guess, and what may help."""
+    """Say so if the chosen model is not clearly better than a guess, and what may help."""
     photographs = reached.photographs
     metric = reached.test.get(reached.chosen)
     source = photographs.test
@@ -175,11 +176,14 @@ def _print_if_guessing(command: "Finetune", reached: Answer) -> None:
     if blind is None or not blind.explains(metric):
         return
     height, width = reached.classifier.preprocessing.size
+    remedies = [f"more time (--minutes {reached.minutes:g})"]
     larger = 2 * max(height, width)
+    if not few_pixels(source, larger):  # there is more to see
+        remedies.append(f"larger images (--image {larger})")
     print(
-        f"this model is no better than a guess: {short(metric)}, and {blind.words}. Is what tells the "
-        f"classes apart visible in {width} x {height} pixels, and are the labels right? Then try more "
-        f"time (--minutes {reached.minutes:g}), larger images (--image {larger}), or other weights"
+        f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Is what "
+        f"tells the classes apart visible in {width} x {height} pixels, and are the labels right? Then "
+        f"try {', '.join(remedies)}, or other weights"
     )
 
 
@@ -202,4 +206,5 @@ def _print_next(command: "Finetune", reached: Answer, run_dir: Path, page: Path 
     print(f"  vitkit predict {word} IMAGE...   what it says of other photographs")
     if reached.photographs.target_kind == "class":
         print(f"  vitkit data review {data} --model {word}   labels that may be wrong")
-    print(f"  vitkit finetune {data} --minutes {reached.minutes:g}   with more time")
+    model = as_word(command.model)
+    print(f"  vitkit finetune {model} {data} --minutes {reached.minutes:g}   with more time")

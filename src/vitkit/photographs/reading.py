@@ -66,6 +66,8 @@ def read(work: Work) -> Reading:
     for pool, each in readings.items():
         tried.append(candidate(pool, each.bare, asked, each.whole.left_out, every.y))
     chosen = work.plan.pool
+    if chosen is None and work.plan.steps is not None:
+        chosen = TOKEN  # a plan of before there were quarters
     if chosen is None:
         weights = image_weights(asked, every.y)
         chosen = from_rank_0(lambda: best(tried, weights, CLEARLY).name)
@@ -74,7 +76,8 @@ def read(work: Work) -> Reading:
         work.say(
             "its head reads the means of the image's four quarters beside the class token, for where "
             f"something is matters: {by_both.unit.text(by_both.value)} instead of "
-            f"{by_token.unit.text(by_token.value)} by fits without each image"
+            f"{by_token.unit.text(by_token.value)} by fits without each image (other libraries do not "
+            "have that; with --preset none a head reads the class token)"
         )
     return readings[chosen]
 

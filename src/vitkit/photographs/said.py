@@ -24,8 +24,8 @@ def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> lis
     blind = guess(asked, learned.y)
     if blind is not None and blind.explains(metric):
         sentences.append(
-            f"that is no better than a guess ({blind.words}): the features of these weights hardly "
-            "know the classes"
+            f"that is not clearly better than a guess ({blind.words}): the features of these weights "
+            "hardly know the classes"
         )
     repeated = 0
     if len(learned.x) <= COMPARED:

@@ -124,7 +124,8 @@ def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format
         raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
     if problems := cannot(to, config):
         others = ", ".join(format.name for format in formats_for(config))
-        raise ValueError(f"{to} has no place for {', '.join(problems)}; there is one in {others}")
+        missing = ", ".join(dict.fromkeys(problems))  # a format's own words, and those of all
+        raise ValueError(f"{to} has no place for {missing}; there is one in {others}")
     format = format_of(to, config)
     differences = format.differs(config)
     if differences and not approximate:

@@ -235,7 +235,8 @@ def cannot(config: ViTConfig) -> list[str]:
     """Its ViT (models_vit.py in vit_jax, models/vit.py in big_vision) has one class token at most,
     and reads it if there is one: registers are refused, for example."""
     # Without pooling ("none") the head answers for every token, the class token too
-    unread_token = config.prefix and config.pool not in ("token", "none")
+    readers = ("token", "token-gap", "token-quarters", "none")
+    unread_token = config.prefix and config.pool not in readers
     return beyond_vit(config, ("learned", "sincos"), stems=True, has=("rectangles",)) + reasons(
         {
             "registers": config.registers,
