@@ -13,6 +13,7 @@ from pictures import photograph
 from PIL import Image
 
 from vitkit.cli import main
+from vitkit.commands.runtime import precision_of
 from vitkit.data import Preprocessing, open_image
 from vitkit.deploy import predict
 from vitkit.deploy.export import Export, export
@@ -121,6 +122,15 @@ def test_a_file_that_disagrees_is_not_written(classifier, file, tmp_path):
         export(replace(classifier, model=wild.eval()), path, Export(precision="float16"))
     assert path.read_bytes() == file.read_bytes()
     assert [each.name for each in tmp_path.iterdir()] == ["insects.onnx"]
+
+
+def test_onnx_runtime_has_no_bfloat16(file, classifier, capsys):
+    with pytest.raises(ValueError, match="ONNX Runtime computes in float32"):
+        open_runtime(file, precision="bfloat16")
+    with pytest.raises(ValueError, match="ONNX Runtime computes in float32"):
+        open_runtime(classifier, "onnx", "bfloat16")
+    assert precision_of("onnx", "auto", torch.device("cpu")) == "float32"
+    assert "computing in" not in capsys.readouterr().err
 
 
 def test_somebody_elses_file_is_not_replaced(classifier, tmp_path):

@@ -11,7 +11,7 @@ from PIL import Image
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.deploy.export import Export, export
-from vitkit.deploy.less import merging
+from vitkit.deploy.less import check_less_work, merging
 from vitkit.deploy.opening import open_file
 from vitkit.deploy.runtimes import eager
 from vitkit.models import create, vit
@@ -84,3 +84,13 @@ def test_models_that_cannot_merge_are_a_sentence(classifier, tmp_path):
     other = Classifier(mean, classifier.preprocessing, classifier.labels)
     with pytest.raises(ValueError, match="tokens are merged in models that answer by a class"):
         export(other, tmp_path / "model.pt2", Export(to="torch", merge=3))
+
+
+@pytest.mark.parametrize(
+    ("merge", "sure", "sentence"),
+    [((1, 99), (), "99 tokens of a block cannot be merged"), ((), (0.9, 1.5), "probability 1.5")],
+)
+def test_wrong_numbers_are_found_before_anything_is_measured(merge, sure, sentence, classifier):
+    check_less_work(classifier, (1, 3), (0.5, 0.9))
+    with pytest.raises(ValueError, match=sentence):
+        check_less_work(classifier, merge, sure)

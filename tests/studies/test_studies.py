@@ -165,6 +165,10 @@ def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
     numbers = replace(open_splits("digits"), target_kind="number")
     with pytest.raises(ValueError, match="the images of digits do not have one class each"):
         refuse_without_accuracy(ask, numbers)
+    digits = open_splits("digits")
+    ones = digits.train.at(np.flatnonzero(np.asarray(digits.train.targets) == 1))
+    with pytest.raises(ValueError, match="all images of digits to learn from are of one class"):
+        refuse_without_accuracy(ask, replace(digits, train=ones))
     with pytest.raises(ValueError, match="study: positions -> pooling"):
         begin(STUDIES["pooling"], ask, "", tmp_path, "cpu")
     with pytest.raises(ValueError, match="the study positions needs --data"):

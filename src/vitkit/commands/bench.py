@@ -76,11 +76,13 @@ def bench(command: Bench) -> int:
     from vitkit.commands.bench_output import facts, print_table, recommendation, write
     from vitkit.deploy.agreement import prepared_images
     from vitkit.deploy.bench import MEASURED, Plan, measure
+    from vitkit.deploy.less import check_less_work
     from vitkit.deploy.trial import sample_trial, trial_on
     from vitkit.weights import load_as
 
     # The model, and what can compute it
     classifier = load_as(command.model, command.hints)
+    check_less_work(classifier, command.merge, command.exit)
     trial = sample_trial()
     if command.data:
         calibrate = None

@@ -86,8 +86,11 @@ def predict_parts(command: "Predict", runtime: "Runtime", items: "Pictures") -> 
     print(f"wrote {done}")
     still = len(parts.missing())
     if still:
-        print(f"{still:,} of {counted(len(parts), 'part')} of {command.parts} are still missing")
-        print("next: the same command does what is missing, when the other processes have ended")
+        again = "the same command"
+        if command.shard:
+            again += " without --shard"
+        print(f"still missing in {command.parts}: {still:,} of {counted(len(parts), 'part')}")
+        print(f"next: when the other processes have ended, {again} does what is missing")
         return 0
     rows = parts.finish()
     print(f"{command.parts} is whole: {counted(rows, 'row')} for {counted(len(items), 'image')}")

@@ -3,10 +3,10 @@
 import sys
 from typing import TYPE_CHECKING
 
-from vitkit.commands.arguments import pick_precision
 from vitkit.commands.runtime import (
     any_runtime_of_file,
     classifier_with_head,
+    precision_of,
     runtime_of_file,
     runtime_of_model,
 )
@@ -45,7 +45,7 @@ def runtime_of(command: "Predict") -> "Runtime":
     if command.exit:
         classifier = _exiting(command, classifier)
     device = pick_device(command.device)
-    precision = pick_precision(command.precision, device)
+    precision = precision_of(command.runtime, command.precision, device)
     if command.attention is None:
         return runtime_of_model(classifier, command.runtime, precision, command.device)
     from vitkit.deploy.looks import Looking

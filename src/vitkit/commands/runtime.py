@@ -4,11 +4,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitkit.commands.arguments import pick_precision
 from vitkit.deploy.exported import is_exported, takes_pictures
 from vitkit.system.text import counted
 from vitkit.weights.said import Hints
 
 if TYPE_CHECKING:
+    import torch
+
     from vitkit.deploy.exported import FileRuntime, PictureRuntime
     from vitkit.deploy.opening import RuntimeName
     from vitkit.deploy.runtimes import Runtime
@@ -68,6 +71,16 @@ def classifier_with_head(name: str, hints: Hints) -> "Classifier":
     return classifier
 
 
+def precision_of(
+    runtime: "RuntimeName", choice: "PrecisionChoice", device: "torch.device"
+) -> "Precision":
+    """The precision to compute a model in; if nobody asked for one, the standard error says which was
+    taken. ONNX Runtime has float32 alone."""
+    if runtime == "onnx" and choice == "auto":
+        return "float32"
+    return pick_precision(choice, device)
+
+
 def runtime_of_model(
     classifier: "Classifier", runtime: "RuntimeName", precision: "Precision", device: str
 ) -> "Runtime":
@@ -85,7 +98,7 @@ def runtime_of_model(
         if found is not None:
             fastest, path = found
             print(f"computed by {fastest}; --runtime torch is PyTorch", file=sys.stderr)
-            return open_file(path, precision=precision)
+            return open_file(path)
     return open_runtime(classifier, runtime, precision, device)
 
 

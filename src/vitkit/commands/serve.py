@@ -17,9 +17,8 @@ from vitkit.commands.arguments import (
     ModelOrFile,
     Precision,
     Runtime,
-    pick_precision,
 )
-from vitkit.commands.runtime import classifier_with_head, runtime_of_file
+from vitkit.commands.runtime import classifier_with_head, precision_of, runtime_of_file
 from vitkit.deploy.exported import is_exported
 from vitkit.deploy.runtimes import Runtime as AnyRuntime
 from vitkit.system.limits import VARIABLE, max_pixels
@@ -206,5 +205,5 @@ def open_model(command: Serve) -> AnyRuntime:
     from vitkit.deploy.opening import open_runtime
 
     classifier = classifier_with_head(command.model, command.hints)
-    precision = pick_precision(command.precision, pick_device(command.device))
+    precision = precision_of(command.runtime, command.precision, pick_device(command.device))
     return open_runtime(classifier, command.runtime, precision, command.device)

@@ -19,7 +19,7 @@ import numpy as np
 from vitkit.deploy.agreement import LEAST, Agreement, agree, prepared_images, wrong
 from vitkit.deploy.exported import KEY, MERGED, Exported, FileRuntime
 from vitkit.deploy.graph import Graph, PictureGraph
-from vitkit.deploy.opening import open_file
+from vitkit.deploy.opening import check_onnx_precision, open_file
 from vitkit.deploy.pytorch import check_answer, eager
 from vitkit.deploy.quantise import calibrated_openvino, int8_openvino, quantise_onnx
 from vitkit.deploy.spread import exact_in_onnx, exact_in_openvino
@@ -196,6 +196,8 @@ def exported_temporarily(
     weights = "float32"
     if library == "openvino":
         weights = pick_precision(precision, pick_device("cpu")).precision
+    else:
+        check_onnx_precision(precision)
     wanted = Export(to=library, precision=weights)
     check_answer(classifier)
     check_packages(wanted)

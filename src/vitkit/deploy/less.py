@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from vitkit.evaluate.ridge import LeaveOneOut
-from vitkit.models.exits import EarlyExit, Exit, check_can_exit, states_at
-from vitkit.models.merging import Merging
+from vitkit.models.exits import EarlyExit, Exit, check_can_exit, check_sure, states_at
+from vitkit.models.merging import Merging, check_can_merge
 from vitkit.weights import Classifier
 
 BATCH = 32
@@ -26,6 +26,18 @@ def merging(classifier: Classifier, r: int) -> Classifier:
     whose tokens cannot be merged."""
     deployed = classifier.for_inference()
     return replace(deployed, model=Merging(deployed.model, r), unknown=None)
+
+
+def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence[float]) -> None:
+    """Raises ValueError for numbers of tokens, and probabilities of exits, that cannot be, and for a
+    model that can do neither: at once, where they are used at the end."""
+    for r in merge:
+        check_can_merge(classifier.model, r)
+    if sure:
+        check_one_class(classifier)
+        check_can_exit(classifier.model, usual_exits(len(getattr(classifier.model, "blocks", ()))))
+    for each in sure:
+        check_sure(each)
 
 
 def usual_exits(depth: int) -> tuple[int, ...]:
@@ -75,9 +87,14 @@ def fit_exits(
 def exiting(classifier: Classifier, exits: Sequence[Exit], sure: float) -> Classifier:
     """The classifier for inference, which answers an image after the first exit that gives a class a
     probability of `sure`. Raises ValueError for outputs that are no classes of one image."""
+    check_one_class(classifier)
+    deployed = classifier.for_inference()
+    return replace(deployed, model=EarlyExit(deployed.model, exits, sure), unknown=None)
+
+
+def check_one_class(classifier: Classifier) -> None:
+    """Raises ValueError for outputs that are no classes of one image each."""
     if classifier.activation != "softmax":
         raise ValueError(
             f"early exit needs one class an image; the model's activation is {classifier.activation!r}"
         )
-    deployed = classifier.for_inference()
-    return replace(deployed, model=EarlyExit(deployed.model, exits, sure), unknown=None)

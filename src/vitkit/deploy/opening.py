@@ -126,6 +126,7 @@ def _open(path: Path, library: str, precision: str) -> Opened:
     if library == "onnx":
         from vitkit.deploy.onnx_file import open_onnx
 
+        check_onnx_precision(precision)
         return open_onnx(path)
     if library == "openvino":
         from vitkit.deploy.openvino_file import open_openvino
@@ -134,6 +135,14 @@ def _open(path: Path, library: str, precision: str) -> Opened:
     from vitkit.deploy.torch_file import open_program
 
     return open_program(path)
+
+
+def check_onnx_precision(precision: str) -> None:
+    """Raises ValueError for a precision that ONNX Runtime does not compute in."""
+    if precision == "bfloat16":
+        raise ValueError(
+            "ONNX Runtime computes in float32; leave out bfloat16, or take --runtime openvino"
+        )
 
 
 def is_installed(library: str) -> bool:

@@ -32,6 +32,12 @@ class Exit(nn.Module):
         return states @ self.weight.mT + self.bias
 
 
+def check_sure(sure: float) -> None:
+    """Raises ValueError for a probability that is none."""
+    if not 0 < sure <= 1:
+        raise ValueError(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
+
+
 class EarlyExit(nn.Module):
     """A Vision Transformer, for inference, that answers an image after the first exit that is sure of
     it."""
@@ -43,8 +49,7 @@ class EarlyExit(nn.Module):
         one that is none, and for a model that has no class token alone."""
         super().__init__()
         check_can_exit(model, [each.after for each in exits])
-        if not 0 < sure <= 1:
-            raise ValueError(f"an exit is sure from the probability {sure}; it is above 0, up to 1")
+        check_sure(sure)
         self.model = model
         self.config = model.config
         self.head = model.head

@@ -1,6 +1,8 @@
 """What no study can run on: images without classes, recipes that have no accuracy, and broken images.
 Each would fail run by run, so it is refused before anything starts."""
 
+import numpy as np
+
 from vitkit.data import Splits, check_images, open_splits
 from vitkit.objectives import Supervised
 from vitkit.studies.base import five_shot
@@ -31,6 +33,8 @@ def refuse_without_classes(source: str, splits: Splits) -> None:
         raise ValueError(
             f"a study compares by accuracy, and the images of {source} do not have one class each"
         )
+    if len(np.unique(splits.train.targets)) < 2:
+        raise ValueError(f"all images of {source} to learn from are of one class; give two or more")
 
 
 def refuse_without_parts(fewshot: str) -> None:
