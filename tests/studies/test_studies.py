@@ -166,7 +166,7 @@ def test_a_study_goes_on_with_the_plan_that_it_began_with(ask, tmp_path):
     with pytest.raises(ValueError, match="the images of digits do not have one class each"):
         refuse_without_accuracy(ask, numbers)
     digits = open_splits("digits")
-    ones = digits.train.at(np.flatnonzero(np.asarray(digits.train.targets) == 1))
+    ones = subset(digits.train, np.flatnonzero(digits.train.targets == 1))
     with pytest.raises(ValueError, match="all images of digits to learn from are of one class"):
         refuse_without_accuracy(ask, replace(digits, train=ones))
     with pytest.raises(ValueError, match="study: positions -> pooling"):
