@@ -134,11 +134,11 @@ def folder(tmp_path, monkeypatch):
         for i in range(3):
             file = tmp_path / name / f"{i}.jpg"
             file.write_bytes(encoded(photograph(40, 30, seed=1000 + 10 * seed + i)))
-    config = vit("mu/16", image=(32, 32), classes=2)
+    config = vit("mu/16", image=(96, 96), classes=2)
     model = create(config, seed=0)
     noise = torch.Generator().manual_seed(HEAD)
     torch.nn.init.normal_(model.head.weight, generator=noise)
-    classifier = Classifier(model, Preprocessing(size=(32, 32)), ("0", "1"))
+    classifier = Classifier(model, Preprocessing(size=(96, 96)), ("0", "1"))
     for name in MODELS:
         save(classifier, tmp_path / name)
     # What `vitkit finetune photos/` takes where there is no network

@@ -31,11 +31,12 @@ def merging(classifier: Classifier, r: int) -> Classifier:
 def check_less_work(classifier: Classifier, merge: Sequence[int], sure: Sequence[float]) -> None:
     """Raises ValueError for numbers of tokens, and probabilities of exits, that cannot be, and for a
     model that can do neither: at once, where they are used at the end."""
+    model = classifier.for_inference().model  # of the size of its preprocessing
     for r in merge:
-        check_can_merge(classifier.model, r)
+        check_can_merge(model, r)
     if sure:
         check_one_class(classifier)
-        check_can_exit(classifier.model, usual_exits(len(getattr(classifier.model, "blocks", ()))))
+        check_can_exit(model, usual_exits(len(getattr(model, "blocks", ()))))
     for each in sure:
         check_sure(each)
 
