@@ -180,6 +180,7 @@ def changed(file, path, metadata):
         ("labels", [1, 2, 3], "metadata has the labels"),
         ("activation", "run", "metadata has the activation"),
         ("precision", 8, "metadata has the precision"),
+        ("weight_bits", 9, "metadata has the weight_bits"),
         ("preprocessing", {"size": [0, 1], "mean": [0] * 3, "std": [1] * 3}, "size is"),
         ("origin", "here", "metadata has the origin"),
     ],
@@ -308,6 +309,38 @@ def test_int8_is_calibrated(classifier, tmp_path):
     readers = {node.op_type for node in nodes if rounded & set(node.input)}
     assert readers == {"MatMul"}  # what comes out of a dense layer is not rounded again
     assert open_file(path).exported.precision == "int8"
+
+
+def test_no_processor_saturates_int8_products(classifier, tmp_path):
+    """Without VNNI, ONNX Runtime adds two products of uint8 and int8 in 16 bits."""
+    path = tmp_path / "small.onnx"
+    export(classifier, path, Export(precision="int8", least=0.5))
+    assert open_file(path).exported.weight_bits == 7
+    weights = []
+    for tensor in onnx.load(path).graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype == np.int8 and values.ndim == 2:  # not the zeros of their scales
+            weights.append(values.astype(int))
+    largest = max(np.abs(each).max() for each in weights)
+    assert weights and 2 * 255 * largest < 2**15
+
+
+def test_int8_that_would_be_wrong_on_this_processor_is_refused(
+    classifier, file, tmp_path, monkeypatch
+):
+    """Files of before had weights of eight bits, and were measured on another processor."""
+    values = json.loads(open_file(file).exported.to_json()) | {"precision": "int8"}
+    del values["weight_bits"]
+    earlier = changed(file, tmp_path / "earlier.onnx", json.dumps(values))
+    values |= {"weight_bits": 7}
+    now = changed(file, tmp_path / "now.onnx", json.dumps(values))
+
+    monkeypatch.setattr("vitkit.deploy.opening.has_vnni", lambda: True)
+    open_file(earlier)
+    monkeypatch.setattr("vitkit.deploy.opening.has_vnni", lambda: False)
+    open_file(now)
+    with pytest.raises(ValueError, match="multiplies wrongly on this processor"):
+        open_file(earlier)
 
 
 def test_openvinos_int8_needs_no_images(deep, for_openvino, tmp_path):

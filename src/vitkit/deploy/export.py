@@ -21,7 +21,12 @@ from vitkit.deploy.exported import KEY, MERGED, Exported, FileRuntime
 from vitkit.deploy.graph import Graph, PictureGraph
 from vitkit.deploy.opening import check_onnx_precision, open_file
 from vitkit.deploy.pytorch import check_answer, eager
-from vitkit.deploy.quantise import calibrated_openvino, int8_openvino, quantise_onnx
+from vitkit.deploy.quantise import (
+    ONNX_BITS,
+    calibrated_openvino,
+    int8_openvino,
+    quantise_onnx,
+)
 from vitkit.deploy.spread import exact_in_onnx, exact_in_openvino
 from vitkit.deploy.trial import Trial, sample_trial
 from vitkit.deploy.wanted import (
@@ -84,6 +89,9 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
     origin = public(classifier.origin)
     if wanted.merge:
         origin = origin | {MERGED: wanted.merge}
+    weight_bits = 8
+    if wanted.to == "onnx":
+        weight_bits = ONNX_BITS
     return Exported(
         classifier.preprocessing,
         classifier.labels,
@@ -92,6 +100,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         wanted.preprocessing,
         origin,
         licenses.to_json(classifier.license),
+        weight_bits,
     )
 
 

@@ -49,6 +49,8 @@ class Exported:
     """Where the model came from, for people."""
     license: dict | None = None
     """Under which terms it may be used, as a model's description has it."""
+    weight_bits: int = 8
+    """Of int8 weights: 7 for ONNX Runtime, whose products of 8 bits saturate on some processors."""
 
     @property
     def merged(self) -> int:
@@ -68,6 +70,7 @@ class Exported:
             "takes_pictures": self.takes_pictures,
             "origin": self.origin,
             "license": self.license,
+            "weight_bits": self.weight_bits,
         }
         return json.dumps(values, ensure_ascii=True)
 
@@ -85,6 +88,7 @@ class Exported:
             takes_pictures = values["takes_pictures"]
             origin = values["origin"]
             license = values["license"]
+            weight_bits = values.get("weight_bits", 8)  # the first files did not say it
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise MetadataError(f"its metadata describes no model: {error}") from error
         _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
@@ -94,8 +98,17 @@ class Exported:
         _check("takes_pictures", takes_pictures, takes_pictures in (True, False))
         _check("origin", origin, isinstance(origin, dict))
         _check("license", license, license is None or isinstance(license, dict))
-        names = tuple(labels)
-        return cls(preprocessing, names, activation, precision, takes_pictures, origin, license)
+        _check("weight_bits", weight_bits, weight_bits in (7, 8))
+        return cls(
+            preprocessing,
+            tuple(labels),
+            activation,
+            precision,
+            takes_pictures,
+            origin,
+            license,
+            weight_bits,
+        )
 
 
 def _check(name: str, value: Any, is_right: bool) -> None:

@@ -14,6 +14,7 @@ from vitkit.deploy.exported import (
 )
 from vitkit.deploy.runtimes import Runtime
 from vitkit.system.files import nearest
+from vitkit.system.machine import has_vnni
 
 if TYPE_CHECKING:
     from vitkit.system.machine import PrecisionChoice
@@ -108,6 +109,8 @@ def open_file(
             f"{path} does not say its preprocessing and the names of its classes, so vitkit did not "
             "write it; vitkit export MODEL -o FILE writes such files"
         )
+    if library == "onnx":
+        check_int8(path, exported)
     return FileRuntime(path, exported, LIBRARIES[library], opened.compute)
 
 
@@ -135,6 +138,18 @@ def _open(path: Path, library: str, precision: str) -> Opened:
     from vitkit.deploy.torch_file import open_program
 
     return open_program(path)
+
+
+def check_int8(path: Path, exported: Exported) -> None:
+    """Raises ValueError for a file whose int8 products saturate in ONNX Runtime on this processor, so
+    that many answers would be others than those that were measured."""
+    saturates = exported.precision == "int8" and exported.weight_bits == 8
+    if saturates and has_vnni() is False:
+        raise ValueError(
+            f"{path} has weights of 8 bits, which ONNX Runtime multiplies wrongly on this processor "
+            "(it has no VNNI instructions); export the model again, with weights of 7 bits as "
+            "vitkit writes them now"
+        )
 
 
 def check_onnx_precision(precision: str) -> None:

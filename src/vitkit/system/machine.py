@@ -2,7 +2,7 @@
 
 import os
 import platform
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -141,6 +141,19 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> Picked:
             "comparisons)",
         )
     return Picked("float32", f"computing in float32: {name} has no bfloat16 instructions")
+
+
+def has_vnni() -> bool | None:
+    """Whether the CPU adds products of int8 in 32 bits; an x86 CPU without VNNI adds pairs of them in
+    16, where they saturate. None if nothing says so, as outside of Linux."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return True
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "flags":
+                return bool({"avx512_vnni", "avx_vnni"} & set(value.split()))
+    return None
 
 
 def has_bfloat16(device: "torch.device") -> bool:
