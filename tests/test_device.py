@@ -171,8 +171,8 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
         raise_if_asked = Stop.raise_if_asked
         reached = []
 
-        def noting(recipe, state):
-            update(recipe, state)
+        def noting(recipe, state, position):
+            update(recipe, state, position)
             if state.step == 17:
                 reached.append(state.step)
 

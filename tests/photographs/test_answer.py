@@ -3,6 +3,7 @@ there at once, and that a call that was killed is continued."""
 
 import json
 import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -215,10 +216,10 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
 
     set_rates = loop.set_rates
 
-    def interrupted(recipe, state):
+    def interrupted(recipe, state, position):
         if state.step == step:
             signal.raise_signal(number)
-        return set_rates(recipe, state)
+        return set_rates(recipe, state, position)
 
     monkeypatch.setattr(loop, "set_rates", interrupted)
 
@@ -236,6 +237,29 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
         answer(by_time, tmp_path / "long", 2, CPU, said.append)
     plan = json.loads((tmp_path / "long" / "plan.json").read_text())
     assert 90 < plan["steps"] < 120  # of a second each, and the evaluations take some
+
+
+def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
+    """Features that took a minute leave the other one for the fine-tuning and its last answers."""
+    monkeypatch.setattr("vitkit.photographs.tuning.seconds_of_a_step", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.photographs.work.Work.spent", lambda self: 61.0)
+    deadlines = []
+
+    def train(recipe, run_dir, device, ends):
+        deadlines.append(ends.deadline.at - time.monotonic())
+        raise Interrupted
+
+    monkeypatch.setattr("vitkit.photographs.tuning.train", train)
+    by_time = replace(recipe, length=Span(0, "steps"))
+    with pytest.raises(Interrupted):
+        answer(by_time, tmp_path / "run", 2, CPU, lambda text: None)
+    (left,) = deadlines
+    assert 90 < left < 119  # the answers of the models afterwards are left out
+
+    said = []
+    monkeypatch.setattr("vitkit.photographs.work.Work.spent", lambda self: 17.0)
+    answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
+    assert "too long for 18 seconds, of which 17 s are over" in " ".join(said)
 
 
 def stopped(*_, **__):

@@ -22,6 +22,7 @@ from vitkit.training.evaluation import evaluate
 from vitkit.training.log import Log, read_metrics
 from vitkit.training.recipe import Facts, resolve
 from vitkit.training.run import Run
+from vitkit.training.schedule import Schedule
 
 
 @pytest.fixture
@@ -165,7 +166,9 @@ FACTS = Facts(100, tuple("0123456789"))
 def test_a_step_without_an_evaluation_leaves_the_text_of_the_bar(tiny, quiet, tmp_path):
     log = Log(tmp_path, 0, 30, console=quiet)
     log.training(5, 50, loss=0.5, norm=1.0, lr=1e-3)
-    evaluate(Run(resolve(tiny, FACTS), tmp_path, None, SimpleNamespace(step=6), log, None))
+    recipe = resolve(tiny, FACTS)
+    schedule = Schedule(tmp_path, recipe.length.n, None, print)
+    evaluate(Run(recipe, tmp_path, None, SimpleNamespace(step=6), schedule, log, None))
     (task,) = log.bar.tasks
     assert "loss 0.5" in task.fields["text"]
     log.close()

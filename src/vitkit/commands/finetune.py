@@ -45,7 +45,8 @@ class Options:
     """What a row of Table 4 feeds in training. paper: BiT's preprocessing, a random crop of a square,
     mirrored or not; code: the Inception crop of the released code."""
     minutes: float = 2.0
-    """With --preset quick: the time for the fine-tuning, at most."""
+    """With --preset quick: the time for all of it. The first model is made in any case; the
+    fine-tuning gets what is left."""
     select: bool = False
     """Choose the learning rate first, on held-out training images, then train on everything but the
     test part."""

@@ -207,7 +207,7 @@ class SelfDistillationLearner(Learner):
         model, projection = self.teacher.eval()
         return projection(model(images)).float()
 
-    def before(self, step: int, total: int) -> None:
+    def before(self, step: float, total: int) -> None:
         """Before the update that follows `step` others: set the teacher's temperature, and whether
         the last layer is trained."""
         settings = self.objective
@@ -220,7 +220,7 @@ class SelfDistillationLearner(Learner):
         self.teacher_sums.clear()  # of the step before, which did not take them if it was skipped
 
     @torch.no_grad()
-    def updated(self, step: int, total: int) -> None:
+    def updated(self, step: float, total: int) -> None:
         """After update `step` of `total`: the teacher follows the student, and the centre the
         teacher's outputs."""
         # teacher <- momentum * teacher + (1 - momentum) * student, the momentum growing to 1

@@ -36,10 +36,11 @@ class Learner(nn.Module):
     def prepare(self, train: Source) -> None:
         """Called once, when a run begins, with the images that it trains on."""
 
-    def before(self, step: int, total: int) -> None:
-        """Called before the update that follows `step` finished ones, of `total`."""
+    def before(self, step: float, total: int) -> None:
+        """Called before the update that follows `step` finished ones, of `total`; in a run that must
+        end in a time, those of an undisturbed one."""
 
-    def updated(self, step: int, total: int) -> None:
+    def updated(self, step: float, total: int) -> None:
         """Called after update `step` of `total`."""
 
     @contextmanager

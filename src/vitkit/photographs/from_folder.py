@@ -32,7 +32,7 @@ from vitkit.photographs.folder import Photographs, look, open_photographs
 from vitkit.photographs.pace import for_few_pixels
 from vitkit.photographs.plan import Plan, earlier_plan, write_plan
 from vitkit.photographs.reading import decided, read
-from vitkit.photographs.tuning import fine_tuned, steps_for
+from vitkit.photographs.tuning import Tuning, fine_tuned, tuning_for
 from vitkit.photographs.work import Work, answers, described
 from vitkit.system.files import write_json
 from vitkit.system.machine import pick_precision
@@ -114,11 +114,11 @@ def answer(
         reading = read(work)
         work = decided(work, reading)
         first = closed_form(work, reading, is_saved=bool(earlier))
-        steps, more = steps_for(work, first)
-        if not steps:
-            return _end(work, _only(work, first, more))
-        tried = _tried(work, first, steps)
-        return _end(work, _best_of(work, first, tried, earlier, more))
+        tuning = tuning_for(work, first)
+        if not tuning.steps:
+            return _end(work, _only(work, first, tuning.next_minutes))
+        tried = _tried(work, first, tuning)
+        return _end(work, _best_of(work, first, tried, earlier, tuning.next_minutes))
 
 
 def _check(photographs: Photographs, recipe: Recipe) -> None:
@@ -137,10 +137,10 @@ def _check(photographs: Photographs, recipe: Recipe) -> None:
         )
 
 
-def _tried(work: Work, first: First, steps: int) -> list[Candidate]:
+def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
     """The solved head, the fine-tuned model, and the average of both, on the held-out images."""
     held_out = work.photographs.held_out
-    tuned = fine_tuned(work, steps).to(work.device)
+    tuned = fine_tuned(work, tuning).to(work.device)
     resized, _ = adopt(first.held_out.classifier, image=work.tuning.model.image)
     tried = [first.held_out]
     for name, each in ((FINE_TUNED, tuned), (AVERAGE, average(resized, tuned))):

@@ -1,7 +1,6 @@
 """How long a fine-tuning takes on this machine, how many steps fit into a time, and when it pays to
 make twice as many of images half as large."""
 
-import math
 from dataclasses import replace
 
 from vitkit.data import Source
@@ -12,8 +11,6 @@ from vitkit.weights.adopting import preprocessing_for
 
 FEW_PIXELS = 128  # the side of a square that has more pixels than a small image,
 SMALL = 160  # and the side at which it is fine-tuned: half the work of 224 a step
-LOADING = 1.08  # what a step takes with the loader beside it, as a share of it alone
-TIMED = 5  # steps, after one that warms up: their median does not see a moment of other work
 FEWEST_EVALUATIONS = 4  # during the fine-tuning,
 MOST_EVALUATIONS = 10  # so that it can end early,
 EVALUATING = 0.05  # and the share of the time that they may take
@@ -43,22 +40,17 @@ def evaluation_in_steps(recipe: Recipe, held_out: int) -> float:
     return held_out / (3 * recipe.batch)
 
 
-def steps_within(
-    minutes: float, step: float, recipe: Recipe, learned: int, held_out: int
-) -> tuple[int, float]:
-    """How many steps of so many seconds to make in the time, beside the evaluations, for so many
-    images to learn from and held out; 0 if too few fit to make anything better. And for how many
-    minutes some would."""
-    evaluations = max(
-        FEWEST_EVALUATIONS * evaluation_in_steps(recipe, held_out) * step,
-        EVALUATING * 60 * minutes,
-    )
-    enough = math.ceil((evaluations + FEWEST * step) / 60)
-    steps = int((60 * minutes - evaluations) / step)
-    if steps < TOO_FEW:
-        return 0, enough
+def most_steps(recipe: Recipe, learned: int) -> int:
+    """How many steps to make at most, however much time there is, for so many images to learn from."""
     epochs = Span(EPOCHS, "epochs").steps(recipe.batch, learned)
-    return min(steps, max(FEWEST, int(epochs))), enough
+    return max(FEWEST, int(epochs))
+
+
+def evaluations_take(seconds: float, step: float, recipe: Recipe, held_out: int) -> float:
+    """Seconds of the given ones that evaluations on so many held-out images take, if a step takes
+    `step` seconds."""
+    fewest = FEWEST_EVALUATIONS * evaluation_in_steps(recipe, held_out) * step
+    return max(fewest, EVALUATING * seconds)
 
 
 def with_steps(recipe: Recipe, steps: int, held_out: int) -> Recipe:

@@ -31,6 +31,8 @@ class Plan(NamedTuple):
     """The recipe of the call, as plain values."""
     images: str
     """Fingerprint of the images to learn from."""
+    seconds_of_a_step: float = 0.0
+    """What a step of the fine-tuning took when `steps` was decided."""
     pool: str | None = None
     """What the head reads, as a model's configuration says it; None as long as that is not decided."""
 

@@ -38,7 +38,11 @@ class Work:
 
     def seconds(self) -> str:
         """How long it has taken so far."""
-        return f"{time.monotonic() - self.began:.1f} s"
+        return f"{self.spent():.1f} s"
+
+    def spent(self) -> float:
+        """Seconds that it has taken so far."""
+        return time.monotonic() - self.began
 
 
 def pretrained(work: Work, recipe: Recipe, labels: Sequence[str]) -> Classifier:

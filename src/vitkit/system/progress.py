@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 PATIENCE = 2.0  # seconds before there is a bar
-BETWEEN_LINES = 30.0  # seconds between two lines, where there is no terminal
+FIRST_LINE = 5.0  # seconds before there is a line, where there is no terminal,
+BETWEEN_LINES = 30.0  # and between two
 
 Shown = Callable[[Iterable, int], Iterable]  # (items, how many) -> the same items
 
@@ -85,14 +86,15 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
 
 def _with_lines(items: Iterable, text: str, done: int, total: int) -> Iterator:
     """The same items, of which `done` are behind, with a line about them now and then."""
-    began = last = time.monotonic()
+    began = time.monotonic()
+    next_line = began + FIRST_LINE - PATIENCE
     first = done
     for item in items:
         yield item
         done += 1
         now = time.monotonic()
-        if now - last > BETWEEN_LINES and done < total:
-            last = now
+        if now > next_line and done < total:
+            next_line = now + BETWEEN_LINES
             _print_line(text, done, total, (now - began) * done / (done - first))
 
 

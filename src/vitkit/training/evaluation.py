@@ -35,7 +35,7 @@ def evaluate(run: Run, is_last: bool = False) -> None:
     """
     recipe, log = run.recipe, run.log
     step = run.state.step
-    total = step if is_last else recipe.length.n
+    total = step if is_last else run.schedule.last
     due_now = [
         each
         for each in recipe.evals
@@ -72,7 +72,7 @@ def gains_no_more(run: Run) -> bool:
     recipe = run.recipe
     if not recipe.early_stop or not recipe.evals:
         return False
-    if not due(run.state.step, recipe.evals[0].every.n, recipe.length.n):
+    if not due(run.state.step, recipe.evals[0].every.n, run.schedule.last):
         return False  # nothing was measured at this step that was not known before
     return from_rank_0(lambda: _gains_no_more(run))
 

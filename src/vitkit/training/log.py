@@ -140,7 +140,7 @@ class Log:
         if pace.data_wait >= SLOW_DATA:
             speed += f"  data wait {pace.data_wait:.0%}"
         text = f"{numbers}  {speed}  {clock(pace.seconds_left)} left"
-        self.bar.update(self.task, completed=step, text=text)
+        self.bar.update(self.task, completed=step, total=self.total, text=text)
         if not self.console.is_terminal and step != self.said_step:
             self.said_step = step
             self.say(f"{numbers}{rate}  {speed}  {clock(pace.seconds_left)} left")

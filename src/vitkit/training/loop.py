@@ -38,6 +38,7 @@ from vitkit.training.machine import compute_as_begun
 from vitkit.training.recipe import Facts, Recipe, check_numbers, output_names, resolve
 from vitkit.training.recover import skip
 from vitkit.training.run import Run, locked, record_run, with_precision
+from vitkit.training.schedule import Schedule
 from vitkit.training.state import State
 from vitkit.training.step import gradient, set_rates, update
 from vitkit.training.stop import LAST_STEP, Ends, stoppable
@@ -94,7 +95,7 @@ def _train(
 
     if is_finished(run_dir, say):
         steps = f"{recipe.length.n:,} steps"
-        if recipe.early_stop:
+        if recipe.early_stop or ends.deadline is not None:
             steps += " or fewer"
         say(f"this run is finished after {steps}; another --workdir starts a new one")
         return load(run_dir, quiet=True)
@@ -110,14 +111,15 @@ def _train(
     state = begin(recipe, run_dir, data, device, say)
 
     # What is about to run, for the person who watches
-    log = Log(run_dir, state.step, recipe.length.n, recipe.tensorboard, console)
+    schedule = Schedule(run_dir, recipe.length.n, ends.deadline, say)
+    log = Log(run_dir, state.step, schedule.last, recipe.tensorboard, console)
     for sentence in _summary(recipe, data, state):
         log.say(sentence)
 
     # The steps, until the last one or until the run is asked to stop
     with stoppable(ends) as stop:
         try:
-            _steps(Run(recipe, run_dir, data, state, log, stop))
+            _steps(Run(recipe, run_dir, data, state, schedule, log, stop))
             state.wait()
         except Interrupted:
             if not stop.is_an_end():
@@ -137,8 +139,7 @@ def _train(
 
 def _steps(run: Run) -> None:
     """The loop: from the state's step to the last one."""
-    recipe, state, log = run.recipe, run.state, run.log
-    total = recipe.length.n
+    recipe, state, schedule, log = run.recipe, run.state, run.schedule, run.log
 
     # Save the beginning: a disk that has no room for a checkpoint says so now, not hours later
     if state.step == 0 and not from_rank_0(lambda: checkpoints(run.run_dir)):
@@ -148,33 +149,38 @@ def _steps(run: Run) -> None:
         evaluate(run)  # if the run was interrupted between a step and its evaluation
         keep_best(run)
         state.learner.train()
-        while state.step < total and not gains_no_more(run):
+        while state.step < schedule.last and not gains_no_more(run):
             # The next batch
             with log.meter.waiting():
                 batch = next(batches)
             run.stop.raise_if_asked()
 
             # Its rates and its gradient. What follows sees the step as finished, so one more
-            rate = set_rates(recipe, state)
-            state.learner.before(state.step, total)
+            position = schedule.position(state.step)
+            rate = set_rates(recipe, state, position)
+            state.learner.before(position, recipe.length.n)
             loss, norm = gradient(recipe, state, batch)
             state.step += 1
 
             # The update. A step that is not finite is skipped; after a few the run goes back
             if torch.isfinite(loss + norm):
-                update(recipe, state)
+                update(recipe, state, schedule.position(state.step))
             else:
                 skip(run, batch, loss, norm)
             state.optimizer.zero_grad()
 
+            # Where it ends, if it must end in a time
+            schedule.follow(state.step)
+            log.total = schedule.last
+
             log.at(state.step, recipe.batch, loss)
-            if due(state.step, recipe.log_every, total):
+            if due(state.step, recipe.log_every, schedule.last):
                 log.training(state.step, recipe.batch, loss.item(), norm.item(), rate)
 
             # Save, unless the step was skipped: its weights may be the cause, so a rollback must
             # not return to them. After the last step there is none
-            is_good = state.bad_in_row == 0 or state.step == total
-            if due(state.step, recipe.save_every.n, total) and is_good:
+            is_good = state.bad_in_row == 0 or state.step == schedule.last
+            if due(state.step, recipe.save_every.n, schedule.last) and is_good:
                 with log.meter.pausing():
                     state.save(run.run_dir, recipe.keep)
 
@@ -182,8 +188,8 @@ def _steps(run: Run) -> None:
             keep_best(run)
 
         # A run that gains no more ends early: what was not due at that step is measured now
-        if state.step < total:
-            counted_steps = f"{state.step:,} of {total:,} steps"
+        if state.step < schedule.last:
+            counted_steps = f"{state.step:,} of {schedule.last:,} steps"
             log.say(
                 f"no gain in {recipe.early_stop} evaluations: the run ends after {counted_steps}"
             )

@@ -81,7 +81,7 @@ class Optim:
             if not 0 <= value < 1:
                 raise ValueError(f"{name} is {value}; it must be from 0 up to, not including, 1")
 
-    def rate(self, step: int, total: int) -> float:
+    def rate(self, step: float, total: int) -> float:
         """Learning rate of the update that follows `step` finished ones, of `total`. As in the
         official code it is 0 at the first update of a warm-up."""
         # Where linear and cosine end
@@ -107,7 +107,7 @@ class Optim:
             lr *= min(1.0, step / warmup)
         return lr
 
-    def decay(self, step: int, total: int) -> float:
+    def decay(self, step: float, total: int) -> float:
         """Weight decay of the update that follows `step` finished ones, of `total`; the warm-up
         plays no part."""
         if self.weight_decay_end is None:

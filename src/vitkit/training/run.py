@@ -1,8 +1,8 @@
 """A run: what the steps of the loop share, and the directory that it is written to.
 
 The directory holds recipe.json (what runs), data.json (on which images), machine.json (on what),
-begun.json, metrics.jsonl, answers.safetensors (of the last evaluation), checkpoints/ and LAST
-(checkpoints.py), model/ (the finished Classifier) and LOCK.
+begun.json, schedule.json (if the clock decided its end), metrics.jsonl, answers.safetensors (of the
+last evaluation), checkpoints/ and LAST (checkpoints.py), model/ (the finished Classifier) and LOCK.
 """
 
 import os
@@ -33,19 +33,22 @@ from vitkit.training.earlier import (
 from vitkit.training.log import Log
 from vitkit.training.recipe import Recipe
 from vitkit.training.record import differences, to_json, with_defaults
+from vitkit.training.schedule import FILE as SCHEDULE
+from vitkit.training.schedule import Schedule
 from vitkit.training.state import State
 from vitkit.training.stop import Stop
 
 # What a run writes to its directory
 NAMES = (
     "recipe.json", "data.json", "license.json", "finished.json", "metrics.jsonl", "LAST",
-    "machine.json", "begun.json", "checkpoints", "best", "model", "report.html", "answers.safetensors",
+    "machine.json", "begun.json", SCHEDULE, "checkpoints", "best", "model", "report.html", "answers.safetensors",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the loop hands to evaluation, recovery and the log. Only `state` changes."""
+    """What the loop hands to evaluation, recovery and the log. Only `state` changes, and the last
+    step of `schedule`."""
 
     recipe: Recipe
     """What runs, resolved."""
@@ -55,6 +58,8 @@ class Run:
     """What it runs on."""
     state: State
     """What it remembers."""
+    schedule: Schedule
+    """Where it ends."""
     log: Log
     """What it says."""
     stop: Stop
@@ -114,6 +119,7 @@ def _record(run_dir: Path, settings: dict, data_record: dict, earlier: Earlier) 
         shutil.rmtree(run_dir / "best", ignore_errors=True)
         (run_dir / FINISHED).unlink(missing_ok=True)
         (run_dir / BEGUN).unlink(missing_ok=True)
+        (run_dir / SCHEDULE).unlink(missing_ok=True)
 
     # recipe.json comes last: a directory that has it has a data.json of the same run
     write_json(run_dir / "data.json", data_record)

@@ -23,12 +23,12 @@ SEED_STRIDE = 1_000_003
 ROW_STRIDE = 0x9E3779B1
 
 
-def set_rates(recipe: Recipe, state: State) -> float:
-    """Give every parameter group its learning rate and weight decay for the next update; returns
-    the base rate."""
+def set_rates(recipe: Recipe, state: State, position: float) -> float:
+    """Give every parameter group its learning rate and weight decay for the next update, by the
+    position in the schedule; returns the base rate."""
     total = recipe.length.n
-    rate = recipe.optim.rate(state.step, total)
-    decay = recipe.optim.decay(state.step, total)
+    rate = recipe.optim.rate(position, total)
+    decay = recipe.optim.decay(position, total)
     for group in state.optimizer.param_groups:
         group["lr"] = rate * group["scale"]
         group["weight_decay"] = decay * group["decays"]
@@ -115,11 +115,11 @@ def keys_of(seed: int, step: int, examples: int) -> Tensor:
     return torch.from_numpy(generator.integers(0, 1 << 62, examples))
 
 
-def update(recipe: Recipe, state: State) -> None:
-    """Change the weights by their gradient, then what follows the weights: a teacher, the
-    average."""
+def update(recipe: Recipe, state: State, position: float) -> None:
+    """Change the weights by their gradient, then what follows the weights: a teacher, the average.
+    The position is that of the finished step in the schedule."""
     state.optimizer.step()
     state.bad_in_row = 0
-    state.learner.updated(state.step, recipe.length.n)
+    state.learner.updated(position, recipe.length.n)
     if state.average is not None:
         state.update_average(recipe.average)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from vitkit.system.errors import Interrupted
 from vitkit.system.ranks import any_rank, world
 from vitkit.system.watchdog import watchdog
+from vitkit.training.schedule import Deadline
 
 T = TypeVar("T")
 Handler = Callable | int | None
@@ -24,8 +25,9 @@ class Ends(NamedTuple):
 
     by_a_person: bool = False
     """Whether Ctrl-C does."""
-    after: float | None = None
-    """Seconds from the beginning of the call; None for any number."""
+    deadline: Deadline | None = None
+    """Its schedule ends at that time, as far as the pace can be known, and the run in any case; None
+    for no time."""
 
 
 LAST_STEP = Ends()  # nothing else ends a run
@@ -37,7 +39,6 @@ class Stop:
 
     def __init__(self, ends: Ends = LAST_STEP):
         self.ends = ends
-        self.began = time.monotonic()
         self.asked = False
         """Whether this rank was asked."""
         self.by_a_person = False
@@ -52,9 +53,9 @@ class Stop:
 
     def time_is_over(self) -> bool:
         """Whether the run has had its time; never with several processes, whose clocks differ."""
-        if self.ends.after is None or world().world_size > 1:
+        if self.ends.deadline is None or world().world_size > 1:
             return False
-        return time.monotonic() - self.began > self.ends.after
+        return time.monotonic() > self.ends.deadline.at
 
     def is_an_end(self) -> bool:
         """Whether a run that was stopped is done, instead of waiting to be continued."""

@@ -1,6 +1,6 @@
 """How long a training step takes on this machine."""
 
-import statistics
+import math
 import time
 from copy import deepcopy
 
@@ -11,20 +11,29 @@ from vitkit.system.machine import autocast
 from vitkit.training.recipe import Recipe
 
 LOADING = 1.08  # what a step takes with the loader beside it, as a share of it alone
-TIMED = 5  # steps, after one that warms up: their median does not see a moment of other work
+FEWEST = 2  # steps that are timed, after one that warms up;
+MOST = 5  # so many, if they are quick:
+LONG = 3.0  # seconds after which no other is timed
 
 
-def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) -> float:
+def seconds_of_a_step(
+    model: nn.Module, recipe: Recipe, device: torch.device, quick_enough: float = math.inf
+) -> float:
     """The time of a training step on noise, with what the loader takes beside it; the model stays as
-    it is."""
+    it is. It is the fastest of several: what else the machine does in a moment says nothing of the
+    next one.
+
+    quick_enough: seconds. As long as no step has been so quick, others are timed, three times LONG.
+    """
     micro_batch = min(recipe.micro_batch or recipe.batch, recipe.batch)
     copy = deepcopy(model).to(device).train()
     weights = list(copy.parameters())
     optimizer = torch.optim.SGD(weights, lr=0.0, momentum=0.9)
     height, width = recipe.model.image
     images = torch.rand(micro_batch, recipe.model.channels, height, width, device=device)
-    times = []
-    for _ in range(1 + TIMED):
+    start = time.perf_counter()
+    times = []  # the first step warms up
+    while not _is_known(times[1:], time.perf_counter() - start, quick_enough / LOADING):
         began = time.perf_counter()
         with autocast(device, recipe.precision):
             loss = copy(images).float().square().mean()
@@ -36,4 +45,13 @@ def seconds_of_a_step(model: nn.Module, recipe: Recipe, device: torch.device) ->
         optimizer.zero_grad()
         ended = time.perf_counter()
         times.append((computed - began) * recipe.batch / micro_batch + ended - computed)
-    return statistics.median(times[1:]) * LOADING
+    return min(times[1:]) * LOADING
+
+
+def _is_known(times: list[float], spent: float, quick_enough: float) -> bool:
+    """Whether the steps that were timed tell how fast a machine is."""
+    if len(times) < FEWEST:
+        return False
+    if min(times) > quick_enough:
+        return spent > 3 * LONG
+    return len(times) >= MOST or spent > LONG
