@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -332,8 +333,11 @@ def test_help_of_finetune_without_a_model_shows_its_own_options(capsys):
         assert option in out, option
 
 
-def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch):
+def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch, request):
     """Python would print that it was ignored, and go on."""
+    # A shell starts what is in the background with SIGINT ignored, and then nothing is raised
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     class Closing:
         def __del__(self):
@@ -343,7 +347,9 @@ def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch):
     closing = Closing()
     with pytest.raises(KeyboardInterrupt):
         del closing
-        time.sleep(1)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def test_help_of_finetune_is_there_for_a_model_that_is_not(capsys):
