@@ -89,7 +89,11 @@ def test_chosen_figures_in_other_forms(model, photographs, tmp_path, capsys):
             ResNetConfig(Backbone((1, 1)), (64, 96), classes=5),
             "left out distance, entropy, rollout, relevance: a ResNet has no",
         ),
-        (FAMILY["corner"], "left out positions: the model has no positions"),
+        pytest.param(
+            FAMILY["corner"],
+            "left out positions: the model has no positions",
+            marks=pytest.mark.slow,  # all other figures are drawn
+        ),
     ],
     ids=["ResNet", "no positions"],
 )

@@ -9,12 +9,14 @@ import itertools
 import re
 import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from pictures import encoded, photograph
 
+import vitkit
 from vitkit import cli
 from vitkit.commands import COMMANDS, Command
 from vitkit.data import Preprocessing
@@ -122,7 +124,7 @@ def status_of(words: list[str]) -> int:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, without_drawings):
     """A working directory with every file that a command names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
@@ -219,7 +221,8 @@ def test_scripts_have_the_settings_that_a_page_gives_them(page):
 # Python
 
 
-def test_the_readme_s_python_runs(folder, capsys):
+def test_the_readme_s_python_runs(folder, capsys, monkeypatch):
+    monkeypatch.setattr(vitkit, "create", partial(vitkit.create, depth=4))  # of its 12 blocks
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 1
     Path("runs").mkdir()

@@ -22,7 +22,7 @@ STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of th
 @pytest.fixture(scope="module")
 def short(tiny):
     """Twelve steps, with a checkpoint after each sixth."""
-    return replace(tiny, length=Span(12), save_every=Span(6), keep=3)
+    return replace(tiny, length=Span(12), evaluate_every=Span(12), save_every=Span(6), keep=3)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_settings_that_no_weight_depends_on_may_change_when_a_run_continues(
     train(changed, paused, "cpu")
     out = " ".join(capsys.readouterr().out.split())
     assert "changed since this run began, and no weight depends on it: " in out
-    assert "evals.0.every: 10 steps -> 5 steps; evals.1; " in out
+    assert "evals.0.every: 12 steps -> 5 steps; evals.1; " in out
     assert "name: unnamed -> renamed" in out
     assert weights_of_tensors(paused) == weights_of_tensors(finished)
     steps = {line["step"] for line in read_metrics(paused / "metrics.jsonl") if "metrics" in line}

@@ -28,7 +28,7 @@ def recipe_of(model, **settings):
 
 
 def small(**changes):
-    settings = {"image": (48, 64), "width": 96, "mlp": 384, "depth": 3, "classes": 0}
+    settings = {"image": (48, 64), "width": 96, "mlp": 384, "depth": 2, "classes": 0}
     return vit("Ti/16", **(settings | changes))
 
 
@@ -160,7 +160,7 @@ def test_dropout_keeps_masks_of_a_byte():
 def test_recomputing_keeps_the_inputs_of_blocks(pool):
     """And in the backward pass all that one block after the other saves."""
     recipe = recipe_of(small(pool=pool), recompute=True)
-    deeper = replace(recipe, model=replace(recipe.model, depth=4))
+    deeper = replace(recipe, model=replace(recipe.model, depth=3))
     block = count(deeper).image - count(recipe).image
     assert count(recipe).image_recomputed == measured(recipe) + block
     assert count(recipe).image_recomputed < count(recipe).image

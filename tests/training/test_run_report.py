@@ -26,7 +26,10 @@ from vitkit.weights import load
 def short(**changes):
     digits = recipe("digits")
     optim = replace(digits.optim, warmup=Span(2))
-    digits = replace(digits, optim=optim, length=Span(12), evaluate_every=Span(6), log_every=3)
+    data = replace(digits.data, workers=0)
+    digits = replace(
+        digits, data=data, optim=optim, length=Span(12), evaluate_every=Span(6), log_every=3
+    )
     return replace(digits, **changes)
 
 
