@@ -67,6 +67,7 @@ def finished(tmp_path_factory, quiet):
     digits = recipe("digits")
     digits = replace(digits, data=replace(digits.data, workers=0), length=Span(20), batch=32)
     digits = replace(digits, optim=replace(digits.optim, warmup=Span(2)), log_every=1)
+    digits = replace(digits, model=replace(digits.model, depth=2))
     train(replace(digits, evaluate_every=Span(5)), run, "cpu", quiet)
     return run
 

@@ -97,6 +97,7 @@ def test_what_is_asked_for_is_computed(runs, tmp_path, capsys):
     assert re.search(section, page, re.S)[0] == re.search(section, before, re.S)[0]
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
