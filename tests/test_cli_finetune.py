@@ -91,7 +91,7 @@ def test_words_in_the_other_order_and_words_that_are_missing(model, photographs,
 
 
 @pytest.mark.usefixtures("without_drawings")
-@pytest.mark.parametrize("kind", ["classes", "number"])
+@pytest.mark.parametrize("kind", ["number", pytest.param("classes", marks=pytest.mark.slow)])
 def test_several_classes_an_image_and_numbers(kind, model, here, capsys):
     torch.manual_seed(0)
     lines = []

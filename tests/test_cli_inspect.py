@@ -28,7 +28,7 @@ def test_without_images(model, tmp_path, capsys, monkeypatch):
     page = (tmp_path / "inspected/mine/inspect.html").read_text()
     assert "Inside mine" in page and "Position embeddings" in page and "distance" not in page
     # The same again replaces what vitkit wrote
-    assert say(capsys, "inspect", model)[0] == 0
+    assert say(capsys, "inspect", model, "--figures", "filters")[0] == 0
     (tmp_path / "inspected/mine/filters.png").write_bytes(b"somebody's")
     status, _, err = say(capsys, "inspect", model)
     assert status == 1

@@ -559,8 +559,8 @@ def test_millions_of_examples_start_in_seconds_in_bounded_memory(count, chunks_i
     assert held < 60 * count and peak < 120 * count, (held / count, peak / count)  # bytes
 
 
-def test_ten_million_labels_are_read_in_seconds(tmp_path):
-    count = 2_000_000
+def test_millions_of_labels_are_read_in_seconds(tmp_path):
+    count = 1_000_000
     images = pa.DictionaryArray.from_arrays(
         pa.array(np.zeros(count, np.int32)), pa.array([PICTURES[0]])
     )
@@ -568,4 +568,4 @@ def test_ten_million_labels_are_read_in_seconds(tmp_path):
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=100_000)
     began = time.perf_counter()
     assert len(open_source(str(tmp_path / "x.parquet"))) == count
-    assert time.perf_counter() - began < 20  # about 1 on an idle core
+    assert time.perf_counter() - began < 10  # about 0.5 on an idle core

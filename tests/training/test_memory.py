@@ -90,8 +90,20 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("changes", CHANGES, ids=str)
+CAST = ({}, {"pool": "map"}, {"layer_scale": 0.1, "swiglu": True}, {"pool": "token-gap"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision"),
+    [
+        *[(changes, "float32") for changes in CHANGES],
+        *[
+            pytest.param(changes, "bfloat16", marks=() if changes in CAST else pytest.mark.slow)
+            for changes in CHANGES
+        ],
+    ],
+    ids=str,
+)
 def test_vision_transformers(changes, precision):
     recipe = recipe_of(small(**changes), precision=precision)
     # autocast casts a MAP head's probe, a row an image, on GPUs only
