@@ -1,6 +1,7 @@
 """Small pictures to test with."""
 
 import io
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,20 @@ def encoded(pixels: np.ndarray, kind: str = "JPEG", **settings) -> bytes:
 
 def make_photographs(folder: Path) -> Path:
     """Two classes of small photographs, reddish ones and bluish ones, in folder/photos."""
+    for name, content in two_classes().items():
+        file = folder / "photos" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    return folder / "photos"
+
+
+@cache
+def two_classes() -> dict[str, bytes]:
+    """The files of these classes."""
+    files = {}
     random = np.random.default_rng(0)
     for name, colour in (("red", (200, 60, 60)), ("blue", (60, 60, 200))):
-        (folder / "photos" / name).mkdir(parents=True)
         for i in range(20):
             pixels = np.clip(random.normal(colour, 40, (40, 30 + i, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.jpg")
-    return folder / "photos"
+            files[f"{name}/{i}.jpg"] = encoded(pixels)
+    return files

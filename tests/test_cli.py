@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -106,6 +107,7 @@ def test_the_whole_way_of_a_folder(photographs, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_drawings")
 def test_without_labels_then_with_them(photographs, tmp_path, capsys):
     """Masked patches, shown in the report; then a head."""
     # Pre-train without labels
@@ -165,6 +167,7 @@ def test_a_broken_image_stops_a_run_before_it_starts_or_is_listed(photographs, t
     assert "not classified: " in err and "red/3.jpg" in err
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_path, capsys):
     train = train_words(photographs, tmp_path / "run")
     assert say(capsys, *train, "--optim.warmup", "99")[0] == 1
@@ -174,6 +177,7 @@ def test_a_run_that_could_not_begin_leaves_nothing_to_trust(photographs, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_drawings")
 def test_predictions_are_drawn_into_a_contact_sheet(photographs, tmp_path, capsys):
     sheet = tmp_path / "p.png"
     say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK)
@@ -332,8 +336,11 @@ def test_help_of_finetune_without_a_model_shows_its_own_options(capsys):
         assert option in out, option
 
 
-def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch):
+def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch, request):
     """Python would print that it was ignored, and go on."""
+    # A shell starts what is in the background with SIGINT ignored, and then nothing is raised
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     class Closing:
         def __del__(self):
@@ -343,7 +350,9 @@ def test_ctrl_c_in_a_destructor_is_raised_again(monkeypatch):
     closing = Closing()
     with pytest.raises(KeyboardInterrupt):
         del closing
-        time.sleep(1)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def test_help_of_finetune_is_there_for_a_model_that_is_not(capsys):
@@ -354,6 +363,7 @@ def test_help_of_finetune_is_there_for_a_model_that_is_not(capsys):
     assert say(capsys, "finetune", "NOSUCH", "digits")[0] == 1
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsys):
     say(capsys, "train", "digits", "--workdir", tmp_path / "run", *QUICK)
     status, out, _ = say(capsys, "finetune", tmp_path / "run", "digits", "--help-all")
@@ -363,6 +373,7 @@ def test_help_of_finetune_names_what_follows_from_model_and_data(tmp_path, capsy
     assert "How long the run is (449steps)" in " ".join(out.split())
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_a_recipe_of_ones_own(tmp_path, capsys):
     mine = tmp_path / "mine.py"
     mine.write_text(

@@ -28,7 +28,7 @@ def test_without_images(model, tmp_path, capsys, monkeypatch):
     page = (tmp_path / "inspected/mine/inspect.html").read_text()
     assert "Inside mine" in page and "Position embeddings" in page and "distance" not in page
     # The same again replaces what vitkit wrote
-    assert say(capsys, "inspect", model)[0] == 0
+    assert say(capsys, "inspect", model, "--figures", "filters")[0] == 0
     (tmp_path / "inspected/mine/filters.png").write_bytes(b"somebody's")
     status, _, err = say(capsys, "inspect", model)
     assert status == 1
@@ -89,7 +89,11 @@ def test_chosen_figures_in_other_forms(model, photographs, tmp_path, capsys):
             ResNetConfig(Backbone((1, 1)), (64, 96), classes=5),
             "left out distance, entropy, rollout, relevance: a ResNet has no",
         ),
-        (FAMILY["corner"], "left out positions: the model has no positions"),
+        pytest.param(
+            FAMILY["corner"],
+            "left out positions: the model has no positions",
+            marks=pytest.mark.slow,  # all other figures are drawn
+        ),
     ],
     ids=["ResNet", "no positions"],
 )

@@ -9,12 +9,14 @@ import itertools
 import re
 import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from pictures import encoded, photograph
 
+import vitkit
 from vitkit import cli
 from vitkit.commands import COMMANDS, Command
 from vitkit.data import Preprocessing
@@ -45,6 +47,7 @@ SHORT = [
 SMALL = "--model.width 16 --model.depth 1 --model.mlp 16 --model.heads 1".split()
 HEAD = 2  # a seed of its noise with which the model is right on three of four test images
 ONE_VALUE = "--weight-decays 0.2 --dropouts 0 --label-smoothings 0".split()  # instead of twelve
+ONE_MODEL = "--models mu/16 --sizes 32 --memory 0.02 --device cpu".split()  # not every model
 ONE_RUN = "--rates 0.01 --seeds 1".split()  # instead of four rates and several seeds
 
 
@@ -110,6 +113,8 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, *SHORT, *ONE_RUN]
     if words[0] == "finetune":
         return [*words, *SHORT]
+    if words[:2] == ["study", "speed"]:
+        return [*words, *ONE_MODEL]
     return words
 
 
@@ -122,7 +127,7 @@ def status_of(words: list[str]) -> int:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, without_drawings):
     """A working directory with every file that a command names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
@@ -219,7 +224,8 @@ def test_scripts_have_the_settings_that_a_page_gives_them(page):
 # Python
 
 
-def test_the_readme_s_python_runs(folder, capsys):
+def test_the_readme_s_python_runs(folder, capsys, monkeypatch):
+    monkeypatch.setattr(vitkit, "create", partial(vitkit.create, depth=4))  # of its 12 blocks
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 1
     Path("runs").mkdir()

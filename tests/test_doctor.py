@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data.engine import turbojpeg
+from vitkit.recipes import recipe
+from vitkit.system.span import Span
+from vitkit.training import train
 
 
 @pytest.fixture(autouse=True)
@@ -57,14 +61,14 @@ def advice(capsys, *words) -> str:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, quiet):
     """A short run on digits, finished."""
     run = tmp_path_factory.mktemp("doctor") / "run"
-    words = (
-        "train digits --length 20 --batch 32 --optim.warmup 2 --log-every 1 --data.workers 0 "
-        "--evaluate-every 5 --device cpu"
-    )
-    assert main([*words.split(), "--workdir", str(run)]) == 0
+    digits = recipe("digits")
+    digits = replace(digits, data=replace(digits.data, workers=0), length=Span(20), batch=32)
+    digits = replace(digits, optim=replace(digits.optim, warmup=Span(2)), log_every=1)
+    digits = replace(digits, model=replace(digits.model, depth=2))
+    train(replace(digits, evaluate_every=Span(5)), run, "cpu", quiet)
     return run
 
 

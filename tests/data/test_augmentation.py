@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
-from torchvision.transforms import v2
 
 from vitkit.data import (
     Augmentation,
@@ -157,6 +156,8 @@ def test_rand_augment_is_repeatable_and_leaves_the_global_generator_alone(whose)
 
 
 def test_colour_jitter_is_torchvisions_functions_in_the_order_drawn():
+    from torchvision.transforms import v2
+
     picture = open_image(photograph(32, 32), "x")
     to = Preprocessing(size=(32, 32))
     strength = (0.4, 0.4, 0.4, 0.1)

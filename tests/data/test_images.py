@@ -31,6 +31,7 @@ def decoder(request, monkeypatch):
     """With the library for boxes of JPEGs (where it is there), and without."""
     if request.param == "pillow":
         monkeypatch.setattr(jpeg, "region", lambda *args, **settings: None)
+    return request.param
 
 
 def expected_mean(path, entry) -> np.ndarray | None:
@@ -61,6 +62,8 @@ def test_awkward_files_decode_or_are_refused_by_name(shared, decoder):
     for entry in entries:
         name = entry["file"]
         path = manifest.parent / name
+        if decoder == "library" and path.read_bytes()[:2] != b"\xff\xd8":
+            continue  # it is asked for JPEGs only, and Pillow has decoded the others
         if entry["expect"] != "ok":
             with pytest.raises(BadImage, match=name):
                 open_image(path.read_bytes(), name).pixels()

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torchvision.transforms import v2
 
 from vitkit.data import mix, uniforms
 
@@ -36,6 +35,8 @@ def test_target_weights_sum_to_one_and_any_even_part_of_a_batch_is_mixed_as_in_t
 
 
 def test_mixup_is_torchvisions_with_a_share_for_every_example():
+    from torchvision.transforms import v2
+
     images, targets = mix(IMAGES, TARGETS, KEYS, mixup=0.4)
     theirs = v2.MixUp(num_classes=K)
     for i, share in enumerate(shares(targets).tolist()):
@@ -46,6 +47,8 @@ def test_mixup_is_torchvisions_with_a_share_for_every_example():
 
 
 def test_cutmix_puts_a_box_of_the_neighbour_into_the_image_and_its_area_is_what_the_target_lost():
+    from torchvision.transforms import v2
+
     images, targets = mix(IMAGES, TARGETS, KEYS, cutmix=1.0)
     theirs = v2.CutMix(num_classes=K)
     boxes = set()

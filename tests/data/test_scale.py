@@ -528,9 +528,15 @@ class Synthetic:
         return (rows // 1000, self.chunks_in_window) if self.chunks_in_window else None
 
 
-@pytest.mark.parametrize("chunks_in_window", [0, pytest.param(16, marks=pytest.mark.slow)])
-def test_ten_million_examples_start_in_seconds_in_bounded_memory(chunks_in_window):
-    count = 10_000_000
+@pytest.mark.parametrize(
+    ("count", "chunks_in_window"),
+    [
+        (2_000_000, 0),
+        pytest.param(10_000_000, 0, marks=pytest.mark.slow),
+        pytest.param(10_000_000, 16, marks=pytest.mark.slow),
+    ],
+)
+def test_millions_of_examples_start_in_seconds_in_bounded_memory(count, chunks_in_window):
     began = time.perf_counter()
     tracemalloc.start()  # numpy counts there too
     targets = np.arange(count) * 7919 % 1000
@@ -539,7 +545,8 @@ def test_ten_million_examples_start_in_seconds_in_bounded_memory(chunks_in_windo
     )
     if not chunks_in_window:
         _, test = stratified(targets, 0.2, 0)
-        assert len(test) == 2_000_000 and (np.bincount(targets[test]) == 2000).all()
+        assert len(test) == count // 5
+        assert (np.bincount(targets[test]) == count // 5000).all()
     batches = train_batches(
         source, Augmentation(crop="none"), Preprocessing(size=(1, 1)), 256, 0, 123_456, 0
     )
@@ -549,11 +556,11 @@ def test_ten_million_examples_start_in_seconds_in_bounded_memory(chunks_in_windo
     assert torch.equal(first.images[:, 0, 0, 0], (first.indices % 251).to(torch.uint8))
     assert len(set(first.indices.tolist())) == 256
     assert time.perf_counter() - began < 60  # about 4 on an idle core
-    assert held < 600 << 20 and peak < 1200 << 20, (held >> 20, peak >> 20)
+    assert held < 60 * count and peak < 120 * count, (held / count, peak / count)  # bytes
 
 
-def test_ten_million_labels_are_read_in_seconds(tmp_path):
-    count = 2_000_000
+def test_millions_of_labels_are_read_in_seconds(tmp_path):
+    count = 1_000_000
     images = pa.DictionaryArray.from_arrays(
         pa.array(np.zeros(count, np.int32)), pa.array([PICTURES[0]])
     )
@@ -561,4 +568,4 @@ def test_ten_million_labels_are_read_in_seconds(tmp_path):
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=100_000)
     began = time.perf_counter()
     assert len(open_source(str(tmp_path / "x.parquet"))) == count
-    assert time.perf_counter() - began < 20  # about 1 on an idle core
+    assert time.perf_counter() - began < 10  # about 0.5 on an idle core

@@ -4,7 +4,6 @@ import io
 import json
 import tarfile
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -197,6 +196,8 @@ def packed(tmp_path, monkeypatch):
                      for i in range(10)]  # fmt: skip
             path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         else:
+            import datasets
+
             features = datasets.Features({"image": datasets.Image()})
             if labels and isinstance(labels[0], list):
                 names = datasets.ClassLabel(names=["cat", "cow", "dog"])

@@ -18,11 +18,6 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 from tables import answered, classifier_of, part_of, random_answers
-from torchmetrics.functional.classification import (
-    multiclass_accuracy,
-    multiclass_calibration_error,
-    multiclass_f1_score,
-)
 
 from vitkit.evaluate import (
     Classification,
@@ -50,6 +45,12 @@ def test_answers_of_logits_are_those_of_the_model_that_gave_them():
 
 @pytest.mark.parametrize(("count", "classes", "seed"), [(333, 10, 0), (61, 3, 1), (500, 40, 2)])
 def test_metrics_are_those_of_other_libraries(count, classes, seed):
+    from torchmetrics.functional.classification import (
+        multiclass_accuracy,
+        multiclass_calibration_error,
+        multiclass_f1_score,
+    )
+
     logits, targets = random_answers(count, classes, seed)
     metrics = {name: metric.value for name, metric in measured(answered(logits, targets)).items()}
     predicted = logits.argmax(-1).numpy()

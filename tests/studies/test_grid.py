@@ -1,10 +1,13 @@
 """A grid of runs on the digits: what is skipped, continued and reported, and the table of it."""
 
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -22,12 +25,12 @@ def table(grid_dir):
     return pq.read_table(grid_dir / "results.parquet").to_pylist()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def quick(tiny):
     return replace(tiny, length=Span(4), evaluate_every=Span(4), save_every=Span(2), optim=Optim())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cells(quick):
     """Two that work, one that diverges, and one whose setting cannot run."""
     wild = Optim("sgd", lr=1e20, clip=0.0)
@@ -39,21 +42,30 @@ def cells(quick):
     ]
 
 
-def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(cells, tmp_path, capsys):
-    rows = run_grid(cells, tmp_path, "cpu")
+@pytest.fixture(scope="module")
+def ran(cells, tmp_path_factory):
+    """The directory of this grid, which no test changes, its rows, and what was printed."""
+    grid_dir = tmp_path_factory.mktemp("grid")
+    with redirect_stdout(io.StringIO()) as printed:
+        rows = run_grid(cells, grid_dir, "cpu")
+    return grid_dir, rows, " ".join(printed.getvalue().split())
+
+
+def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(ran):
+    grid_dir, rows, printed = ran
     assert {row.cell for row in rows if row.metric is not None} == {"seed-0", "seed-1"}
     errors = {row.cell: row.error for row in rows if row.error is not None}
     assert "3 steps in a row were not finite" in errors["wild"]
     assert "keep is 0; it must be at least 1" in errors["wrong"]
     assert all(row.metric is None for row in rows if row.error is not None)
-    assert "wrong failed, and has no value: keep is 0" in " ".join(capsys.readouterr().out.split())
+    assert "wrong failed, and has no value: keep is 0" in printed
 
     accuracy = next(row for row in rows if row.primary and row.cell == "seed-1")
-    assert accuracy.metric == last_metrics(tmp_path / "seed-1")["test/top1"]
+    assert accuracy.metric == last_metrics(grid_dir / "seed-1")["test/top1"]
     assert (accuracy.settings, accuracy.step) == ({"seed": 1}, 4)
 
-    lines = table(tmp_path)
-    assert len(lines) == len(rows) == len(read_rows(tmp_path))
+    lines = table(grid_dir)
+    assert len(lines) == len(rows) == len(read_rows(grid_dir))
     row = next(line for line in lines if line["cell"] == "seed-1" and line["primary"])
     assert list(row) == ["cell", "seed", *COLUMNS[1:]]
     assert (row["metric"], row["unit"], row["step"]) == ("test/top1", "share", 4)
@@ -62,22 +74,22 @@ def test_failed_cells_are_rows_without_a_value_and_the_rest_goes_on(cells, tmp_p
     assert [line["value"] for line in failed] == [None, None]
 
 
-def test_finished_cells_are_skipped_and_failed_ones_tried_again(cells, tmp_path):
-    before = run_grid(cells, tmp_path, "cpu")
-    written = (tmp_path / "seed-0/metrics.jsonl").stat().st_mtime_ns
-    assert run_grid(cells, tmp_path, "cpu") == before
-    assert (tmp_path / "seed-0/metrics.jsonl").stat().st_mtime_ns == written
+def test_finished_cells_are_skipped_and_failed_ones_tried_again(cells, ran, tmp_path):
+    grid_dir = shutil.copytree(ran[0], tmp_path / "grid")
+    written = (grid_dir / "seed-0/metrics.jsonl").stat().st_mtime_ns
+    assert run_grid(cells, grid_dir, "cpu") == ran[1]
+    assert (grid_dir / "seed-0/metrics.jsonl").stat().st_mtime_ns == written
     mended = [*cells[:3], replace(cells[3], recipe=replace(cells[3].recipe, keep=1))]
-    rows = run_grid(mended, tmp_path, "cpu")
+    rows = run_grid(mended, grid_dir, "cpu")
     assert {row.cell for row in rows if row.error is None} == {"seed-0", "seed-1", "wrong"}
 
 
-def test_two_shards_give_what_one_gave(cells, tmp_path):
-    whole = run_grid(cells, tmp_path / "whole", "cpu")
-    run_grid(cells, tmp_path / "parts", "cpu", shard=(1, 2))
-    assert {line["cell"] for line in table(tmp_path / "parts")} == {"seed-1", "wrong"}
-    assert run_grid(cells, tmp_path / "parts", "cpu", shard=(0, 2)) == whole
-    assert table(tmp_path / "parts") == table(tmp_path / "whole")
+def test_two_shards_give_what_one_gave(cells, ran, tmp_path):
+    whole_dir, whole, _ = ran
+    run_grid(cells, tmp_path, "cpu", shard=(1, 2))
+    assert {line["cell"] for line in table(tmp_path)} == {"seed-1", "wrong"}
+    assert run_grid(cells, tmp_path, "cpu", shard=(0, 2)) == whole
+    assert table(tmp_path) == table(whole_dir)
 
 
 def test_a_cell_that_follows_another_is_in_the_same_shard(cells, tmp_path):
@@ -176,8 +188,12 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path):
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
 
     assert runner("whole").wait() == 0
-    for seconds in (4.0, 5.0, 6.0, 7.0):
+    for seconds in (0.0, 0.3, 0.8, 1.4):
         process = runner("killed")
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "killed/seed-0/metrics.jsonl").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -36,6 +36,7 @@ def test_jobs_give_what_one_process_gave(tmp_path, capsys, monkeypatch):
     words += ["--budget", "21steps"]
     # In a process of its own, as the jobs are: with the same threads and the same products
     monkeypatch.setenv("VITKIT_MATMUL", "torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     alone = [sys.executable, "-m", "vitkit", *words, "--workdir", str(tmp_path / "one")]
     subprocess.run(alone, check=True, capture_output=True)
     assert main([*words, "--workdir", str(tmp_path / "two"), "--jobs", "16"]) == 0

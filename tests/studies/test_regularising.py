@@ -30,7 +30,7 @@ from vitkit.training.log import read_metrics
 
 @pytest.fixture
 def recipe(tiny):
-    return replace(tiny, length=Span(30), evaluate_every=Span(10), save_every=Span(30), average=0.0)
+    return replace(tiny, length=Span(12), evaluate_every=Span(4), save_every=Span(12), average=0.0)
 
 
 def test_every_combination_is_tried_and_the_recipe_as_it_is():

@@ -1,6 +1,7 @@
 """A run that keeps its best weights: those of the best evaluation become the model, whether it was
 disturbed or not."""
 
+import shutil
 from dataclasses import dataclass, replace
 
 import pytest
@@ -34,7 +35,7 @@ from vitkit.training.log import last_metrics, read_metrics
 from vitkit.training.recorded import read_run
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rising_and_falling(tiny):
     """A run whose accuracy is not the best at its end, for its last steps are far too large."""
     return replace(
@@ -50,6 +51,13 @@ def rising_and_falling(tiny):
     )
 
 
+@pytest.fixture(scope="module")
+def finished(rising_and_falling, quiet, tmp_path_factory):
+    """The directory of that run, which no test changes, and what it returned."""
+    run_dir = tmp_path_factory.mktemp("finished")
+    return run_dir, train(rising_and_falling, run_dir, "cpu", quiet)
+
+
 def accuracy(classifier):
     test = open_splits("digits").test
     parts = (
@@ -59,27 +67,27 @@ def accuracy(classifier):
     return float(answers_of_logits(classifier, test, logits).right.mean())
 
 
-def test_the_model_is_that_of_the_best_evaluation(rising_and_falling, tmp_path, quiet):
-    classifier = train(rising_and_falling, tmp_path, "cpu", quiet)
-    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "metrics" in line]
+def test_the_model_is_that_of_the_best_evaluation(rising_and_falling, finished, tmp_path, quiet):
+    run_dir, classifier = finished
+    lines = [line for line in read_metrics(run_dir / "metrics.jsonl") if "metrics" in line]
     values = [line["metrics"]["test/top1"].value for line in lines]
     assert max(values) > values[-1]
     step = lines[values.index(max(values))]["step"]
     assert classifier.origin["steps"] == step == best_step(lines, "test/top1")
     assert accuracy(classifier) == pytest.approx(max(values))
-    assert read_run(tmp_path).primary().value == max(values)
+    assert read_run(run_dir).primary().value == max(values)
 
     # Its last weights are others
-    last = train(replace(rising_and_falling, best=""), tmp_path / "last", "cpu", quiet)
+    last = train(replace(rising_and_falling, best=""), tmp_path, "cpu", quiet)
     assert accuracy(last) == pytest.approx(values[-1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [7, 12, 21])
 def test_a_run_that_was_interrupted_keeps_the_same(
-    rising_and_falling, moment, tmp_path, quiet, monkeypatch
+    rising_and_falling, finished, moment, tmp_path, quiet, monkeypatch
 ):
-    undisturbed = train(rising_and_falling, tmp_path / "one", "cpu", quiet)
+    undisturbed = finished[1]
 
     from vitkit.training import loop
 
@@ -112,7 +120,8 @@ def test_a_run_ends_when_that_metric_gains_no_more(rising_and_falling, tmp_path,
     assert max(values[-2:]) <= max(values[:-2])
 
 
-def test_a_grid_compares_the_best(rising_and_falling, tmp_path, quiet):
+def test_a_grid_compares_the_best(rising_and_falling, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "a")  # which is not run again
     (row,) = [
         row for row in run_grid([Cell("a", rising_and_falling)], tmp_path, "cpu") if row.primary
     ]

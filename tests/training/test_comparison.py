@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from vitkit.cli import main
-from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.comparison import results, settings, verdict
@@ -14,14 +13,13 @@ from vitkit.training.recorded import read_run
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tiny, quiet, tmp_path_factory):
     """Two short runs on digits, with two learning rates."""
     folder = tmp_path_factory.mktemp("runs")
-    digits = recipe("digits")
-    short = replace(digits, length=Span(12), evaluate_every=Span(6), log_every=3)
+    short = replace(tiny, length=Span(12), evaluate_every=Span(6), log_every=3)
     for name, lr in (("fast", 0.003), ("slow", 1e-6)):
-        optim = replace(digits.optim, lr=lr, warmup=Span(2))
-        train(replace(short, optim=optim), folder / name, "cpu")
+        optim = replace(tiny.optim, lr=lr, warmup=Span(2))
+        train(replace(short, optim=optim), folder / name, "cpu", quiet)
     return folder
 
 
@@ -31,7 +29,7 @@ def test_what_differs_and_what_was_reached(runs):
     assert settings([first, first]) == []
     rows = {row.name: row.values for row in results([first, second])}
     assert next(iter(rows)) == "test/top1" and "%" in rows["test/top1"][0]
-    assert rows["steps"] == ("12", "12") and rows["images seen"] == ("1,152", "1,152")
+    assert rows["steps"] == ("12", "12") and rows["images seen"] == ("600", "600")
     points = first.points()["test/top1"]
     assert [step for step, _ in points] == [6, 12]
     assert rows["test/top1"][0] == points[-1][1].text()

@@ -115,7 +115,8 @@ class Careless:
 
 def test_the_training_goes_on_in_training_mode_whatever_an_evaluator_does(tiny, quiet, tmp_path):
     """In evaluation mode there is no dropout, and the weights would differ."""
-    recipe = replace(tiny, model=replace(tiny.model, dropout=0.3))
+    model = replace(tiny.model, dropout=0.3)
+    recipe = replace(tiny, model=model, length=Span(8), evaluate_every=Span(4))
     trained = []
     for leaves in (False, True):
         evals = (Eval(Careless(leaves)),)
@@ -144,7 +145,7 @@ def test_the_ones_that_the_documentation_shows(tiny, quiet, tmp_path, sketches, 
         exec(code, names)
     monkeypatch.chdir(tmp_path)
     evals = (*names["evals"], Eval(names["Confidence"]()))
-    train(replace(tiny, evals=evals), tmp_path / "run", "cpu", quiet)
+    train(replace(tiny, evals=evals, length=Span(6)), tmp_path / "run", "cpu", quiet)
     metrics = last_metrics(tmp_path / "run")
     assert "sketches/top1" in metrics and 0 < metrics["test/confidence"].value < 1
 
@@ -246,10 +247,12 @@ def test_images_that_cannot_be_judged_by_are_refused(tiny, quiet, tmp_path, sket
         train(replace(tiny, evals=(Eval(Accuracy(), data="x"),)), tmp_path / "run", "cpu", quiet)
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_named_on_the_command_line_they_have_settings(tmp_path, capsys):
     words = ["train", "digits", "--evals", "neighbours", "accuracy", "--workdir", str(tmp_path)]
     words += "--evals.0.evaluator.k 3 --evals.0.every 1steps --length 2steps --batch 16".split()
-    words += "--optim.warmup 0 --data.no-check --device cpu".split()
+    words += "--optim.warmup 0 --data.no-check --data.workers 0 --device cpu".split()
+    words += "--model.width 24 --model.depth 1 --model.mlp 48 --model.heads 2".split()
     assert main(words) == 0
     steps = [(step, title) for step, title in evaluations(tmp_path)]
     assert steps == [(1, "Neighbours"), (2, "Neighbours"), (2, "Accuracy")]

@@ -47,6 +47,7 @@ def on(recipe, source, objective, steps=4):
         data=replace(recipe.data, source=source, check=False),
         objective=objective,
         length=Span(steps),
+        evaluate_every=Span(steps),
         batch=24,
         optim=replace(recipe.optim, warmup=Span(1)),
     )

@@ -9,6 +9,7 @@ from test_run import Eventful, assert_same_run, events
 
 from vitkit.models import dense
 from vitkit.system import matmul
+from vitkit.system.span import Span
 from vitkit.training import Interrupted, train
 from vitkit.training.machine import FILE
 
@@ -32,7 +33,7 @@ def stopped(recipe, run_dir, console):
 
 def test_a_run_continues_with_the_libraries_it_began_with(tiny, tmp_path, monkeypatch, capsys):
     """Though a measurement would now choose another one: the bits are those of an undisturbed run."""
-    recipe = replace(tiny, objective=Eventful())
+    recipe = replace(tiny, objective=Eventful(), length=Span(12))
     monkeypatch.setattr(matmul, "measure", lambda: matmul.OneDnn(True, False, True))
     train(recipe, tmp_path / "undisturbed", "cpu", Console(quiet=True))
     stopped(recipe, tmp_path / "stopped", Console(quiet=True))
@@ -47,7 +48,7 @@ def test_a_run_continues_with_the_libraries_it_began_with(tiny, tmp_path, monkey
 
 
 def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
-    recipe = replace(tiny, objective=Eventful())
+    recipe = replace(tiny, objective=Eventful(), length=Span(12))
     monkeypatch.setenv("VITKIT_MATMUL", "onednn")
     stopped(recipe, tmp_path, Console(quiet=True))
 
@@ -62,8 +63,9 @@ def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"matmul": ["yes"]}', '{"matmul": 3}'])
-def test_a_damaged_record_stops_nothing(tiny, tmp_path, content):
-    recipe = replace(tiny, objective=Eventful())
+def test_a_damaged_record_stops_nothing(tiny, tmp_path, content, monkeypatch):
+    monkeypatch.setattr(matmul, "measure", lambda: matmul.NONE)
+    recipe = replace(tiny, objective=Eventful(), length=Span(8))
     stopped(recipe, tmp_path, Console(quiet=True))
     (tmp_path / FILE).write_text(content)
     train(recipe, tmp_path, "cpu", Console(quiet=True))

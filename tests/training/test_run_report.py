@@ -26,7 +26,10 @@ from vitkit.weights import load
 def short(**changes):
     digits = recipe("digits")
     optim = replace(digits.optim, warmup=Span(2))
-    digits = replace(digits, optim=optim, length=Span(12), evaluate_every=Span(6), log_every=3)
+    data = replace(digits.data, workers=0)
+    digits = replace(
+        digits, data=data, optim=optim, length=Span(12), evaluate_every=Span(6), log_every=3
+    )
     return replace(digits, **changes)
 
 
@@ -94,6 +97,7 @@ def test_what_is_asked_for_is_computed(runs, tmp_path, capsys):
     assert re.search(section, page, re.S)[0] == re.search(section, before, re.S)[0]
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_images_that_are_gone_or_others_are_a_sentence(runs, tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
