@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 import sys
 from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
@@ -539,7 +540,10 @@ def observe_run(recipe, folder) -> str:
             values.pop(timing, None)
         lines.append(values)
     said = console.export_text().replace(str(folder), "")
+    # Without the rate of work, and without sentences that only repeat settings
     said = "\n".join(line for line in said.splitlines() if "images/s" not in line)
+    said = "\n".join(line for line in said.splitlines() if " parameters on cpu" not in line)
+    said = re.sub(r" \(seed \d+\)", "", said)
     names = sorted(
         "events" if "tfevents" in path.name else str(path.relative_to(folder))
         for path in folder.rglob("*")
