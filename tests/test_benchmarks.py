@@ -35,6 +35,7 @@ def side_by_side(monkeypatch):
     import side_by_side
 
     monkeypatch.setattr(side_by_side, "TURN", 0)
+    monkeypatch.setattr(side_by_side, "PAUSE", 0)
     return side_by_side
 
 
@@ -251,9 +252,9 @@ def test_whole_processes_are_timed(importable, capsys):
     from end_to_end import Contender, print_table, row, timed
 
     quick = Contender("cold", "vitkit", [sys.executable, "-c", "pass"])
-    long = Contender("cold", "other", [sys.executable, "-c", "import time; time.sleep(1)"])
+    long = Contender("cold", "other", [sys.executable, "-c", "import time; time.sleep(0.5)"])
     rows = [row(each, [timed(each), timed(each)]) for each in (quick, long)]
-    assert rows[1]["seconds"] > 1 > rows[1]["cpu_seconds"] and len(rows[1]["rounds"]) == 2
+    assert rows[1]["seconds"] > 0.5 > rows[1]["cpu_seconds"] and len(rows[1]["rounds"]) == 2
     print_table(rows)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].startswith("| cold | vitkit |") and lines[-2].endswith("| 1.00 |")

@@ -28,7 +28,17 @@ FAMILY = {
 
 
 QUICK = "--length 2 --batch 8 --optim.warmup 0 --precision float32 --device cpu".split()
-SLOW = ("R50x1", "BN-R50", "Axial-S/8", "Local-R50", "Augmented-R50", "S/8")
+ALWAYS = ("BiT-R50x1", "LeNet-5")
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """Runs whose page of curves nobody looks at: to draw it takes longer than to train them."""
+
+    def hide():
+        monkeypatch.setattr("vitkit.training.report.report", lambda run: run / "report.html")
+
+    return hide
 
 
 @pytest.fixture
@@ -46,12 +56,9 @@ def photographs(shared, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else pytest.param(name)
-        for name in FAMILY
-    ],
+    [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in FAMILY],
 )
-def test_a_model_is_trained_saved_and_used(name, photographs, tmp_path, capsys):
+def test_a_model_is_trained_saved_and_used(name, photographs, tmp_path, capsys, no_report):
     run = tmp_path / "run"
     words = ["--model", name, *FAMILY[name].split(), "--data.source", photographs, *QUICK]
     train = ["train", "cifar10-laptop", *words, "--workdir"]
@@ -87,6 +94,7 @@ def test_a_model_is_trained_saved_and_used(name, photographs, tmp_path, capsys):
         assert f"{file_format} has no place for" in err
 
     # The same weights, with a new head
+    no_report()
     status, out, _ = say(capsys, *train, tmp_path / "from", "--init", run)
     assert status == 0
     assert "newly made: a head of 2 classes" in out
@@ -108,8 +116,9 @@ def small_pretrained(name):
     ("name", "image"),
     [pytest.param("R26+S/32", 96, marks=pytest.mark.slow), ("BiT-R50x1", 96), ("LeNet-5", 32)],
 )
-def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, capsys):
+def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, capsys, no_report):
     """With another head and, but for LeNet, at another size of images: BiT's rule for all."""
+    no_report()
     save(small_pretrained(name), tmp_path / "model")
     words = "--preset bit --length 2 --batch 8 --micro-batch 8 --optim.warmup 1 --device cpu"
     finetune = ["finetune", tmp_path / "model", photographs, "--image", image, *words.split()]
@@ -120,7 +129,10 @@ def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, ca
     assert classifier.model.config.image == (image, image)
 
 
-def test_a_run_of_another_family_is_not_continued_nor_begun_from(photographs, tmp_path, capsys):
+def test_a_run_of_another_family_is_not_continued_nor_begun_from(
+    photographs, tmp_path, capsys, no_report
+):
+    no_report()
     words = "--length 1 --batch 8 --optim.warmup 0".split()
     train = ["train", "cifar10-laptop", "--data.source", photographs, *words]
     small = FAMILY["R50x1"].split()
@@ -148,14 +160,15 @@ def test_a_name_that_does_not_exist_is_refused(capsys):
     assert "no model 'BiT-R50x9x'" in err
 
 
-def test_a_mean_for_other_channels_is_replaced_by_one_that_fits(tmp_path, capsys):
+def test_a_mean_for_other_channels_is_replaced_by_one_that_fits(tmp_path, capsys, no_report):
+    no_report()
     words = [
         "--model.channels",
         "1",
         "--workdir",
         tmp_path,
-        "--length",
-        "1steps",
+        *"--length 1steps --batch 8 --model.width 24 --model.heads 2 --model.mlp 24".split(),
+        *"--model.depth 1 --evaluate-every 0 --data.workers 0 --device cpu".split(),
     ]
     status, out, _ = say(capsys, "train", "digits", *words)
     assert status == 0

@@ -209,7 +209,7 @@ def test_two_may_not_pack_into_the_same_directory(photos, tmp_path, monkeypatch)
     "kill", [os.killpg, pytest.param(os.kill, marks=pytest.mark.slow)]
 )  # with its worker, or without
 def test_killed_at_any_moment_packing_goes_on(folder, tmp_path, kill):
-    files = {f"{kind}/{i}.png": 60 for kind in ("ant", "bee") for i in range(150)}
+    files = {f"{kind}/{i}.png": 24 for kind in ("ant", "bee") for i in range(150)}
     where = str(folder(files))
     out = tmp_path / "out"
     words = ["data", "pack", where, str(out), *"--shard 10 --workers 1".split()]

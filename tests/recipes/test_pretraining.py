@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from vitkit.data import Augmentation
-from vitkit.models import Backbone, ResNetConfig, ViTConfig
+from vitkit.data.augmentation import check_fits
+from vitkit.models import Backbone, ResNetConfig, ViTConfig, create
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.recipes import RECIPES, facts_of, listing, recipe, with_model
 from vitkit.system.span import Span
-from vitkit.training import train
+from vitkit.training import Facts, resolve, train
+from vitkit.training.record import to_json
 
 
 def narrow(config):
@@ -68,13 +70,42 @@ def toy(full):
     )
 
 
+def kind(value):
+    """What a recipe's values have in common with those of another that trains in the same way: all
+    but its name, and its numbers only where they are zero."""
+    if isinstance(value, dict):
+        return tuple((key, kind(part)) for key, part in value.items() if key != "name")
+    if isinstance(value, list):
+        return tuple(kind(part) for part in value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value != 0 if is_number else value
+
+
+def one_of_each_kind() -> list[str]:
+    return list({kind(to_json(toy(RECIPES[name]()))): name for name in RECIPES}.values())
+
+
 @pytest.mark.parametrize("name", list(RECIPES))
-def test_two_steps(name, tmp_path, quiet, monkeypatch):
-    # Of more than sixty recipes: other tests measure on the test images
-    monkeypatch.setattr("vitkit.training.loop.evaluate", lambda *_: None)
+def test_each_is_resolved_and_built(name):
+    """Its own numbers, with a small model of its kind; the next test trains one of each kind."""
     full = RECIPES[name]()
     assert full.name == name
-    train(toy(full), tmp_path, "cpu", quiet)
+    check_fits(full.data.augmentation, full.data.preprocessing)
+    resolve(full, facts_of(name) or Facts(100_000, tuple("0123456789")))
+    ready = resolve(toy(full), Facts(1438, tuple("0123456789")))
+    learner = ready.objective.learner(create(ready.model, seed=0), ready.data.preprocessing)
+    groups = ready.optim.build(learner).param_groups
+    trained = {id(parameter) for group in groups for parameter in group["params"]}
+    assert trained == {id(p) for p in learner.parameters() if p.requires_grad}
+    assert 0 < ready.optim.rate(1, 2) <= ready.optim.lr
+
+
+@pytest.mark.parametrize("name", one_of_each_kind())
+def test_two_steps(name, tmp_path, quiet, monkeypatch):
+    # Of more than twenty recipes: other tests measure on the test images, and count operations
+    monkeypatch.setattr("vitkit.training.loop.evaluate", lambda *_: None)
+    monkeypatch.setattr("vitkit.training.begun.operations", lambda *_: 1.0)
+    train(toy(RECIPES[name]()), tmp_path, "cpu", quiet)
     state = json.loads((tmp_path / "checkpoints" / "step-00000002" / "state.json").read_text())
     assert (state["step"], state["skipped"]) == (2, 0)
 
