@@ -28,7 +28,7 @@ FAMILY = {
 
 
 QUICK = "--length 2 --batch 8 --optim.warmup 0 --precision float32 --device cpu".split()
-SLOW = ("R50x1", "BN-R50", "Axial-S/8", "Local-R50", "Augmented-R50", "S/8")
+QUICKEST = ("R26+S/32", "LeNet-5")  # a Transformer on a ResNet, and what is neither
 
 
 @pytest.fixture
@@ -46,10 +46,7 @@ def photographs(shared, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else pytest.param(name)
-        for name in FAMILY
-    ],
+    [pytest.param(name, marks=() if name in QUICKEST else pytest.mark.slow) for name in FAMILY],
 )
 def test_a_model_is_trained_saved_and_used(name, photographs, tmp_path, capsys):
     run = tmp_path / "run"

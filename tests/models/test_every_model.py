@@ -27,15 +27,19 @@ from vitkit.training import Optim
 from vitkit.training.optim import parameter_groups
 
 every_model = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
-# Of other tools, which take a second or more: one model of each kind at once, the others as slow tests
-FIRST = ("ViT", "hybrid", "BiT", "MAP", "axial ViT", "local ResNet", "rotary", "relative")
-a_model_of_each_kind = pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(config, id=name, marks=() if name in FIRST else pytest.mark.slow)
-        for name, config in FAMILY.items()
-    ],
-)
+
+
+def at_once(*names):
+    """Each model, but these alone in the quick suite: other tools take a second or more."""
+    return pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(config, id=name, marks=() if name in names else pytest.mark.slow)
+            for name, config in FAMILY.items()
+        ],
+    )
+
+
 ANY_SIZE = {
     name: config
     for name, config in FAMILY.items()
@@ -223,7 +227,7 @@ class TestForInference:
 
 
 class TestOtherTools:
-    @a_model_of_each_kind
+    @at_once("hybrid", "local ResNet", "relative", "rotary")  # a ViT: test_vit.py
     def test_it_compiles_as_one_graph(self, config, request):
         # The limit of recompilations counts those of all models, which share their functions.
         request.addfinalizer(torch.compiler.reset)
@@ -232,7 +236,8 @@ class TestOtherTools:
         compiled = torch.compile(model, fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
-    @a_model_of_each_kind
+    # An axial ViT, a hybrid and a ViT: test_every_model_exported.py
+    @at_once("BiT", "local ResNet", "MAP", "relative")
     def test_it_exports_for_any_batch(self, config):
         model = for_inference(random_model(config))
         any_batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}

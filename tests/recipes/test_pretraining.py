@@ -68,7 +68,19 @@ def toy(full):
     )
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+# One of every kind: the others differ from these in numbers, and are slow tests
+KINDS = (
+    "digits", "cifar10-laptop", "cifar10-masked-laptop", "tiny-imagenet", "scratch",
+    "paper.jft.B16", "paper.jft.R50x1", "paper.jft.R50+B16", "paper.imagenet.B16",
+    "sibling.imagenet21k.L32", "paper.masked_patches.colours", "paper.masked_patches.pixels",
+    "augreg.strong2.wd0.03.do0.1", "plain.S16", "mae.B16", "dino.S16",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES],
+)
 def test_two_steps(name, tmp_path, quiet, monkeypatch):
     # Of more than sixty recipes: other tests measure on the test images
     monkeypatch.setattr("vitkit.training.loop.evaluate", lambda *_: None)
