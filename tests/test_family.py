@@ -103,7 +103,11 @@ def small_pretrained(name):
 
 @pytest.mark.parametrize(
     ("name", "image"),
-    [pytest.param("R26+S/32", 96, marks=pytest.mark.slow), ("BiT-R50x1", 96), ("LeNet-5", 32)],
+    [
+        pytest.param("R26+S/32", 96, marks=pytest.mark.slow),
+        ("BiT-R50x1", 96),
+        pytest.param("LeNet-5", 32, marks=pytest.mark.slow),
+    ],
 )
 def test_published_weights_are_fine_tuned(name, image, photographs, tmp_path, capsys):
     """With another head and, but for LeNet, at another size of images: BiT's rule for all."""
@@ -146,14 +150,7 @@ def test_a_name_that_does_not_exist_is_refused(capsys):
 
 
 def test_a_mean_for_other_channels_is_replaced_by_one_that_fits(tmp_path, capsys):
-    words = [
-        "--model.channels",
-        "1",
-        "--workdir",
-        tmp_path,
-        "--length",
-        "1steps",
-    ]
+    words = [*SMALL.split(), "--model.channels", "1", "--workdir", tmp_path, "--length", "1steps"]
     status, out, _ = say(capsys, "train", "digits", *words)
     assert status == 0
     assert "preprocessing for 1 channel: uint8, mean and deviation as the mean of the" in out

@@ -168,7 +168,9 @@ def test_what_is_alike_is_measured_against_its_own_contrast():
     assert len(list(nearest(first, appearances([fainter], [3])._replace(hashes=hashes)))) == 1
 
 
-@pytest.mark.parametrize("name, most", [("pneumonia_mnist_1k", 6), ("gtsrb_1k", 6)])
+@pytest.mark.parametrize(
+    "name, most", [pytest.param("pneumonia_mnist_1k", 6, marks=pytest.mark.slow), ("gtsrb_1k", 6)]
+)
 def test_pictures_of_one_kind_are_not_taken_for_copies(shared, name, most):
     """X-rays and traffic signs are much alike: by an absolute bound alone, 134 and 59 of 800
     training images were listed."""

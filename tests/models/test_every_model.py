@@ -40,6 +40,11 @@ def at_once(*names):
     )
 
 
+# Of the named models, one of each kind
+SMALLEST = (
+    "mu/16", "So400m/14", "R+Ti/16", "R26+S/32", "R50x1", "BiT-R50x1", "BN-R50", "Axial-B/32",
+    "Axial-R50", "Local-R50", "Augmented-R50", "LeNet-5",
+)  # fmt: skip
 ANY_SIZE = {
     name: config
     for name, config in FAMILY.items()
@@ -120,7 +125,9 @@ class TestTraining:
 
         assert torch.autograd.gradcheck(total, (x, *parameters[:3]), fast_mode=True, atol=1e-4)
 
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize(
+        "name", [n if n in SMALLEST else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+    )
     def test_the_optimiser_has_every_parameter_and_decays_the_kernels(self, name):
         with torch.device("meta"):
             model = build(named(name))

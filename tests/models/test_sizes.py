@@ -106,7 +106,12 @@ def test_exaflops_of_table_6(name, epochs, paper):
     assert abs(exaflops(named(name), epochs * 303e6) - paper) <= 0.02 * paper + 0.5
 
 
-@pytest.mark.parametrize("name", COUNTS)
+LARGE = ("L/16", "H/14", "g/14", "G/14")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in COUNTS]
+)
 def test_models_have_the_published_parameter_counts(name):
     bare, classes, hidden, large, higher = COUNTS[name]
     config = vit(name)
