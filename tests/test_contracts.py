@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -49,6 +50,11 @@ PUBLIC_ROOMS += ["system.download", "system.files", "system.machine", "system.ra
 PUBLIC_ROOMS += ["system.span", "system.watchdog"]
 
 
+@functools.cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def room(file: Path) -> str:
     return file.relative_to(ROOT).parts[0].removesuffix(".py")
 
@@ -67,16 +73,16 @@ def imported(tree: ast.AST) -> set[str]:
     return {name for name in found if name.startswith("vitkit.")}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_imports_come_from_lower_ranks_or_the_same_room(file):
-    here = room(file)
-    for module in imported(ast.parse(file.read_text())):
-        there = module.split(".")[1]
-        if there == "__version__":
-            continue
-        assert there == here or RANKS[there] < RANKS[here], (
-            f"{file.name} (rank {RANKS[here]}) imports {module} (rank {RANKS[there]})"
-        )
+def test_imports_come_from_lower_ranks_or_the_same_room():
+    for file in FILES:
+        here = room(file)
+        for module in imported(tree_of(file)):
+            there = module.split(".")[1]
+            if there == "__version__":
+                continue
+            assert there == here or RANKS[there] < RANKS[here], (
+                f"{file} (rank {RANKS[here]}) imports {module} (rank {RANKS[there]})"
+            )
 
 
 def test_three_files_name_torch_distributed():
@@ -88,7 +94,7 @@ def test_three_files_name_torch_distributed():
 
 def test_models_import_torch_only():
     for file in (ROOT / "models").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             for name in names:
@@ -101,21 +107,20 @@ def test_models_import_torch_only():
                 )
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_setting_of_a_command_is_read_by_it(command):
+def test_every_setting_of_a_command_is_read_by_it():
     """As an attribute of a command's settings, in this room; those of recipes: test_settings.py."""
     read = set()
     for file in (ROOT / "commands").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
                 continue
             if node.value.id in ("command", "settings", "start", "known"):
                 read.add(node.attr)
-    unread = {field.name for field in dataclasses.fields(command.load_settings())} - read
     # These are read from the words themselves, before the others can be: they decide which there are.
-    assert not unread - {"model_name", "evaluators", "like"}, (
-        f"vitkit {command.name}: nobody reads {unread}"
-    )
+    read |= {"model_name", "evaluators", "like"}
+    for command in COMMANDS:
+        unread = {field.name for field in dataclasses.fields(command.load_settings())} - read
+        assert not unread, f"vitkit {command.name}: nobody reads {unread}"
 
 
 def imported_by(*argv: str) -> set[str]:
@@ -248,7 +253,7 @@ def test_importing_changes_nothing_in_torch():
 def test_modules_only_define():
     """At the top of a module stand definitions, constants and imports: no loop, no `with`, no bare call."""
     for file in FILES:
-        for node in ast.parse(file.read_text()).body:
+        for node in tree_of(file).body:
             assert not isinstance(node, ast.For | ast.While | ast.With | ast.Try), (
                 f"{file}:{node.lineno}"
             )
@@ -256,24 +261,26 @@ def test_modules_only_define():
             assert not bare, f"{file}:{node.lineno} does something at import"
 
 
-def public_things():
-    for name in PUBLIC_ROOMS:
-        module = importlib.import_module(f"vitkit.{name}")
-        names = getattr(module, "__all__", None) or [
-            n
-            for n, v in vars(module).items()
-            if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__
-        ]
-        for public in names:
-            thing = getattr(module, public)
-            if inspect.isclass(thing) or inspect.isfunction(thing):
-                yield f"{name}.{public}", thing
+def public_things(room):
+    module = importlib.import_module(f"vitkit.{room}")
+    names = getattr(module, "__all__", None) or [
+        n
+        for n, v in vars(module).items()
+        if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__
+    ]
+    for public in names:
+        thing = getattr(module, public)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            yield f"{room}.{public}", thing
 
 
-@pytest.mark.parametrize(
-    ("name", "thing"), list(public_things()), ids=lambda x: x if isinstance(x, str) else ""
-)
-def test_public_names_are_documented_and_typed(name, thing):
+@pytest.mark.parametrize("room", PUBLIC_ROOMS)
+def test_public_names_are_documented_and_typed(room):
+    for name, thing in public_things(room):
+        check_documented_and_typed(name, thing)
+
+
+def check_documented_and_typed(name, thing):
     doc = inspect.getdoc(thing)
     assert doc and len(doc.split()) >= 4, f"{name} has no docstring"
     if inspect.isfunction(thing):
@@ -376,7 +383,7 @@ def test_only_the_command_line_reads_argv_or_exits():
 
 def test_nothing_is_unpickled_but_tensors():
     for file in FILES:
-        calls = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)]
+        calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call)]
         for call in calls:
             name = ast.unparse(call.func)
             assert name not in (

@@ -51,8 +51,17 @@ def check_drawn(figure, theme):
     assert {to_hex(text.get_color()) for text in figure.findobj(Text)} == {theme.ink}
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["token", "registers", "axial", "hybrid", "relative"])
+@pytest.mark.parametrize(
+    ("name", "theme"),
+    [
+        ("token", LIGHT),
+        ("registers", DARK),
+        ("axial", DARK),
+        ("hybrid", LIGHT),
+        ("relative", DARK),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
 def test_every_figure_of_every_model(name, theme):
     own = classifier(FAMILY[name])
     check_drawn(draw_filters(filter_components(own), theme), theme)

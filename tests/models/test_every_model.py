@@ -27,15 +27,30 @@ from vitkit.training import Optim
 from vitkit.training.optim import parameter_groups
 
 every_model = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
-# Of other tools, which take a second or more: one model of each kind at once, the others as slow tests
-FIRST = ("ViT", "hybrid", "BiT", "MAP", "axial ViT", "local ResNet", "rotary", "relative")
-a_model_of_each_kind = pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(config, id=name, marks=() if name in FIRST else pytest.mark.slow)
-        for name, config in FAMILY.items()
-    ],
-)
+
+
+def at_once(*names):
+    """Each model, but these alone in the quick suite: other tools take a second or more."""
+    return pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(config, id=name, marks=() if name in names else pytest.mark.slow)
+            for name, config in FAMILY.items()
+        ],
+    )
+
+
+# Of the named models, one of each kind
+SMALLEST = (
+    "mu/16", "So400m/14", "R+Ti/16", "R26+S/32", "R50x1", "BiT-R50x1", "BN-R50", "Axial-B/32",
+    "Axial-R50", "Local-R50", "Augmented-R50", "LeNet-5",
+)  # fmt: skip
+# What another model has too: some tests do without them, but for the slow ones
+ALIKE = (
+    "token and quarters", "no biases of q, k, v", "rectangles", "CLIP", "learned2d, shared",
+    "relative, shared", "sincos", "sincos-1d", "sincos-mae", "sincos, shared",
+)  # fmt: skip
+every_kind = at_once(*(name for name in FAMILY if name not in ALIKE))
 ANY_SIZE = {
     name: config
     for name, config in FAMILY.items()
@@ -82,7 +97,7 @@ class TestMade:
 
 
 class TestTraining:
-    @every_model
+    @every_kind
     def test_every_parameter_gets_a_finite_gradient_in_bfloat16(self, config):
         model = random_model(config).train()
         x = batch_for(config, 4)
@@ -100,7 +115,7 @@ class TestTraining:
             optimizer.step()
             optimizer.zero_grad()
 
-    @every_model
+    @every_kind
     def test_gradients_are_those_of_finite_differences(self, config):
         if isinstance(config, ViTConfig):
             config = replace(config, stochastic_depth=0.0)
@@ -116,7 +131,9 @@ class TestTraining:
 
         assert torch.autograd.gradcheck(total, (x, *parameters[:3]), fast_mode=True, atol=1e-4)
 
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize(
+        "name", [n if n in SMALLEST else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+    )
     def test_the_optimiser_has_every_parameter_and_decays_the_kernels(self, name):
         with torch.device("meta"):
             model = build(named(name))
@@ -209,7 +226,7 @@ class TestForInference:
         with pytest.raises(ValueError, match="this model was made for inference"):
             resized(deployed, config.image)
 
-    @every_model
+    @every_kind
     def test_models_may_be_made_and_used_inside_inference_mode(self, config):
         """As a server does: every weight is an inference tensor."""
         expected = create(config, seed=0).eval()
@@ -223,7 +240,7 @@ class TestForInference:
 
 
 class TestOtherTools:
-    @a_model_of_each_kind
+    @at_once("hybrid", "relative")  # a ViT: test_vit.py
     def test_it_compiles_as_one_graph(self, config, request):
         # The limit of recompilations counts those of all models, which share their functions.
         request.addfinalizer(torch.compiler.reset)
@@ -232,7 +249,8 @@ class TestOtherTools:
         compiled = torch.compile(model, fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
-    @a_model_of_each_kind
+    # An axial ViT, a hybrid and a ViT: test_every_model_exported.py
+    @at_once("local ResNet", "MAP", "relative")
     def test_it_exports_for_any_batch(self, config):
         model = for_inference(random_model(config))
         any_batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}

@@ -106,7 +106,12 @@ def test_exaflops_of_table_6(name, epochs, paper):
     assert abs(exaflops(named(name), epochs * 303e6) - paper) <= 0.02 * paper + 0.5
 
 
-@pytest.mark.parametrize("name", COUNTS)
+LARGE = ("L/16", "H/14", "g/14", "G/14")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in COUNTS]
+)
 def test_models_have_the_published_parameter_counts(name):
     bare, classes, hidden, large, higher = COUNTS[name]
     config = vit(name)
@@ -140,20 +145,26 @@ def test_macs_are_those_that_torch_counts(pool):
 POSITIONS = ["learned2d", "relative", "rotary", "none"]
 
 
+def shallow(name, **settings):
+    """A named ResNet with a unit or two in every stage."""
+    config = named(name, **settings)
+    return replace(config, backbone=replace(config.backbone, units=(1, 2, 1, 1)))
+
+
 @pytest.mark.parametrize(
     "config",
     [
         named("R50+Ti/32", depth=1, pool="gap", image=64),
         named("R50x1", image=(70, 93), pool="none"),
         named("BiT-R50x1", image=(70, 93)),
-        named("Axial-Ti/16", image=(64, 96)),
-        named("Axial-R50", image=64),
-        named("Local-R50", image=(64, 80)),
-        named("Augmented-R50", image=(64, 80)),
+        named("Axial-Ti/16", image=(64, 96), depth=2),
+        shallow("Axial-R50", image=64),
+        shallow("Local-R50", image=(64, 80)),
+        shallow("Augmented-R50", image=(64, 80)),
         named("LeNet-5"),
-        *(vit("Ti/16", pool="gap", positions=kind, image=64) for kind in POSITIONS),
-        vit("Ti/16", pool="token-gap", swiglu=True, image=64),
-        vit("Ti/16", pool="gap", embedding_norm=True, branch_norm="after", image=64),
+        *(vit("Ti/16", pool="gap", positions=kind, image=64, depth=2) for kind in POSITIONS),
+        vit("Ti/16", pool="token-gap", swiglu=True, image=64, depth=2),
+        vit("Ti/16", pool="gap", embedding_norm=True, branch_norm="after", image=64, depth=2),
     ],
 )
 def test_macs_of_every_family_are_those_that_torch_counts(config):

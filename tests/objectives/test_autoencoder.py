@@ -12,6 +12,7 @@ from vitkit.models import ViTConfig, create
 from vitkit.models.positions import sincos
 from vitkit.objectives import MaskedAutoencoder
 from vitkit.objectives.patches import patchify, unpatchify
+from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.log import read_metrics
 from vitkit.weights import load
@@ -158,5 +159,6 @@ def test_a_run_learns_and_a_label_can_follow(tiny, quiet, tmp_path):
     }
     kept = load(tmp_path / "first", quiet=True).pretraining
     assert {"mask", "enter.weight", "decoder.norm.bias", "predict.weight"} <= kept.keys()
-    second = train(replace(tiny, init=str(tmp_path / "first")), tmp_path / "second", "cpu", quiet)
+    labelled = replace(tiny, init=str(tmp_path / "first"), length=Span(6))
+    second = train(labelled, tmp_path / "second", "cpu", quiet)
     assert second.model.config.classes == 10 and not second.pretraining

@@ -16,6 +16,7 @@ from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
 from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.patches import colour_levels, mean_colours, patchify, unpatchify
+from vitkit.system.span import Span
 from vitkit.training import last_metrics, train
 from vitkit.training.state import State
 from vitkit.training.step import gradient
@@ -318,9 +319,8 @@ class TestRun:
         assert metrics["test/loss"] < 0.85 * math.log(512) and metrics["test/seen"] == 359
         pictures = load_file(tmp_path / "first" / "pictures.safetensors")
         assert pictures["predicted"].shape == (8, 3, 8, 8)
-        second = train(
-            replace(tiny, init=str(tmp_path / "first")), tmp_path / "second", "cpu", quiet
-        )
+        labelled = replace(tiny, init=str(tmp_path / "first"), length=Span(6))
+        second = train(labelled, tmp_path / "second", "cpu", quiet)
         assert second.model.config.classes == 10
 
     @pytest.mark.slow

@@ -1,11 +1,40 @@
 """Models that hide no mistake: every parameter has random values of its own."""
 
+from pathlib import Path
+
 import pytest
 from other_libraries import assert_same_state, randomised
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
-from vitkit.weights import Classifier
+from vitkit.weights import Classifier, convert, load
+
+REAL = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
+
+
+@pytest.fixture
+def real(shared) -> Classifier:
+    """The real ViT-Ti/16."""
+    return load(shared(REAL), quiet=True)
+
+
+@pytest.fixture(scope="session")
+def all_written(tmp_path_factory) -> Path:
+    """Where the real model lies in the formats that it has been written in."""
+    return tmp_path_factory.mktemp("real")
+
+
+@pytest.fixture
+def written(real, all_written):
+    """`written(to, name)`: the real model in this format, written once for all tests."""
+
+    def write(to: str, name: str = "") -> Path:
+        path = all_written / (name or to)
+        if not path.exists():
+            convert(real, path, to, approximate=to == "google")
+        return path
+
+    return write
 
 
 @pytest.fixture

@@ -5,15 +5,8 @@ import pytest
 import torch
 
 from vitkit.models import hidden_states
-from vitkit.weights import convert, load
 
-WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 LAYERS = range(13)
-
-
-@pytest.fixture
-def real(shared):
-    return load(shared(WEIGHTS), quiet=True)
 
 
 @pytest.fixture
@@ -29,11 +22,10 @@ def check_same(ours: dict[int, torch.Tensor], theirs: list[torch.Tensor]) -> Non
         torch.testing.assert_close(state, theirs[number], atol=1e-5, rtol=1e-5)
 
 
-def test_transformers(real, x, tmp_path):
+def test_transformers(real, x, written):
     from transformers import ViTForImageClassification
 
-    convert(real, tmp_path / "m", "huggingface")
-    theirs = ViTForImageClassification.from_pretrained(tmp_path / "m").eval()
+    theirs = ViTForImageClassification.from_pretrained(written("huggingface")).eval()
     with torch.no_grad():
         states = theirs(x, output_hidden_states=True).hidden_states
         check_same(hidden_states(real.model, x), states)
@@ -42,11 +34,10 @@ def test_transformers(real, x, tmp_path):
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_timm(norm, real, x, tmp_path):
+def test_timm(norm, real, x, written):
     import timm
 
-    convert(real, tmp_path / "m", "timm")
-    theirs = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
+    theirs = timm.create_model(f"local-dir:{written('timm')}", pretrained=True).eval()
     blocks = range(1, 13)  # timm's 0 to 11
     with torch.no_grad():
         maps = theirs.forward_intermediates(x, norm=norm, intermediates_only=True)

@@ -76,6 +76,7 @@ def test_saving_replaces_a_model_and_nothing_else(saved, tmp_path):
     assert (tmp_path / "letters" / "dear.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_class_token_without_a_position_costs_no_compiler(tmp_path):
     """torch.cat of tensors on meta imports one, which takes longer than to load the model."""
     config = replace(CONFIG, pool="token", representation=0, prefix_positions=0)
