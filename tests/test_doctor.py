@@ -47,6 +47,13 @@ def test_it_advises_where_something_is_missing(monkeypatch, capsys):
     assert "- OMP_NUM_THREADS=64 would let" in output and "next: vitkit" in output
 
 
+def test_variables_that_are_set_are_listed_and_a_misspelt_one_is_answered(monkeypatch, capsys):
+    monkeypatch.setenv("VITKIT_CASHE", "/big")
+    found = findings(capsys)
+    assert found["VITKIT_MATMUL"]["value"].startswith("torch: ")
+    assert "did you mean VITKIT_CACHE?" in found["VITKIT_CASHE"]["advice"]
+
+
 # What --run, --data and --model examine
 
 
