@@ -138,24 +138,30 @@ def _packages() -> Iterator[Finding]:
     for extra in metadata.metadata("vitkit").get_all("Provides-Extra") or []:
         if extra == "dev":
             continue
-        missing = [name for name in _requirements(extra) if not _is_installed(name)]
+        packages = _requirements(extra)
+        missing = [name for name in packages if not _is_installed(name)]
         value = "installed"
+        if not packages:
+            value = "has nothing for this machine"
         if missing:
             value = f"pip install 'vitkit[{extra}]' adds {', '.join(missing)}"
         yield Finding(f"extra {extra}", value)
 
 
-def _requirements(extra: str) -> list[str]:
-    """The packages of an extra that this machine can have, by name."""
+def _requirements(extra: str, package: str = "vitkit") -> list[str]:
+    """The packages of an extra that this machine can have, by name, with those of their extras."""
     from packaging.requirements import Requirement
 
     names = []
-    for line in metadata.requires("vitkit") or []:
+    for line in metadata.requires(package) or []:
         requirement = Requirement(line)
         marker = requirement.marker
         is_of_extra = "extra ==" in str(marker) and marker.evaluate({"extra": extra})
         if is_of_extra and not marker.evaluate({"extra": ""}):
             names.append(requirement.name)
+            if _is_installed(requirement.name):
+                for other in requirement.extras:
+                    names += _requirements(other, requirement.name)
     return names
 
 
