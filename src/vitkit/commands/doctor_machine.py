@@ -47,9 +47,12 @@ def _processor() -> Iterator[Finding]:
     import torch
 
     from vitkit.system import matmul
-    from vitkit.system.machine import cpus, has_bfloat16, slow
+    from vitkit.system.machine import NO_AVX2, cpus, has_avx2, has_bfloat16, slow
 
-    yield Finding("processor", matmul.processor())
+    advice = ""
+    if not has_avx2():
+        advice = NO_AVX2
+    yield Finding("processor", matmul.processor(), advice)
     threads = torch.get_num_threads()
     usable = cpus()
     advice = ""
