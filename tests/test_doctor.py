@@ -39,9 +39,11 @@ def test_it_says_what_is_here(capsys):
 def test_it_advises_where_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(turbojpeg, "library", lambda: None)
     monkeypatch.setattr("vitkit.system.machine.cpus", lambda: 64)
+    monkeypatch.setattr("vitkit.system.machine.has_avx2", lambda: False)
     monkeypatch.setattr("vitkit.commands.doctor_machine._is_installed", lambda name: name != "peft")
     found = findings(capsys)
     assert "vitkit[fast]" in found["JPEG"]["advice"]
+    assert "has no AVX2 instructions" in found["processor"]["advice"]
     assert "OMP_NUM_THREADS=64" in found["CPUs"]["advice"]
     assert "files and folders" in found["Hugging Face hub"]["advice"]
     assert found["extra lora"]["value"] == "pip install 'vitkit[lora]' adds peft"
@@ -49,6 +51,13 @@ def test_it_advises_where_something_is_missing(monkeypatch, capsys):
     assert main(["doctor"]) == 0
     output = capsys.readouterr().out
     assert "- OMP_NUM_THREADS=64 would let" in output and "next: vitkit" in output
+
+
+def test_variables_that_are_set_are_listed_and_a_misspelt_one_is_answered(monkeypatch, capsys):
+    monkeypatch.setenv("VITKIT_CASHE", "/big")
+    found = findings(capsys)
+    assert found["VITKIT_MATMUL"]["value"].startswith("torch: ")
+    assert "did you mean VITKIT_CACHE?" in found["VITKIT_CASHE"]["advice"]
 
 
 # What --run, --data and --model examine

@@ -6,7 +6,7 @@ import platform
 import pytest
 import torch
 
-from vitkit.system.machine import autocast, cpus, pick_device, pick_precision, slow
+from vitkit.system.machine import _say_once, autocast, cpus, pick_device, pick_precision, slow
 
 CPU = torch.device("cpu")
 
@@ -59,6 +59,25 @@ def test_float32_on_a_gpu_is_float32_however_the_gpu_was_named(name, monkeypatch
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert pick_device(name).type == "cuda"
     assert torch.backends.cudnn.allow_tf32 is False
+
+
+@pytest.mark.parametrize(
+    ("machine", "capability", "sentences"),
+    [
+        ("x86_64", "DEFAULT", 1),
+        ("AMD64", "DEFAULT", 1),
+        ("x86_64", "AVX2", 0),
+        ("arm64", "DEFAULT", 0),
+    ],
+)
+def test_an_old_cpu_is_named_once(machine, capability, sentences, monkeypatch, capsys):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.delenv("RANK", raising=False)
+    _say_once.cache_clear()
+    assert pick_device("cpu") == pick_device("cpu") == CPU
+    assert capsys.readouterr().err.count("has no AVX2 instructions") == sentences
+    _say_once.cache_clear()
 
 
 def test_autocast_computes_products_in_the_precision():

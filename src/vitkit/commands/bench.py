@@ -80,6 +80,8 @@ def bench(command: Bench) -> int:
     from vitkit.deploy.trial import sample_trial, trial_on
     from vitkit.weights import load_as
 
+    _say_left_out(command)
+
     # The model, and what can compute it
     classifier = load_as(command.model, command.hints)
     check_less_work(classifier, command.merge, command.exit)
@@ -135,6 +137,21 @@ def check(command: Bench) -> None:
         if path.suffix.lower() not in WRITTEN:
             raise ValueError(f"--report is {path}; give the name of a .json or a .png file")
         check_replaceable(path)
+
+
+def _say_left_out(command: Bench) -> None:
+    """Say what is not measured because a package is missing."""
+    from vitkit.deploy.opening import PACKAGES
+    from vitkit.deploy.wanted import Export, missing_packages
+
+    missing = set()
+    for library in command.runtimes:
+        for precision in command.precisions:
+            if library in PACKAGES:
+                missing.update(missing_packages(Export(library, precision)))
+    if missing:
+        names = " and ".join(sorted(missing))
+        _say(f"what needs {names} is left out: pip install 'vitkit[export]'")
 
 
 def _say(text: str) -> None:

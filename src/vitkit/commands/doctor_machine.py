@@ -23,6 +23,7 @@ def examine_machine() -> Iterator[Finding]:
     yield from _images()
     yield from _packages()
     yield from _places()
+    yield from _settings()
 
 
 def _software() -> Iterator[Finding]:
@@ -46,9 +47,12 @@ def _processor() -> Iterator[Finding]:
     import torch
 
     from vitkit.system import matmul
-    from vitkit.system.machine import cpus, has_bfloat16, slow
+    from vitkit.system.machine import NO_AVX2, cpus, has_avx2, has_bfloat16, slow
 
-    yield Finding("processor", matmul.processor())
+    advice = ""
+    if not has_avx2():
+        advice = NO_AVX2
+    yield Finding("processor", matmul.processor(), advice)
     threads = torch.get_num_threads()
     usable = cpus()
     advice = ""
@@ -124,7 +128,9 @@ def _images() -> Iterator[Finding]:
     if available():
         yield Finding("JPEG", "decoded in part, by libjpeg-turbo")
         return
-    advice = "pip install 'vitkit[fast]' reads JPEG photographs up to 1.6 times as fast"
+    advice = "TurboJPEG 3 (libjpeg-turbo) reads JPEG photographs up to 1.6 times as fast"
+    if not _is_installed("vitkit") or _requirements("fast"):  # there are wheels for this machine
+        advice = "pip install 'vitkit[fast]' reads JPEG photographs up to 1.6 times as fast"
     yield Finding("JPEG", "decoded whole, by torchvision", advice)
 
 
@@ -135,24 +141,30 @@ def _packages() -> Iterator[Finding]:
     for extra in metadata.metadata("vitkit").get_all("Provides-Extra") or []:
         if extra == "dev":
             continue
-        missing = [name for name in _requirements(extra) if not _is_installed(name)]
+        packages = _requirements(extra)
+        missing = [name for name in packages if not _is_installed(name)]
         value = "installed"
+        if not packages:
+            value = "has nothing for this machine"
         if missing:
             value = f"pip install 'vitkit[{extra}]' adds {', '.join(missing)}"
         yield Finding(f"extra {extra}", value)
 
 
-def _requirements(extra: str) -> list[str]:
-    """The packages of an extra that this machine can have, by name."""
+def _requirements(extra: str, package: str = "vitkit") -> list[str]:
+    """The packages of an extra that this machine can have, by name, with those of their extras."""
     from packaging.requirements import Requirement
 
     names = []
-    for line in metadata.requires("vitkit") or []:
+    for line in metadata.requires(package) or []:
         requirement = Requirement(line)
         marker = requirement.marker
         is_of_extra = "extra ==" in str(marker) and marker.evaluate({"extra": extra})
         if is_of_extra and not marker.evaluate({"extra": ""}):
             names.append(requirement.name)
+            if _is_installed(requirement.name):
+                for other in requirement.extras:
+                    names += _requirements(other, requirement.name)
     return names
 
 
@@ -210,3 +222,14 @@ def _hub() -> Finding:
         )
         return Finding(title, f"{hub_host()} cannot be reached", advice)
     return Finding(title, f"{hub_host()} answers")
+
+
+def _settings() -> Iterator[Finding]:
+    """The environment variables that are set and change what vitkit does, and those that vitkit does
+    not know though they have its prefix."""
+    from vitkit.system.environment import unknown_variables, variables_set
+
+    for name, value in variables_set().items():
+        yield Finding(name, value)
+    for name, sentence in unknown_variables().items():
+        yield Finding(name, "vitkit does not know it", sentence)

@@ -159,6 +159,10 @@ def _check(command: RunStudy) -> None:
         )
     if command.jobs < 0:
         raise ValueError(f"jobs is {command.jobs}; it is a number of processes, 0 to run it here")
+    if command.jobs:
+        from vitkit.studies.jobs import check_submitit
+
+        check_submitit()
     if command.jobs and command.shard:
         raise ValueError("--jobs runs all shards, so it does not go with --shard; leave one out")
     if command.jobs and command.draw:

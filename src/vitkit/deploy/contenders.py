@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from vitkit.deploy.agreement import LEAST, Agreement, agree, prepared_images, wrong
-from vitkit.deploy.export import ENDINGS, Export, check_packages, described, write
+from vitkit.deploy.export import ENDINGS, Export, described, write
 from vitkit.deploy.exported import Compute
 from vitkit.deploy.less import exiting, fit_exits, merging
-from vitkit.deploy.opening import LIBRARIES, PACKAGES, is_installed, open_file
+from vitkit.deploy.opening import LIBRARIES, PACKAGES, open_file
 from vitkit.deploy.pytorch import compiled, eager
 from vitkit.deploy.runtimes import Runtime
 from vitkit.deploy.trial import Trial
+from vitkit.deploy.wanted import missing_packages
 from vitkit.system.machine import has_bfloat16
 from vitkit.weights import Classifier
 from vitkit.weights.activation import Activation
@@ -83,7 +84,7 @@ def contenders(
 
 def is_worth_measuring(library: str, precision: str) -> bool:
     """Whether a runtime computes in a precision on this machine, and nothing else has measured it."""
-    if not is_installed(library):
+    if library in PACKAGES and missing_packages(Export(library, precision)):
         return False
     if library == "torch" and precision == "float32":  # what the others are compared with
         return False
@@ -107,7 +108,6 @@ def _exported(
     classifier: Classifier, exact: Runtime, wanted: Export, trial: Trial, folder: Path
 ) -> Contender:
     """The model as a file."""
-    check_packages(wanted)
     library = LIBRARIES[wanted.to]
     name = f"{wanted.to}-{wanted.precision}"
     if wanted.calibrated:

@@ -60,7 +60,6 @@ def open_runtime(
         return compiled(model, device, precision)
     from vitkit.deploy.export import exported_temporarily
 
-    check_installed(runtime)
     return exported_temporarily(model, runtime, precision)
 
 

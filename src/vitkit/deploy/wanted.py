@@ -124,9 +124,14 @@ def needed(wanted: Export) -> list[str]:
     return packages
 
 
+def missing_packages(wanted: Export) -> list[str]:
+    """The packages of `needed` that are not installed."""
+    return [name for name in needed(wanted) if find_spec(name) is None]
+
+
 def check_packages(wanted: Export) -> None:
     """Raises ValueError for a package that is missing."""
-    missing = [name for name in needed(wanted) if find_spec(name) is None]
+    missing = missing_packages(wanted)
     if missing:
         raise ValueError(
             f"exporting to {wanted.to} needs {' and '.join(missing)}: pip install 'vitkit[export]'"

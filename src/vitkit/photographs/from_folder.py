@@ -40,6 +40,7 @@ from vitkit.system.ranks import from_rank_0
 from vitkit.training import Recipe
 from vitkit.training.data import Say
 from vitkit.training.earlier import MODEL
+from vitkit.training.recipe import check_packages
 from vitkit.training.record import to_json
 from vitkit.training.run import locked
 from vitkit.weights import Classifier, adopt, save
@@ -89,6 +90,7 @@ def answer(
     """
     if not 0 < minutes < math.inf:
         raise ValueError(f"--minutes is {minutes:g}; it is a time above 0, such as 5")
+    check_packages(recipe)
     began = time.monotonic()
     with locked(run_dir):
         # What there is

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,12 @@ class Shard:
         return DelayedSubmission(self)
 
 
+def check_submitit() -> None:
+    """Raises ValueError if submitit, which starts jobs, is not installed."""
+    if find_spec("submitit") is None:
+        raise ValueError("--jobs needs submitit: pip install 'vitkit[cluster]'")
+
+
 def run_jobs(
     words: Sequence[str], count: int, on: str, options: Sequence[str], study_dir: Path
 ) -> None:
@@ -72,12 +79,9 @@ def run_jobs(
     Raises ValueError if submitit is not installed, for options that it does not know, and if SLURM
     is not there.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise ValueError(
-            "--jobs needs the extra `cluster`: pip install 'vitkit[cluster]'"
-        ) from None
+    check_submitit()
+    import submitit
+
     folder = study_dir / "jobs"
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=on)

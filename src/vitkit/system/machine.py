@@ -2,7 +2,9 @@
 
 import os
 import platform
+import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -13,6 +15,10 @@ Precision = Literal["float32", "bfloat16"]
 PrecisionChoice = Literal["auto", "float32", "bfloat16"]
 """What can be asked for; auto is `pick_precision`'s."""
 
+NO_AVX2 = (
+    "this CPU has no AVX2 instructions, which PyTorch is written for: everything works, and "
+    "computing takes two to three times as long"
+)
 CONTROL_GROUP = Path("/sys/fs/cgroup")  # where Linux tells a container its limits
 
 
@@ -55,7 +61,8 @@ def _quota(control_group: Path) -> int | None:
 def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
     """The named device, or for "auto" the best there is: CUDA, then Apple's MPS, then the CPU.
 
-    Under torchrun each rank of a machine gets a GPU of its own. On a GPU, float32 becomes float32
+    Under torchrun each rank of a machine gets a GPU of its own. If it is an old CPU, the standard
+    error says once that computing takes long. On a GPU, float32 becomes float32
     in convolutions too (PyTorch's default there is TF32), and cuDNN computes no attention: its
     backward pass gives NaN for some numbers of tokens, 64 and 192 among them.
 
@@ -94,7 +101,26 @@ def pick_device(name: "str | torch.device" = "auto") -> "torch.device":
         # pytorch/pytorch#196678: NaN for queries whose logits are all far below zero. A run of 64
         # tokens met it after 200 steps
         torch.backends.cuda.enable_cudnn_sdp(False)
+    if kind == "cpu" and not has_avx2():
+        _say_once(NO_AVX2)
     return torch.device(name)
+
+
+def has_avx2() -> bool:
+    """Whether the CPU has AVX2, which PyTorch and the libraries that it brings along are written for.
+    True for processors that are not Intel's or of that kind: they have instructions of their own."""
+    import torch
+
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return True
+    return torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    """Print a sentence to the standard error, once a run and not on every rank."""
+    if os.environ.get("RANK", "0") == "0":
+        print(sentence, file=sys.stderr)
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager:

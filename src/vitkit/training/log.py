@@ -183,14 +183,9 @@ def _bar(console: Console) -> Progress:
 
 
 def _tensorboard(run_dir: Path, step: int):
-    """TensorBoard's writer, which forgets the events of later steps. Raises ValueError if it is not
-    installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(
-            "--tensorboard needs the extra `track`: pip install 'vitkit[track]'"
-        ) from None
+    """TensorBoard's writer, which forgets the events of later steps."""
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(run_dir / "tensorboard", purge_step=step + 1)
 
 

@@ -35,7 +35,14 @@ from vitkit.training.evaluation import evaluate, gains_no_more
 from vitkit.training.finish import finish, is_finished, keep_best
 from vitkit.training.log import Log
 from vitkit.training.machine import compute_as_begun
-from vitkit.training.recipe import Facts, Recipe, check_numbers, output_names, resolve
+from vitkit.training.recipe import (
+    Facts,
+    Recipe,
+    check_numbers,
+    check_packages,
+    output_names,
+    resolve,
+)
 from vitkit.training.recover import skip
 from vitkit.training.run import Run, locked, record_run, with_precision
 from vitkit.training.schedule import Schedule
@@ -62,6 +69,7 @@ def train(
     SIGTERM or Ctrl-C, OSError when the disk is full, FloatingPointError when the loss stays
     non-finite.
     """
+    check_packages(recipe)  # before anything is read or written
     run_dir = Path(run_dir)
     with process_group(device) as own_device, locked(run_dir), matmul.as_before():
         if not on_rank_0():

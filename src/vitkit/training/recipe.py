@@ -6,6 +6,7 @@ from the data and returns another Recipe: that one runs, and is saved.
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing, TargetKind
@@ -254,6 +255,14 @@ def _check_images(recipe: Recipe, facts: Facts) -> None:
             f"the model's images are {model_size} but the data's are {data_size} (height width); "
             f"set both: --model.image {data_size} --data.preprocessing.size {data_size}"
         )
+
+
+def check_packages(recipe: Recipe) -> None:
+    """Raises ValueError if a package is missing that the run needs."""
+    if recipe.tune.lora and find_spec("peft") is None:
+        raise ValueError("tune.lora needs peft: pip install 'vitkit[lora]'")
+    if recipe.tensorboard and find_spec("tensorboard") is None:
+        raise ValueError("--tensorboard needs tensorboard: pip install 'vitkit[track]'")
 
 
 def check_numbers(recipe: Recipe) -> None:

@@ -67,12 +67,9 @@ def apply_tuning(model: nn.Module, tune: Tune, seed: int = 0) -> None:
 
 
 def _add_adapters(model: nn.Module, tune: Tune, seed: int) -> None:
-    """Add an adapter to every dense layer of the blocks. Raises ValueError if there is none, or
-    peft is not installed."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError:
-        raise ValueError("tune.lora needs the extra `lora`: pip install 'vitkit[lora]'") from None
+    """Add an adapter to every dense layer of the blocks. Raises ValueError if there is none."""
+    from peft import LoraConfig, inject_adapter_in_model
+
     matrices = []
     for name, module in model.named_modules():
         if name.startswith("blocks.") and isinstance(module, nn.Linear):

@@ -1,0 +1,89 @@
+"""The environment variables that change what vitkit does: one table, which `vitkit doctor` and
+docs/command-line.md print."""
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from vitkit.system.limits import MAX_PIXELS
+
+PREFIX = "VITKIT_"
+
+
+class Variable(NamedTuple):
+    """An environment variable."""
+
+    name: str
+    meaning: str
+    default: str
+    """What holds without it, in words."""
+    secret: bool = False
+    """Whether its value is nobody's business: a password may be in it."""
+
+
+VARIABLES = (
+    Variable("VITKIT_CACHE", "folder for downloads, indices and measurements",
+             "`vitkit` in `XDG_CACHE_HOME`"),
+    Variable("VITKIT_MAX_PIXELS", "largest image that is decoded, as `--max-pixels` says",
+             f"{MAX_PIXELS:,}"),
+    Variable("VITKIT_MATMUL", "library for float32 dense layers on the CPU: `torch` or `onednn`",
+             "the faster one, measured once"),
+    Variable("VITKIT_TOKEN", "token that clients of `vitkit serve` must send",
+             "everyone is let in", secret=True),
+    Variable("VITKIT_TEST_DEVICE", "device of vitkit's own tests of devices",
+             "`auto`, the best there is"),
+    Variable("OMP_NUM_THREADS", "threads of a process that computes on the CPU",
+             "one for each core"),
+    Variable("CUDA_VISIBLE_DEVICES", "GPUs that may be used, such as `0,1`", "all"),
+    Variable("CXX", "C++ compiler for `--compile`", "`g++`"),
+    Variable("XDG_CACHE_HOME", "folder of all programs' caches", "`~/.cache`"),
+    Variable("HF_HOME", "folder of what comes from the Hugging Face hub",
+             "`huggingface` in `XDG_CACHE_HOME`"),
+    Variable("HF_TOKEN", "token for private models and data sets of the hub, and for `vitkit push`",
+             "that of `hf auth login`", secret=True),
+    Variable("HF_ENDPOINT", "address of the hub, or of a mirror of it", "`https://huggingface.co`"),
+    Variable("HF_HUB_OFFLINE", "`1`: of the hub only what is in its folder", "`0`"),
+    Variable("HTTPS_PROXY", "proxy for downloads", "none", secret=True),
+    Variable("NO_COLOR", "`1`: no colours in the terminal", "colours"),
+)  # fmt: skip
+
+# What programs tell each other. Nobody sets these by hand
+INTERNAL = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun to each process of a run
+    "PROMETHEUS_MULTIPROC_DIR",  # the server to its own processes
+    *("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"),  # the page to gradio
+    "HF_HUB_DISABLE_TELEMETRY",  # the page to the hub's library
+)
+
+
+def variables_set(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What of the table is set, by name: the value with its meaning, or only the meaning of a
+    secret."""
+    found = {}
+    for variable in VARIABLES:
+        value = environment.get(variable.name, "")
+        if not value:
+            continue
+        if variable.secret:
+            value = "set"
+        found[variable.name] = f"{value}: {variable.meaning.replace('`', '')}"
+    return found
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables with vitkit's prefix that it does not read, such as misspelt ones, each with a
+    sentence."""
+    known = [variable.name for variable in VARIABLES if variable.name.startswith(PREFIX)]
+    endings = [name.removeprefix(PREFIX) for name in known]
+    sentences = {}
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in known:
+            continue
+        near = get_close_matches(name.removeprefix(PREFIX), endings, 1)
+        if near:
+            advice = f"did you mean {PREFIX}{near[0]}?"
+        else:
+            advice = f"it reads {', '.join(known)}"
+        sentences[name] = f"vitkit reads no {name}; {advice}"
+    return sentences
