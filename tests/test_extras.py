@@ -1,5 +1,6 @@
 """Without a package of an extra, what needs it ends in one sentence that says what to install."""
 
+import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -105,6 +106,9 @@ def test_a_missing_package_is_one_sentence(
     monkeypatch.setattr(Image, "OPEN", {k: v for k, v in Image.OPEN.items() if k != pillow.HEIF})
     for name in [*missing.split(), "pillow_heif"]:
         monkeypatch.setitem(sys.modules, name, None)
+    # As in a new process: fsspec remembers what it could import
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
 
     assert main(words.split()) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
