@@ -13,7 +13,7 @@ from torch import nn
 from vitkit.data import Preprocessing, Source
 from vitkit.data.stores import Arrays
 from vitkit.evaluate import Fewshot, Part, Subject
-from vitkit.evaluate.fewshot import BIAS, GRID, best_ranked, draw, interval, notes, predictions
+from vitkit.evaluate.fewshot import BIAS, GRID, best_ranked, draw, interval, predictions, shot_notes
 from vitkit.evaluate.metric import Metric
 from vitkit.weights import Classifier
 
@@ -156,9 +156,9 @@ def test_what_classes_lack_is_said():
     names = ("dark", "bright", "grey")
     train = replace(DARK_AND_BRIGHT, labels=names)
     test = source_of([0, 128, 255], [0, 2, 1], names)
-    assert notes(train, test, 4) == [
+    assert shot_notes(train, test, 4) == [
         "no training image has the class grey, so 1 test image cannot be answered right"
     ]
-    assert "2 of 2 classes have fewer than 5 training images" in notes(train, test, 5)[1]
+    assert "2 of 2 classes have fewer than 5 training images" in shot_notes(train, test, 5)[1]
     metrics = measured(Fewshot(shots=(5,)), train, test)
     assert metrics["5-shot/top1"].value == pytest.approx(2 / 3)

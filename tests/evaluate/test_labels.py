@@ -3,7 +3,7 @@
 import pytest
 
 from vitkit.evaluate import align
-from vitkit.evaluate.labels import imagenet_wordnet, notes
+from vitkit.evaluate.labels import imagenet_wordnet, label_notes
 from vitkit.weights.labels import imagenet21k_wordnet, imagenet_labels, numbered, usual_labels
 
 
@@ -55,7 +55,7 @@ def test_numbers_that_are_names_meet_by_name():
     assert met(folders, folders) == list(range(12))
     assert [folders[i] for i in met(integers, folders)] == integers
     assert [folders[i] for i in met(integers[:10], folders)] == integers[:10]
-    assert notes(integers, folders) == ()
+    assert label_notes(integers, folders) == ()
     with pytest.raises(ValueError, match="1 of 3 classes that the model does not know: 1;"):
         align(["0", "1", "2"], ["0", "2", "4"])
 
@@ -63,8 +63,8 @@ def test_numbers_that_are_names_meet_by_name():
 def test_numbers_without_names_are_positions_and_it_is_said():
     model = ["tench", "goldfish", "shark"]
     assert met(["0", "1"], model) == [0, 1]
-    assert "only the numbers 0 to 1; they are taken for" in notes(["0", "1"], model)[0]
-    assert notes(["tench"], model) == notes(["trout"], model) == ()
+    assert "only the numbers 0 to 1; they are taken for" in label_notes(["0", "1"], model)[0]
+    assert label_notes(["tench"], model) == label_notes(["trout"], model) == ()
 
 
 @pytest.mark.parametrize("model", [["tench", "goldfish"], ["0", "1"]])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.training.naming import run_dir, run_name, tidied
+from vitkit.training.naming import default_run_dir, run_name, tidied
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_the_home_folder_is_no_name(tmp_path, monkeypatch):
 def test_two_folders_of_one_name_do_not_meet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = Path("runs") / "photos-finetune"
-    assert run_dir("a/photos", "finetune") == first
+    assert default_run_dir("a/photos", "finetune") == first
 
     # A directory where nothing was trained is free; a trained run is found again by its own images
     first.mkdir(parents=True)
     (first / "recipe.json").write_text(json.dumps({"data": {"source": "a/photos"}}))
-    assert run_dir("b/photos", "finetune") == first
+    assert default_run_dir("b/photos", "finetune") == first
     (first / "model").mkdir()
-    assert run_dir("a/photos/", "finetune") == first
-    assert run_dir("b/photos", "finetune") == Path("runs") / "photos-finetune-2"
+    assert default_run_dir("a/photos/", "finetune") == first
+    assert default_run_dir("b/photos", "finetune") == Path("runs") / "photos-finetune-2"
 
 
 def test_a_completed_folder_is_the_same_folder(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.deploy.bench import Speed
 from vitkit.deploy.contenders import Contender, is_good
-from vitkit.deploy.remembered import PACKAGES
+from vitkit.deploy.remembered import VERSIONED
 from vitkit.system.terminal import terminal_width
 from vitkit.system.text import as_word
 
@@ -121,7 +121,7 @@ def recommendation(
 def versions() -> dict[str, str]:
     """Those of what computes, as far as it is installed."""
     found = {}
-    for package in PACKAGES:
+    for package in VERSIONED:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found

@@ -101,7 +101,7 @@ def train_part(command: "Evaluate", evaluator: Evaluator, source: Source) -> Sou
     """The training images of the data, for an evaluator that learns; None for others, and if they
     are the images that are measured."""
     from vitkit.data import open_parts
-    from vitkit.evaluate.fewshot import notes
+    from vitkit.evaluate.fewshot import shot_notes
 
     if not learns(evaluator):
         return None
@@ -109,7 +109,7 @@ def train_part(command: "Evaluate", evaluator: Evaluator, source: Source) -> Sou
     if train is None or np.isin(train.rows, source.rows).any():
         return None
     if on_rank_0() and train.target_kind == "class":
-        for sentence in notes(train, source, max(evaluator.shots)):
+        for sentence in shot_notes(train, source, max(evaluator.shots)):
             print(printable(sentence), file=sys.stderr)
     return train
 

@@ -36,10 +36,10 @@ def check_files(files: Sequence[Path], directory: Path | None) -> None:
             )
         check_replaceable(file)
     if directory is not None:
-        from vitkit.weights import replacing
+        from vitkit.weights.replacing import check_model_replaceable
 
         check_can_be_made(directory)
-        replacing.check_replaceable(directory, ("config.json", "preprocessor_config.json"))
+        check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
 
 
 def print_report(report: "Report") -> None:

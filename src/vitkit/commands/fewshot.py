@@ -99,7 +99,7 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
     """Which test images of a data set are classified right, by shots. What was decided, and what
     the data lacks, is printed."""
     from vitkit.evaluate import Part, Subject
-    from vitkit.evaluate.fewshot import notes
+    from vitkit.evaluate.fewshot import shot_notes
     from vitkit.system.ranks import on_rank_0
 
     test = splits.test or splits.val
@@ -114,7 +114,7 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
             f"kind {splits.target_kind!r}, which vitkit probe learns"
         )
     if on_rank_0():
-        missing = notes(splits.train, test, max(evaluator.shots))
+        missing = shot_notes(splits.train, test, max(evaluator.shots))
         for sentence in (*splits.notes, *(f"{data}: {text}" for text in missing)):
             print(printable(sentence), file=sys.stderr)
     return evaluator.answers(Subject(classifier), Part(test, None, splits.train))

@@ -26,7 +26,8 @@ from vitkit.system.machine import pick_device
 from vitkit.system.ranks import on_rank_0, process_group
 from vitkit.system.text import as_word, printable
 from vitkit.system.watchdog import PATIENCE
-from vitkit.training import Recipe, naming
+from vitkit.training import Recipe
+from vitkit.training.naming import default_run_dir
 from vitkit.weights.said import Hints
 
 HELP = ("-h", "--help")
@@ -217,7 +218,7 @@ def _by_protocol(command: Finetune) -> int:
     """Fine-tune, print what each learning rate and seed reached, and write the report."""
     from vitkit.training.report import report
 
-    run_dir = command.workdir or naming.run_dir(command.data, command.recipe.name)
+    run_dir = command.workdir or default_run_dir(command.data, command.recipe.name)
     values = command.regularising.values()
     with process_group(command.device, command.patience):
         if on_rank_0():

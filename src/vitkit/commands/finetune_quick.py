@@ -20,7 +20,7 @@ from vitkit.system.errors import Interrupted
 from vitkit.system.machine import pick_precision
 from vitkit.system.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.system.text import as_word, counted, printable
-from vitkit.training import naming
+from vitkit.training.naming import default_run_dir
 from vitkit.training.report import report as report_of_run
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
     if workdir is not None:
         yield workdir
         return
-    first = naming.run_dir(data, "")
+    first = default_run_dir(data, "")
     yield first
     for number in itertools.count(2):
         yield first.with_name(f"{first.name}-{number}")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitkit.data import Source, merge_parts, open_parts
-from vitkit.data.formats.folder import SUFFIXES, find_images
+from vitkit.data.formats.folder import IMAGE_SUFFIXES, find_images
 from vitkit.data.stores import Files
 from vitkit.evaluate.teach import Memory, digest_of
 from vitkit.system.text import counted, printable_name
@@ -40,7 +40,7 @@ def photographs_of(word: str, memory: Memory) -> Batch:
             raise ValueError(f"--add {word}: there is no {rest}")
 
     # A photograph, whose class is the folder that it lies in if that is one
-    if path.is_file() and path.suffix.lower() in SUFFIXES:
+    if path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
         return Batch(_files(path.parent, [path.name], label or _class_of_folder(path, memory)))
 
     # All images of a folder, of one class

@@ -17,7 +17,7 @@ from vitkit.system.text import as_word
 from vitkit.system.watchdog import PATIENCE
 from vitkit.training import Recipe
 from vitkit.training import train as run
-from vitkit.training.naming import run_dir, tidied
+from vitkit.training.naming import default_run_dir, tidied
 from vitkit.weights import Classifier, load
 
 
@@ -54,7 +54,7 @@ def train(command: Train) -> int:
 
     images = tidied(command.recipe.data.source)
     recipe = replace(command.recipe, data=replace(command.recipe.data, source=images))
-    workdir = command.workdir or run_dir(images, recipe.name)
+    workdir = command.workdir or default_run_dir(images, recipe.name)
     with process_group(command.device, command.patience):
         classifier = _run(command, recipe, workdir)
         if on_rank_0():

@@ -50,7 +50,7 @@ def show(command: Show) -> int:
     """Print a model's description, as a table or as JSON."""
     from vitkit.models import config_to_dict, cost, parameters
     from vitkit.weights import load_as
-    from vitkit.weights.licenses import to_json as license_json
+    from vitkit.weights.licenses import license_to_json
 
     classifier = load_as(command.model, command.hints, quiet=command.json)
     config = classifier.model.config
@@ -65,7 +65,7 @@ def show(command: Show) -> int:
             "labels": classifier.labels,
             "activation": classifier.activation,
             "origin": classifier.origin,
-            "license": license_json(classifier.license),
+            "license": license_to_json(classifier.license),
         }
         print(json.dumps(description))
         return 0

@@ -51,7 +51,8 @@ from vitkit.models import parameters
 from vitkit.system.files import MARK, write_json
 from vitkit.system.machine import PrecisionChoice, pick_device, pick_precision
 from vitkit.system.private import public
-from vitkit.weights import Classifier, licenses
+from vitkit.weights import Classifier
+from vitkit.weights.licenses import license_to_json
 
 
 def export(
@@ -99,7 +100,7 @@ def described(classifier: Classifier, wanted: Export) -> Exported:
         wanted.precision,
         wanted.preprocessing,
         origin,
-        licenses.to_json(classifier.license),
+        license_to_json(classifier.license),
         weight_bits,
     )
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from vitkit.data.engine import pillow
+from vitkit.data.engine.pillow import limit_for_good
 from vitkit.deploy.answering import Room, Served, warm_up
 from vitkit.deploy.http_app import application
 from vitkit.deploy.http_connections import close_silent, drain
@@ -89,7 +89,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 def prepare_process() -> None:
     """What a process needs that is a server and nothing else: its decoders' limits hold for all of its
     threads, and its lines go to the standard error."""
-    pillow.limit_for_good(max_pixels())
+    limit_for_good(max_pixels())
     start_logs()
 
 

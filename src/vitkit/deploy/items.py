@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from vitkit.data import BadImage, Source
-from vitkit.data.formats import SUFFIXES as DATA_SETS
-from vitkit.data.formats.folder import SUFFIXES as IMAGES
+from vitkit.data.formats import DATA_SUFFIXES as DATA_SETS
+from vitkit.data.formats.folder import IMAGE_SUFFIXES as IMAGES
 from vitkit.data.formats.folder import find_images
 from vitkit.data.stores import Names, RowRanges, read_file
 from vitkit.deploy.web import is_web, read_web

@@ -14,7 +14,7 @@ from vitkit.system.files import cache_dir
 from vitkit.system.matmul import processor
 from vitkit.weights import Classifier
 
-PACKAGES = ("vitkit", "torch", "onnxruntime", "openvino")
+VERSIONED = ("vitkit", "torch", "onnxruntime", "openvino")
 NAME = "fastest"
 
 
@@ -49,7 +49,7 @@ def folder_of(classifier: Classifier) -> Path:
     config = asdict(classifier.model.config)
     preprocessing = classifier.preprocessing.to_json()
     facts = [processor(), threads(), classifier.labels, config, preprocessing]
-    for package in PACKAGES:
+    for package in VERSIONED:
         try:
             facts.append(version(package))
         except PackageNotFoundError:

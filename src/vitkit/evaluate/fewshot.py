@@ -209,7 +209,7 @@ def interval(right: np.ndarray) -> tuple[float, float]:
     return float(max(low, 0.0)), float(min(high, 1.0))
 
 
-def notes(train: Source, test: Source, shots: int) -> list[str]:
+def shot_notes(train: Source, test: Source, shots: int) -> list[str]:
     """What the images lack for so many shots, in sentences: classes with fewer training images, and
     classes of test images without any."""
     sentences = []

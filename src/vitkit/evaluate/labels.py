@@ -79,7 +79,7 @@ def _meeting(
     return numbers, notes, names, model_names
 
 
-def notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
+def label_notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
     """How the data's classes meet the model's, if that is worth a sentence. None if they do not
     meet: whoever needs them says so."""
     if not data or not model:

@@ -11,7 +11,7 @@ import torch
 
 from vitkit.data import Columns, Source, merge_parts, open_parts
 from vitkit.evaluate import Metric, features
-from vitkit.evaluate.fewshot import FIXED, draw, interval, notes, predictions
+from vitkit.evaluate.fewshot import FIXED, draw, interval, predictions, shot_notes
 from vitkit.evaluate.metric import SHARE, share_right
 from vitkit.evaluate.neighbours import voted
 from vitkit.evaluate.probe import known_classes, probe
@@ -82,7 +82,7 @@ class Frozen:
             right = np.stack(right)
             metrics.append(Metric(f"{shots}-shot", float(right.mean()), SHARE, interval(right)))
         if on_rank_0():
-            for sentence in notes(train, test, max(self.shots)):
+            for sentence in shot_notes(train, test, max(self.shots)):
                 print(printable(f"{self.data}: {sentence}"), file=sys.stderr)
 
         near = voted(torch.tensor(x), torch.tensor(y), self.k, torch.tensor(x_test)).numpy()

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitkit.data import Columns
 from vitkit.data.formats import read_table
-from vitkit.data.formats.manifest import SUFFIXES
+from vitkit.data.formats.manifest import MANIFEST_SUFFIXES
 from vitkit.data.formats.selection import SUFFIX, write_selection
 from vitkit.data.tables import Table
 from vitkit.system.remote import is_address
@@ -64,7 +64,7 @@ def where_is(original: Original, folder: str) -> str | None:
     if is_address(folder):
         return None
     base = Path(folder) / original.data
-    for suffix in SUFFIXES:
+    for suffix in MANIFEST_SUFFIXES:
         manifest = base.with_name(base.name + suffix)
         if manifest.is_file():
             return str(manifest)

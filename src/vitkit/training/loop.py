@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from vitkit.data import Batch, train_batches
-from vitkit.evaluate.labels import notes
+from vitkit.evaluate.labels import label_notes
 from vitkit.objectives.supervised import Supervised
 from vitkit.system import matmul
 from vitkit.system.errors import Interrupted
@@ -276,7 +276,7 @@ def _summary(recipe: Recipe, data: RunData, state: State) -> list[str]:
         sentences += about_classes(data.train, recipe.objective.class_weights)
     labels = output_names(recipe, data.facts)
     for name, source in data.others.items():
-        sentences += [f"{name}: {note}" for note in notes(source.labels, labels)]
+        sentences += [f"{name}: {note}" for note in label_notes(source.labels, labels)]
     if slow(state.device, recipe.precision):
         sentences.append(
             "this CPU has no bfloat16 instructions: --precision float32 is many times faster here"

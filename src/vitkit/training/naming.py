@@ -40,7 +40,7 @@ def run_name(data: str, kind: str) -> str:
     return f"{images}-{kind}"
 
 
-def run_dir(data: str, kind: str) -> Path:
+def default_run_dir(data: str, kind: str) -> Path:
     """The directory of a run that was not given one: runs/NAME, by `run_name`. If that holds a run
     on images of another place, it is runs/NAME-2, and so on, so that two folders of one name do not
     meet."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from vitkit.data import Preprocessing
 from vitkit.models import ModelConfig, config_from, config_to_dict
 from vitkit.system.private import public
-from vitkit.weights import licenses
 from vitkit.weights.activation import Activation
 from vitkit.weights.classifier import Classifier
+from vitkit.weights.licenses import license_to_json
 
 
 class Description(NamedTuple):
@@ -41,7 +41,7 @@ def to_json(classifier: Classifier) -> dict:
         "labels": list(classifier.labels),
         "activation": classifier.activation,
         "origin": public(classifier.origin),
-        "license": licenses.to_json(classifier.license),
+        "license": license_to_json(classifier.license),
     }
 
 

@@ -242,7 +242,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def to_json(license: License | None) -> dict | None:
+def license_to_json(license: License | None) -> dict | None:
     """A licence in the description of a model; its text is a file beside it."""
     if license is None:
         return None

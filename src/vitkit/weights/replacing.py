@@ -16,7 +16,7 @@ MODEL = (*DESCRIPTIONS, "model.safetensors")
 SIGNATURE = re.compile(r"(.*)\n<!-- written by vitkit: ([0-9a-f]{16}) -->\n", re.DOTALL)
 
 
-def check_replaceable(path: Path, descriptions: Iterable[str]) -> None:
+def check_model_replaceable(path: Path, descriptions: Iterable[str]) -> None:
     """Raises ValueError unless a model with these descriptions can be written to a directory
     without a loss: it is new or empty, or holds an earlier model that vitkit wrote. What else it
     holds stays."""

@@ -22,7 +22,7 @@ from vitkit.weights.replacing import (
     check_file,
     check_license,
     check_license_text,
-    check_replaceable,
+    check_model_replaceable,
     is_somebodys,
     signed,
 )
@@ -59,7 +59,7 @@ def check_destination(classifier: Classifier, format: Format, path: Path) -> Non
         check_license_text(beside(path), classifier.license)
     else:
         _check_directory(format, path)
-        check_replaceable(path, format.directory(classifier))
+        check_model_replaceable(path, format.directory(classifier))
         check_license(path, classifier.license)
 
 
@@ -90,7 +90,7 @@ def _write_directory(classifier: Classifier, format: Format, path: Path) -> None
     config.json is replaced, which is last, the loader sees that the two do not belong together.
     """
     descriptions = format.directory(classifier)
-    check_replaceable(path, descriptions)
+    check_model_replaceable(path, descriptions)
     remove_license = check_license(path, classifier.license)
     ours = json.loads(json.dumps(to_json(classifier)))  # as it will be read
     with whole_files(path, first="model.safetensors", last="config.json") as new:

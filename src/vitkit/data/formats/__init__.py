@@ -29,7 +29,7 @@ FORMATS: tuple[Callable[[str, Columns], Table | None], ...] = (
     read_shards,
     read_folder,
 )
-SUFFIXES = (*manifest.SUFFIXES, *SHARDED)  # of files that are data sets
+DATA_SUFFIXES = (*manifest.MANIFEST_SUFFIXES, *SHARDED)  # of files that are data sets
 
 
 def read_table(where: str, columns: Columns) -> Table:
@@ -46,9 +46,9 @@ def read_table(where: str, columns: Columns) -> Table:
         if table is not None:
             return table
     if Path(where).is_file():
-        known = ", ".join(SUFFIXES[:-1])
+        known = ", ".join(DATA_SUFFIXES[:-1])
         raise ValueError(
-            f"{where} is not a {known} or {SUFFIXES[-1]} file; give one, or a folder of images"
+            f"{where} is not a {known} or {DATA_SUFFIXES[-1]} file; give one, or a folder of images"
         )
     message = f"there is no folder, file or data set {where!r}{nearest(where)}"
     nearby = named_beside(where)

@@ -13,7 +13,7 @@ from vitkit.data.stores import Files
 from vitkit.data.tables import Columns, Table
 
 # Of the formats that images.py reads.
-SUFFIXES = set(
+IMAGE_SUFFIXES = set(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .ppm .pgm .pbm .pnm "
     ".jp2 .j2k .j2c .jpc .jpx .avif .heic .heif .hif .ico .qoi .sgi .rgb .rgba .bw .pcx".split()
 )
@@ -53,7 +53,7 @@ def find_images(root: Path | str) -> tuple[list[str], Counter]:
             suffix = _suffix(name)
             if name.startswith("."):
                 left_out["hidden files"] += 1
-            elif suffix in SUFFIXES:
+            elif suffix in IMAGE_SUFFIXES:
                 names.append(prefix + name)
             elif suffix == ARRAYS:
                 arrays.append(prefix + name)
@@ -77,7 +77,7 @@ def folder_of_images(root: Path) -> str:
         if not folder.is_dir() or folder.name.startswith(HIDDEN):
             continue
         for _, _, files in os.walk(folder):
-            if any(Path(file).suffix.lower() in SUFFIXES for file in files):
+            if any(Path(file).suffix.lower() in IMAGE_SUFFIXES for file in files):
                 return folder.name
     return ""
 

@@ -17,7 +17,7 @@ from vitkit.data.row_labels import as_row_labels
 from vitkit.data.stores import Files
 from vitkit.data.tables import PATH, Columns, Table, image_column, label_column, unlabelled
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker
 # than pathlib.
 _NAME = r"[^./\\:\0][^/\\:\0]*"
@@ -34,7 +34,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     Returns None if this is not a manifest. Raises ValueError, with the row, for what is malformed.
     """
     path = Path(where)
-    if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+    if not path.is_file() or path.suffix.lower() not in MANIFEST_SUFFIXES:
         return None
     try:
         json_lines = path.suffix.lower() in (".jsonl", ".ndjson")

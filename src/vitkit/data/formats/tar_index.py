@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitkit.data.formats.folder import SUFFIXES
+from vitkit.data.formats.folder import IMAGE_SUFFIXES
 from vitkit.data.stores import MAX_FILE, Names
 from vitkit.data.tables import Columns, label_column
 from vitkit.system import remote
@@ -164,7 +164,7 @@ def _members(file: str, left_out: Counter) -> Iterator[_Member]:
                     left_out["hidden or suffixless members"] += 1
                     continue
                 content = b""
-                if info.size <= MAX_LABEL and f".{extension}" not in SUFFIXES:
+                if info.size <= MAX_LABEL and f".{extension}" not in IMAGE_SUFFIXES:
                     content = shard.extractfile(info).read()
                 key = f"{folder}/{stem}" if folder else stem
                 yield _Member(key, extension, info.name, info.offset_data, info.size, content)
@@ -198,7 +198,7 @@ def _image_extension(members: dict[str, _Member], columns: Columns, where: str) 
     if columns.image is not None:
         extensions = [extension for extension in members if extension == columns.image]
     else:
-        extensions = [extension for extension in members if f".{extension}" in SUFFIXES]
+        extensions = [extension for extension in members if f".{extension}" in IMAGE_SUFFIXES]
     if len(extensions) > 1:
         raise ValueError(
             f"{where} has several images ({', '.join(extensions)}); "
