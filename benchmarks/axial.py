@@ -23,9 +23,7 @@ import torch
 from side_by_side import Run, about, add_row, add_row_arguments, ratio_of, rounds, summary
 from torch import Tensor, nn
 
-from vitkit.models import create, named
-from vitkit.models.attention import Attention
-from vitkit.models.axial import AxialBlock, AxialMixer
+from vitkit.models import Attention, AxialBlock, AxialMixer, create, named
 
 CASES = {  # batch, side of the grid, width
     "Axial-B/16": (8, 14, 768),

@@ -18,7 +18,7 @@ import record
 import torch
 
 from vitkit.data import eval_batches, open_source, subset
-from vitkit.evaluate import features
+from vitkit.evaluation import features
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "pillow", "vitkit")

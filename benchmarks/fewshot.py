@@ -18,8 +18,7 @@ import record
 import torch
 from sklearn.linear_model import Ridge
 
-from vitkit.evaluate.fewshot import GRID
-from vitkit.evaluate.ridge import ridge, targets
+from vitkit.evaluation import GRID, ridge, targets
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "vitkit")
 

@@ -87,9 +87,9 @@ def vitkit(
     preprocessing = Preprocessing(size=(SIDE, SIDE))
     changes = {}
     if not turbojpeg:
-        changes["vitkit.data.engine.turbojpeg.library"] = lambda: None
+        changes["vitkit.data.images.turbojpeg.library"] = lambda: None
     if torchvisions_crops:
-        changes["vitkit.data.draws.inception_box"] = torchvision_box
+        changes["vitkit.data.augmentation.draws.inception_box"] = torchvision_box
 
     def start(seed: int) -> Batches:
         stream = train_batches(

@@ -27,8 +27,7 @@ import torch
 from end_to_end import Contender, Turn, timed
 
 from vitkit import load, predict
-from vitkit.deploy import Runtime, eager
-from vitkit.deploy.predict import BATCH
+from vitkit.prediction import BATCH, Runtime, eager
 from vitkit.system.machine import cpus
 
 WAYS = ("predict", "bare")

@@ -29,14 +29,12 @@ import record
 import torch
 
 from vitkit.data import Augmentation, Preprocessing
-from vitkit.evaluate import Metric
+from vitkit.evaluation import Metric
 from vitkit.models import ViTConfig
 from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.recipes import recipe as named
 from vitkit.system.span import Span
-from vitkit.training import Data, Optim, Recipe, train
-from vitkit.training.log import last_metrics, read_metrics
-from vitkit.training.report import report
+from vitkit.training import Data, Optim, Recipe, last_metrics, read_metrics, report, train
 
 # The model and its training, without data and objective: for two cores, and for a GPU
 LAPTOP = Recipe(

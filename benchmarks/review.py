@@ -16,9 +16,7 @@ import numpy as np
 import record
 
 from vitkit.data import merge_parts, open_splits
-from vitkit.evaluate import features
-from vitkit.evaluate.probe import probe
-from vitkit.evaluate.review import label_suspects
+from vitkit.evaluation import features, label_suspects, probe
 from vitkit.weights import load
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "cleanlab", "vitkit")

@@ -50,15 +50,22 @@ from torch import nn
 from torch.export import Dim
 
 from vitkit.data import Preprocessing
-from vitkit.deploy.agreement import prepared_images
-from vitkit.deploy.export import described, write
-from vitkit.deploy.exported import Compute
-from vitkit.deploy.onnx_file import open_onnx
-from vitkit.deploy.openvino_file import open_openvino
-from vitkit.deploy.quantise import calibrated_openvino, load_nncf, quantise_onnx
-from vitkit.deploy.trial import Trial, sample_trial
-from vitkit.deploy.wanted import ENDINGS, Export
-from vitkit.deploy.writers import LARGEST_BATCH, OPSET, quiet
+from vitkit.exporting import (
+    ENDINGS,
+    LARGEST_BATCH,
+    OPSET,
+    Export,
+    Trial,
+    calibrated_openvino,
+    described,
+    load_nncf,
+    prepared_images,
+    quantise_onnx,
+    quiet,
+    sample_trial,
+    write,
+)
+from vitkit.runtimes import Compute, open_onnx, open_openvino
 from vitkit.weights import Classifier
 
 PEERS = ("timm", "transformers")

@@ -14,9 +14,19 @@ import tyro
 
 from vitkit.models import vit
 from vitkit.system.span import Span
-from vitkit.training import Data, Facts, Recipe, resolve
-from vitkit.training.memory import Count, count
-from vitkit.training.plan import GIB, Machine, Memory, memory, spent
+from vitkit.training import (
+    GIB,
+    Count,
+    Data,
+    Facts,
+    Machine,
+    Memory,
+    Recipe,
+    count,
+    memory,
+    resolve,
+    spent,
+)
 
 IMAGES = 10**9
 TITLES = ("model", "GPUs", "weights to optimiser, GiB", "micro-batch", "all, GiB", "images/s")

@@ -33,9 +33,7 @@ import pyarrow.parquet as pq
 import record
 
 from vitkit.commands.serve import Serve, open_model
-from vitkit.deploy import Runtime
-from vitkit.deploy.items import Item
-from vitkit.deploy.prepare import prepare
+from vitkit.prediction import Item, Runtime, prepare
 from vitkit.system.machine import cpus
 
 

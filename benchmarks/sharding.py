@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vitkit.models import create, vit
 from vitkit.objectives import Supervised
 from vitkit.system.machine import autocast
-from vitkit.system.ranks import shard
+from vitkit.system.processes.ranks import shard
 
 
 def main() -> None:

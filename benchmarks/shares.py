@@ -36,7 +36,7 @@ from rich.console import Console
 from side_by_side import wait_for_gpu
 
 from vitkit.models import vit
-from vitkit.recipes.small import digits, scratch
+from vitkit.recipes import digits, scratch
 from vitkit.system.span import Span
 from vitkit.training import Recipe, train
 
@@ -46,7 +46,7 @@ PARTS = {
     "backward": "torch.Tensor.backward",
     "clipping": "vitkit.training.step.clip_gradient",
     "optimiser": "vitkit.training.loop.update",  # and what follows it, of which the average is told
-    "average": "vitkit.training.state.State.update_average",
+    "average": "vitkit.training.state.state.State.update_average",
 }
 """The function that does each part."""
 WARM_UP = 3  # steps that do not count
@@ -151,7 +151,7 @@ def measure(recipe: Recipe, device: str) -> dict[str, float]:
     """Train, and return the milliseconds of each part of a step."""
     clock = Clock(device)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as patches:
-        patches.enter_context(mock.patch("vitkit.training.log.Meter.waiting", clock.waiting))
+        patches.enter_context(mock.patch("vitkit.training.record.log.Meter.waiting", clock.waiting))
         for part, name in PARTS.items():
             function = clock.timed(part, resolve_name(name))
             patches.enter_context(mock.patch(name, function))

@@ -21,13 +21,13 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from vitkit.data import open_parts, subset
-from vitkit.evaluate import features
-from vitkit.evaluate.probe import linear
-from vitkit.evaluate.unknown import (
+from vitkit.evaluation import (
     REJECTED,
     conformal_limit,
+    features,
     fit_unknown,
     left_out_distances,
+    linear,
     whitened_classes,
 )
 from vitkit.system.machine import autocast

@@ -11,9 +11,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.data import open_image
-from vitkit.inspection.figures import darkened
-from vitkit.inspection.rollout import logits_and_rollout
-from vitkit.inspection.sheet import Tile, contact_sheet
+from vitkit.inspection import Tile, contact_sheet, darkened, logits_and_rollout
 
 
 def main(model: str, files: list[str]) -> None:

@@ -9,7 +9,7 @@ from pictures import encoded, make_photographs, photograph
 from rich.console import Console
 
 from vitkit.data import Augmentation, Preprocessing
-from vitkit.inspection.page import Block
+from vitkit.inspection.pages.html import Block
 from vitkit.models import ViTConfig
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
@@ -88,7 +88,7 @@ def processes_may_be_forked():
 @pytest.fixture
 def without_drawings(monkeypatch):
     """Curves in reports are empty: drawing them takes longer than the small runs of most tests."""
-    for module in ("vitkit.training.report", "vitkit.evaluate.report_page"):
+    for module in ("vitkit.training.reports.report", "vitkit.evaluation.reports.page"):
         monkeypatch.setattr(f"{module}.plot", lambda *_: None)
         monkeypatch.setattr(f"{module}.drawing", lambda _, alt: Block(f"<p>{alt}</p>"))
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.deploy.http_body import Limits
-from vitkit.deploy.http_desk import Settings
-from vitkit.deploy.http_server import Plan, Server, bound_socket
-from vitkit.deploy.runtimes import eager
 from vitkit.models import ViTConfig, create
+from vitkit.runtimes.runtime import eager
+from vitkit.serving.http.body import Limits
+from vitkit.serving.http.desk import Settings
+from vitkit.serving.http.server import Plan, Server, bound_socket
 from vitkit.weights import Classifier
 
 LABELS = ("cat", "dog", "newt", "owl", "bat")

@@ -95,7 +95,7 @@ def test_exported_graphs_are_timed_beside_the_peers(side_by_side, run, tmp_path,
     whole = tmp_path / "results.json"
     kept = result["results"][:-3]
     whole.write_text(json.dumps(result | {"results": kept}))
-    monkeypatch.setattr("vitkit.deploy.export.write", None)
+    monkeypatch.setattr("vitkit.exporting.exporting.write", None)
     again = run("runtimes", words)["results"]
     assert again[:-3] == kept and len(again) == len(result["results"])
 

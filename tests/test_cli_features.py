@@ -13,7 +13,7 @@ from processes import together
 
 from vitkit import cli
 from vitkit.data import Preprocessing, open_source
-from vitkit.evaluate import features
+from vitkit.evaluation import features
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 

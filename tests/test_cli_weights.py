@@ -13,11 +13,11 @@ from test_cli import say
 from vitkit import load
 from vitkit.commands import COMMANDS
 from vitkit.data import Preprocessing
-from vitkit.data.images import Encoded
+from vitkit.data.images.files import Encoded
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
+from vitkit.weights.conversion.writing import tensors_in
 from vitkit.weights.formats import format_of
-from vitkit.weights.writing import tensors_in
 
 TI16 = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 

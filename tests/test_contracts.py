@@ -33,21 +33,22 @@ ROOT = Path(vitkit.__file__).parent
 RANKS = {
     "system": 0,
     "models": 1, "data": 1,
-    "curate": 2, "weights": 2,
+    "curation": 2, "weights": 2,
     "inspection": 3,
-    "evaluate": 4,
+    "evaluation": 4,
     "objectives": 5,
     "training": 6,
-    "recipes": 7, "deploy": 7, "estimator": 7,
-    "photographs": 8, "studies": 8,
-    "suites": 9,
-    "commands": 10,
-    "cli": 11, "__main__": 12, "__init__": 13,
+    "recipes": 7, "runtimes": 7, "estimator": 7,
+    "quick": 8, "prediction": 8, "studies": 8,
+    "exporting": 9, "serving": 9, "webapp": 9, "suites": 9,
+    "benching": 10,
+    "verbs": 11,
+    "commands": 12,
+    "cli": 13, "__main__": 14, "__init__": 15,
 }  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 PUBLIC_ROOMS = [room for room in RANKS if room not in ("system", "cli", "__main__", "__init__")]
-PUBLIC_ROOMS += ["system.download", "system.files", "system.machine", "system.ranks"]
-PUBLIC_ROOMS += ["system.span", "system.watchdog"]
+PUBLIC_ROOMS += ["system.storage", "system.processes", "system.machine", "system.span"]
 
 
 @functools.cache
@@ -81,19 +82,79 @@ def test_imports_come_from_lower_ranks_or_the_same_room():
             if there == "__version__":
                 continue
             assert there == here or RANKS[there] < RANKS[here], (
-                f"{file} (rank {RANKS[here]}) imports {module} (rank {RANKS[there]})"
+                f"{file.name} (rank {RANKS[here]}) imports {module} (rank {RANKS[there]})"
             )
+
+
+def test_other_rooms_are_entered_by_the_door():
+    """`from vitkit.evaluation import Metric`, never from a file inside; system/ has no door, and that of
+    commands is cli.py."""
+    for file in FILES:
+        for module in imported(tree_of(file)):
+            there, *inside = module.split(".")[1:]
+            if there not in ("system", "commands", room(file)):
+                assert not inside, f"{file.relative_to(ROOT)} reaches into {module}"
+
+
+@pytest.mark.parametrize("name", [name for name in RANKS if (ROOT / name / "__init__.py").exists()])
+def test_a_door_has_what_it_names(name):
+    door = importlib.import_module(f"vitkit.{name}")
+    files = {file.stem for file in (ROOT / name).iterdir() if file.suffix in (".py", "")}
+    for public in getattr(door, "__all__", ()):
+        assert not public.startswith("_")
+        assert public not in files, f"Python would put the file {public} in the name's place"
+        assert getattr(door, public) is not None
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Whether at the top or within a function; imports for types alone do not count."""
+    edges = {}
+    names = {module_of(file): file for file in FILES}
+    for name, file in names.items():
+        edges[name] = {each for each in imported_to_run(file) if each in names} - {name}
+    finished = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        assert name not in path, f"a circle: {' -> '.join([*path[path.index(name) :], name])}"
+        if name in finished:
+            return
+        for other in sorted(edges[name]):
+            visit(other, [*path, name])
+        finished.add(name)
+
+    for name in names:
+        visit(name, [])
+
+
+def module_of(file: Path) -> str:
+    return ".".join(["vitkit", *file.relative_to(ROOT).with_suffix("").parts]).removesuffix(
+        ".__init__"
+    )
+
+
+def imported_to_run(file: Path) -> set[str]:
+    """Modules of vitkit that a file imports, but for those that only types need. A package's name is
+    its door, which imports nothing itself."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = [ast.Pass()]
+    return imported(tree)
 
 
 def test_three_files_name_torch_distributed():
     named = {
         str(file.relative_to(ROOT)) for file in FILES if "torch.distributed" in file.read_text()
     }
-    assert named == {"system/ranks.py", "system/watchdog.py", "training/state.py"}
+    assert named == {
+        "system/processes/ranks.py",
+        "system/processes/watchdog.py",
+        "training/state/state.py",
+    }
 
 
 def test_models_import_torch_only():
-    for file in (ROOT / "models").glob("*.py"):
+    for file in (ROOT / "models").rglob("*.py"):
         for node in ast.walk(tree_of(file)):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
@@ -110,7 +171,7 @@ def test_models_import_torch_only():
 def test_every_setting_of_a_command_is_read_by_it():
     """As an attribute of a command's settings, in this room; those of recipes: test_settings.py."""
     read = set()
-    for file in (ROOT / "commands").glob("*.py"):
+    for file in [*(ROOT / "commands").rglob("*.py"), *(ROOT / "verbs").rglob("*.py")]:
         for node in ast.walk(tree_of(file)):
             if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
                 continue
@@ -140,8 +201,7 @@ PICTURES_AND_TABLES = {"torchvision", "matplotlib", "sklearn", "scipy", "pyarrow
 COMPILERS = {"torch._dynamo", "torch._inductor", "torch.distributed.checkpoint"}
 PEERS = {"timm", "transformers", "datasets", "huggingface_hub", "fsspec"}
 TRAINING = {
-    f"vitkit.{room}"
-    for room in ("training", "objectives", "recipes", "photographs", "studies", "suites")
+    f"vitkit.{room}" for room in ("training", "objectives", "recipes", "quick", "studies", "suites")
 }
 HEAVY = PICTURES_AND_TABLES | COMPILERS | PEERS | TRAINING
 
@@ -188,7 +248,7 @@ def test_an_exported_file_answers_without_pytorch(tmp_path, photographs):
     PyTorch."""
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    from vitkit.deploy.export import Export, export
+    from vitkit.exporting.exporting import Export, export
 
     model = create("mu/16", classes=2, image=(32, 32))
     classifier = Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red"))
@@ -242,7 +302,7 @@ def test_garbage_is_not_looked_for_in_what_was_imported():
 def test_importing_changes_nothing_in_torch():
     code = (
         "import torch; state = torch.get_rng_state(), torch.get_num_threads(), torch.get_default_dtype()\n"
-        "import vitkit.cli, vitkit.commands, vitkit.recipes, vitkit.deploy, vitkit.inspection\n"
+        "import vitkit.cli, vitkit.commands, vitkit.recipes, vitkit.prediction, vitkit.inspection\n"
         "for command in vitkit.commands.COMMANDS: command.load_action()\n"
         "assert torch.equal(state[0], torch.get_rng_state())\n"
         "assert state[1:] == (torch.get_num_threads(), torch.get_default_dtype())\n"

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vitkit.cli import main
-from vitkit.data.engine import turbojpeg
+from vitkit.data.images import turbojpeg
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train

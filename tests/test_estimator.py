@@ -24,7 +24,7 @@ import vitkit
 from vitkit import VitClassifier
 from vitkit.cli import main
 from vitkit.data import Preprocessing, open_source
-from vitkit.evaluate import features
+from vitkit.evaluation import features
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 

@@ -13,7 +13,7 @@ from PIL import Image
 from served import make_classifier
 
 from vitkit.cli import main
-from vitkit.data.engine import pillow
+from vitkit.data.images import pillow
 from vitkit.weights import save
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]

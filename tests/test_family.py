@@ -36,7 +36,9 @@ def no_report(monkeypatch):
     """Runs whose page of curves nobody looks at: to draw it takes longer than to train them."""
 
     def hide():
-        monkeypatch.setattr("vitkit.training.report.report", lambda run: run / "report.html")
+        monkeypatch.setattr(
+            "vitkit.training.reports.report.report", lambda run: run / "report.html"
+        )
 
     return hide
 

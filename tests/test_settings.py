@@ -21,7 +21,7 @@ import torch
 from pictures import encoded, make_photographs, photograph
 from rich.console import Console
 
-from vitkit.curate import Packing, pack
+from vitkit.curation import Packing, pack
 from vitkit.data import (
     Augmentation,
     Columns,
@@ -34,10 +34,10 @@ from vitkit.data import (
     subset,
     train_batches,
 )
-from vitkit.data.augmentation import check_fits
-from vitkit.data.stores import Arrays
-from vitkit.evaluate import Accuracy, Eval, Fewshot, Neighbours, Subject
-from vitkit.evaluate.evaluator import Part
+from vitkit.data.augmentation.settings import check_fits
+from vitkit.data.sources.stores import Arrays
+from vitkit.evaluation import Accuracy, Eval, Fewshot, Neighbours, Subject
+from vitkit.evaluation.evaluator import Part
 from vitkit.models import (
     Backbone,
     LeNetConfig,
@@ -50,7 +50,7 @@ from vitkit.models import (
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, Tune, train
-from vitkit.training.plan import Machine, spent
+from vitkit.training.planning.plan import Machine, spent
 from vitkit.weights import Classifier
 
 
@@ -585,7 +585,7 @@ def counted(monkeypatch):
         return compiled(module, *arguments, **settings | {"backend": "eager"})
 
     # Only a report names them, and to count them takes longer than the run
-    monkeypatch.setattr("vitkit.training.begun.operations", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.training.record.beginning.operations", lambda *_: 1.0)
     monkeypatch.setattr(loader, "batches_in_order", streaming)
     monkeypatch.setattr(run_data, "decoded", decoding)
     monkeypatch.setattr(vit, "checkpoint", checkpointing)

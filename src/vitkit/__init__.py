@@ -19,7 +19,7 @@ _ROOM_OF = {
     "save": "vitkit.weights",
     "Recipe": "vitkit.training",
     "train": "vitkit.training",
-    "predict": "vitkit.deploy",
+    "predict": "vitkit.prediction",
     "VitClassifier": "vitkit.estimator",
 }
 __all__ = ["__version__", *_ROOM_OF]

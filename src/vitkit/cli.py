@@ -100,7 +100,7 @@ def _main(words: list[str]) -> int:
         return 0 if words else WRONG_WORDS
     if command is None:
         from vitkit.commands.guesses import other_command
-        from vitkit.system.text import printable
+        from vitkit.system.console.text import printable
 
         other = other_command(name, words)
         if other is None:
@@ -128,7 +128,7 @@ def _take_max_pixels(words: list[str]) -> list[str]:
 def overview(commands: Sequence[Command] = COMMANDS) -> str:
     """What `vitkit` says without a command: these commands, from the table, those of the first hour
     before the others."""
-    from vitkit.system.terminal import fill, titled, two_columns
+    from vitkit.system.console.terminal import fill, titled, two_columns
 
     # The commands
     rows = {}
@@ -210,7 +210,7 @@ def _complain(sentence: str, status: int = 1) -> int:
     """Print one sentence in red; returns the exit status."""
     from rich.console import Console
 
-    from vitkit.system.text import printable
+    from vitkit.system.console.text import printable
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"vitkit: {printable(sentence)}", style="red")

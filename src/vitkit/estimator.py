@@ -19,14 +19,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
 
-from vitkit.data import Source, default_workers, eval_batches
-from vitkit.data.given import from_images
-from vitkit.data.preprocessing import check_choice
-from vitkit.evaluate.features import BATCH, features
-from vitkit.evaluate.probe import FIT, Method, Probe, probe, with_probe
-from vitkit.evaluate.unknown import fit_unknown
+from vitkit.data import Source, check_choice, default_workers, eval_batches, from_images
+from vitkit.evaluation import BATCH, FIT, Method, Probe, features, fit_unknown, probe, with_probe
+from vitkit.system.console.text import counted
 from vitkit.system.machine import PrecisionChoice, autocast, pick_device, pick_precision
-from vitkit.system.text import counted
 from vitkit.weights import Classifier, adopt, load
 
 KEPT_FROM = 8  # images to predict: the features of fewer are computed sooner than looked up
@@ -40,7 +36,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):
     images, arrays (h, w, 3) or (h, w) and tensors (3, h, w) of uint8, or of floats from 0 to 1, also
     mixed; or all of them as one array (N, h, w, 3) or (N, h, w), or tensor (N, 3, h, w). They go
     through the model's own preprocessing.
-    Without a `model`, X is features, float (N, D), as `vitkit.evaluate.features` and `vitkit
+    Without a `model`, X is features, float (N, D), as `vitkit.evaluation.probes.features` and `vitkit
     features` make them: several fits then share them.
 
     Parameters

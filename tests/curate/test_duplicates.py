@@ -11,8 +11,8 @@ from pictures import encoded, photograph
 from PIL import Image
 
 from vitkit.cli import main
-from vitkit.curate import duplicates, identical_files, near_duplicates, survey
-from vitkit.curate.duplicates import Appearances, appearance, nearest
+from vitkit.curation import duplicates, identical_files, near_duplicates, survey
+from vitkit.curation.duplicates import Appearances, appearance, nearest
 from vitkit.data import open_image, open_parts, open_source, subset, without
 
 

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from vitkit.cli import main
-from vitkit.curate import Packing, pack
+from vitkit.curation import Packing, pack
 from vitkit.data import open_image, open_parts, open_source, open_splits
 
 
@@ -242,7 +242,7 @@ def test_interrupted_packing_stops_at_once_and_says_that_it_goes_on(folder, tmp_
     (tmp_path / "slow.py").write_text("""if True:
         import signal, sys, time
         from vitkit.cli import main
-        from vitkit.data.stores import Files
+        from vitkit.data.sources.stores import Files
 
         # a shell makes what it starts in the background ignore it
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,19 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photograph
 
-from vitkit.data import (
-    Augmentation,
-    Preprocessing,
-    apply,
-    augment,
-    draw,
-    images,
-    open_image,
-)
-from vitkit.data.augmentation import check_fits
-from vitkit.data.crops import inception_box
-from vitkit.data.draws import Draw, apply_geometry
-from vitkit.data.preprocessing import resize
+from vitkit.data import Augmentation, Preprocessing, apply, augment, draw, open_image
+from vitkit.data.augmentation.crops import inception_box
+from vitkit.data.augmentation.draws import Draw, apply_geometry
+from vitkit.data.augmentation.settings import check_fits
+from vitkit.data.images import files as images
+from vitkit.data.images.preprocessing import resize
 
 
 def generator(seed: int = 0) -> np.random.Generator:

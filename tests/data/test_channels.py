@@ -20,9 +20,9 @@ from vitkit.data import (
     open_splits,
     train_batches,
 )
-from vitkit.data.given import as_pictures
-from vitkit.data.levels import grey
-from vitkit.data.shown import picture_for_people
+from vitkit.data.images.display import picture_for_people
+from vitkit.data.images.levels import grey
+from vitkit.data.sources.in_memory import as_pictures
 
 tifffile = pytest.importorskip("tifffile", reason="the extra tiff is not installed")
 BANDS = np.random.default_rng(0).integers(0, 10_000, (20, 24, 12), dtype=np.uint16)

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from vitkit.data import check, check_images, open_source, open_splits
-from vitkit.system import progress
+from vitkit.data import check_images, open_source, open_splits
+from vitkit.data.loading import check
+from vitkit.system.console import progress
 
 
 @pytest.mark.parametrize("workers", [0, 2])

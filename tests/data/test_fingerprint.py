@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import encoded, photograph
 
-from vitkit.curate import Packing, pack
+from vitkit.curation import Packing, pack
 from vitkit.data import fingerprint, open_parts, open_source, open_splits, without, write_list
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import BadImage, open_image, open_splits
-from vitkit.data.engine import pillow
+from vitkit.data.images import pillow
 
 pillow_heif = pytest.importorskip("pillow_heif")
 pytest.importorskip("pi_heif")

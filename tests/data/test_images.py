@@ -9,8 +9,9 @@ import pytest
 from pictures import encoded, photograph
 from PIL import Image, ImageOps
 
-from vitkit.data import BadImage, images, open_image
-from vitkit.data.engine import jpeg
+from vitkit.data import BadImage, open_image
+from vitkit.data.images import files as images
+from vitkit.data.images import jpeg
 
 AWKWARD = "data/awkward_images/manifest.json"
 # Where the manifest's mean is not what we want: Pillow's convert("RGB") clips 16 bits and drops

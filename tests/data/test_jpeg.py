@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from vitkit.data.engine import jpeg, turbojpeg
+from vitkit.data.images import jpeg, turbojpeg
 
 needs_library = pytest.mark.skipif(
     not jpeg.available(), reason="no TurboJPEG 3 library here; `pip install turbojpeg` brings one"
@@ -355,7 +355,7 @@ def test_a_forked_child_decodes_what_its_parent_decodes(tmp_path):
     path.write_bytes(encoded("4:2:0", (203, 331)))
     script = f"""
         import os
-        from vitkit.data.engine import jpeg
+        from vitkit.data.images import jpeg
         data = open({str(path)!r}, "rb").read()
         before = jpeg.region(data, 20, 30, 100, 150).tobytes()
         children = [os.fork() for _ in range(2)]

@@ -26,15 +26,14 @@ from vitkit.data import (
     Source,
     default_workers,
     eval_batches,
-    loader,
     open_source,
     open_splits,
     subset,
     train_batches,
 )
-from vitkit.data.engine import buffers, workers
-from vitkit.data.order import Stream
-from vitkit.data.stores import Arrays
+from vitkit.data.loading import buffers, loader, workers
+from vitkit.data.loading.order import Stream
+from vitkit.data.sources.stores import Arrays
 from vitkit.system.errors import WorkerDied
 
 TO = Preprocessing(size=(16, 16))
@@ -219,7 +218,7 @@ def test_a_killed_worker_is_no_error_of_a_connection(photographs, monkeypatch):
 def test_workers_end_with_a_main_process_that_is_killed():
     script = """if True:
         import os, time
-        from vitkit.data.engine.workers import in_order
+        from vitkit.data.loading.workers import in_order
 
         def slow(item):
             if item:

@@ -10,8 +10,9 @@ import torch
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit.data import BadImage, Preprocessing, open_image, open_source, preprocessing
-from vitkit.data.preprocessing import resize
+from vitkit.data import BadImage, Preprocessing, open_image, open_source
+from vitkit.data.images import preprocessing
+from vitkit.data.images.preprocessing import resize
 
 TIMM = Preprocessing(rule="shorter", resize=248, interpolation="bicubic")  # of the real ViT-Ti/16
 

@@ -17,8 +17,8 @@ from vitkit.data import (
     open_source,
     train_batches,
 )
-from vitkit.data.engine import resident
-from vitkit.data.engine.resident import Pixels, can_augment_on_device
+from vitkit.data.loading import resident
+from vitkit.data.loading.resident import Pixels, can_augment_on_device
 
 TO = Preprocessing(size=(16, 20))
 WAYS = [

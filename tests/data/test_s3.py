@@ -13,9 +13,10 @@ import pytest
 import torch
 from test_scale import check, shards, write_parquet
 
-from vitkit.data import Augmentation, Preprocessing, chunks, open_source, open_splits, train_batches
+from vitkit.data import Augmentation, Preprocessing, open_source, open_splits, train_batches
 from vitkit.data.formats import tar
-from vitkit.system import remote
+from vitkit.data.sources import chunks
+from vitkit.system.storage import remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 s3fs = pytest.importorskip("s3fs")

@@ -29,7 +29,6 @@ from vitkit.data import (
     Columns,
     Preprocessing,
     Source,
-    chunks,
     open_source,
     open_splits,
     train_batches,
@@ -37,10 +36,11 @@ from vitkit.data import (
 from vitkit.data.formats import tar as tars
 from vitkit.data.formats import tar_index
 from vitkit.data.formats.parquet import ParquetRows
-from vitkit.data.order import permutation
-from vitkit.data.sources import stratified
-from vitkit.data.stores import Names, RowRanges
-from vitkit.system import remote
+from vitkit.data.loading.order import permutation
+from vitkit.data.sources import chunks
+from vitkit.data.sources.source import stratified
+from vitkit.data.sources.stores import Names, RowRanges
+from vitkit.system.storage import remote
 
 PICTURES = [encoded(photograph(8, 9, i), "PNG") for i in range(24)]
 

@@ -9,10 +9,10 @@ import pytest
 from pictures import encoded, photograph
 
 from vitkit.data import BadImage, open_parts, open_source
-from vitkit.data.engine.child import Crashed, in_child
 from vitkit.data.formats import parquet
-from vitkit.data.tables import Columns
-from vitkit.training.earlier import earlier_call
+from vitkit.data.loading.child import Crashed, in_child
+from vitkit.data.sources.tables import Columns
+from vitkit.training.state.earlier import earlier_call
 
 
 @pytest.fixture(autouse=True)

@@ -16,11 +16,14 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing, open_image
-from vitkit.deploy import app_html, predict
-from vitkit.deploy.app_answers import ALL, MEAN, ONE, Choice, answer_file, correct, look
-from vitkit.deploy.app_server import listening_socket
-from vitkit.deploy.corrections import Correction, corrected, file_name, write_zip
-from vitkit.deploy.looking import (
+from vitkit.inspection import raw_attention, rollout
+from vitkit.models import Backbone, ResNetConfig, create, vit
+from vitkit.prediction import predict
+from vitkit.webapp import html as app_html
+from vitkit.webapp.answers import ALL, MEAN, ONE, Choice, answer_file, correct, look
+from vitkit.webapp.corrections import Correction, corrected, file_name, write_zip
+from vitkit.webapp.server import listening_socket
+from vitkit.webapp.viewer import (
     LARGEST_FILE,
     Viewer,
     drawn,
@@ -28,8 +31,6 @@ from vitkit.deploy.looking import (
     patch_at,
     softened,
 )
-from vitkit.inspection import raw_attention, rollout
-from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.weights import Classifier
 from vitkit.weights.unknown import Unknown
 
@@ -284,14 +285,14 @@ def test_a_port_that_is_taken_is_not_the_end():
 
 
 def test_without_gradio_there_is_a_sentence(monkeypatch, capsys):
-    monkeypatch.setattr("vitkit.deploy.app_server.find_spec", lambda name: None)
+    monkeypatch.setattr("vitkit.webapp.server.find_spec", lambda name: None)
     assert main(["app", "nothing"]) == 1
     assert "pip install 'vitkit[app]'" in capsys.readouterr().err
 
 
 def test_only_the_page_imports_gradio():
     code = (
-        "import sys, vitkit.deploy, vitkit.deploy.app, vitkit.deploy.app_server, vitkit.commands.app\n"
+        "import sys, vitkit.prediction, vitkit.webapp.page, vitkit.webapp.server, vitkit.commands.app\n"
         "assert not {'gradio', 'fastapi', 'uvicorn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

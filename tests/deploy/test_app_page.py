@@ -172,7 +172,7 @@ def test_the_page_is_built_without_a_browser(tmp_path):
     model = save_model(tmp_path, "model", 16, ("ant", "bee"))
     code = (
         "import sys; from pathlib import Path; from vitkit import load; "
-        "from vitkit.deploy.app import build; from vitkit.deploy.looking import Viewer; "
+        "from vitkit.webapp.page import build; from vitkit.webapp.viewer import Viewer; "
         "own = Viewer('mine', load(sys.argv[1], quiet=True)); page = build([own, own], Path('.')); "
         "assert {f.api_visibility for f in page.fns.values()} == {'private'}; "
         "assert not page.analytics_enabled"

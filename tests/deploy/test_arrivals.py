@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from vitkit.deploy import arrivals as module
-from vitkit.deploy.arrivals import arrivals, names_from
+from vitkit.prediction import incoming as module
+from vitkit.prediction.incoming import arrivals, names_from
 
 
 @pytest.fixture

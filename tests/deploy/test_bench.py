@@ -8,12 +8,12 @@ import torch
 from pictures import photograph
 from PIL import Image
 
+from vitkit.benching.candidates import Contender
+from vitkit.benching.measuring import Plan, measure, starts
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.deploy.bench import Plan, measure, starts
-from vitkit.deploy.contenders import Contender
-from vitkit.deploy.remembered import folder_of, remembered
 from vitkit.models import create, vit
+from vitkit.runtimes.fastest import folder_of, remembered
 from vitkit.weights import Classifier, load, save
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_a_sentence(model, capsys, words, sentence):
 
 @pytest.mark.slow
 def test_processes_are_started(model, monkeypatch):
-    monkeypatch.setattr("vitkit.deploy.bench.STARTS", 1)
+    monkeypatch.setattr("vitkit.benching.measuring.STARTS", 1)
     ((seconds, megabytes),) = starts([model])
     assert 0.1 < seconds < 120 and 100 < megabytes < 4000
     with pytest.raises(ValueError, match="failed: "):

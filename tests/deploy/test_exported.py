@@ -15,16 +15,8 @@ from PIL import Image
 from vitkit.cli import main
 from vitkit.commands.runtime import precision_of
 from vitkit.data import Preprocessing, open_image
-from vitkit.deploy import predict
-from vitkit.deploy.export import Export, export
-from vitkit.deploy.exported import Exported, inverted
-from vitkit.deploy.looking import View, Viewer
-from vitkit.deploy.on_runtime import features_on, of_file
-from vitkit.deploy.opening import open_file, open_runtime
-from vitkit.deploy.openvino_file import core
-from vitkit.deploy.quantise import GROUP
-from vitkit.deploy.resizing import PictureResize
-from vitkit.deploy.spread import (
+from vitkit.evaluation.probes.features import arithmetic
+from vitkit.exporting.exact_layers import (
     Spread,
     is_of_one_token,
     of_one_token_in_onnx,
@@ -32,8 +24,16 @@ from vitkit.deploy.spread import (
     spread_in_onnx,
     spread_in_openvino,
 )
-from vitkit.evaluate.features import arithmetic
+from vitkit.exporting.exporting import Export, export
+from vitkit.exporting.int8 import GROUP
+from vitkit.exporting.resizing import PictureResize
 from vitkit.models import create, vit
+from vitkit.prediction import predict
+from vitkit.runtimes.as_classifier import features_on, of_file
+from vitkit.runtimes.exported import Exported, inverted
+from vitkit.runtimes.opening import open_file, open_runtime
+from vitkit.runtimes.openvino import core
+from vitkit.webapp.viewer import View, Viewer
 from vitkit.weights import Classifier, save
 from vitkit.weights.activation import activate_array
 
@@ -335,9 +335,9 @@ def test_int8_that_would_be_wrong_on_this_processor_is_refused(
     values |= {"weight_bits": 7}
     now = changed(file, tmp_path / "now.onnx", json.dumps(values))
 
-    monkeypatch.setattr("vitkit.deploy.opening.has_vnni", lambda: True)
+    monkeypatch.setattr("vitkit.runtimes.opening.has_vnni", lambda: True)
     open_file(earlier)
-    monkeypatch.setattr("vitkit.deploy.opening.has_vnni", lambda: False)
+    monkeypatch.setattr("vitkit.runtimes.opening.has_vnni", lambda: False)
     open_file(now)
     with pytest.raises(ValueError, match="multiplies wrongly on this processor"):
         open_file(earlier)
@@ -393,9 +393,11 @@ def test_a_giant_among_the_numbers_does_not_round_the_others_away(
     classifier, tmp_path, monkeypatch
 ):
     wanted = Export(precision="int8", least=0.0)
-    monkeypatch.setattr("vitkit.deploy.spread.COARSE", 8)  # of 128 numbers, one is at most 11
+    monkeypatch.setattr(
+        "vitkit.exporting.exact_layers.COARSE", 8
+    )  # of 128 numbers, one is at most 11
     with_care = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
-    monkeypatch.setattr("vitkit.deploy.spread.COARSE", 1e9)
+    monkeypatch.setattr("vitkit.exporting.exact_layers.COARSE", 1e9)
     without = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
     assert with_care.mean < without.mean / 3
 
@@ -486,7 +488,7 @@ import faulthandler, os, pathlib, signal, sys, threading
 faulthandler.enable()  # it gives signals a stack, as test runners and servers do
 signal.signal(signal.SIGTERM, lambda number, frame: print("asked to end"))
 
-from vitkit.deploy.opening import open_file
+from vitkit.runtimes.opening import open_file
 
 opened = [open_file(pathlib.Path(sys.argv[1]))]
 thread = threading.Thread(target=opened.clear)

@@ -12,10 +12,10 @@ from PIL import Image
 
 from vitkit import predict
 from vitkit.data import Preprocessing, open_image, open_source
-from vitkit.deploy import web
-from vitkit.deploy.given import as_items
-from vitkit.deploy.items import Item
 from vitkit.models import create, vit
+from vitkit.prediction import web
+from vitkit.prediction.in_memory import as_items
+from vitkit.prediction.items import Item
 from vitkit.weights import Classifier
 
 

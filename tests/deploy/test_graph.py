@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.deploy.graph import ApartAttention, reading_levels, with_projections_apart
+from vitkit.exporting.graph import ApartAttention, reading_levels, with_projections_apart
 from vitkit.models import create, vit
 
 IMAGE = (16, 24)

@@ -10,11 +10,11 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.deploy.export import Export, export
-from vitkit.deploy.less import check_less_work, merging
-from vitkit.deploy.opening import open_file
-from vitkit.deploy.runtimes import eager
+from vitkit.exporting.exporting import Export, export
 from vitkit.models import create, vit
+from vitkit.runtimes.less_work import check_less_work, merging
+from vitkit.runtimes.opening import open_file
+from vitkit.runtimes.runtime import eager
 from vitkit.weights import Classifier, save
 
 SMALL = vit("mu/8", image=(32, 48), classes=5, depth=4, width=24, heads=3, mlp=48)

@@ -10,11 +10,11 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.deploy import eager, predict
-from vitkit.deploy.looks import Looking
-from vitkit.inspection.figures import GAP
-from vitkit.inspection.rollout import rollout
+from vitkit.inspection.figures.rollout import rollout
+from vitkit.inspection.plots.figures import GAP
 from vitkit.models import Backbone, ResNetConfig, create, vit
+from vitkit.prediction import eager, predict
+from vitkit.prediction.attention import Looking
 from vitkit.weights import Classifier, save
 
 

@@ -15,12 +15,12 @@ from served import make_classifier
 import vitkit
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.deploy import parts
-from vitkit.deploy.answering import warm_up
-from vitkit.deploy.items import pictures
-from vitkit.deploy.parts import Chosen, Parts
-from vitkit.deploy.runtimes import eager
 from vitkit.models import create, vit
+from vitkit.prediction import parts
+from vitkit.prediction.items import pictures
+from vitkit.prediction.parts import Chosen, Parts
+from vitkit.runtimes.runtime import eager
+from vitkit.serving.answering import warm_up
 from vitkit.weights import Classifier, save
 
 MODEL = make_classifier()
@@ -30,8 +30,8 @@ QUICK = "--workers 0 --device cpu --precision float32".split()
 SLOW = """
 import sys, time
 from vitkit.data import Preprocessing
-from vitkit.deploy import parts
-from vitkit.deploy.answering import warm_up
+from vitkit.prediction import parts
+from vitkit.serving.answering import warm_up
 from vitkit.cli import main
 parts.SIZE = 4
 write = parts.Parts.write

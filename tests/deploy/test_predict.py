@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from vitkit.data import Preprocessing, WorkerDied, open_image
-from vitkit.deploy import eager, pictures, predict
-from vitkit.deploy.predict import Item
 from vitkit.models import create, vit
+from vitkit.prediction import eager, pictures, predict
+from vitkit.prediction.predictions import Item
 from vitkit.weights import Classifier
 
 
@@ -127,7 +127,7 @@ def test_a_process_that_is_killed_is_a_sentence(classifier, files):
 
 
 def test_the_given_model_stays_on_its_device(classifier, monkeypatch):
-    monkeypatch.setattr("vitkit.deploy.pytorch.pick_device", torch.device)
+    monkeypatch.setattr("vitkit.runtimes.pytorch.pick_device", torch.device)
     assert eager(classifier, "meta").classifier.device == torch.device("meta")
     assert classifier.device == torch.device("cpu")
 

@@ -18,8 +18,8 @@ from vitkit.commands import predict_table
 from vitkit.commands.predict_progress import Progress
 from vitkit.commands.predict_table import AnswerTable
 from vitkit.data import Preprocessing
-from vitkit.deploy.predict import Prediction
 from vitkit.models import create, vit
+from vitkit.prediction.predictions import Prediction
 from vitkit.weights import Classifier, save
 
 LABELS = ("cat", "dog", "a name of a class that is much longer than those of the others")
@@ -178,7 +178,7 @@ def test_ctrl_c_keeps_what_there_is(run, photos, tmp_path, monkeypatch, model):
     def interrupted(self, predictions, extra):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vitkit.deploy.rows.JsonRows.write", interrupted)
+    monkeypatch.setattr("vitkit.prediction.rows.JsonRows.write", interrupted)
     assert run(photos, "--to", tmp_path / "a.jsonl")[0] == 130
     assert (tmp_path / "a.jsonl.partial").exists() and not (tmp_path / "a.jsonl").exists()
 

@@ -6,9 +6,9 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from vitkit.deploy import rows
-from vitkit.deploy.predict import Prediction
-from vitkit.deploy.rows import RowsFile
+from vitkit.prediction import rows
+from vitkit.prediction.predictions import Prediction
+from vitkit.prediction.rows import RowsFile
 
 GOOD = Prediction("a.jpg", ("cat", "dog"), (0.75, 0.25), "dog")
 EVIL = Prediction("=cmd|' /C calc'!A0.jpg", ("+1", "@x"), (0.5, 0.5))

@@ -11,10 +11,10 @@ import pytest
 from pictures import encoded, photograph
 from served import form, make_classifier, running, with_model
 
-from vitkit.deploy.http_body import Limits
-from vitkit.deploy.http_desk import Settings
-from vitkit.deploy.http_server import Plan, Server, bound_socket
-from vitkit.deploy.runtimes import eager
+from vitkit.runtimes.runtime import eager
+from vitkit.serving.http.body import Limits
+from vitkit.serving.http.desk import Settings
+from vitkit.serving.http.server import Plan, Server, bound_socket
 
 PHOTOGRAPH = encoded(photograph(40, 30))
 JSON = "application/json"

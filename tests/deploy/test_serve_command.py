@@ -29,7 +29,7 @@ VITKIT = ("-m", "vitkit")
 HANGING = """
 import sys, time
 from vitkit.cli import main
-from vitkit.deploy import answering
+from vitkit.prediction import answering
 answering._prepared = lambda runtime, image: time.sleep(600)
 sys.exit(main(sys.argv[1:]))
 """
@@ -237,7 +237,7 @@ def said(capsys, *words):
 
 
 def test_what_cannot_be_is_one_sentence(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("vitkit.deploy.http_server.prepare_process", lambda: None)  # for good
+    monkeypatch.setattr("vitkit.serving.http.server.prepare_process", lambda: None)  # for good
     model = str(tmp_path / "model.onnx")
     assert "there is no file" in said(capsys, model, "--port", "0")
     assert "--batch is 0" in said(capsys, model, "--batch", "0")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.deploy.predict import Prediction
-from vitkit.deploy.sort import LONGEST, Sorter, folder_names
+from vitkit.prediction.predictions import Prediction
+from vitkit.prediction.sorting import LONGEST, Sorter, folder_names
 
 LABELS = ("cat", "dog")
 
@@ -86,7 +86,7 @@ def test_a_full_disk_is_a_sentence(photos, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vitkit.deploy.sort.shutil.copyfile", full)
+    monkeypatch.setattr("vitkit.prediction.sorting.shutil.copyfile", full)
     with pytest.raises(OSError, match="No space left on device; what was filed stays"):
         Sorter(tmp_path / "sorted", LABELS, 0.5, "copy").file(photos[0], cat(photos[0]))
     assert files_below(tmp_path / "sorted") == []

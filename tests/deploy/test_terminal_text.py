@@ -8,8 +8,8 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.deploy import predict
 from vitkit.models import create, vit
+from vitkit.prediction import predict
 from vitkit.weights import Classifier, load, save
 
 HOSTILE = ("\x1b[2Jgone", "x" * 100_000)

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
-from vitkit.data.stores import Arrays
-from vitkit.evaluate import Part, answers
+from vitkit.data.sources.stores import Arrays
+from vitkit.evaluation import Part, answers
 from vitkit.weights import Classifier
 
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
-from vitkit.data.stores import Arrays
-from vitkit.evaluate import Accuracy, Part, Subject
+from vitkit.data.sources.stores import Arrays
+from vitkit.evaluation import Accuracy, Part, Subject
 from vitkit.weights import Classifier
 
 

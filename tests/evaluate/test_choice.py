@@ -6,8 +6,8 @@ import torch
 from scipy.special import log_softmax, softmax
 from tables import classifier_of, part_of, random_answers
 
-from vitkit.evaluate import answers
-from vitkit.evaluate.choice import among_all, among_the_datas, several_are_right
+from vitkit.evaluation import answers
+from vitkit.evaluation.benchmarks.choice import among_all, among_the_datas, several_are_right
 
 MODEL = tuple(f"m{k}" for k in range(9))
 

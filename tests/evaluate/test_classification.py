@@ -19,15 +19,14 @@ from sklearn.metrics import (
 )
 from tables import answered, classifier_of, part_of, random_answers
 
-from vitkit.evaluate import (
-    Classification,
-    Subject,
-    answers_of_logits,
-    calibration,
-    classification,
-    confusion,
+from vitkit.evaluation import Classification, Subject, answers_of_logits
+from vitkit.evaluation.metrics import calibration, classification, confusion
+from vitkit.evaluation.metrics.calibration import (
+    at_coverages,
+    coverage_curve,
+    perfect_error,
+    reliability,
 )
-from vitkit.evaluate.calibration import at_coverages, coverage_curve, perfect_error, reliability
 
 
 def measured(given):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from vitkit.data import Batch
-from vitkit.evaluate.collect import collect, concatenated, summed
+from vitkit.evaluation.collecting import collect, concatenated, summed
 
 
 def batches(count, size):

@@ -12,8 +12,7 @@ from tables import answered
 
 from vitkit import cli
 from vitkit.data import Preprocessing, eval_batches, open_source
-from vitkit.evaluate.accuracy import accuracy
-from vitkit.evaluate.corruptions import (
+from vitkit.evaluation.benchmarks.corruptions import (
     COMMON,
     check_can_corrupt,
     corrupt,
@@ -21,6 +20,7 @@ from vitkit.evaluate.corruptions import (
     prepare_once,
     robustness,
 )
+from vitkit.evaluation.metrics.accuracy import accuracy
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 

@@ -11,12 +11,12 @@ import torch
 from processes import together
 
 from vitkit.data import BadImage, Preprocessing, open_source, subset
-from vitkit.evaluate import features
+from vitkit.evaluation import features
 from vitkit.models import create, vit
-from vitkit.system.ranks import process_group
+from vitkit.system.processes.ranks import process_group
 from vitkit.weights import Classifier, adopt
 
-room = import_module("vitkit.evaluate.features")  # the function of this name hides it
+room = import_module("vitkit.evaluation.probes.features")  # the function of this name hides it
 
 
 def classifier_for(side=8, seed=0, **changes):

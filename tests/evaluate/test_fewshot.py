@@ -11,10 +11,18 @@ from sklearn.linear_model import Ridge
 from torch import nn
 
 from vitkit.data import Preprocessing, Source
-from vitkit.data.stores import Arrays
-from vitkit.evaluate import Fewshot, Part, Subject
-from vitkit.evaluate.fewshot import BIAS, GRID, best_ranked, draw, interval, predictions, shot_notes
-from vitkit.evaluate.metric import Metric
+from vitkit.data.sources.stores import Arrays
+from vitkit.evaluation import Fewshot, Part, Subject
+from vitkit.evaluation.metrics.metric import Metric
+from vitkit.evaluation.probes.fewshot import (
+    BIAS,
+    GRID,
+    best_ranked,
+    draw,
+    interval,
+    predictions,
+    shot_notes,
+)
 from vitkit.weights import Classifier
 
 

@@ -10,8 +10,8 @@ from tables import answered
 
 from vitkit import cli
 from vitkit.data import Preprocessing
-from vitkit.evaluate.corruptions import COMMON, SEVERITIES, uncropped
-from vitkit.evaluate.imagenet_c import (
+from vitkit.evaluation.benchmarks.corruptions import COMMON, SEVERITIES, uncropped
+from vitkit.evaluation.benchmarks.imagenet_c import (
     ALEXNET,
     ALEXNET_CLEAN,
     open_corruption,
@@ -19,7 +19,7 @@ from vitkit.evaluate.imagenet_c import (
     relative_error,
     robustness_on_files,
 )
-from vitkit.evaluate.labels import imagenet_wordnet
+from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 from vitkit.weights.labels import imagenet_labels

@@ -12,11 +12,17 @@ import pytest
 
 from vitkit import cli
 from vitkit.data import Preprocessing, open_source
-from vitkit.evaluate import real
-from vitkit.evaluate.answers import Answers
-from vitkit.evaluate.real import IMAGES, check_names, find_real, read_real, real_accuracy
+from vitkit.evaluation.benchmarks import real
+from vitkit.evaluation.benchmarks.real import (
+    IMAGES,
+    check_names,
+    find_real,
+    read_real,
+    real_accuracy,
+)
+from vitkit.evaluation.metrics.answers import Answers
 from vitkit.models import create, vit
-from vitkit.system.files import cache_dir
+from vitkit.system.storage.files import cache_dir
 from vitkit.weights import Classifier, save
 from vitkit.weights.labels import imagenet_labels
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vitkit.evaluate import align
-from vitkit.evaluate.labels import imagenet_wordnet, label_notes
+from vitkit.evaluation import align
+from vitkit.evaluation.benchmarks.labels import imagenet_wordnet, label_notes
 from vitkit.weights.labels import imagenet21k_wordnet, imagenet_labels, numbered, usual_labels
 
 

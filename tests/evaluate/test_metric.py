@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from vitkit.evaluate.metric import CORRELATION, COUNT, NATS, SHARE, UNITS, Metric, Unit, wilson
+from vitkit.evaluation.metrics.metric import (
+    CORRELATION,
+    COUNT,
+    NATS,
+    SHARE,
+    UNITS,
+    Metric,
+    Unit,
+    wilson,
+)
 
 
 def test_the_unit_prints():

@@ -11,9 +11,9 @@ from scipy.io import savemat
 
 from vitkit import cli
 from vitkit.data import Preprocessing
-from vitkit.evaluate.imagenet_val import IMAGES, find_labels
-from vitkit.evaluate.labels import imagenet_wordnet
-from vitkit.evaluate.named import SETS, open_named, open_named_parts
+from vitkit.evaluation.benchmarks.imagenet_val import IMAGES, find_labels
+from vitkit.evaluation.benchmarks.labels import imagenet_wordnet
+from vitkit.evaluation.benchmarks.named import SETS, open_named, open_named_parts
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 from vitkit.weights.labels import imagenet_labels
@@ -135,9 +135,9 @@ def test_only_200_classes_may_be_answered(name, tmp_path):
 
 
 def open_named_classes(name):
-    import vitkit.evaluate
+    import vitkit.evaluation
 
-    file = Path(vitkit.evaluate.__file__).parent / SETS[name].classes
+    file = Path(vitkit.evaluation.__file__).parent / "benchmarks" / SETS[name].classes
     return tuple(file.read_text().split())
 
 

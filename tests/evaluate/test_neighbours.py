@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
-from vitkit.data.stores import Arrays
-from vitkit.evaluate import Neighbours, Part, Subject
+from vitkit.data.sources.stores import Arrays
+from vitkit.evaluation import Neighbours, Part, Subject
 from vitkit.weights import Classifier
 
 
@@ -52,7 +52,7 @@ def measured(images, labels, size, k=20):
 @pytest.mark.parametrize(("count", "k"), [(7, 20), (60, 20), (60, 3)])
 def test_by_hand(count, k, monkeypatch):
     # So few at a time that sixty images are not compared all at once
-    monkeypatch.setattr("vitkit.evaluate.neighbours.ROWS", 25)
+    monkeypatch.setattr("vitkit.evaluation.probes.neighbours.ROWS", 25)
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 3, (count,), generator=generator)
     images = torch.randint(0, 200, (count, 3, 2, 2), generator=generator, dtype=torch.uint8)

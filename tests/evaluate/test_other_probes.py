@@ -12,11 +12,11 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from vitkit import cli
 from vitkit.data import Preprocessing, Source
-from vitkit.data.stores import Arrays
-from vitkit.data.targets import Lists
-from vitkit.evaluate import Features
-from vitkit.evaluate.other_probes import fit_platt, number_probe, several_probe
-from vitkit.evaluate.probing import Probing
+from vitkit.data.sources.stores import Arrays
+from vitkit.data.sources.targets import Lists
+from vitkit.evaluation import Features
+from vitkit.evaluation.probes.other_probes import fit_platt, number_probe, several_probe
+from vitkit.evaluation.probes.probing import Probing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, load, save
 

@@ -9,8 +9,8 @@ from scipy.stats import bootstrap
 from sklearn.metrics import balanced_accuracy_score
 from tables import answered, random_answers
 
-from vitkit.evaluate.classification import RESAMPLED
-from vitkit.evaluate.paired import agreement, mcnemar, newcombe, paired
+from vitkit.evaluation.metrics.classification import RESAMPLED
+from vitkit.evaluation.metrics.paired import agreement, mcnemar, newcombe, paired
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from sklearn.metrics import average_precision_score, f1_score, mean_absolute_err
 from torch import nn
 
 from vitkit.data import Batch, Preprocessing, Source
-from vitkit.data.stores import Arrays
-from vitkit.data.targets import Lists
-from vitkit.evaluate import Errors, MeanAveragePrecision, Part, Subject
-from vitkit.evaluate.precision import Ranking
+from vitkit.data.sources.stores import Arrays
+from vitkit.data.sources.targets import Lists
+from vitkit.evaluation import Errors, MeanAveragePrecision, Part, Subject
+from vitkit.evaluation.metrics.precision import Ranking
 from vitkit.weights import Classifier
 
 

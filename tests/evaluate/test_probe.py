@@ -10,9 +10,9 @@ from sklearn.metrics import log_loss
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from vitkit.data import Preprocessing, open_source, subset
-from vitkit.evaluate.neighbours import voted
-from vitkit.evaluate.probe import FIT, probe, with_probe
-from vitkit.evaluate.probing import Probing
+from vitkit.evaluation.probes.neighbours import voted
+from vitkit.evaluation.probes.probe import FIT, probe, with_probe
+from vitkit.evaluation.probes.probing import Probing
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, adopt, load, save
 

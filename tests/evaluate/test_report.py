@@ -10,11 +10,11 @@ import pytest
 import torch
 from tables import answered, classifier_of, part_of, random_answers
 
-from vitkit.evaluate import answers
-from vitkit.evaluate.calibrate import calibrate
-from vitkit.evaluate.paired import paired
-from vitkit.evaluate.report import report
-from vitkit.evaluate.report_page import disagreement_tiles, mistake_tiles, write_report
+from vitkit.evaluation import answers
+from vitkit.evaluation.metrics.paired import paired
+from vitkit.evaluation.metrics.recalibration import calibrate
+from vitkit.evaluation.reports.page import disagreement_tiles, mistake_tiles, write_report
+from vitkit.evaluation.reports.report import report
 
 NAMES = ("cat", "dog <b>", "eel", "fox", "gnu", "hen")
 FACTS = {"date": "today"}

@@ -9,10 +9,15 @@ from pictures import make_photographs
 from PIL import Image
 
 from vitkit.cli import main
-from vitkit.curate import repeats, survey
+from vitkit.curation import repeats, survey
 from vitkit.data import Preprocessing, open_image, open_splits, picture_to_look_at, without
-from vitkit.evaluate.probe import probe
-from vitkit.evaluate.review import label_suspects, outliers, robust_deviations, unusual_looks
+from vitkit.evaluation.probes.probe import probe
+from vitkit.evaluation.reports.review import (
+    label_suspects,
+    outliers,
+    robust_deviations,
+    unusual_looks,
+)
 from vitkit.models import create, vit
 from vitkit.weights import Classifier, save
 

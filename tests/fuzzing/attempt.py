@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from vitkit.system.text import printable
+from vitkit.system.console.text import printable
 
 SECONDS = 20  # that an attempt may take; the files are small
 MEMORY = 2 << 30  # bytes beyond what the process begins with

@@ -26,15 +26,15 @@ from vitkit.data import (
     open_image,
     open_source,
 )
-from vitkit.data.stores import read_file
-from vitkit.deploy.predict import Item, predict
+from vitkit.data.sources.stores import read_file
 from vitkit.models import Backbone, ResNetConfig, ViTConfig, create, vit
+from vitkit.prediction.predictions import Item, predict
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
 from vitkit.weights import Classifier, convert, load, save
+from vitkit.weights.conversion.writing import tensors_in
 from vitkit.weights.files import load_state_dict, open_weights
 from vitkit.weights.formats.google import vit as google
-from vitkit.weights.writing import tensors_in
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from vitkit.commands.inspect import Figure
 from vitkit.inspection import attention_distance, class_relevance, raw_attention, rollout
 from vitkit.inspection.atlas import FIGURES
 from vitkit.inspection.plates import Subject
-from vitkit.inspection.themes import LIGHT
+from vitkit.inspection.plots.themes import LIGHT
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig
 
 IMAGES_OF_SIZES = torch.cat([IMAGES, IMAGES.flip(2)])

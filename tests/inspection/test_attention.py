@@ -10,11 +10,12 @@ from inspected import FAMILY, GRID, IMAGES, N, classifier, recorded
 from pictures import photograph
 
 from vitkit.data import Preprocessing, open_image
-from vitkit.inspection import class_relevance, gradients
-from vitkit.inspection.attention import raw_attention
-from vitkit.inspection.figures import darkened
-from vitkit.inspection.layers import attention_by_layer, layer_names
-from vitkit.inspection.rollout import logits_and_rollout, rollout
+from vitkit.inspection import class_relevance
+from vitkit.inspection.figures import gradients
+from vitkit.inspection.figures.attention import raw_attention
+from vitkit.inspection.figures.layers import attention_by_layer, layer_names
+from vitkit.inspection.figures.rollout import logits_and_rollout, rollout
+from vitkit.inspection.plots.figures import darkened
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, create, vit
 from vitkit.weights import Classifier, load
 

@@ -20,7 +20,7 @@ from vitkit.inspection import (
     token_colours,
     token_norms,
 )
-from vitkit.inspection.drawings import (
+from vitkit.inspection.plots.models import (
     draw_alignment,
     draw_distance,
     draw_entropy,
@@ -28,14 +28,14 @@ from vitkit.inspection.drawings import (
     draw_norms,
     draw_positions,
 )
-from vitkit.inspection.panels import mosaic
-from vitkit.inspection.photographs import (
+from vitkit.inspection.plots.panels import mosaic
+from vitkit.inspection.plots.photographs import (
     draw_colours,
     draw_looked,
     draw_occlusion,
     draw_similarity,
 )
-from vitkit.inspection.themes import DARK, LIGHT, write_figure
+from vitkit.inspection.plots.themes import DARK, LIGHT, write_figure
 from vitkit.models import LeNetConfig
 
 

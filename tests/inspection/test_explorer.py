@@ -17,8 +17,8 @@ from pictures import photograph
 
 from vitkit.data import open_image
 from vitkit.inspection import raw_attention, rollout
-from vitkit.inspection.explored import DETAILS, Detail, most_bytes
-from vitkit.inspection.explorer import chosen_detail, prefix_names, write_explorer
+from vitkit.inspection.figures.explored import DETAILS, Detail, most_bytes
+from vitkit.inspection.pages.explorer import chosen_detail, prefix_names, write_explorer
 from vitkit.models import Backbone, ResNetConfig, vit
 from vitkit.weights import load
 
@@ -105,7 +105,7 @@ def test_larger_cells_add_up_what_they_get_and_average_who_looks(tmp_path, monke
     """3 x 3 patches a cell on a grid of 4 x 6: those at the bottom are of one row."""
     own = classifier(FAMILY["registers"])
     (picture,) = pictures()
-    monkeypatch.setattr("vitkit.inspection.explorer.DETAILS", (Detail(3, True, 2),))
+    monkeypatch.setattr("vitkit.inspection.pages.explorer.DETAILS", (Detail(3, True, 2),))
     file = write_explorer(tmp_path / "page.html", "coarse", own, [picture])
     data = embedded(file)
     assert "squares of 3 × 3 patches instead of each" in file.read_text()
@@ -128,7 +128,7 @@ def test_larger_cells_add_up_what_they_get_and_average_who_looks(tmp_path, monke
 def test_axial_attention_in_larger_cells_stays_in_its_row_or_column(tmp_path, monkeypatch):
     own = classifier(FAMILY["axial"])
     (picture,) = pictures()
-    monkeypatch.setattr("vitkit.inspection.explorer.DETAILS", (Detail(2, False, 1),))
+    monkeypatch.setattr("vitkit.inspection.pages.explorer.DETAILS", (Detail(2, False, 1),))
     data = embedded(write_explorer(tmp_path / "page.html", "axial", own, [picture]))
     images = own.batch([picture])
     for number, (axis, cell) in enumerate((("row", (1, 2)), ("column", (0, 1)))):
@@ -404,7 +404,7 @@ def test_larger_cells_lie_where_their_patches_are(browser, tmp_path, monkeypatch
     """Of 4 x 6 patches in cells of 4 x 4, the second cell is the last third of the photograph."""
     own = classifier(FAMILY["token"])
     (picture,) = pictures()
-    monkeypatch.setattr("vitkit.inspection.explorer.DETAILS", (Detail(4),))
+    monkeypatch.setattr("vitkit.inspection.pages.explorer.DETAILS", (Detail(4),))
     tab = opened(browser, write_explorer(tmp_path / "page.html", "coarse", own, [picture]))
     assert tab.locator("#picture").get_attribute("aria-label").startswith("Photograph 1, 1 by 2")
     choose_layer(tab, 0)

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from vitkit.data import Preprocessing
 from vitkit.inspection import class_relevance, gradient_rollout, rollout
-from vitkit.inspection.layers import reading
+from vitkit.inspection.figures.layers import reading
 from vitkit.models import LeNetConfig
 from vitkit.models.attention import ScaledDotProduct, attention_weights, logit_bias
 from vitkit.weights import load

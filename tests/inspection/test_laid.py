@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from vitkit.data import Preprocessing
-from vitkit.deploy.looking import View, drawn, patch_at
-from vitkit.inspection.distance import patch_distances
-from vitkit.inspection.laid import over_image
+from vitkit.inspection.figures.distance import patch_distances
 from vitkit.inspection.plates import Subject, occlusion_plate, rollout_plate
+from vitkit.inspection.plots.overlays import over_image
 from vitkit.models import create, vit
 from vitkit.models.tiling import Tiling
+from vitkit.webapp.viewer import View, drawn, patch_at
 from vitkit.weights import Classifier
 
 OVERLAP = Tiling((16, 8), (12, 4))

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from vitkit.evaluate.metric import COUNT, NATS, SHARE, Metric
+from vitkit.evaluation.metrics.metric import COUNT, NATS, SHARE, Metric
 from vitkit.inspection import contact_sheet
-from vitkit.inspection.sheet import Tile
-from vitkit.training.log import to_line
-from vitkit.training.report import report
+from vitkit.inspection.plots.contact_sheet import Tile
+from vitkit.training.record.log import to_line
+from vitkit.training.reports.report import report
 
 
 def test_contact_sheet_shows_every_tile_in_its_colour(tmp_path):

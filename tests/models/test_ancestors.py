@@ -8,8 +8,8 @@ from loops import initialised
 from networks import random_images
 
 from vitkit.models import create
-from vitkit.models.ancestors import AugmentedMixer, LocalMixer
-from vitkit.models.axial import mean_2x2
+from vitkit.models.ancestors.axial import mean_2x2
+from vitkit.models.ancestors.local import AugmentedMixer, LocalMixer
 
 
 @pytest.mark.parametrize("stride", [1, 2])

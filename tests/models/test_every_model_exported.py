@@ -5,9 +5,9 @@ import pytest
 from networks import FAMILY, random_model
 
 from vitkit.data import Preprocessing
-from vitkit.deploy.export import Export, described, write
-from vitkit.deploy.opening import open_file
-from vitkit.deploy.trial import Trial
+from vitkit.exporting.exporting import Export, described, write
+from vitkit.exporting.trial import Trial
+from vitkit.runtimes.opening import open_file
 from vitkit.weights import Classifier
 
 NOTHING = Trial("", (), ())

@@ -13,9 +13,9 @@ from loops import attention_by_loops
 from networks import random_images, random_model
 
 from vitkit.models import ViTConfig, create, recording, resample, vit
-from vitkit.models.attention_positions import Offsets, RotaryPositions
-from vitkit.models.position_kinds import POSITION_KINDS
-from vitkit.models.positions import POSITIONS, LearnedPositions2D, sincos, sincos_1d
+from vitkit.models.positions.embeddings import POSITIONS, LearnedPositions2D, sincos, sincos_1d
+from vitkit.models.positions.kinds import POSITION_KINDS
+from vitkit.models.positions.within_attention import Offsets, RotaryPositions
 
 SMALL = vit("mu/8", image=(24, 32), classes=5, depth=2)  # 3 x 4 patches
 

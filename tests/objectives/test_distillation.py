@@ -16,8 +16,8 @@ from vitkit.objectives import SelfDistillation
 from vitkit.objectives.views import View, blurred, coloured, cropped, turned, view
 from vitkit.system.span import Span
 from vitkit.training import primary_metric, train
-from vitkit.training.checkpoints import point_to
-from vitkit.training.state import State
+from vitkit.training.state.checkpoints import point_to
+from vitkit.training.state.state import State
 from vitkit.training.step import gradient
 
 CONFIG = ViTConfig(

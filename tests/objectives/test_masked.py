@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
-from vitkit.evaluate import Part, Subject
+from vitkit.evaluation import Part, Subject
 from vitkit.models import ViTConfig, create
 from vitkit.models.block import Block
 from vitkit.objectives import MaskedPatches
@@ -18,7 +18,7 @@ from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.patches import colour_levels, mean_colours, patchify, unpatchify
 from vitkit.system.span import Span
 from vitkit.training import last_metrics, train
-from vitkit.training.state import State
+from vitkit.training.state.state import State
 from vitkit.training.step import gradient
 from vitkit.weights import Classifier
 

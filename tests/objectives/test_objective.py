@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from vitkit.cli import main
-from vitkit.evaluate import Eval, Neighbours
+from vitkit.evaluation import Eval, Neighbours
 from vitkit.objectives import MaskedPatches, Objective, SelfDistillation, Supervised
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.record import class_name, differences, to_json
+from vitkit.training.record.values import class_name, differences, to_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
 OTHER = '''

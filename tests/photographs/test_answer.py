@@ -13,13 +13,13 @@ from PIL import Image
 
 import vitkit
 from vitkit.data import Augmentation, Preprocessing, open_splits
-from vitkit.data.tables import Columns
-from vitkit.evaluate import Features, Metric, features
-from vitkit.evaluate.memory import read_memory
-from vitkit.evaluate.metric import SHARE
+from vitkit.data.sources.tables import Columns
+from vitkit.evaluation import Features, Metric, features
+from vitkit.evaluation.metrics.metric import SHARE
+from vitkit.evaluation.probes.memory import read_memory
 from vitkit.models import create, vit
-from vitkit.photographs import answer
-from vitkit.photographs.candidates import (
+from vitkit.quick import answer
+from vitkit.quick.candidates import (
     AVERAGE,
     CLOSED_FORM,
     FINE_TUNED,
@@ -30,12 +30,12 @@ from vitkit.photographs.candidates import (
     question,
     solved,
 )
-from vitkit.photographs.folder import look, look_alikes, open_photographs
-from vitkit.recipes.finetune import finetune
+from vitkit.quick.folder import look, look_alikes, open_photographs
+from vitkit.recipes.finetuning import finetune
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import Data
-from vitkit.training.earlier import Occupied
+from vitkit.training.state.earlier import Occupied
 from vitkit.weights import Classifier, save
 
 CPU = torch.device("cpu")
@@ -84,7 +84,7 @@ def test_a_first_model_then_the_better_one(recipe, tmp_path):
 
 
 def tmp_images(source):
-    from vitkit.deploy.predict import Item
+    from vitkit.prediction.predictions import Item
 
     for i in range(len(source)):
         yield Item(source.name(i), lambda i=i: source[i][0])
@@ -120,9 +120,7 @@ def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
 
 
 def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "vitkit.photographs.pace.SMALL", 5
-    )  # 4 for patches of 2; the digits have 8 x 8
+    monkeypatch.setattr("vitkit.quick.pace.SMALL", 5)  # 4 for patches of 2; the digits have 8 x 8
     said = []
     reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)
     sizes = [each.classifier.model.config.image for each in reached.candidates]
@@ -193,7 +191,7 @@ def test_a_call_that_was_stopped_goes_on(recipe, tmp_path, monkeypatch):
         answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
     assert vitkit.load(tmp_path / "two", quiet=True).labels == tuple(map(str, range(10)))
     monkeypatch.undo()
-    monkeypatch.setattr("vitkit.photographs.tuning.seconds_of_a_step", None)  # the plan is kept
+    monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", None)  # the plan is kept
     again = answer(recipe, tmp_path / "two", 1, CPU, lambda text: None)
     for one, other in zip(undisturbed.candidates, again.candidates, strict=True):
         assert (one.name, one.held_out, one.loss) == (other.name, other.held_out, other.loss)
@@ -225,14 +223,14 @@ def stop_at(monkeypatch, step: int, number: int) -> None:
 
 
 def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitkit.photographs.tuning.seconds_of_a_step", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", lambda *_: 1.0)
     by_time = replace(recipe, length=Span(0, "steps"))
     said = []
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
     assert "too long for 18 seconds: --minutes 4 would do" in " ".join(said)
     assert not (tmp_path / "short" / "fine-tuned").exists()
 
-    monkeypatch.setattr("vitkit.photographs.tuning.train", stopped)
+    monkeypatch.setattr("vitkit.quick.tuning.train", stopped)
     with pytest.raises(Interrupted):
         answer(by_time, tmp_path / "long", 2, CPU, said.append)
     plan = json.loads((tmp_path / "long" / "plan.json").read_text())
@@ -241,15 +239,15 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
 
 def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     """Features that took a minute leave the other one for the fine-tuning and its last answers."""
-    monkeypatch.setattr("vitkit.photographs.tuning.seconds_of_a_step", lambda *_: 1.0)
-    monkeypatch.setattr("vitkit.photographs.work.Work.spent", lambda self: 61.0)
+    monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", lambda *_: 1.0)
+    monkeypatch.setattr("vitkit.quick.work.Work.spent", lambda self: 61.0)
     deadlines = []
 
     def train(recipe, run_dir, device, ends):
         deadlines.append(ends.deadline.at - time.monotonic())
         raise Interrupted
 
-    monkeypatch.setattr("vitkit.photographs.tuning.train", train)
+    monkeypatch.setattr("vitkit.quick.tuning.train", train)
     by_time = replace(recipe, length=Span(0, "steps"))
     with pytest.raises(Interrupted):
         answer(by_time, tmp_path / "run", 2, CPU, lambda text: None)
@@ -257,7 +255,7 @@ def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     assert 90 < left < 119  # the answers of the models afterwards are left out
 
     said = []
-    monkeypatch.setattr("vitkit.photographs.work.Work.spent", lambda self: 17.0)
+    monkeypatch.setattr("vitkit.quick.work.Work.spent", lambda self: 17.0)
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
     assert "too long for 18 seconds, of which 17 s are over" in " ".join(said)
 

@@ -5,11 +5,11 @@ import pytest
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing
-from vitkit.evaluate import Metric
-from vitkit.evaluate.metric import SHARE
+from vitkit.evaluation import Metric
+from vitkit.evaluation.metrics.metric import SHARE
 from vitkit.models import create, vit
-from vitkit.photographs.candidates import question
-from vitkit.photographs.guessing import guess
+from vitkit.quick.candidates import question
+from vitkit.quick.guessing import guess
 from vitkit.weights import Classifier, save
 
 

@@ -7,10 +7,10 @@ from pictures import make_photographs
 
 from vitkit.data import Augmentation, Preprocessing, square_before_crop
 from vitkit.models import create, vit
-from vitkit.recipes.finetune import PRESETS, finetune
+from vitkit.recipes.finetuning import PRESETS, finetune
 from vitkit.recipes.table_4 import TABLE_4
 from vitkit.weights import Classifier, save
-from vitkit.weights.said import Hints
+from vitkit.weights.adaptation.statements import Hints
 
 PAPER = {  # Table 4: steps and learning rates; App. B.1.1: what is held out
     "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),

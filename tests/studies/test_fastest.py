@@ -6,8 +6,8 @@ import pytest
 
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.fastest import Fastest, largest
+from vitkit.studies.outcomes import Ask
 from vitkit.studies.paper import STUDIES
-from vitkit.studies.results import Ask
 from vitkit.studies.study import Plan, results, run_study
 
 

@@ -12,6 +12,7 @@ from vitkit.objectives import MaskedPatches, Supervised
 from vitkit.studies import Cell, read_rows, run_grid, transfer
 from vitkit.studies.cell import Best
 from vitkit.studies.grid import of_shard
+from vitkit.studies.outcomes import Ask
 from vitkit.studies.paper import STUDIES, data_size
 from vitkit.studies.regularising import (
     USUAL,
@@ -21,11 +22,10 @@ from vitkit.studies.regularising import (
     regularisation_text,
     regularised,
 )
-from vitkit.studies.results import Ask
 from vitkit.studies.study import begin, run_study
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe
-from vitkit.training.log import read_metrics
+from vitkit.training.record.log import read_metrics
 
 
 @pytest.fixture

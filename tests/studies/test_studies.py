@@ -18,17 +18,17 @@ from rich.console import Console
 
 from vitkit.cli import main
 from vitkit.data import Preprocessing, Splits, open_splits, subset
-from vitkit.evaluate.metric import SHARE, Metric
+from vitkit.evaluation.metrics.metric import SHARE, Metric
 from vitkit.models import create, vit
-from vitkit.models.resampling import RESAMPLE, resample
+from vitkit.models.positions.resampling import RESAMPLE, resample
 from vitkit.objectives import MaskedPatches
 from vitkit.studies.base import on_a_share, resnet_like, small_vit
 from vitkit.studies.budget import Budget, plan
 from vitkit.studies.drawing import write_figure
 from vitkit.studies.grid import _check_cells, most_shards, of_shard
+from vitkit.studies.outcomes import Ask, Results, noise
 from vitkit.studies.paper import STUDIES, compute, data_size, positions
 from vitkit.studies.refusals import refuse_without_accuracy
-from vitkit.studies.results import Ask, Results, noise
 from vitkit.studies.rows import Row
 from vitkit.studies.study import Plan, _decide, begin, results, run_study
 from vitkit.training import Optim, train

@@ -9,8 +9,8 @@ from pictures import encoded
 
 from vitkit import cli
 from vitkit.data import Preprocessing, open_parts
-from vitkit.evaluate import Fewshot, Part, Subject
-from vitkit.evaluate.metric import share_right
+from vitkit.evaluation import Fewshot, Part, Subject
+from vitkit.evaluation.metrics.metric import share_right
 from vitkit.models import create, vit
 from vitkit.recipes.crops import TASKS
 from vitkit.suites import VTAB, Outcome, Suite, Task, read_suite, run_suite
@@ -19,7 +19,7 @@ from vitkit.suites.protocol import LIGHT, PAPER, FineTuning
 from vitkit.suites.table import cell, lines, markdown, mean, over_seeds
 from vitkit.suites.vtab import clevr_count, clevr_distance, dsprites_class, kitti_distance
 from vitkit.weights import Classifier, load, save
-from vitkit.weights.said import Hints
+from vitkit.weights.adaptation.statements import Hints
 
 # Table 9 of the paper, ViT-H/14 pre-trained on JFT
 TABLE_9 = [95.3, 85.5, 75.2, 99.7, 97.2, 65.0, 88.9, 83.3, 96.7, 91.4]

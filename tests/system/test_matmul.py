@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitkit.system import matmul
-from vitkit.system.files import cache_dir
+from vitkit.system.storage.files import cache_dir
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from vitkit.inspection.page import write_page
-from vitkit.inspection.sheet import Tile, contact_sheet
-from vitkit.system.files import (
+from vitkit.inspection.pages.html import write_page
+from vitkit.inspection.plots.contact_sheet import Tile, contact_sheet
+from vitkit.system.storage.files import (
     check_replaceable,
     mark_of,
     remove_unfinished,

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from vitkit.system.text import as_word, printable, printable_name, readable
+from vitkit.system.console.text import as_word, printable, printable_name, readable
 
 ORDINARY = [
     "a cat",

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from vitkit.data import Augmentation, Preprocessing
 from vitkit.models import create, vit
-from vitkit.recipes.finetune import finetune
+from vitkit.recipes.finetuning import finetune
 from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.weights import Classifier, save

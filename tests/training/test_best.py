@@ -9,7 +9,7 @@ import torch
 
 import vitkit
 from vitkit.data import open_splits
-from vitkit.evaluate import (
+from vitkit.evaluation import (
     Accuracy,
     Classification,
     Errors,
@@ -19,20 +19,20 @@ from vitkit.evaluate import (
     Neighbours,
     answers_of_logits,
 )
-from vitkit.evaluate.collect import concatenated
-from vitkit.evaluate.errors import errors
-from vitkit.evaluate.metric import SHARE
-from vitkit.evaluate.passes import batches_of
-from vitkit.evaluate.precision import several
+from vitkit.evaluation.collecting import concatenated
+from vitkit.evaluation.metrics.errors import errors
+from vitkit.evaluation.metrics.metric import SHARE
+from vitkit.evaluation.metrics.precision import several
+from vitkit.evaluation.passes import batches_of
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, Supervised
 from vitkit.objectives.guesses import Reconstruction
 from vitkit.studies.cell import Cell
 from vitkit.studies.grid import run_grid
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.best import best_step
-from vitkit.training.log import last_metrics, read_metrics
-from vitkit.training.recorded import read_run
+from vitkit.training.record.log import last_metrics, read_metrics
+from vitkit.training.record.reading import read_run
+from vitkit.training.state.best import best_step
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from vitkit.models import LeNetConfig, ViTConfig, create, vit
 from vitkit.recipes import recipe, with_model
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train
-from vitkit.training.log import last_metrics
+from vitkit.training.record.log import last_metrics
 from vitkit.weights import Classifier, load, save
 
 

@@ -8,8 +8,8 @@ import pytest
 from vitkit.cli import main
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.comparison import results, settings, verdict
-from vitkit.training.recorded import read_run
+from vitkit.training.record.reading import read_run
+from vitkit.training.reports.comparison import results, settings, verdict
 
 
 @pytest.fixture(scope="module")

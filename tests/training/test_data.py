@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from vitkit.data import BadImage
-from vitkit.data.engine.resident import Pixels
-from vitkit.evaluate import Accuracy, Eval
+from vitkit.data.loading.resident import Pixels
+from vitkit.evaluation import Accuracy, Eval
 from vitkit.system.span import Span
 from vitkit.training import train
 from vitkit.training.data import open_data

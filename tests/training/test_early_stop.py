@@ -8,7 +8,7 @@ import torch
 from vitkit.system.errors import Interrupted
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.log import primary_lines, read_metrics
+from vitkit.training.record.log import primary_lines, read_metrics
 
 
 @pytest.fixture

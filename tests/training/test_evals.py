@@ -13,14 +13,14 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from vitkit.cli import main
-from vitkit.evaluate import Accuracy, Eval, Fewshot, Metric, Neighbours
-from vitkit.evaluate.metric import NATS, SHARE
+from vitkit.evaluation import Accuracy, Eval, Fewshot, Metric, Neighbours
+from vitkit.evaluation.metrics.metric import NATS, SHARE
 from vitkit.objectives import SelfDistillation
 from vitkit.system.span import Span
 from vitkit.training import Interrupted, last_metrics, primary_metric, train
 from vitkit.training.evaluation import evaluate
-from vitkit.training.log import Log, read_metrics
 from vitkit.training.recipe import Facts, resolve
+from vitkit.training.record.log import Log, read_metrics
 from vitkit.training.run import Run
 from vitkit.training.schedule import Schedule
 

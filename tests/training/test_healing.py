@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vitkit.evaluate import Accuracy, Eval
+from vitkit.evaluation import Accuracy, Eval
 from vitkit.system.span import Span
 from vitkit.training import Optim, train
-from vitkit.training.log import read_metrics
-from vitkit.training.sealed import read_sealed, sealed
+from vitkit.training.record.log import read_metrics
+from vitkit.training.state.sealed import read_sealed, sealed
 from vitkit.weights import load
 
 STATE = "checkpoints/step-00000006/state.json"  # of the newest checkpoint of the paused run

@@ -131,7 +131,7 @@ def test_balanced_classes_count_alike():
     import torch.nn.functional as F
 
     from vitkit.data import Source
-    from vitkit.data.stores import Arrays
+    from vitkit.data.sources.stores import Arrays
     from vitkit.models import ViTConfig, create
 
     # 6 images of one class, 3 of another, 1 of a third

@@ -18,7 +18,7 @@ from vitkit.objectives import (
 )
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.training import Data, Facts, Recipe, Tune, resolve
-from vitkit.training.memory import count, relative_flops
+from vitkit.training.planning.memory import count, relative_flops
 from vitkit.training.tune import apply_tuning
 
 

@@ -8,9 +8,9 @@ from vitkit.models import create, vit
 from vitkit.objectives import MaskedAutoencoder, SelfDistillation
 from vitkit.system.span import Span
 from vitkit.training import Data, Facts, Optim, Recipe, resolve
-from vitkit.training.memory import count
-from vitkit.training.plan import GIB, Machine, advice, memory, spent
-from vitkit.training.state import State, trained
+from vitkit.training.planning.memory import count
+from vitkit.training.planning.plan import GIB, Machine, advice, memory, spent
+from vitkit.training.state.state import State, trained
 from vitkit.training.tune import Tune
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
-from vitkit.system.ranks import (
+from vitkit.system.processes.ranks import (
     any_rank,
     from_every_rank,
     from_rank_0,
@@ -24,11 +24,11 @@ from vitkit.system.ranks import (
     sum_over_ranks,
     world,
 )
+from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import Span
-from vitkit.system.watchdog import watchdog
 from vitkit.training import Optim, primary_metric, train
-from vitkit.training.checkpoints import checkpoints, step_of
-from vitkit.training.log import read_metrics
+from vitkit.training.record.log import read_metrics
+from vitkit.training.state.checkpoints import checkpoints, step_of
 
 
 def run(recipe, run_dir):

@@ -22,15 +22,15 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from vitkit.data import Batch, Preprocessing
-from vitkit.evaluate import Accuracy, Eval
+from vitkit.evaluation import Accuracy, Eval
 from vitkit.models import create
 from vitkit.objectives import MaskedPatches, SelfDistillation, Supervised
 from vitkit.objectives.supervised import SupervisedLearner
 from vitkit.system.span import Span
 from vitkit.training import Interrupted, Optim, last_metrics, primary_metric, train
-from vitkit.training.checkpoints import checkpoints, step_of
 from vitkit.training.recipe import Facts, resolve
-from vitkit.training.state import State, trained
+from vitkit.training.state.checkpoints import checkpoints, step_of
+from vitkit.training.state.state import State, trained
 from vitkit.training.step import clip_gradient, gradient, keys_of
 from vitkit.training.tune import Tune
 from vitkit.weights import License

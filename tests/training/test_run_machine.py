@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 from test_run import Eventful, assert_same_run, events
 
-from vitkit.models import dense
+from vitkit.models.inference import dense
 from vitkit.system import matmul
 from vitkit.system.span import Span
 from vitkit.training import Interrupted, train
-from vitkit.training.machine import FILE
+from vitkit.training.record.machine import FILE
 
 pytestmark = pytest.mark.skipif(not matmul.available(), reason="this PyTorch has no oneDNN")
 

@@ -9,17 +9,17 @@ import pytest
 
 from vitkit import models
 from vitkit.cli import main
-from vitkit.evaluate.kept import read_answers
+from vitkit.evaluation.metrics.answer_files import read_answers
 from vitkit.objectives import MaskedAutoencoder
 from vitkit.recipes import recipe
 from vitkit.system.span import Span
 from vitkit.training import train
-from vitkit.training.held_out import open_part
 from vitkit.training.recipe import Recipe
-from vitkit.training.record import to_json
-from vitkit.training.recorded import read_run
-from vitkit.training.report import report
-from vitkit.training.report_settings import defaults, settings_section
+from vitkit.training.record.reading import read_run
+from vitkit.training.record.values import to_json
+from vitkit.training.reports.held_out import open_part
+from vitkit.training.reports.report import report
+from vitkit.training.reports.settings import defaults, settings_section
 from vitkit.weights import load
 
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from vitkit.system.errors import Interrupted
 from vitkit.training import loop, train
-from vitkit.training.log import read_metrics
 from vitkit.training.optim import Optim
+from vitkit.training.record.log import read_metrics
 from vitkit.training.schedule import FILE, Deadline, Plan, Schedule
 from vitkit.training.stop import Ends, stoppable
 

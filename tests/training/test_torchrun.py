@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vitkit.training.checkpoints import checkpoints
-from vitkit.training.log import read_metrics
+from vitkit.training.record.log import read_metrics
+from vitkit.training.state.checkpoints import checkpoints
 
 pytestmark = pytest.mark.slow
 SETTINGS = """--device cpu --length 40 --batch 48 --micro-batch 12 --save-every 5

@@ -9,7 +9,7 @@ import torch
 from vitkit.models import create
 from vitkit.system.span import Span
 from vitkit.training import Optim, Tune, train
-from vitkit.training.checkpoints import point_to
+from vitkit.training.state.checkpoints import point_to
 from vitkit.training.tune import apply_tuning, merged
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from vitkit.cli import main
 from vitkit.models import vit
-from vitkit.weights import convert, fetch, load, save
-from vitkit.weights.fetch import fetch as find
+from vitkit.weights import convert, load, save
+from vitkit.weights.files import fetch
+from vitkit.weights.files.fetch import fetch as find
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 AUGREG = (

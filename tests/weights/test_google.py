@@ -8,11 +8,12 @@ import pytest
 import torch
 from other_libraries import assert_same_state
 
-from vitkit.models import DIALECTS, Backbone, ResNetConfig, dense, vit
+from vitkit.models import DIALECTS, Backbone, ResNetConfig, vit
+from vitkit.models.inference import dense
 from vitkit.system import matmul
 from vitkit.weights import convert, load
+from vitkit.weights.conversion.writing import tensors_in
 from vitkit.weights.formats import format_of
-from vitkit.weights.writing import tensors_in
 
 SMALL = {"image": (32, 32), "width": 48, "depth": 2, "heads": 4, "classes": 7}
 PLAIN = vit("mu/8", **SMALL, mlp=80)

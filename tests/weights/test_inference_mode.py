@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from vitkit.data import open_image
-from vitkit.deploy import predict
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig, vit
+from vitkit.prediction import predict
 from vitkit.weights import convert, load, save
 
 FAMILY = {

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitkit.cli import main
 from vitkit.data import open_image, open_source
-from vitkit.deploy import predict
+from vitkit.prediction import predict
 from vitkit.weights import load
 
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

@@ -10,12 +10,12 @@ import torch
 from vitkit.data import Preprocessing
 from vitkit.models import VisionTransformer, vit
 from vitkit.weights import convert, formats, load
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import rule
+from vitkit.weights.conversion.transforms import DENSE
 from vitkit.weights.files.lazy import Lazy
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.limits import reasons
-from vitkit.weights.rules import rule
-from vitkit.weights.transforms import DENSE
+from vitkit.weights.provenance.description import Description
 
 CONFIG = vit("mu/8", image=(16, 16), classes=3)
 

@@ -8,15 +8,15 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Device, ModelHints, ModelOrFile, Runtime
 from vitkit.commands.runtime import runtime_of_file
-from vitkit.deploy.exported import is_exported
+from vitkit.runtimes import is_exported
+from vitkit.system.console.text import printable
 from vitkit.system.machine import pick_device
-from vitkit.system.text import printable
-from vitkit.weights.said import Hints
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
     import torch
 
-    from vitkit.deploy.looking import Viewer
+    from vitkit.webapp import Viewer
 
 
 @dataclass
@@ -42,7 +42,7 @@ class App:
 
 def app(command: App) -> int:
     """`vitkit app`. Returns when it is stopped by Ctrl-C."""
-    from vitkit.deploy.app_server import check_gradio, listening_socket, serve
+    from vitkit.webapp import check_gradio, listening_socket, serve
 
     # What can be wrong, before anything is loaded
     check_gradio()
@@ -83,9 +83,8 @@ def app(command: App) -> int:
 
 def _viewer(command: App, name: str, hints: Hints, device: "torch.device") -> "Viewer":
     """A model, or an exported file, for the page."""
-    from vitkit.deploy.looking import Viewer
-    from vitkit.deploy.on_runtime import of_file
-    from vitkit.deploy.opening import open_runtime
+    from vitkit.runtimes import of_file, open_runtime
+    from vitkit.webapp import Viewer
     from vitkit.weights import load_as
 
     if is_exported(name):

@@ -7,10 +7,10 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, MODEL
 from vitkit.data import Columns
-from vitkit.deploy.opening import RuntimeName
+from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
 from vitkit.system.machine import PrecisionChoice
-from vitkit.weights.said import Hints
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ Runtime = Annotated[
 def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:
     """The precision to compute in, the same on all ranks. If nobody asked for one, the standard error
     says which was taken, and why."""
-    from vitkit.system.ranks import from_rank_0, on_rank_0
+    from vitkit.system.processes.ranks import from_rank_0, on_rank_0
 
     picked = from_rank_0(lambda: machine.pick_precision(choice, device))
     if picked.why and on_rank_0():

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.commands.arguments import Model, ModelHints
-from vitkit.weights.said import Hints
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
-    from vitkit.deploy.bench import Speed
-    from vitkit.deploy.contenders import Contender
-    from vitkit.deploy.remembered import Fastest
-    from vitkit.deploy.trial import Trial
+    from vitkit.benching import Contender, Speed
+    from vitkit.exporting import Trial
+    from vitkit.runtimes import Fastest
     from vitkit.weights import Classifier
 
 WRITTEN = (".json", ".png")
@@ -73,11 +72,10 @@ class Bench:
 def bench(command: Bench) -> int:
     """`vitkit bench`."""
     check(command)
+    from vitkit.benching import MEASURED, Plan, measure
     from vitkit.commands.bench_output import facts, print_table, recommendation, write
-    from vitkit.deploy.agreement import prepared_images
-    from vitkit.deploy.bench import MEASURED, Plan, measure
-    from vitkit.deploy.less import check_less_work
-    from vitkit.deploy.trial import sample_trial, trial_on
+    from vitkit.exporting import prepared_images, sample_trial, trial_on
+    from vitkit.runtimes import check_less_work
     from vitkit.weights import load_as
 
     _say_left_out(command)
@@ -122,7 +120,7 @@ def bench(command: Bench) -> int:
 
 def check(command: Bench) -> None:
     """Raises ValueError for numbers that cannot be, and for files that cannot be written."""
-    from vitkit.system.files import check_replaceable
+    from vitkit.system.storage.files import check_replaceable
 
     if not command.batch or min(command.batch) < 1:
         raise ValueError(f"--batch is {command.batch}; it is one or more numbers of images")
@@ -141,8 +139,8 @@ def check(command: Bench) -> None:
 
 def _say_left_out(command: Bench) -> None:
     """Say what is not measured because a package is missing."""
-    from vitkit.deploy.opening import PACKAGES
-    from vitkit.deploy.wanted import Export, missing_packages
+    from vitkit.exporting import Export, missing_packages
+    from vitkit.runtimes import PACKAGES
 
     missing = set()
     for library in command.runtimes:
@@ -163,7 +161,7 @@ def _contenders(
     command: Bench, classifier: "Classifier", trial: "Trial", folder: Path
 ) -> "Iterator[Contender]":
     """All that are measured, each said when it is ready."""
-    from vitkit.deploy.contenders import contenders, of_timm, with_less_work
+    from vitkit.benching import contenders, of_timm, with_less_work
 
     for name in command.timm:  # a name that is wrong is found at once
         yield of_timm(name, classifier)
@@ -178,7 +176,7 @@ def _remember(
     classifier: "Classifier", found: "Sequence[Contender]", speeds: "Sequence[Speed]"
 ) -> "list[Fastest]":
     """Keep which is the fastest, for --runtime auto. What cannot be written is only not kept."""
-    from vitkit.deploy.remembering import remember
+    from vitkit.benching import remember
 
     try:
         return remember(classifier, found, speeds)
@@ -193,7 +191,7 @@ def _with_starts(
     """The same, with what a process takes. PyTorch's are started with the model itself."""
     from dataclasses import replace
 
-    from vitkit.deploy.bench import starts
+    from vitkit.benching import starts
 
     models = {}
     for i, contender in enumerate(found):

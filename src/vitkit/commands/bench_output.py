@@ -9,16 +9,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.deploy.bench import Speed
-from vitkit.deploy.contenders import Contender, is_good
-from vitkit.deploy.remembered import VERSIONED
-from vitkit.system.terminal import terminal_width
-from vitkit.system.text import as_word
+from vitkit.benching import Contender, Speed, is_good
+from vitkit.runtimes import VERSIONED
+from vitkit.system.console.terminal import terminal_width
+from vitkit.system.console.text import as_word
 
 if TYPE_CHECKING:
     from vitkit.commands.bench import Bench
-    from vitkit.deploy.trial import Trial
-    from vitkit.weights.activation import Activation
+    from vitkit.exporting import Trial
+    from vitkit.weights import Activation
 
 WIDE = 120  # columns of a terminal that the whole table fits into
 
@@ -131,10 +130,10 @@ def facts(
     command: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], trial: "Trial"
 ) -> dict:
     """All that was measured, and on what."""
-    from vitkit.deploy.exported import threads
-    from vitkit.system.files import MARK
+    from vitkit.runtimes import threads
     from vitkit.system.matmul import processor
-    from vitkit.system.private import public
+    from vitkit.system.storage.files import MARK
+    from vitkit.system.storage.private import public
 
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
@@ -171,12 +170,12 @@ def facts(
 
 def write(path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
     """The numbers, or a picture of them."""
-    from vitkit.system.files import write_json
+    from vitkit.system.storage.files import write_json
 
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
         write_json(path, written)
         return
-    from vitkit.deploy.bench_figure import draw
+    from vitkit.benching import draw
 
     draw(path, found, speeds)

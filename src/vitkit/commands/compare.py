@@ -16,14 +16,14 @@ from vitkit.commands import MODEL
 from vitkit.commands.arguments import Images, ModelHints
 from vitkit.commands.convert import check_tolerance
 from vitkit.commands.predict_images import spread
-from vitkit.system.text import as_word, printable
-from vitkit.weights.said import Hints
+from vitkit.system.console.text import as_word, printable
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:  # --help imports no model
-    from vitkit.data.images import Picture
-    from vitkit.deploy.predict import Item
+    from vitkit.data import Picture
     from vitkit.inspection import Comparison
-    from vitkit.training.recorded import Recorded
+    from vitkit.prediction import Item
+    from vitkit.training import Recorded
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Compare:
 
 def compare(command: Compare) -> int:
     """`vitkit compare`. Returns 1 if the logits differ by more than the tolerance."""
-    from vitkit.training.recorded import is_run
+    from vitkit.training import is_run
 
     if not command.images and is_run(command.one) and is_run(command.two):
         return _compare_runs(command)
@@ -59,8 +59,7 @@ def compare(command: Compare) -> int:
 
 def _compare_runs(command: Compare) -> int:
     """Print what two runs reached and in what they differ, and write a page with their curves."""
-    from vitkit.training.comparison import results, settings, verdict, write_comparison
-    from vitkit.training.recorded import read_run
+    from vitkit.training import read_run, results, settings, verdict, write_comparison
 
     runs = [read_run(Path(command.one)), read_run(Path(command.two))]
     if command.json:
@@ -88,8 +87,7 @@ def _compare_runs(command: Compare) -> int:
 
 def print_comparison(runs: "Sequence[Recorded]") -> None:
     """Print what runs reached, in what they differ, and which is best."""
-    from vitkit.training.comparison import results, settings, verdict
-    from vitkit.training.recorded import run_names
+    from vitkit.training import results, run_names, settings, verdict
 
     names = [escape(printable(name)) for name in run_names(runs)]
     different = settings(runs)
@@ -110,8 +108,9 @@ def _compare_models(command: Compare) -> int:
     """Compute with two models, and print how far they differ."""
     from rich.progress import track
 
-    from vitkit import deploy, inspection
-    from vitkit.training.recorded import is_run
+    from vitkit import inspection
+    from vitkit import prediction as deploy
+    from vitkit.training import is_run
     from vitkit.weights import load_as
 
     check_tolerance(command.tolerance)
@@ -164,8 +163,7 @@ def _compare_models(command: Compare) -> int:
 def _decoded(items: "Iterable[Item]") -> "Iterator[Picture]":
     """The images that can be decoded, decoded once for both models; a sentence about each other one
     is printed."""
-    from vitkit.data import BadImage, open_image
-    from vitkit.data.images import in_memory
+    from vitkit.data import BadImage, in_memory, open_image
 
     for item in items:
         try:

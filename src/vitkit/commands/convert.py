@@ -7,8 +7,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Model, ModelHints
-from vitkit.system.text import as_word
-from vitkit.weights.said import Hints
+from vitkit.system.console.text import as_word
+from vitkit.weights import Hints
 
 NOT_COMPARED = {
     "native": "only vitkit reads this format",
@@ -42,8 +42,7 @@ class Convert:
 def convert(command: Convert) -> int:
     """Write a model in another format, and print how far its logits differ there."""
     from vitkit import weights
-    from vitkit.weights.licenses import license_text
-    from vitkit.weights.replacing import is_somebodys
+    from vitkit.weights import is_somebodys, license_text
 
     check_tolerance(command.tolerance)
 

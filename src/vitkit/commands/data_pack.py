@@ -8,9 +8,9 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Data, DataColumns
-from vitkit.curate import Packed, Packing
+from vitkit.curation import Packed, Packing
 from vitkit.data import Columns
-from vitkit.system.text import as_word, printable
+from vitkit.system.console.text import as_word, printable
 
 LISTED = 10  # images left out that are printed
 
@@ -31,7 +31,7 @@ class Pack:
 def pack(command: Pack) -> int:
     """`vitkit data pack`. Prints a sentence when it is interrupted, and raises KeyboardInterrupt
     again."""
-    from vitkit.curate import pack
+    from vitkit.curation import pack
     from vitkit.data import open_parts
     from vitkit.system.machine import cpus
 

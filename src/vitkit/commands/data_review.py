@@ -16,14 +16,13 @@ from tyro.conf import Positional, arg
 from vitkit.commands import MODEL
 from vitkit.commands.arguments import Data, DataColumns, Device, ModelHints
 from vitkit.data import Columns, Source, Splits, subset
-from vitkit.evaluate.review_page import KINDS, Finding
-from vitkit.system.files import check_replaceable
-from vitkit.system.text import as_word, counted, printable, printable_name
-from vitkit.weights import Classifier
-from vitkit.weights.said import Hints
+from vitkit.evaluation import KINDS, Finding
+from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.storage.files import check_replaceable
+from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:
-    from vitkit.curate import Survey
+    from vitkit.curation import Survey
 
 SHOWN = 10  # probably wrong labels on the terminal
 KNOWS_LITTLE = 0.7  # share of answers as labelled below which a model's doubts are often its own
@@ -59,9 +58,9 @@ class Review:
 def review(command: Review) -> int:
     """Look at every image, print what was found, and write the page."""
     from vitkit.data import open_splits
-    from vitkit.evaluate.review_page import write_review
+    from vitkit.evaluation import write_review
     from vitkit.system.machine import pick_device
-    from vitkit.training.channels import adapted_to
+    from vitkit.training import adapted_to
     from vitkit.weights import load_as
 
     # What is to be looked at, and by which model
@@ -135,10 +134,10 @@ def _parts(splits: Splits) -> dict[str, Source]:
 
 def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
     """All findings, and what was done, in sentences."""
-    from vitkit.curate import survey
-    from vitkit.evaluate import features
+    from vitkit.curation import survey
+    from vitkit.evaluation import features
+    from vitkit.system.console.progress import bar
     from vitkit.system.machine import cpus
-    from vitkit.system.progress import bar
 
     # The pixels of every image, and its features if it can be read
     parts = _parts(splits)
@@ -219,8 +218,7 @@ def _labels(
 ) -> tuple[list[Finding], float]:
     """Labels that are probably wrong, the surest first; and how many images are answered as they
     are labelled."""
-    from vitkit.evaluate.probe import probe
-    from vitkit.evaluate.review import label_suspects
+    from vitkit.evaluation import label_suspects, probe
 
     labels = next(iter(parts.values())).labels
     targets = np.array([parts[name].targets[index] for name, index in places])
@@ -239,7 +237,7 @@ def _labels(
 
 def _duplicates(parts: dict[str, Source], surveys: "dict[str, Survey]") -> Iterator[Finding]:
     """Pictures that are there twice. Of one in two parts, the one that is trained on is named."""
-    from vitkit.curate import repeats
+    from vitkit.curation import repeats
 
     places = _places(surveys, readable=False)
     for pair in repeats(list(surveys.values())):
@@ -263,7 +261,7 @@ def _outliers(
     parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
 ) -> Iterator[Finding]:
     """Images unlike all others."""
-    from vitkit.evaluate.review import outliers
+    from vitkit.evaluation import outliers
 
     for i, deviations in outliers(x):
         reason = f"{deviations:.1f} standard deviations from its nearest"
@@ -274,7 +272,7 @@ def _looks(
     parts: dict[str, Source], surveys: "dict[str, Survey]", places: list[tuple[str, int]]
 ) -> Iterator[Finding]:
     """Dark, blurred and odd-sized images."""
-    from vitkit.evaluate.review import unusual_looks
+    from vitkit.evaluation import unusual_looks
 
     seen = surveys.values()
     sizes = np.concatenate([part.sizes[part.good] for part in seen])

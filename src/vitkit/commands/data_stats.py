@@ -11,10 +11,10 @@ from vitkit.commands.arguments import Data, DataColumns
 from vitkit.commands.data_pack import training_command
 from vitkit.commands.predict_checks import check_sheet
 from vitkit.commands.stats_tables import print_tables, same_or_like
-from vitkit.curate import Pair, Survey
+from vitkit.curation import Pair, Survey
 from vitkit.data import Columns, Source, Splits
-from vitkit.system.files import check_replaceable
-from vitkit.system.text import as_word, printable
+from vitkit.system.console.text import as_word, printable
+from vitkit.system.storage.files import check_replaceable
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]
@@ -48,10 +48,10 @@ class Stats:
 def stats(command: Stats) -> int:
     """`vitkit data stats`. Raises ValueError, before any image is read, for what could not be
     compared or written."""
-    from vitkit.curate import near_duplicates, survey
+    from vitkit.curation import near_duplicates, survey
     from vitkit.data import open_splits
+    from vitkit.system.console.progress import bar
     from vitkit.system.machine import cpus
-    from vitkit.system.progress import bar
 
     # Which parts there are
     splits = open_splits(command.source, command.columns, command.split_seed)
@@ -149,7 +149,7 @@ def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
 
 def _describe_part(survey: Survey) -> dict:
     """One part: how much there is, of which size, and what is wrong with it."""
-    from vitkit.curate import class_counts, identical_files
+    from vitkit.curation import class_counts, identical_files
 
     source = survey.source
     sides = survey.sizes[survey.good]
@@ -179,7 +179,7 @@ def _describe_part(survey: Survey) -> dict:
 
 def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> dict:
     """What two parts have in common."""
-    from vitkit.curate import count_other_class
+    from vitkit.curation import count_other_class
 
     pairs = []
     for pair in duplicates:
@@ -227,7 +227,7 @@ def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
 
 def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
     """Draw pairs side by side, the least alike first: those are the ones to check."""
-    from vitkit.inspection.sheet import Tile, contact_sheet
+    from vitkit.inspection import Tile, contact_sheet
 
     rows = []
     for (first, second), duplicates in pairs.items():

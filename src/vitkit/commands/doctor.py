@@ -82,8 +82,7 @@ def _examinations(command: Doctor) -> Iterator[Finding]:
     from vitkit.commands.doctor_model import Examined, examine_learning, examine_model
     from vitkit.data import open_splits
     from vitkit.system.machine import pick_device
-    from vitkit.weights.said import Hints
-    from vitkit.weights.store import load_with_account
+    from vitkit.weights import Hints, load_with_account
 
     classifier = None
     if command.model:

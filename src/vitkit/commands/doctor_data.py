@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vitkit.commands.doctor import Finding
 from vitkit.data import Source, Splits, subset
-from vitkit.system.text import as_word, counted
+from vitkit.system.console.text import as_word, counted
 
 LOOKED_AT = 4_000  # images of a part that are decoded to look for duplicates
 UNEVEN = 10  # times as many images in the largest class as in the smallest
@@ -32,7 +32,7 @@ def parts_of(splits: Splits) -> dict[str, Source]:
 
 def _classes(word: str, train: Source) -> Iterator[Finding]:
     """How many classes there are, and how even they are."""
-    from vitkit.curate.stats import class_counts
+    from vitkit.curation import class_counts
 
     if train.target_kind == "none":
         advice = (
@@ -67,9 +67,9 @@ def _classes(word: str, train: Source) -> Iterator[Finding]:
 def _looks(word: str, parts: dict[str, Source]) -> Iterator[Finding]:
     """Broken images, and duplicates between the training part and the others, among up to
     LOOKED_AT of each part."""
-    from vitkit.curate import near_duplicates, survey
+    from vitkit.curation import near_duplicates, survey
+    from vitkit.system.console.progress import bar
     from vitkit.system.machine import cpus
-    from vitkit.system.progress import bar
 
     surveys = {}
     for name, part in parts.items():

@@ -123,7 +123,7 @@ def _memory() -> Iterator[Finding]:
 
 def _images() -> Iterator[Finding]:
     """How photographs are decoded."""
-    from vitkit.data.engine.jpeg import available
+    from vitkit.data import available
 
     if available():
         yield Finding("JPEG", "decoded in part, by libjpeg-turbo")
@@ -179,7 +179,7 @@ def _is_installed(package: str) -> bool:
 
 def _places() -> Iterator[Finding]:
     """Where downloads are kept, and where they come from."""
-    from vitkit.system.files import cache_dir
+    from vitkit.system.storage.files import cache_dir
 
     folder = cache_dir()
     existing = folder
@@ -208,7 +208,7 @@ def _takes_files(folder: Path) -> bool:
 
 def _hub() -> Finding:
     """Whether the Hugging Face hub answers."""
-    from vitkit.weights.fetch import hub_answers, hub_host
+    from vitkit.weights import hub_answers, hub_host
 
     title = "Hugging Face hub"
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):

@@ -23,9 +23,8 @@ from vitkit.data import (
     subset,
     train_batches,
 )
-from vitkit.system.text import as_word, counted
-from vitkit.weights import Classifier
-from vitkit.weights.hints import STATISTICS
+from vitkit.system.console.text import as_word, counted
+from vitkit.weights import STATISTICS, Classifier
 
 BATCH = 16  # images that a model is to learn by heart
 PATIENCE = 40.0  # seconds for that

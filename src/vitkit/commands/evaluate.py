@@ -24,16 +24,23 @@ from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import check_files, print_table
 from vitkit.commands.runtime import classifier_on
 from vitkit.data import Columns, Source
-from vitkit.deploy.exported import is_exported
-from vitkit.evaluate import EVALUATORS, USUAL, Evaluator, EvaluatorName, Metric, Part, Subject
-from vitkit.evaluate.corruptions import Corruption
-from vitkit.evaluate.imagenet_c import is_imagenet_c
-from vitkit.evaluate.named import SetName
-from vitkit.evaluate.passes import batches_of
-from vitkit.system.ranks import on_rank_0, process_group
-from vitkit.system.text import as_word
-from vitkit.weights import Classifier
-from vitkit.weights.said import Hints
+from vitkit.evaluation import (
+    EVALUATORS,
+    USUAL,
+    Corruption,
+    Evaluator,
+    EvaluatorName,
+    Metric,
+    Part,
+    SetName,
+    Subject,
+    batches_of,
+    is_imagenet_c,
+)
+from vitkit.runtimes import is_exported
+from vitkit.system.console.text import as_word
+from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:
     pass

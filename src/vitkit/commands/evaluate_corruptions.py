@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from vitkit.data import Source
-from vitkit.system.ranks import on_rank_0, world
+from vitkit.system.processes.ranks import on_rank_0, world
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
     from vitkit.commands.evaluate import Evaluate
-    from vitkit.evaluate import Answers, Metric
-    from vitkit.evaluate.corruptions import Robustness
+    from vitkit.evaluation import Answers, Metric, Robustness
 
 MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions
 Ask = Callable[[Classifier, Source, str], "Answers"]
@@ -23,7 +22,7 @@ Ask = Callable[[Classifier, Source, str], "Answers"]
 
 def check(command: "Evaluate", classifier: Classifier) -> None:
     """Raises ValueError, before anything is measured, for what corruptions cannot be used with."""
-    from vitkit.evaluate.corruptions import check_can_corrupt
+    from vitkit.evaluation import check_can_corrupt
 
     if command.against or command.calibrate or command.real:
         raise ValueError(
@@ -37,15 +36,8 @@ def measure(
 ) -> "Robustness":
     """Measure the corruptions that a command names, at every severity."""
     from vitkit.data import default_workers
-    from vitkit.evaluate.corruptions import (
-        COMMON,
-        MEMORY,
-        SEVERITIES,
-        corrupt,
-        prepare_once,
-        robustness,
-    )
-    from vitkit.system.progress import bar, silent
+    from vitkit.evaluation import COMMON, MEMORY, SEVERITIES, corrupt, prepare_once, robustness
+    from vitkit.system.console.progress import bar, silent
 
     names = command.corruptions
     if "common" in names:

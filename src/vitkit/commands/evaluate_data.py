@@ -9,15 +9,14 @@ import numpy as np
 
 from vitkit.commands.leaving_out import without_broken, without_unknown
 from vitkit.data import Columns, Source
-from vitkit.evaluate import Evaluator
-from vitkit.evaluate.evaluator import learns
-from vitkit.system.ranks import on_rank_0
-from vitkit.system.text import counted, printable
+from vitkit.evaluation import Evaluator, learns
+from vitkit.system.console.text import counted, printable
+from vitkit.system.processes.ranks import on_rank_0
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
     from vitkit.commands.evaluate import Evaluate
-    from vitkit.evaluate.named import Named
+    from vitkit.evaluation import Named
 
 
 def images_of(command: "Evaluate", classifier: Classifier) -> tuple[Source, str]:
@@ -67,7 +66,7 @@ def named_images(command: "Evaluate", classifier: Classifier) -> tuple["Named", 
     Raises ValueError for images that are not of it, and for options that its protocol has no
     meaning for.
     """
-    from vitkit.evaluate.named import SETS, open_named
+    from vitkit.evaluation import SETS, open_named
 
     if command.calibrate and command.named != "imagenet":
         raise ValueError(
@@ -101,7 +100,7 @@ def train_part(command: "Evaluate", evaluator: Evaluator, source: Source) -> Sou
     """The training images of the data, for an evaluator that learns; None for others, and if they
     are the images that are measured."""
     from vitkit.data import open_parts
-    from vitkit.evaluate.fewshot import shot_notes
+    from vitkit.evaluation import shot_notes
 
     if not learns(evaluator):
         return None

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vitkit.system.ranks import on_rank_0
-from vitkit.system.text import counted
+from vitkit.system.console.text import counted
+from vitkit.system.processes.ranks import on_rank_0
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
     from vitkit.commands.evaluate import Evaluate
-    from vitkit.evaluate import Answers
-    from vitkit.evaluate.named import Named
+    from vitkit.evaluation import Answers, Named
 
 REFUSED = {
     "against": "compares two models on one set of images",
@@ -46,10 +45,13 @@ def report_on_files(command: "Evaluate", classifier: Classifier, device: torch.d
     """Measure the accuracy under every corruption that is there, at every severity, with the errors
     in proportion to AlexNet's; print it, and write it to files."""
     from vitkit.commands.evaluate_report import deliver, facts_of
-    from vitkit.evaluate.answers import check_classes
-    from vitkit.evaluate.corruptions import uncropped
-    from vitkit.evaluate.imagenet_c import open_imagenet_c, robustness_on_files
-    from vitkit.evaluate.report import Report
+    from vitkit.evaluation import (
+        Report,
+        check_classes,
+        open_imagenet_c,
+        robustness_on_files,
+        uncropped,
+    )
 
     # The folders, before anything is computed
     check_classes(classifier)
@@ -82,8 +84,7 @@ class _Asked:
     classifier: Classifier
 
     def __call__(self, named: "Named", title: str) -> "Answers":
-        from vitkit.evaluate import Part, answers
-        from vitkit.evaluate.passes import batches_of
+        from vitkit.evaluation import Part, answers, batches_of
         from vitkit.system.machine import autocast
 
         command = self.command

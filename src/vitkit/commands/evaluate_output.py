@@ -13,13 +13,13 @@ from rich.table import Table
 
 from vitkit.commands.evaluate_corruptions import print_robustness
 from vitkit.data import Source
-from vitkit.evaluate import Metric
-from vitkit.system.files import MARK, check_can_be_made, check_replaceable, write_where_said
-from vitkit.system.terminal import fill
-from vitkit.system.text import printable, printable_name
+from vitkit.evaluation import Metric
+from vitkit.system.console.terminal import fill
+from vitkit.system.console.text import printable, printable_name
+from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_where_said
 
 if TYPE_CHECKING:
-    from vitkit.evaluate.report import Report
+    from vitkit.evaluation import Report
 
 CONFUSED = 5  # pairs of classes on the terminal
 ENDINGS = (".html", ".json", ".png")
@@ -36,7 +36,7 @@ def check_files(files: Sequence[Path], directory: Path | None) -> None:
             )
         check_replaceable(file)
     if directory is not None:
-        from vitkit.weights.replacing import check_model_replaceable
+        from vitkit.weights import check_model_replaceable
 
         check_can_be_made(directory)
         check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
@@ -59,7 +59,7 @@ def print_report(report: "Report") -> None:
     if report.paired is not None:
         sentences.append(report.paired.sentence)
     if report.calibration is not None:
-        from vitkit.evaluate.report_page import calibration_sentence
+        from vitkit.evaluation import calibration_sentence
 
         sentences.append(calibration_sentence(report))
     for sentence in sentences:
@@ -115,7 +115,7 @@ def as_json(report: "Report") -> str:
 
 def write(files: Sequence[Path], report: "Report", source: Source) -> list[Path]:
     """Write a report to files of these names, and return their paths."""
-    from vitkit.evaluate.report_page import disagreement_tiles, mistake_tiles, write_report
+    from vitkit.evaluation import disagreement_tiles, mistake_tiles, write_report
     from vitkit.inspection import contact_sheet
 
     written = []

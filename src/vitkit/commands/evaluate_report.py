@@ -16,18 +16,14 @@ from vitkit.commands.evaluate_output import as_json, print_report, write
 from vitkit.commands.flags import flags
 from vitkit.commands.runtime import classifier_on
 from vitkit.data import Source
-from vitkit.evaluate import Part
-from vitkit.evaluate.passes import batches_of
-from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.system.text import as_word, counted
-from vitkit.weights import Classifier
-from vitkit.weights.said import Hints
+from vitkit.evaluation import Part, batches_of
+from vitkit.system.console.text import as_word, counted
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:
     from vitkit.commands.evaluate import Evaluate
-    from vitkit.evaluate import Answers
-    from vitkit.evaluate.named import Named
-    from vitkit.evaluate.report import Report
+    from vitkit.evaluation import Answers, Named, Report
 
 FEW = 50  # images from which a temperature is more than a guess
 FITTED_HERE = (
@@ -52,7 +48,7 @@ class Request:
 
 def report_on(request: Request) -> int:
     """Measure all that the answers to the images tell, print it, and write it to files."""
-    from vitkit.evaluate.report import report
+    from vitkit.evaluation import report
 
     # Read, and refuse, before anything is computed
     command = request.command
@@ -79,7 +75,7 @@ def report_on(request: Request) -> int:
         metrics = (*found.metrics, *robustness.metrics)
         found = replace(found, metrics=metrics, robustness=robustness)
     if lists is not None:
-        from vitkit.evaluate.real import real_accuracy
+        from vitkit.evaluation import real_accuracy
 
         real = real_accuracy(given, request.source, lists)
         found = replace(found, metrics=(*found.metrics, *real))
@@ -95,7 +91,7 @@ def report_on(request: Request) -> int:
 
 def _check(request: Request) -> None:
     """Raises ValueError for what the model cannot be used for."""
-    from vitkit.evaluate.calibrate import check_can_calibrate
+    from vitkit.evaluation import check_can_calibrate
 
     if request.command.calibrate:
         check_can_calibrate(request.classifier)
@@ -106,7 +102,7 @@ def _check(request: Request) -> None:
 def _lists(request: Request):
     """ReaL's lists of labels, if --real asks for them. Raises ValueError for other images than
     ImageNet's."""
-    from vitkit.evaluate.real import check_names, find_real, read_real
+    from vitkit.evaluation import check_names, find_real, read_real
 
     if not request.command.real:
         return None
@@ -118,8 +114,7 @@ def _lists(request: Request):
 def _other(request: Request) -> Classifier | None:
     """The model that --against names. Raises ValueError, with its name, if its classes are not the
     images'."""
-    from vitkit.evaluate.answers import check_classes
-    from vitkit.evaluate.labels import align
+    from vitkit.evaluation import align, check_classes
 
     name = request.command.against
     if not name:
@@ -145,8 +140,7 @@ def _answers(
 ) -> "Answers":
     """What a model answers to the images of all ranks; to the request's, unless others are
     given."""
-    from vitkit.evaluate import answers
-    from vitkit.evaluate.answers import check_classes
+    from vitkit.evaluation import answers, check_classes
     from vitkit.system.machine import autocast
 
     command = request.command
@@ -164,7 +158,7 @@ def _answers(
 
 def _corrupted(request: Request, given: "Answers"):
     """The model's accuracy on corrupted images, beside that on these."""
-    from vitkit.evaluate.accuracy import accuracy
+    from vitkit.evaluation import accuracy
 
     def ask(classifier: Classifier, images: Source, text: str) -> "Answers":
         return _answers(request, classifier, images, text)
@@ -191,7 +185,7 @@ def _compared(
     request: Request, found: "Report", given: "Answers", other_given: "Answers"
 ) -> "Report":
     """The report with the difference from the other model."""
-    from vitkit.evaluate.paired import paired
+    from vitkit.evaluation import paired
 
     notes = list(found.notes)
     for note in other_given.notes:
@@ -208,9 +202,8 @@ def _compared(
 def _calibrated(request: Request, found: "Report", given: "Answers") -> "Report":
     """The report with the temperature that was fitted; the model is saved with it."""
     from vitkit.data import fingerprint
-    from vitkit.evaluate.calibrate import calibrate
-    from vitkit.weights import save
-    from vitkit.weights.temperature import with_temperature
+    from vitkit.evaluation import calibrate
+    from vitkit.weights import save, with_temperature
 
     calibration = calibrate(given)
     calibrated = with_temperature(request.classifier, calibration.temperature)

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.commands.arguments import Model, ModelHints
-from vitkit.system.text import as_word, counted
-from vitkit.weights.said import Hints
+from vitkit.system.console.text import as_word, counted
+from vitkit.weights import Hints
 
 ENDINGS = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}
 
@@ -66,10 +66,9 @@ def export(command: ExportModel) -> int:
     if command.calibrate and not (command.data and command.precision == "int8"):
         raise ValueError("--calibrate goes with --precision int8, and --data to try the file on")
 
-    from vitkit.deploy.export import export as write
-    from vitkit.deploy.trial import sample_trial, trial_on
-    from vitkit.deploy.wanted import Export, check, needs_calibration, size_of
-    from vitkit.models.merging import tokens_left
+    from vitkit.exporting import Export, check, needs_calibration, sample_trial, size_of, trial_on
+    from vitkit.exporting import export as write
+    from vitkit.models import tokens_left
     from vitkit.weights import load_as
 
     wanted = Export(

@@ -20,8 +20,8 @@ from vitkit.commands.arguments import (
 from vitkit.commands.learning_data import As, as_words, loaded_for_features, parts_of
 from vitkit.commands.leaving_out import without_broken
 from vitkit.data import Columns
-from vitkit.system.text import counted
-from vitkit.weights.said import Hints
+from vitkit.system.console.text import counted
+from vitkit.weights import Hints
 
 
 @dataclass
@@ -48,11 +48,11 @@ class WriteFeatures:
 def features(command: WriteFeatures) -> int:
     """Compute the features of every part, write them, and print what was written."""
     from vitkit.data import part_of
-    from vitkit.evaluate import features as compute
-    from vitkit.evaluate.feature_files import WRITERS
-    from vitkit.system.files import MARK, check_replaceable
+    from vitkit.evaluation import WRITERS
+    from vitkit.evaluation import features as compute
     from vitkit.system.machine import autocast
-    from vitkit.system.ranks import on_rank_0, process_group
+    from vitkit.system.processes.ranks import on_rank_0, process_group
+    from vitkit.system.storage.files import MARK, check_replaceable
 
     output = command.output
     if output.suffix not in WRITERS:
@@ -70,7 +70,7 @@ def features(command: WriteFeatures) -> int:
         parts = {}
         precision = pick_precision(command.precision, device)
         if command.runtime not in ("auto", "torch"):
-            from vitkit.deploy.on_runtime import features_on
+            from vitkit.runtimes import features_on
 
             classifier = features_on(classifier, command.runtime, precision)
         with autocast(device, precision):

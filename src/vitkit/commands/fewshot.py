@@ -24,11 +24,9 @@ from vitkit.commands.arguments import (
 )
 from vitkit.commands.learning_data import As, as_words, loaded_for_features, splits_to_learn_from
 from vitkit.data import Columns, Splits
-from vitkit.evaluate import Fewshot, Metric
-from vitkit.evaluate.fewshot import Form
-from vitkit.system.text import printable
-from vitkit.weights import Classifier
-from vitkit.weights.said import Hints
+from vitkit.evaluation import Fewshot, Form, Metric
+from vitkit.system.console.text import printable
+from vitkit.weights import Classifier, Hints
 
 
 @dataclass
@@ -60,7 +58,7 @@ class MeasureFewshot:
 def fewshot(command: MeasureFewshot) -> int:
     """Measure every data set, and print a table or JSON."""
     from vitkit.system.machine import autocast
-    from vitkit.system.ranks import on_rank_0, process_group
+    from vitkit.system.processes.ranks import on_rank_0, process_group
 
     if not command.data:
         raise ValueError(f"no images; vitkit fewshot {command.model} DATA... takes data sets")
@@ -98,9 +96,8 @@ def fewshot(command: MeasureFewshot) -> int:
 def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Splits) -> dict:
     """Which test images of a data set are classified right, by shots. What was decided, and what
     the data lacks, is printed."""
-    from vitkit.evaluate import Part, Subject
-    from vitkit.evaluate.fewshot import shot_notes
-    from vitkit.system.ranks import on_rank_0
+    from vitkit.evaluation import Part, Subject, shot_notes
+    from vitkit.system.processes.ranks import on_rank_0
 
     test = splits.test or splits.val
     if splits.train is None or test is None:
@@ -123,7 +120,7 @@ def _answers(evaluator: Fewshot, classifier: Classifier, data: str, splits: Spli
 def _exponent(evaluator: Fewshot, right: Sequence[np.ndarray | None]) -> int | None:
     """The exponent of l2 that ranks best over the data sets that have an accuracy; None for
     "fixed"."""
-    from vitkit.evaluate.fewshot import best_ranked
+    from vitkit.evaluation import best_ranked
 
     finite = [each.mean((0, 2)) for each in right if each is not None]
     if evaluator.form == "fixed" or not finite:

@@ -15,20 +15,16 @@ from vitkit.commands.parsing import read_some
 from vitkit.commands.recipe import with_augmentation_as_given, with_evals, with_length
 from vitkit.commands.transfer_output import Regularise, print_transfer, say_regularisation
 from vitkit.data import Columns
-from vitkit.evaluate import EvaluatorName
-from vitkit.recipes.crops import vtab_task
-from vitkit.recipes.finetune import PRESETS, Like
-from vitkit.recipes.finetune import finetune as paper
-from vitkit.recipes.pretrained import choose_pretrained
-from vitkit.recipes.table_4 import SIDES, SWEEP, TABLE_4
+from vitkit.evaluation import EvaluatorName
+from vitkit.recipes import PRESETS, SIDES, SWEEP, TABLE_4, Like, choose_pretrained, vtab_task
+from vitkit.recipes import finetune as paper
 from vitkit.studies import transfer
+from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import pick_device
-from vitkit.system.ranks import on_rank_0, process_group
-from vitkit.system.text import as_word, printable
-from vitkit.system.watchdog import PATIENCE
-from vitkit.training import Recipe
-from vitkit.training.naming import default_run_dir
-from vitkit.weights.said import Hints
+from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.system.processes.watchdog import PATIENCE
+from vitkit.training import Recipe, default_run_dir
+from vitkit.weights import Hints
 
 HELP = ("-h", "--help")
 
@@ -216,7 +212,7 @@ def finetune(command: Finetune) -> int:
 
 def _by_protocol(command: Finetune) -> int:
     """Fine-tune, print what each learning rate and seed reached, and write the report."""
-    from vitkit.training.report import report
+    from vitkit.training import report
 
     run_dir = command.workdir or default_run_dir(command.data, command.recipe.name)
     values = command.regularising.values()

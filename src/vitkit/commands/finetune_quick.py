@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.evaluate import Metric, answers_of_logits
-from vitkit.photographs import Answer, answer
-from vitkit.photographs.candidates import CLOSED_FORM, question, targets_of
-from vitkit.photographs.guessing import guess
-from vitkit.photographs.plan import OtherPlan, read_plan
-from vitkit.photographs.tuning import RUN
-from vitkit.recipes.table_4 import few_pixels
+from vitkit.evaluation import Metric, answers_of_logits
+from vitkit.quick import (
+    CLOSED_FORM,
+    RUN,
+    Answer,
+    OtherPlan,
+    answer,
+    guess,
+    question,
+    read_plan,
+    targets_of,
+)
+from vitkit.recipes import few_pixels
+from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import pick_precision
-from vitkit.system.ranks import from_rank_0, on_rank_0, process_group
-from vitkit.system.text import as_word, counted, printable
-from vitkit.training.naming import default_run_dir
-from vitkit.training.report import report as report_of_run
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
+from vitkit.training import default_run_dir
+from vitkit.training import report as report_of_run
 
 if TYPE_CHECKING:
     import torch
@@ -88,8 +94,7 @@ def _report(
 ) -> Path | None:
     """The page about the chosen model: its mistakes on the images to test on, for images of one
     class each; else how it was trained. None if there is nothing to measure on."""
-    from vitkit.evaluate.report import report
-    from vitkit.evaluate.report_page import write_report
+    from vitkit.evaluation import report, write_report
 
     source = reached.photographs.test
     if reached.photographs.target_kind != "class":

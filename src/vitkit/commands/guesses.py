@@ -11,7 +11,7 @@ from pathlib import Path
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
 from vitkit.commands.shard import refuse_two_numbers
 from vitkit.commands.translation import kind_of, slots_of, tell, translated
-from vitkit.system.text import as_word
+from vitkit.system.console.text import as_word
 
 IMAGES = {
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif",

@@ -7,8 +7,8 @@ from typing import Any
 
 from vitkit.commands import Command
 from vitkit.commands.options import MISSING, Option, options
+from vitkit.system.console.terminal import fill, paragraphs, titled, two_columns
 from vitkit.system.span import Span
-from vitkit.system.terminal import fill, paragraphs, titled, two_columns
 
 RUN = ("workdir DIR", "device NAME", "data.workers N", "seed N")
 EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {

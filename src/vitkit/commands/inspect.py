@@ -9,13 +9,13 @@ from tyro.conf import arg
 
 from vitkit.commands.app import short_name
 from vitkit.commands.arguments import Device, Images, Model, ModelHints
-from vitkit.system.files import check_can_be_made, check_replaceable
+from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.machine import pick_device
-from vitkit.system.text import as_word, counted, printable
-from vitkit.weights.said import Hints
+from vitkit.system.storage.files import check_can_be_made, check_replaceable
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
-    from vitkit.inspection.atlas import FigureKind
+    from vitkit.inspection import FigureKind
 
 Figure = Literal[
     "filters", "positions", "distance", "entropy", "rollout", "relevance", "norms", "colours",
@@ -100,7 +100,7 @@ def inspect(command: Inspect) -> int:
 def _kinds(command: Inspect) -> "list[FigureKind]":
     """The figures to draw, in the table's order. Raises ValueError for one that needs images, if
     there are none."""
-    from vitkit.inspection.atlas import FIGURES
+    from vitkit.inspection import FIGURES
 
     kinds = []
     for kind in FIGURES:

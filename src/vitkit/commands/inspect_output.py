@@ -11,14 +11,19 @@ import numpy as np
 
 from vitkit.commands.app import short_name
 from vitkit.data import Picture
-from vitkit.inspection.atlas import FigureKind
-from vitkit.inspection.explorer import write_explorer
-from vitkit.inspection.plates import Plate, Subject
-from vitkit.inspection.sections import figure_section, missing_section
-from vitkit.inspection.themes import THEMES, write_figure
-from vitkit.system.files import MARK, write_where_said
-from vitkit.system.progress import bar
-from vitkit.system.text import printable
+from vitkit.inspection import (
+    THEMES,
+    FigureKind,
+    Plate,
+    Subject,
+    figure_section,
+    missing_section,
+    write_explorer,
+    write_figure,
+)
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import printable
+from vitkit.system.storage.files import MARK, write_where_said
 
 if TYPE_CHECKING:
     from vitkit.commands.inspect import Inspect

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from vitkit.commands.predict_images import spread
 from vitkit.data import BadImage, Picture, open_image
-from vitkit.inspection.layers import check_transformer, layer_names
-from vitkit.inspection.plates import Subject
-from vitkit.system.progress import bar
-from vitkit.system.text import printable, printable_name
+from vitkit.inspection import Subject, check_transformer, layer_names
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import printable, printable_name
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Given:
 def images_of(command: "Inspect", models: Sequence[Classifier], folder: Path) -> Given:
     """Read the images that a command names, and prepare them for each model. Raises ValueError if
     none can be read, or a name stands for none."""
-    from vitkit.deploy import pictures
+    from vitkit.prediction import pictures
 
     if not command.images:
         return Given((None,) * len(models), (), 0)

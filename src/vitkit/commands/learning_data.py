@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from vitkit.commands.leaving_out import splits_without_broken
-from vitkit.evaluate.named import SetName
-from vitkit.system.text import as_word
+from vitkit.evaluation import SetName
+from vitkit.system.console.text import as_word
 
 if TYPE_CHECKING:
     import torch
 
     from vitkit.commands.arguments import OnBadImage
     from vitkit.data import Columns, Parts, Splits
-    from vitkit.weights import Classifier
-    from vitkit.weights.said import Hints
+    from vitkit.weights import Classifier, Hints
 
 As = Annotated[
     SetName | None,
@@ -38,7 +37,7 @@ def as_words(model: str, data: str, named: SetName | None) -> str:
 def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
     """The parts of a data set, which may go by a name."""
     from vitkit.data import open_parts
-    from vitkit.evaluate.named import open_named_parts
+    from vitkit.evaluation import open_named_parts
 
     if named is None:
         return open_parts(data, columns)
@@ -61,7 +60,7 @@ def splits_to_learn_from(
 
 def loaded_for_features(model: str, hints: "Hints", device: "torch.device") -> "Classifier":
     """A model on its device, to read features of."""
-    from vitkit.system.ranks import on_rank_0
+    from vitkit.system.processes.ranks import on_rank_0
     from vitkit.weights import load_as
 
     return load_as(model, hints, quiet=not on_rank_0()).to(device).for_inference()

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from vitkit.data import Source, Splits
-from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.system.text import counted, printable
+from vitkit.system.console.text import counted, printable
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0
 
 
 def without_broken(source: Source) -> Source:
@@ -37,7 +37,7 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
     Raises ValueError for images of another kind of target.
     """
     from vitkit.data import subset
-    from vitkit.evaluate.labels import unknown
+    from vitkit.evaluation import unknown
 
     if source.target_kind != "class":
         raise ValueError(

@@ -19,7 +19,7 @@ from typing import (
 import docstring_parser
 
 from vitkit.commands import WrongWords
-from vitkit.system.terminal import paragraphs
+from vitkit.system.console.terminal import paragraphs
 
 MISSING = dataclasses.MISSING
 

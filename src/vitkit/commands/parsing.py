@@ -20,8 +20,8 @@ from tyro.constructors import (
 )
 
 from vitkit.commands.options import MISSING, default_of, docstrings
+from vitkit.system.console.terminal import fill, paragraphs
 from vitkit.system.span import Span
-from vitkit.system.terminal import fill, paragraphs
 
 SIZES = ("--image", "--stride")  # options of one number or two
 

@@ -10,9 +10,8 @@ from tyro.conf import arg
 from vitkit.commands import Defaults
 from vitkit.commands.recipe import first_recipe
 from vitkit.recipes import facts_of
-from vitkit.system.text import readable
-from vitkit.training import Facts, Recipe
-from vitkit.training.plan import GIB, Machine, Memory, Spent
+from vitkit.system.console.text import readable
+from vitkit.training import GIB, Facts, Machine, Memory, Recipe, Spent
 
 
 @dataclass
@@ -40,10 +39,8 @@ def defaults(words: list[str]) -> Defaults:
 
 def plan(command: Plan) -> int:
     """Print what a run needs. Raises ValueError if the GPUs cannot share a batch equally."""
-    from vitkit.training import resolve
-    from vitkit.training.memory import count
-    from vitkit.training.plan import advice, memory, spent
-    from vitkit.weights.channels import preprocessing_for_channels
+    from vitkit.training import advice, count, memory, resolve, spent
+    from vitkit.weights import preprocessing_for_channels
 
     # The run, with every span in steps
     machine = command.machine
@@ -82,7 +79,7 @@ def _facts(command: Plan) -> Facts:
     """How many images there are, and their classes: as the command says, or counted. Raises
     ValueError if there is nothing to count."""
     from vitkit.data import open_splits
-    from vitkit.training.division import divide
+    from vitkit.training import divide
 
     if command.examples:
         return Facts(command.examples, tuple(map(str, range(command.classes))))

@@ -23,11 +23,11 @@ from vitkit.commands.predict_checks import INPUT, check
 from vitkit.commands.predict_images import answers_of, items_of
 from vitkit.commands.predict_parts import predict_parts
 from vitkit.commands.predict_runtime import runtime_of
-from vitkit.weights.said import Hints
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
     from vitkit.commands.predict_results import Results
-    from vitkit.deploy.predict import Answered
+    from vitkit.prediction import Answered
 
 
 @dataclass

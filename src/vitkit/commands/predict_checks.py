@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.commands.predict_parts import check_parts
-from vitkit.system.files import check_can_be_made, check_replaceable
-from vitkit.system.text import as_word
+from vitkit.system.console.text import as_word
+from vitkit.system.storage.files import check_can_be_made, check_replaceable
 
 if TYPE_CHECKING:
     from vitkit.commands.predict import Predict
@@ -16,7 +16,7 @@ INPUT = "-"  # names come through the standard input
 def check(command: "Predict") -> None:
     """Raises ValueError for settings that cannot go together, and for files that cannot be
     written."""
-    from vitkit.deploy.predict import BATCH, check_settings
+    from vitkit.prediction import BATCH, check_settings
 
     check_parts(command)
     check_settings(command.top, BATCH, command.workers)
@@ -35,7 +35,7 @@ def check(command: "Predict") -> None:
     if command.sheet:
         check_sheet(command.sheet)
     if command.to:
-        from vitkit.deploy.rows import check_rows_file
+        from vitkit.prediction import check_rows_file
 
         check_rows_file(command.to)
     if command.json and command.to:

@@ -6,16 +6,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.deploy.exported import takes_pictures
-from vitkit.system.text import printable
+from vitkit.runtimes import takes_pictures
+from vitkit.system.console.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vitkit.commands.predict import Predict
-    from vitkit.deploy.items import Item, Pictures
-    from vitkit.deploy.predict import Answered
-    from vitkit.deploy.runtimes import Runtime
+    from vitkit.prediction import Answered, Item, Pictures
+    from vitkit.runtimes import Runtime
 
 
 def written_to(command: "Predict") -> list[Path]:
@@ -25,7 +24,7 @@ def written_to(command: "Predict") -> list[Path]:
 
 def items_of(command: "Predict", labels: Sequence[str]) -> "Pictures | list[Item]":
     """The images that the command names."""
-    from vitkit.deploy import pictures
+    from vitkit.prediction import pictures
 
     items = pictures(command.images, labels, written_to(command))
     if command.sort_into is not None and not items.are_files():
@@ -48,8 +47,7 @@ def answers_of(
 ) -> "Iterator[Answered]":
     """The answers to the images, in batches; to those that come while it runs, if there are no
     items."""
-    from vitkit.deploy.predict import BATCH, answers
-    from vitkit.deploy.prepare import from_sequence, from_stream
+    from vitkit.prediction import BATCH, answers, from_sequence, from_stream
 
     batch = BATCH
     if takes_pictures(runtime):
@@ -63,8 +61,7 @@ def answers_of(
 
 def _coming(command: "Predict", batch: int) -> "Iterator[list[Item]]":
     """The images whose names come while they are classified, in lists, some of them empty."""
-    from vitkit.deploy.arrivals import arrivals, names_from
-    from vitkit.deploy.items import items_of
+    from vitkit.prediction import arrivals, items_of, names_from
 
     # Their names
     leave_out = written_to(command)

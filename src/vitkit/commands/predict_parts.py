@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from vitkit.commands.predict_progress import Progress
 from vitkit.commands.shard import read_shard
-from vitkit.deploy.exported import FileRuntime
-from vitkit.system.text import as_word, counted
+from vitkit.runtimes import FileRuntime
+from vitkit.system.console.text import as_word, counted
 
 if TYPE_CHECKING:
     from vitkit.commands.predict import Predict
-    from vitkit.deploy.items import Pictures
-    from vitkit.deploy.runtimes import Runtime
+    from vitkit.prediction import Pictures
+    from vitkit.runtimes import Runtime
 
 
 def check_parts(command: "Predict") -> None:
@@ -60,9 +60,7 @@ def shard_of(text: str) -> tuple[int, int]:
 def predict_parts(command: "Predict", runtime: "Runtime", items: "Pictures") -> int:
     """Compute and write the parts of this process that are not there. Returns 0, also if images were
     unreadable: they have their rows, and torchrun would take another status for a failure."""
-    from vitkit.deploy.parts import Chosen, Parts, write_parts
-    from vitkit.deploy.predict import BATCH, answers
-    from vitkit.deploy.prepare import from_sequence
+    from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, write_parts
 
     # What there is to do
     shard, shards = shard_of(command.shard)

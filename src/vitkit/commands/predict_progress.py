@@ -4,9 +4,9 @@ import sys
 import time
 from typing import TextIO
 
-from vitkit.system.progress import PATIENCE
-from vitkit.system.terminal import terminal_width
-from vitkit.system.text import counted
+from vitkit.system.console.progress import PATIENCE
+from vitkit.system.console.terminal import terminal_width
+from vitkit.system.console.text import counted
 
 OFTEN = 0.2  # seconds between two lines on a terminal
 SELDOM = 30.0  # and in a log

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from vitkit.commands.predict_progress import Progress
 from vitkit.commands.predict_table import AnswerTable, number
-from vitkit.system.text import as_word, counted, printable, printable_name
+from vitkit.system.console.text import as_word, counted, printable, printable_name
 
 if TYPE_CHECKING:
     from vitkit.commands.predict import Predict
-    from vitkit.deploy.predict import Answered, Prediction
-    from vitkit.deploy.runtimes import Runtime
-    from vitkit.inspection.sheet import Tile
+    from vitkit.inspection import Tile
+    from vitkit.prediction import Answered, Prediction
+    from vitkit.runtimes import Runtime
 
 LISTED = 50  # unreadable images, by name
 TILES = 400  # pictures of a contact sheet, at most
@@ -39,11 +39,11 @@ class Results:
         self.sorter = None
         self.looks = None
 
-        from vitkit.deploy.doubts import limits_of
+        from vitkit.prediction import limits_of
 
         extra = []
         if command.attention is not None:
-            from vitkit.deploy.looks import LookPictures
+            from vitkit.prediction import LookPictures
 
             self.looks = LookPictures(command.attention)
             extra.append("attention")
@@ -53,7 +53,7 @@ class Results:
         if limits_of(runtime) is not None:
             extra += ["unknown", "possible"]
         if command.to is not None:
-            from vitkit.deploy.rows import RowsFile
+            from vitkit.prediction import RowsFile
 
             top = min(command.top, len(runtime.labels))
             self.rows = RowsFile(command.to, top, extra)
@@ -127,7 +127,7 @@ class Results:
 
     def _print_json(self, predictions: "list[Prediction]", extra: list[dict[str, str]]) -> None:
         """A line for each, for the program that reads it."""
-        from vitkit.deploy.rows import as_json
+        from vitkit.prediction import as_json
 
         for prediction, more in zip(predictions, extra, strict=True):
             print(as_json(prediction, more))
@@ -135,7 +135,7 @@ class Results:
 
     def _add_tiles(self, answered: "Answered") -> None:
         """Keep the images that could be read, as the model got them, for the contact sheet."""
-        from vitkit.inspection.sheet import Tile
+        from vitkit.inspection import Tile
 
         activation = self.runtime.activation
         for place, row in enumerate(answered.prepared.rows):
@@ -188,7 +188,7 @@ class Results:
             print(f"next: {next_command}")
 
     def _draw_sheet(self, terminal) -> None:
-        from vitkit.inspection.sheet import contact_sheet
+        from vitkit.inspection import contact_sheet
 
         contact_sheet(self.tiles, self.command.sheet)
         text = f"wrote {self.command.sheet}"
@@ -200,7 +200,7 @@ class Results:
 
 def _sorter(command: "Predict", runtime: "Runtime"):
     """Files the photographs. Raises ValueError for a model whose outputs are no classes."""
-    from vitkit.deploy.sort import Sorter
+    from vitkit.prediction import Sorter
 
     if runtime.activation == "none":
         raise ValueError(

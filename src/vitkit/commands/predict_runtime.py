@@ -10,13 +10,13 @@ from vitkit.commands.runtime import (
     runtime_of_file,
     runtime_of_model,
 )
-from vitkit.deploy.exported import is_exported
+from vitkit.runtimes import is_exported
+from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import pick_device
-from vitkit.system.text import as_word, counted
 
 if TYPE_CHECKING:
     from vitkit.commands.predict import Predict
-    from vitkit.deploy.runtimes import Runtime
+    from vitkit.runtimes import Runtime
     from vitkit.weights import Classifier
 
 
@@ -48,8 +48,8 @@ def runtime_of(command: "Predict") -> "Runtime":
     precision = precision_of(command.runtime, command.precision, device)
     if command.attention is None:
         return runtime_of_model(classifier, command.runtime, precision, command.device)
-    from vitkit.deploy.looks import Looking
-    from vitkit.deploy.pytorch import eager
+    from vitkit.prediction import Looking
+    from vitkit.runtimes import eager
 
     if command.runtime not in ("auto", "torch"):
         raise ValueError(
@@ -60,8 +60,8 @@ def runtime_of(command: "Predict") -> "Runtime":
 
 def _merging(command: "Predict", classifier: "Classifier") -> "Classifier":
     """The model with tokens merged, which the standard error says."""
-    from vitkit.deploy.less import merging
-    from vitkit.models.merging import tokens_left
+    from vitkit.models import tokens_left
+    from vitkit.runtimes import merging
 
     merged = merging(classifier, command.merge)
     left = tokens_left(merged.model.config, command.merge)
@@ -72,9 +72,8 @@ def _merging(command: "Predict", classifier: "Classifier") -> "Classifier":
 
 def _exiting(command: "Predict", classifier: "Classifier") -> "Classifier":
     """The model with early exits, which the standard error says."""
-    from vitkit.deploy.agreement import prepared_images
-    from vitkit.deploy.less import exiting, fit_exits
-    from vitkit.deploy.trial import to_calibrate
+    from vitkit.exporting import prepared_images, to_calibrate
+    from vitkit.runtimes import exiting, fit_exits
 
     images, _ = prepared_images(classifier.preprocessing, to_calibrate(command.calibrate))
     exits = fit_exits(classifier, images)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from vitkit.system.terminal import terminal_width
-from vitkit.system.text import printable
+from vitkit.system.console.terminal import terminal_width
+from vitkit.system.console.text import printable
 
 if TYPE_CHECKING:
-    from vitkit.deploy.predict import Prediction
-    from vitkit.weights.classifier import Activation
+    from vitkit.prediction import Prediction
+    from vitkit.weights import Activation
 
 WIDEST = 28  # columns of a class's name on a terminal
 WIDEST_ELSEWHERE = 80  # columns of a name that the others are aligned with

@@ -26,14 +26,13 @@ from vitkit.commands.arguments import (
 from vitkit.commands.learning_data import As, splits_to_learn_from
 from vitkit.commands.probe_saving import Fitted, save_probe
 from vitkit.data import Columns, Source, Splits
-from vitkit.evaluate import Features, Metric
-from vitkit.system.files import check_can_be_made
-from vitkit.system.text import as_word, counted, printable
-from vitkit.weights import Classifier
-from vitkit.weights.said import Hints
+from vitkit.evaluation import Features, Metric
+from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.storage.files import check_can_be_made
+from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:
-    from vitkit.evaluate.probing import Probing
+    from vitkit.evaluation import Probing
 
 HAVE = {"classes": "have several", "number": "have a number"}  # kinds of targets, in a sentence
 
@@ -69,11 +68,10 @@ class FitProbe:
 def probe(command: FitProbe) -> int:
     """Fit the head, print what it reaches, and save it."""
     from vitkit.data import fingerprint
-    from vitkit.evaluate.probing import Probing
+    from vitkit.evaluation import Probing
     from vitkit.system.machine import autocast
-    from vitkit.system.ranks import on_rank_0, process_group
-    from vitkit.weights import load_as
-    from vitkit.weights.store import check_savable
+    from vitkit.system.processes.ranks import on_rank_0, process_group
+    from vitkit.weights import check_savable, load_as
 
     _check(command)
     with process_group(command.device) as device:
@@ -231,7 +229,7 @@ def _with_new_head(loaded: Classifier, probing: "Probing") -> Classifier:
 
 def _features(classifier: Classifier, probing: "Probing", source: Source) -> Features:
     """The features of images, and their targets as the head has its outputs."""
-    from vitkit.evaluate import features
+    from vitkit.evaluation import features
 
     return probing.targets(source, features(classifier, source))
 
@@ -249,8 +247,7 @@ def _refuse_broken(command: FitProbe, learned: Features, source: Source) -> None
 def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> list[Metric]:
     """The accuracy of the neighbours' vote: of each image's among the others that are learned from,
     and of the other images'."""
-    from vitkit.evaluate.metric import share_right
-    from vitkit.evaluate.neighbours import voted
+    from vitkit.evaluation import share_right, voted
 
     rows, classes = torch.tensor(learned.x), torch.tensor(learned.y)
     right = int((voted(rows, classes, k) == classes).sum())

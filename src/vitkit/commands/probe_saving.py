@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from vitkit.data import Source
-from vitkit.evaluate import Features, Metric
-from vitkit.evaluate.probe import Probe, with_probe
-from vitkit.evaluate.probing import Probing
-from vitkit.system.text import as_word
+from vitkit.evaluation import Features, Metric, Probe, Probing, with_probe
+from vitkit.system.console.text import as_word
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
@@ -42,9 +40,7 @@ def save_probe(command: "FitProbe", classifier: Classifier, fitted: Fitted) -> s
     one class each goes with what it learned from, for `vitkit teach`, and with limits by which images
     are unknown."""
     from vitkit.data import is_elsewhere
-    from vitkit.evaluate.memory import write_memory
-    from vitkit.evaluate.teach import remembered
-    from vitkit.evaluate.unknown import fit_unknown
+    from vitkit.evaluation import fit_unknown, remembered, write_memory
     from vitkit.weights import save
 
     # The left-out answers of the other methods are no exact ones

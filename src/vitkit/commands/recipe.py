@@ -12,12 +12,12 @@ from pathlib import Path
 
 from vitkit.commands import WordsMissing
 from vitkit.commands.translation import kind_of
-from vitkit.evaluate import EVALUATORS, Eval
+from vitkit.evaluation import EVALUATORS, Eval
 from vitkit.recipes import RECIPES, listing, recipe, with_model
+from vitkit.system.console.terminal import fill
+from vitkit.system.console.text import as_word
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
-from vitkit.system.terminal import fill
-from vitkit.system.text import as_word
 from vitkit.training import Recipe
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.system.text import as_word, counted
+from vitkit.system.console.text import as_word, counted
 
 
 @dataclass
@@ -41,7 +41,7 @@ def report(command: Report) -> int:
 
 def _check(run_dir: Path) -> None:
     """Raises ValueError for what is no run, with the runs that are in it."""
-    from vitkit.training.recorded import is_run
+    from vitkit.training import is_run
 
     inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
     if is_run(run_dir) or not inner:
@@ -54,7 +54,7 @@ def _check(run_dir: Path) -> None:
 
 def _of_one(command: Report) -> int:
     """Write the report of a run."""
-    from vitkit.training.report import report as write_report
+    from vitkit.training import report as write_report
 
     (run_dir,) = command.runs
     page = write_report(run_dir, inside=True, path=command.output)
@@ -66,8 +66,7 @@ def _of_one(command: Report) -> int:
 def _of_several(command: Report) -> int:
     """Print what several runs reached and in what they differ, and write a page about it."""
     from vitkit.commands.compare import print_comparison
-    from vitkit.training.comparison import write_comparison
-    from vitkit.training.recorded import read_run
+    from vitkit.training import read_run, write_comparison
 
     runs = [read_run(run_dir) for run_dir in command.runs]
     print_comparison(runs)

@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.commands.arguments import pick_precision
-from vitkit.deploy.exported import is_exported, takes_pictures
-from vitkit.system.text import counted
-from vitkit.weights.said import Hints
+from vitkit.runtimes import is_exported, takes_pictures
+from vitkit.system.console.text import counted
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
     import torch
 
-    from vitkit.deploy.exported import FileRuntime, PictureRuntime
-    from vitkit.deploy.opening import RuntimeName
-    from vitkit.deploy.runtimes import Runtime
+    from vitkit.runtimes import FileRuntime, PictureRuntime, Runtime, RuntimeName
     from vitkit.system.machine import Precision, PrecisionChoice
     from vitkit.weights import Classifier
 
@@ -24,7 +22,7 @@ def any_runtime_of_file(
 ) -> "FileRuntime | PictureRuntime":
     """What computes an exported file, without PyTorch: from prepared images, or from whole pictures,
     one at a time. Raises ValueError for what cannot be said of such a file: all of it is inside."""
-    from vitkit.deploy.opening import open_model_file
+    from vitkit.runtimes import open_model_file
 
     if hints != Hints():
         raise ValueError(
@@ -87,12 +85,12 @@ def runtime_of_model(
     """What computes a model. auto is the fastest that `vitkit bench` has found for it on this machine,
     which the standard error says; before that, and for a model with limits for unknown images, which
     are of its features, it is PyTorch."""
-    from vitkit.deploy.opening import open_file, open_runtime
+    from vitkit.runtimes import open_file, open_runtime
     from vitkit.system.machine import pick_device
 
     is_free = runtime == "auto" and classifier.unknown is None
     if is_free and pick_device(device).type == "cpu":
-        from vitkit.deploy.remembered import remembered
+        from vitkit.runtimes import remembered
 
         found = remembered(classifier, precision)
         if found is not None:
@@ -108,8 +106,7 @@ def classifier_on(
     """A model by its name, or an exported file, as a Classifier that this runtime computes: for
     commands that take one. An exported file computes in its own precision, unless that is float32
     and bfloat16 is asked for."""
-    from vitkit.deploy.on_runtime import of_file, on_runtime
-    from vitkit.deploy.opening import open_runtime
+    from vitkit.runtimes import of_file, on_runtime, open_runtime
     from vitkit.weights import load_as
 
     if is_exported(name):

@@ -19,16 +19,16 @@ from vitkit.commands.arguments import (
     Runtime,
 )
 from vitkit.commands.runtime import classifier_with_head, precision_of, runtime_of_file
-from vitkit.deploy.exported import is_exported
-from vitkit.deploy.runtimes import Runtime as AnyRuntime
+from vitkit.runtimes import Runtime as AnyRuntime
+from vitkit.runtimes import is_exported
 from vitkit.system.limits import VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
-from vitkit.weights.said import Hints
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
     from socket import socket
 
-    from vitkit.deploy.http_server import Plan
+    from vitkit.serving import Plan
 
 TOKEN = "VITKIT_TOKEN"  # environment variable
 PIXELS = 50_000_000  # of an image that a stranger sends, unless --max-pixels says otherwise
@@ -87,7 +87,7 @@ class Serve:
 
 def serve(command: Serve) -> int:
     """`vitkit serve`. Returns when a signal ends it."""
-    from vitkit.deploy.http_server import Server, bound_socket, check_installed, prepare_process
+    from vitkit.serving import Server, bound_socket, check_installed, prepare_process
 
     # What can be wrong, before anything is loaded
     check_installed()
@@ -100,7 +100,7 @@ def serve(command: Serve) -> int:
     ready = partial(_say_ready, plan.name, bound)
     with bound:
         if command.workers > 1:
-            from vitkit.deploy.http_workers import Workers
+            from vitkit.serving import Workers
 
             Workers(plan, bound, command.workers).run(ready)
             return 0
@@ -125,9 +125,7 @@ def _say_ready(name: str, bound: "socket", word: str = "ready") -> None:
 
 def plan_of(command: Serve) -> "Plan":
     """What the server needs. Raises ValueError for settings that cannot be."""
-    from vitkit.deploy.http_body import Limits
-    from vitkit.deploy.http_desk import Settings
-    from vitkit.deploy.http_server import Plan
+    from vitkit.serving import Limits, Plan, Settings
 
     counts = {
         "workers": command.workers,
@@ -202,7 +200,7 @@ def open_model(command: Serve) -> AnyRuntime:
         return runtime_of_file(
             command.model, command.hints, command.runtime, command.precision, command.device
         )
-    from vitkit.deploy.opening import open_runtime
+    from vitkit.runtimes import open_runtime
 
     classifier = classifier_with_head(command.model, command.hints)
     precision = precision_of(command.runtime, command.precision, pick_device(command.device))

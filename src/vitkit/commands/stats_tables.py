@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vitkit.system.text import printable, printable_name
+from vitkit.system.console.text import printable, printable_name
 
 SHOWN = 20  # classes whose counts are printed; of more classes, the largest and the smallest
 LISTED = 10  # broken images and duplicates that are printed

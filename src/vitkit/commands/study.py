@@ -11,12 +11,19 @@ from vitkit.commands import DATA, Defaults
 from vitkit.commands.arguments import Device
 from vitkit.commands.shard import read_shard
 from vitkit.commands.study_output import description, listing, say_plan, write
-from vitkit.studies.budget import Plan
-from vitkit.studies.grid import most_shards
-from vitkit.studies.paper import STUDIES
-from vitkit.studies.results import Ask, Results
-from vitkit.studies.study import RECORD, Study, begin, results, run_study
-from vitkit.system.text import counted
+from vitkit.studies import (
+    RECORD,
+    STUDIES,
+    Ask,
+    Plan,
+    Results,
+    Study,
+    begin,
+    most_shards,
+    results,
+    run_study,
+)
+from vitkit.system.console.text import counted
 
 HELP = ("-h", "--help", "--help-all")
 
@@ -106,7 +113,7 @@ def study(command: RunStudy) -> int:
     study_dir = command.workdir or Path("runs") / _name(command)
 
     # What will run, said before anything does
-    from vitkit.system.ranks import on_rank_0, process_group
+    from vitkit.system.processes.ranks import on_rank_0, process_group
 
     if command.draw and not (study_dir / RECORD).exists():
         raise ValueError(f"no study has begun in {study_dir}, so there is nothing to draw")
@@ -129,14 +136,14 @@ def _reached(
 ) -> Results | None:
     """What the study has reached when it has run: here, in jobs of their own, or not at all. None for a
     shard that has no cells."""
-    from vitkit.system.ranks import on_rank_0
+    from vitkit.system.processes.ranks import on_rank_0
 
     if command.draw:
         return results(chosen, ask, plan, study_dir)
     most = most_shards(chosen.cells(ask, plan.steps, study_dir))
     several = f"the cells of this study are {counted(most, 'shard')} at most"
     if command.jobs:
-        from vitkit.studies.jobs import run_jobs
+        from vitkit.studies import run_jobs
 
         if command.jobs > most:
             print(f"{several}, so --jobs {command.jobs} starts no more")
@@ -160,7 +167,7 @@ def _check(command: RunStudy) -> None:
     if command.jobs < 0:
         raise ValueError(f"jobs is {command.jobs}; it is a number of processes, 0 to run it here")
     if command.jobs:
-        from vitkit.studies.jobs import check_submitit
+        from vitkit.studies import check_submitit
 
         check_submitit()
     if command.jobs and command.shard:
@@ -198,7 +205,7 @@ def _ask(command: RunStudy) -> Ask:
 
 def _name(command: RunStudy) -> str:
     """What the directory is called: after the study and its images."""
-    from vitkit.training.naming import tidied
+    from vitkit.training import tidied
 
     images = Path(tidied(command.data)).name
     return re.sub(r"[^\w.-]+", "-", f"study-{command.study}-{images}").strip("-")

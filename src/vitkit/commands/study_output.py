@@ -4,14 +4,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.studies.budget import Plan, duration
-from vitkit.studies.paper import STUDIES
-from vitkit.studies.results import Ask, Results
-from vitkit.studies.rows import RESULTS, read_rows, write_table
-from vitkit.studies.study import Study
-from vitkit.system.files import whole
-from vitkit.system.terminal import fill, two_columns
-from vitkit.system.text import as_word, counted, printable
+from vitkit.studies import (
+    RESULTS,
+    STUDIES,
+    Ask,
+    Plan,
+    Results,
+    Study,
+    duration,
+    read_rows,
+    write_table,
+)
+from vitkit.system.console.terminal import fill, two_columns
+from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.storage.files import whole
 
 if TYPE_CHECKING:
     from vitkit.commands.study import RunStudy
@@ -80,7 +86,7 @@ def write(command: "RunStudy", chosen: Study, reached: Results, study_dir: Path)
     from rich.markup import escape
     from rich.table import Table
 
-    from vitkit.studies.drawing import write_figure
+    from vitkit.studies import write_figure
 
     for sentence in reached.failures():
         print(printable(sentence), file=sys.stderr)

@@ -16,8 +16,8 @@ from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
 from vitkit.commands.shard import read_shard
-from vitkit.system.text import as_word, printable
-from vitkit.weights.said import Hints
+from vitkit.system.console.text import as_word, printable
+from vitkit.weights import Hints
 
 TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves
 
@@ -69,10 +69,9 @@ class RunSuite:
 
 def suite(command: RunSuite) -> int:
     """Run the suite, print its table, and write it."""
-    from vitkit.suites.run import run_suite
-    from vitkit.suites.table import markdown
-    from vitkit.system.files import whole
-    from vitkit.system.ranks import on_rank_0, process_group
+    from vitkit.suites import markdown, run_suite
+    from vitkit.system.processes.ranks import on_rank_0, process_group
+    from vitkit.system.storage.files import whole
 
     shard = read_shard(command.shard)
     chosen, folder = _suite(command)
@@ -147,7 +146,7 @@ def _name(command: RunSuite, chosen) -> str:
 def _protocol(command: RunSuite, chosen):
     """The protocol, with what the command changes of it. Raises ValueError for changes of a protocol
     that does not train."""
-    from vitkit.suites.protocol import FINE_TUNING
+    from vitkit.suites import FINE_TUNING
 
     changes = {}
     for name in ("rates", "steps", "batch"):
@@ -171,7 +170,7 @@ def _protocol(command: RunSuite, chosen):
 
 def _print(command: RunSuite, outcome) -> None:
     """Print the table and what it lacks."""
-    from vitkit.suites.table import cells, columns, lines, sentences
+    from vitkit.suites import cells, columns, lines, sentences
 
     title = (
         f"{command.model} on {outcome.suite.name}, protocol {command.protocol}: top-1 in percent"
@@ -209,7 +208,7 @@ def _print(command: RunSuite, outcome) -> None:
 
 def _plain(outcome) -> dict:
     """The table as plain values."""
-    from vitkit.suites.table import lines, sentences
+    from vitkit.suites import lines, sentences
 
     rows = []
     for line in lines(outcome):

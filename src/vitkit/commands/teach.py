@@ -11,14 +11,11 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
-from vitkit.system.text import as_word, counted, printable, printable_name
-from vitkit.weights import Classifier
-from vitkit.weights.said import Hints
+from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:
-    from vitkit.evaluate import Metric
-    from vitkit.evaluate.probe import Probe
-    from vitkit.evaluate.teach import Memory
+    from vitkit.evaluation import Memory, Metric, Probe
 
 
 @dataclass
@@ -70,8 +67,7 @@ class Taught(NamedTuple):
 def teach(command: Teach) -> int:
     """Change what a model remembers, solve its head, and save both."""
     from vitkit.commands.teach_output import as_json, print_classes, print_photographs
-    from vitkit.evaluate.memory import save_taught
-    from vitkit.evaluate.teach import fit
+    from vitkit.evaluation import fit, save_taught
 
     # What it remembers, before and after
     _check(command)
@@ -125,9 +121,8 @@ def _check(command: Teach) -> None:
 
 def _open(command: Teach) -> Taught:
     """The model to change, in its directory; or the one to begin with, and nothing remembered."""
-    from vitkit.evaluate.memory import has_memory
-    from vitkit.weights import load_as
-    from vitkit.weights.store import check_savable
+    from vitkit.evaluation import has_memory
+    from vitkit.weights import check_savable, load_as
 
     model = Path(command.model)
     folder = command.directory or model
@@ -161,7 +156,7 @@ def _open(command: Teach) -> Taught:
 
 def _memory(command: Teach, folder: Path, classifier: Classifier) -> "Memory":
     """What a taught model remembers. A sentence says so if its head is another's."""
-    from vitkit.evaluate.memory import read_memory
+    from vitkit.evaluation import read_memory
 
     memory, is_heads = read_memory(folder, classifier)
     if command.precision not in ("auto", memory.precision):
@@ -180,7 +175,7 @@ def _memory(command: Teach, folder: Path, classifier: Classifier) -> "Memory":
 
 def _check_is_of(command: Teach, folder: Path, loaded: Classifier) -> None:
     """Raises ValueError if the model in a folder was not taught on this one."""
-    from vitkit.evaluate.memory import backbone_digest, has_memory
+    from vitkit.evaluation import backbone_digest, has_memory
     from vitkit.weights import load
 
     go_on = f"to go on with it: vitkit teach {as_word(folder)} --add ..."
@@ -201,7 +196,7 @@ def _with_new_head(classifier: Classifier) -> Classifier:
 
 def _empty(command: Teach) -> "Memory":
     """Nothing remembered yet, and the arithmetic of all photographs that will be."""
-    from vitkit.evaluate.teach import Memory
+    from vitkit.evaluation import Memory
     from vitkit.system.machine import pick_device
 
     x = np.empty((0, 0), dtype=np.float32)
@@ -210,7 +205,7 @@ def _empty(command: Teach) -> "Memory":
 
 def _changed(command: Teach, taught: Taught) -> "tuple[Memory, str]":
     """What is remembered after the command, and what was changed, in words."""
-    from vitkit.evaluate.teach import forgotten, undone
+    from vitkit.evaluation import forgotten, undone
 
     memory = taught.memory
     texts = []
@@ -234,7 +229,7 @@ def _edited(command: Teach, taught: Taught) -> "Memory":
     """What is remembered after --remove, --rename and --add, in this order."""
     from vitkit.commands.teach_adding import new_photographs
     from vitkit.commands.teach_words import rows_of
-    from vitkit.evaluate.teach import changed
+    from vitkit.evaluation import changed
     from vitkit.system.machine import pick_device
 
     memory = taught.memory
@@ -270,7 +265,7 @@ def _edited(command: Teach, taught: Taught) -> "Memory":
 
 def _metrics(fitted: "Probe", memory: "Memory") -> "list[Metric]":
     """How good the answers of the others are to each photograph."""
-    from vitkit.evaluate.probe import quality
+    from vitkit.evaluation import quality
 
     return quality("left_out", fitted.left_out, memory.targets)
 

@@ -8,11 +8,10 @@ import numpy as np
 from vitkit.commands.leaving_out import broken_images
 from vitkit.commands.teach_words import photographs_of
 from vitkit.data import Source, subset
-from vitkit.evaluate.features import features
-from vitkit.evaluate.teach import Memory, NewExamples, digest_of
+from vitkit.evaluation import Memory, NewExamples, digest_of, features
+from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import autocast
-from vitkit.system.private import public
-from vitkit.system.text import counted, printable
+from vitkit.system.storage.private import public
 from vitkit.weights import Classifier
 
 

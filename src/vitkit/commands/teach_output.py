@@ -7,10 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vitkit.evaluate import Metric
-from vitkit.evaluate.probe import Probe
-from vitkit.evaluate.teach import Memory
-from vitkit.system.text import printable, printable_name
+from vitkit.evaluation import Memory, Metric, Probe
+from vitkit.system.console.text import printable, printable_name
 
 
 def as_json(memory: Memory, metrics: Sequence[Metric]) -> dict:

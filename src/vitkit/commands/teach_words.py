@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import Source, merge_parts, open_parts
-from vitkit.data.formats.folder import IMAGE_SUFFIXES, find_images
-from vitkit.data.stores import Files
-from vitkit.evaluate.teach import Memory, digest_of
-from vitkit.system.text import counted, printable_name
+from vitkit.data import IMAGE_SUFFIXES, Files, Source, find_images, merge_parts, open_parts
+from vitkit.evaluation import Memory, digest_of
+from vitkit.system.console.text import counted, printable_name
 
 
 class Batch(NamedTuple):

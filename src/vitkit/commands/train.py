@@ -10,14 +10,13 @@ from vitkit.commands import Defaults
 from vitkit.commands.arguments import Device
 from vitkit.commands.recipe import first_recipe
 from vitkit.commands.transfer_output import Regularise, print_transfer, say_regularisation
-from vitkit.evaluate import EvaluatorName
+from vitkit.evaluation import EvaluatorName
 from vitkit.studies import transfer
-from vitkit.system.ranks import on_rank_0, process_group
-from vitkit.system.text import as_word
-from vitkit.system.watchdog import PATIENCE
-from vitkit.training import Recipe
+from vitkit.system.console.text import as_word
+from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.system.processes.watchdog import PATIENCE
+from vitkit.training import Recipe, default_run_dir, tidied
 from vitkit.training import train as run
-from vitkit.training.naming import default_run_dir, tidied
 from vitkit.weights import Classifier, load
 
 
@@ -50,7 +49,7 @@ def defaults(words: list[str]) -> Defaults:
 
 def train(command: Train) -> int:
     """Train, write the report, and print what to do next."""
-    from vitkit.training.report import report
+    from vitkit.training import report
 
     images = tidied(command.recipe.data.source)
     recipe = replace(command.recipe, data=replace(command.recipe.data, source=images))

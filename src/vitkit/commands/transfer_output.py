@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.evaluate import Metric
-from vitkit.studies import Transfer
-from vitkit.studies.regularising import USUAL, Regularisation, regularised
-from vitkit.system.text import counted
+from vitkit.evaluation import Metric
+from vitkit.studies import USUAL, Regularisation, Transfer, regularised
+from vitkit.system.console.text import counted
 from vitkit.training import Recipe
 
 

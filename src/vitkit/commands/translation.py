@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from vitkit.commands import Command, WrongWords, foreign
-from vitkit.system.text import printable
+from vitkit.system.console.text import printable
 
 YES = {"true", "1", "yes"}
 NO = {"false", "0", "no"}

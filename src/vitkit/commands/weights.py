@@ -12,8 +12,8 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands.arguments import Model, ModelHints
-from vitkit.system.text import as_word, printable
-from vitkit.weights.said import Hints
+from vitkit.system.console.text import as_word, printable
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:  # --help imports no model
     from vitkit.models import ModelConfig
@@ -49,8 +49,7 @@ class Push:
 def show(command: Show) -> int:
     """Print a model's description, as a table or as JSON."""
     from vitkit.models import config_to_dict, cost, parameters
-    from vitkit.weights import load_as
-    from vitkit.weights.licenses import license_to_json
+    from vitkit.weights import license_to_json, load_as
 
     classifier = load_as(command.model, command.hints, quiet=command.json)
     config = classifier.model.config
@@ -157,8 +156,7 @@ def _number(value: object) -> str:
 
 def push(command: Push) -> int:
     """Upload a model directory, or the one in a run. Raises ValueError for another folder."""
-    from vitkit.weights import load
-    from vitkit.weights.fetch import push
+    from vitkit.weights import load, push
 
     folder = command.folder
     if (folder / "model" / "config.json").is_file():  # a run
@@ -179,9 +177,7 @@ def push(command: Push) -> int:
 def _license_to_push(folder: Path, classifier: "Classifier", said: str) -> "License":
     """The licence under which a model directory may be uploaded; one that was said is written into
     its card. Raises ValueError if it must not be, and for paths of this machine in what is sent."""
-    from vitkit.weights.fetch import paths_in
-    from vitkit.weights.licenses import check_may_be_shared, chosen, read_license
-    from vitkit.weights.writing import state_license
+    from vitkit.weights import check_may_be_shared, chosen, paths_in, read_license, state_license
 
     license = classifier.license
     if said:

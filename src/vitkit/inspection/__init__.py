@@ -1,41 +1,72 @@
 """Looking at models and results: what a model looks at, comparisons of two models, figures, HTML
-pages, contact sheets."""
+pages, contact sheets.
+"""
 
-from vitkit.inspection.attention import raw_attention
-from vitkit.inspection.cka import Alignment, alignment
-from vitkit.inspection.compare import Comparison, compare
-from vitkit.inspection.distance import AttentionDistance, attention_distance
-from vitkit.inspection.entropy import AttentionEntropy, attention_entropy
-from vitkit.inspection.filters import Filters, filter_components
-from vitkit.inspection.gradients import class_relevance, gradient_rollout
-from vitkit.inspection.occlusion import Occlusion, occlusion_curves
-from vitkit.inspection.positions import PositionSimilarity, position_similarity
-from vitkit.inspection.rollout import rollout
-from vitkit.inspection.sheet import contact_sheet
-from vitkit.inspection.states import TokenNorms, patch_similarity, token_colours, token_norms
+from vitkit.system.lazy import lazily
 
-__all__ = [
-    "Alignment",
-    "AttentionDistance",
-    "AttentionEntropy",
-    "Comparison",
-    "Filters",
-    "Occlusion",
-    "PositionSimilarity",
-    "TokenNorms",
-    "alignment",
-    "attention_distance",
-    "attention_entropy",
-    "class_relevance",
-    "compare",
-    "contact_sheet",
-    "filter_components",
-    "gradient_rollout",
-    "occlusion_curves",
-    "patch_similarity",
-    "position_similarity",
-    "raw_attention",
-    "rollout",
-    "token_colours",
-    "token_norms",
-]
+_FILE_OF = {
+    "Alignment": "figures.cka",
+    "AttentionDistance": "figures.distance",
+    "AttentionEntropy": "figures.entropy",
+    "Block": "pages.html",
+    "Comparison": "comparison",
+    "Curve": "plots.figures",
+    "FIGURES": "atlas",
+    "FigureKind": "atlas",
+    "Filters": "figures.filters",
+    "Occlusion": "figures.occlusion",
+    "Panel": "plots.figures",
+    "Plate": "plates",
+    "PositionSimilarity": "figures.positions",
+    "READER": "figures.layers",
+    "Subject": "plates",
+    "THEMES": "plots.themes",
+    "Tile": "plots.contact_sheet",
+    "TokenNorms": "figures.states",
+    "alignment": "figures.cka",
+    "attention_distance": "figures.distance",
+    "attention_entropy": "figures.entropy",
+    "beside": "plots.figures",
+    "bullets": "pages.html",
+    "check_has_attention": "figures.layers",
+    "check_transformer": "figures.layers",
+    "class_relevance": "figures.gradients",
+    "columns": "pages.html",
+    "compare": "comparison",
+    "contact_sheet": "plots.contact_sheet",
+    "darkened": "plots.figures",
+    "drawing": "pages.html",
+    "figure_section": "pages.sections",
+    "filter_components": "figures.filters",
+    "folded": "pages.html",
+    "gallery": "pages.html",
+    "gradient_rollout": "figures.gradients",
+    "image_rows": "plots.figures",
+    "join": "pages.html",
+    "layer_names": "figures.layers",
+    "logits_and_rollout": "figures.rollout",
+    "matrix": "pages.html",
+    "missing_section": "pages.sections",
+    "model_sections": "pages.sections",
+    "occlusion_curves": "figures.occlusion",
+    "over_image": "plots.overlays",
+    "pairs": "pages.html",
+    "paragraph": "pages.html",
+    "patch_similarity": "figures.states",
+    "picture": "pages.html",
+    "plot": "plots.figures",
+    "position_similarity": "figures.positions",
+    "raw_attention": "figures.attention",
+    "rollout": "figures.rollout",
+    "section": "pages.html",
+    "table": "pages.html",
+    "tag": "pages.html",
+    "token_colours": "figures.states",
+    "token_norms": "figures.states",
+    "whole_pixels": "plots.figures",
+    "write_explorer": "pages.explorer",
+    "write_figure": "plots.themes",
+    "write_page": "pages.html",
+}
+__all__ = [*_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

@@ -13,22 +13,23 @@ import torch
 from torch import Tensor
 
 from vitkit.data import prepared_for_people
-from vitkit.inspection import drawings, photographs
-from vitkit.inspection.attention import raw_attention
-from vitkit.inspection.batches import small_batches
-from vitkit.inspection.cka import alignment
-from vitkit.inspection.distance import attention_distance
-from vitkit.inspection.entropy import attention_entropy
-from vitkit.inspection.filters import filter_components, first_filters
-from vitkit.inspection.gradients import class_relevance, gradient_rollout
-from vitkit.inspection.laid import over_image
-from vitkit.inspection.layers import check_has_attention, layer_names
-from vitkit.inspection.occlusion import occlusion_curves
-from vitkit.inspection.positions import position_similarity
-from vitkit.inspection.rollout import rollout
-from vitkit.inspection.states import patch_similarity, token_colours, token_norms
-from vitkit.inspection.themes import Theme
-from vitkit.system.progress import bar
+from vitkit.inspection.figures.attention import raw_attention
+from vitkit.inspection.figures.batches import small_batches
+from vitkit.inspection.figures.cka import alignment
+from vitkit.inspection.figures.distance import attention_distance
+from vitkit.inspection.figures.entropy import attention_entropy
+from vitkit.inspection.figures.filters import filter_components, first_filters
+from vitkit.inspection.figures.gradients import class_relevance, gradient_rollout
+from vitkit.inspection.figures.layers import check_has_attention, layer_names
+from vitkit.inspection.figures.occlusion import occlusion_curves
+from vitkit.inspection.figures.positions import position_similarity
+from vitkit.inspection.figures.rollout import rollout
+from vitkit.inspection.figures.states import patch_similarity, token_colours, token_norms
+from vitkit.inspection.plots import models as drawings
+from vitkit.inspection.plots import photographs
+from vitkit.inspection.plots.overlays import over_image
+from vitkit.inspection.plots.themes import Theme
+from vitkit.system.console.progress import bar
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.dense import Dense
+from vitkit.models.inference.dense import Dense
 
 AttentionPositions = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 """Positions that act within attention: q and k, (B, H, T, D_h) each -> q and k with positions in

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.attention import Attention, AttentionPositions
-from vitkit.models.backbone import Grid
 from vitkit.models.config import ViTConfig
-from vitkit.models.dense import Dense
+from vitkit.models.inference.dense import Dense
+from vitkit.models.resnets.backbone import Grid
 
 
 class QuickGelu(nn.Module):

@@ -4,9 +4,9 @@ Table 1 are in zoo.py; what the settings must be is in config_checks.py."""
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from vitkit.models.backbone import Backbone, Grid, as_pair, backbone_from
 from vitkit.models.config_checks import NEEDS_CLASS_TOKEN, STATES, are_sides, check
-from vitkit.models.position_kinds import POSITION_KINDS
+from vitkit.models.positions.kinds import POSITION_KINDS
+from vitkit.models.resnets.backbone import Backbone, Grid, as_pair, backbone_from
 from vitkit.models.tiling import Tiling, as_side
 
 # How many of the first tokens a pooling reads; poolings that are not here read all tokens.

@@ -3,8 +3,8 @@ the value. `ViTConfig` (config.py) calls `check` on whatever is made of it."""
 
 from typing import TYPE_CHECKING
 
-from vitkit.models.backbone import as_pair, check_types
-from vitkit.models.position_kinds import POSITION_KINDS
+from vitkit.models.positions.kinds import POSITION_KINDS
+from vitkit.models.resnets.backbone import as_pair, check_types
 
 if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig

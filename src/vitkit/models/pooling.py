@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.models.attention import Attention
-from vitkit.models.backbone import Grid
 from vitkit.models.block import Mlp
 from vitkit.models.config import ViTConfig
-from vitkit.models.dense import Dense
+from vitkit.models.inference.dense import Dense
+from vitkit.models.resnets.backbone import Grid
 
 
 class FirstTokens(nn.Module):

@@ -5,7 +5,7 @@ Legend: (h, w) the grid of patches; every pair is (height, width).
 
 from typing import NamedTuple
 
-from vitkit.models.backbone import Grid, as_pair
+from vitkit.models.resnets.backbone import Grid, as_pair
 
 
 class Tiling(NamedTuple):

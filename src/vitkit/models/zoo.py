@@ -4,10 +4,10 @@ import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
-from vitkit.models.backbone import DIALECTS, UNITS, Backbone, Grid, ResNetConfig, as_pair
-from vitkit.models.build import ModelConfig
+from vitkit.models.ancestors.lenet import LeNetConfig
 from vitkit.models.config import ViTConfig
-from vitkit.models.lenet import LeNetConfig
+from vitkit.models.construction import ModelConfig
+from vitkit.models.resnets.backbone import DIALECTS, UNITS, Backbone, Grid, ResNetConfig, as_pair
 
 # fmt: off
 SIZES = {

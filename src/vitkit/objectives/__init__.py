@@ -1,16 +1,16 @@
 """What a step minimises: the paper's classification and masked patch prediction, MAE and DINO."""
 
-from vitkit.objectives.autoencoder import MaskedAutoencoder
-from vitkit.objectives.distillation import SelfDistillation
-from vitkit.objectives.masked import MaskedPatches
-from vitkit.objectives.objective import Learner, Objective
-from vitkit.objectives.supervised import Supervised
+from vitkit.system.lazy import lazily
 
-__all__ = [
-    "Learner",
-    "MaskedAutoencoder",
-    "MaskedPatches",
-    "Objective",
-    "SelfDistillation",
-    "Supervised",
-]
+_FILE_OF = {
+    "Learner": "objective",
+    "MaskedAutoencoder": "autoencoder",
+    "MaskedPatches": "masked",
+    "Objective": "objective",
+    "SelfDistillation": "distillation",
+    "Supervised": "supervised",
+    "balanced_weights": "supervised",
+    "blocks_of": "objective",
+}
+__all__ = [*_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
-from vitkit.evaluate import Evaluator
+from vitkit.evaluation import Evaluator
 from vitkit.models import Dense, ViTConfig, create
 from vitkit.objectives.guesses import Reconstruction
 from vitkit.objectives.objective import Learner
@@ -27,7 +27,7 @@ from vitkit.objectives.patches import (
     unpatchify,
     with_patches,
 )
-from vitkit.weights.classifier import Activation
+from vitkit.weights import Activation
 
 HIDDEN = 0  # what is drawn from an example's key: which patches are hidden
 

@@ -19,14 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind
-from vitkit.evaluate import Evaluator, Neighbours
+from vitkit.evaluation import Evaluator, Neighbours
 from vitkit.models import Dense
 from vitkit.objectives.objective import Learner
 from vitkit.objectives.views import View, view
-from vitkit.system.ranks import sum_over_ranks
+from vitkit.system.console.text import counted
+from vitkit.system.processes.ranks import sum_over_ranks
 from vitkit.system.span import Span
-from vitkit.system.text import counted
-from vitkit.weights.classifier import Activation
+from vitkit.weights import Activation
 
 
 @dataclass(frozen=True)

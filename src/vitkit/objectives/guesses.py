@@ -14,9 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.data import Batch, TargetKind
-from vitkit.evaluate.collect import collect, summed
-from vitkit.evaluate.evaluator import Part, Subject
-from vitkit.evaluate.metric import COUNT, NATS, SHARE, SQUARED_ERROR, Metric
+from vitkit.evaluation import (
+    COUNT,
+    NATS,
+    SHARE,
+    SQUARED_ERROR,
+    Metric,
+    Part,
+    Subject,
+    collect,
+    summed,
+)
 
 
 def cross_entropies(predicted: Tensor, targets: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, TargetKind, uniforms
-from vitkit.evaluate import Evaluator
+from vitkit.evaluation import Evaluator
 from vitkit.models import Dense
 from vitkit.objectives.guesses import Reconstruction, cross_entropies, guesses
 from vitkit.objectives.objective import Learner
@@ -35,7 +35,7 @@ from vitkit.objectives.patches import (
     unpatchify,
     with_patches,
 )
-from vitkit.weights.classifier import Activation
+from vitkit.weights import Activation
 
 # What is drawn from an example's key: the corrupted patches, how each is corrupted, the other patch
 WHICH, FATE, OTHER = range(3)

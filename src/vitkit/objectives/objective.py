@@ -17,8 +17,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind
-from vitkit.evaluate import Evaluator
-from vitkit.weights.classifier import Activation
+from vitkit.evaluation import Evaluator
+from vitkit.weights import Activation
 
 
 class Learner(nn.Module):

@@ -8,8 +8,7 @@ side, which may be others down than across.
 import torch
 from torch import Tensor, nn
 
-from vitkit.models import VisionTransformer
-from vitkit.models.backbone import Grid, as_pair
+from vitkit.models import Grid, VisionTransformer, as_pair
 
 
 def patchify(images: Tensor, size: Grid | int) -> Tensor:

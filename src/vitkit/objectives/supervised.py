@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.data import Preprocessing, Source, TargetKind, mix
-from vitkit.evaluate import USUAL, Evaluator
+from vitkit.evaluation import USUAL, Evaluator
 from vitkit.objectives.objective import Learner
-from vitkit.weights.classifier import Activation
+from vitkit.weights import Activation
 
 LEARNS = {"softmax": ("class",), "sigmoid": ("class", "classes"), "squared": ("number",)}
 """The kinds of targets that each loss can learn."""

@@ -2,129 +2,30 @@
 costs, and what it reached.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from difflib import get_close_matches
-from textwrap import wrap
+from vitkit.system.lazy import lazily
 
-from vitkit.models import named
-from vitkit.recipes.later import augregs, dino, mae, plain
-from vitkit.recipes.paper import facts_of, self_supervised, siblings, table_3, unprinted
-from vitkit.recipes.small import (
-    cifar10,
-    cifar10_laptop,
-    cifar10_masked_laptop,
-    digits,
-    scratch,
-    tiny_imagenet,
-)
-from vitkit.system.scripts import function_in
-from vitkit.system.terminal import fill, terminal_width, two_columns
-from vitkit.training import Recipe
-from vitkit.weights.channels import preprocessing_for_channels
-
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "digits": digits,
-    "cifar10": cifar10,
-    "cifar10-laptop": cifar10_laptop,
-    "cifar10-masked-laptop": cifar10_masked_laptop,
-    "tiny-imagenet": tiny_imagenet,
-    "scratch": scratch,
-    **table_3(),
-    **unprinted(),
-    **siblings(),
-    **self_supervised(),
-    **augregs(),
-    "plain.S16": plain,
-    "mae.B16": mae,
-    "dino.S16": dino,
+_FILE_OF = {
+    "HUB": "crops",
+    "Like": "finetuning",
+    "ON_HUB": "crops",
+    "PRESETS": "finetuning",
+    "RECIPES": "named",
+    "SIDES": "table_4",
+    "SWEEP": "table_4",
+    "TABLE_4": "table_4",
+    "UNCROPPED": "crops",
+    "UNMIRRORED": "crops",
+    "bit_crops": "crops",
+    "choose_pretrained": "pretrained",
+    "digits": "small",
+    "facts_of": "paper",
+    "few_pixels": "table_4",
+    "finetune": "finetuning",
+    "listing": "named",
+    "recipe": "named",
+    "scratch": "small",
+    "vtab_task": "crops",
+    "with_model": "named",
 }
-"""The recipes that `vitkit train` lists."""
-
-TABLES = {
-    "paper.": "Table 3, Appendix B.1.2, and runs of Tables 5, 6 and Figure 8 without a row there",
-    "sibling.": "rows of Table 3 with the values that the authors published in code",
-    "augreg.": "AugReg's 28 settings",
-}
-"""Titles of those recipes that are rows of a table, by what their names begin with."""
-
-CARRIED = ("classes", "channels", "dropout", "attention_dropout", "stochastic_depth", "head_bias")
-"""Settings of a recipe's model that another model takes over from it."""
-
-
-def listing() -> str:
-    """Every name, for people: each with what its docstring's first line says, those of a table
-    together."""
-    rows = []
-    for name, make in RECIPES.items():
-        if not name.startswith(tuple(TABLES)):
-            first_line = (make.__doc__ or "").splitlines()[0]
-            _, _, sentence = first_line.partition("`: ")  # after `vitkit train NAME`
-            rows.append((name, sentence or first_line))
-    lines = two_columns(rows)
-    width = min(terminal_width(), 100)
-    indent = " " * 6
-    for prefix, title in TABLES.items():
-        names = [name.removeprefix(prefix) for name in RECIPES if name.startswith(prefix)]
-        title = f"{prefix}NAME: {title}"
-        lines += wrap(title, width, initial_indent="  ", subsequent_indent=indent)
-        lines += wrap(" ".join(names), width, initial_indent=indent, subsequent_indent=indent)
-    lines += ["", fill("All but digits read the images that --data.source gives.")]
-    return "\n".join(lines)
-
-
-def with_model(recipe: Recipe, name: str) -> Recipe:
-    """The same training with a named model: `with_model(cifar10(), "BiT-R50x1")`.
-
-    The model takes over the recipe's classes and channels; its dropout, stochastic depth, head bias
-    and hidden layer before the head, if it can have them; and its image size, or the next smaller
-    one that its stride divides.
-    """
-    # The settings that both models have
-    before = recipe.model
-    model = named(name)
-    carried = {}
-    for setting in CARRIED:
-        if hasattr(model, setting) and hasattr(before, setting):
-            carried[setting] = getattr(before, setting)
-    if before.channels == 3:  # which is what models have by default, and LeNet-5 is for grey
-        carried.pop("channels", None)
-    model = replace(model, **carried)
-    if hasattr(model, "representation") and getattr(before, "representation", 0):
-        model = replace(model, representation=model.width)  # the hidden layer is as wide as it is
-
-    # The image size, of the model and of what its images go through
-    model = model.resized(model.fitting(before.image))
-    preprocessing = preprocessing_for_channels(recipe.data.preprocessing, model.channels)
-    preprocessing = replace(preprocessing, size=model.image)
-    if preprocessing.resize:
-        resize = max(preprocessing.resize, *model.image)
-        preprocessing = replace(preprocessing, resize=resize)
-    return replace(recipe, model=model, data=replace(recipe.data, preprocessing=preprocessing))
-
-
-def recipe(name: str) -> Recipe:
-    """A recipe by its name, or by "file.py:function", a function of your own file, which is run.
-
-    Raises ValueError, with the nearest names, if there is none of this name.
-    """
-    # A function of somebody's own file
-    function = function_in(name)
-    if function is not None:
-        result = function()
-        if not isinstance(result, Recipe):
-            raise ValueError(f"{name} returns a {type(result).__name__}, and not a vitkit Recipe")
-        return result
-
-    # A recipe of vitkit's
-    if name in RECIPES:
-        return RECIPES[name]()
-    similar = get_close_matches(name, RECIPES, 2)
-    question = f"; did you mean {', '.join(similar)}?" if similar else "."
-    raise ValueError(
-        f"no recipe {name!r}{question} `vitkit train` lists them, and file.py:function is for your "
-        "own"
-    )
-
-
-__all__ = ["RECIPES", "facts_of", "listing", "recipe", "with_model"]
+__all__ = [*_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from vitkit.models import named
-from vitkit.models.cost import cost
+from vitkit.models import cost, named
 from vitkit.system.machine import autocast, pick_precision
-from vitkit.weights.fetch import hub_answers
+from vitkit.weights import hub_answers
 
 STEPS = 200  # that a fine-tuning wants
 BATCH = 32

@@ -1,9 +1,36 @@
 """Many runs as one: a grid of recipes, and the protocols that are grids."""
 
-from vitkit.studies.cell import Cell, Measurement
-from vitkit.studies.grid import run_grid
-from vitkit.studies.rows import Row, read_rows
-from vitkit.studies.selecting import select
-from vitkit.studies.transfer import Transfer, transfer
+from vitkit.system.lazy import lazily
 
-__all__ = ["Cell", "Measurement", "Row", "Transfer", "read_rows", "run_grid", "select", "transfer"]
+_FILE_OF = {
+    "Ask": "outcomes",
+    "Cell": "cell",
+    "Measurement": "cell",
+    "Plan": "budget",
+    "RECORD": "study",
+    "RESULTS": "rows",
+    "Regularisation": "regularising",
+    "Results": "outcomes",
+    "Row": "rows",
+    "STUDIES": "paper",
+    "Study": "study",
+    "Transfer": "transfer_protocol",
+    "USUAL": "regularising",
+    "begin": "study",
+    "check_shard": "grid",
+    "check_submitit": "jobs",
+    "duration": "budget",
+    "most_shards": "grid",
+    "read_rows": "rows",
+    "regularised": "regularising",
+    "results": "study",
+    "run_grid": "grid",
+    "run_jobs": "jobs",
+    "run_study": "study",
+    "select": "selecting",
+    "transfer": "transfer_protocol",
+    "write_figure": "drawing",
+    "write_table": "rows",
+}
+__all__ = [*_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from vitkit.data import Augmentation, Preprocessing, Splits, open_image
-from vitkit.evaluate import Accuracy, Eval, Fewshot
+from vitkit.evaluation import Accuracy, Eval, Fewshot
 from vitkit.models import Backbone, ResNetConfig, ViTConfig
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe

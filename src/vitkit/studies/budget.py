@@ -12,17 +12,11 @@ from functools import cache
 from typing import NamedTuple
 
 from vitkit.data import Splits
-from vitkit.evaluate import Eval
-from vitkit.evaluate.evaluator import learns
-from vitkit.evaluate.fewshot import WHOLE
+from vitkit.evaluation import WHOLE, Eval, learns
 from vitkit.models import create
 from vitkit.studies.cell import Cell, Priced
 from vitkit.system.machine import pick_device, pick_precision
-from vitkit.training import Recipe
-from vitkit.training.cost import operations
-from vitkit.training.data import open_others
-from vitkit.training.recipe import Facts, resolve
-from vitkit.training.timed import seconds_of_a_step
+from vitkit.training import Facts, Recipe, open_others, operations, resolve, seconds_of_a_step
 
 FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*([a-z]+)\s*")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}

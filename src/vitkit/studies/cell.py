@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from vitkit.evaluate import Metric
+from vitkit.evaluation import Metric
 from vitkit.studies.rows import Setting, read_rows
 from vitkit.training import Recipe
 

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from vitkit.evaluate import Metric
-from vitkit.studies.results import mean_and_deviation
+from vitkit.evaluation import Metric
+from vitkit.studies.outcomes import mean_and_deviation
 from vitkit.studies.scaling import REACH, Fit
-from vitkit.system.files import MARK, write_whole
+from vitkit.system.storage.files import MARK, write_whole
 
 MARKERS = "osD^vPX*<>"
 

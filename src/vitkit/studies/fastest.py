@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from vitkit.evaluate import Metric
-from vitkit.evaluate.metric import COUNT, Unit
+from vitkit.evaluation import COUNT, Metric, Unit
 from vitkit.models import create, for_inference, named
 from vitkit.system.machine import autocast, pick_device, pick_precision
-from vitkit.system.ranks import from_rank_0
+from vitkit.system.processes.ranks import from_rank_0
 
 RATE = Unit("images per second", "images per second", "higher", ",.1f")
 MOST = 1 << 16  # images of a batch

@@ -24,13 +24,21 @@ from vitkit.studies.rows import (
     read_rows,
     write_table,
 )
-from vitkit.system.files import on_this_machine, whole, write_json
-from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
-from vitkit.training import Recipe, train
-from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
-from vitkit.training.finish import model_is_intact
-from vitkit.training.log import read_metrics, to_line
-from vitkit.training.record import differences, to_json, with_defaults
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group, world
+from vitkit.system.storage.files import on_this_machine, whole, write_json
+from vitkit.training import (
+    Occupied,
+    Recipe,
+    differences,
+    earlier_call,
+    model_is_intact,
+    read_metrics,
+    refuse_other_recipe,
+    to_json,
+    to_line,
+    train,
+    with_defaults,
+)
 
 
 def run_grid(

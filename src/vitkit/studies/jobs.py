@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vitkit.system.text import counted
+from vitkit.system.console.text import counted
 
 DAY = 24 * 60  # minutes that a job may take, unless told
 LOOKED = 2.0  # seconds between two looks at the jobs

@@ -6,9 +6,9 @@ import numpy as np
 from vitkit.data import Splits, check_images, open_splits
 from vitkit.objectives import Supervised
 from vitkit.studies.base import five_shot
-from vitkit.studies.results import Ask
-from vitkit.system.text import as_word, counted
-from vitkit.training.data import open_others
+from vitkit.studies.outcomes import Ask
+from vitkit.system.console.text import as_word, counted
+from vitkit.training import open_others
 
 CHECKED = 100_000  # images of a part: to look at more before a study takes minutes
 

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vitkit.evaluate import Metric
-from vitkit.evaluate.metric import plain_number
-from vitkit.system.files import whole
-from vitkit.training.best import up_to_best
-from vitkit.training.log import read_metrics
+from vitkit.evaluation import Metric, plain_number
+from vitkit.system.storage.files import whole
+from vitkit.training import read_metrics, up_to_best
 
 RECORD = "cell.json"  # in a cell's directory: its recipe, its settings, and its error if it failed
 METRICS = "metrics.jsonl"  # in a cell's directory: what was measured

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from vitkit.evaluate import Metric
+from vitkit.evaluation import Metric
 from vitkit.studies.cell import Cell
 from vitkit.studies.grid import run_grid
 from vitkit.studies.regularising import (
@@ -17,11 +17,8 @@ from vitkit.studies.regularising import (
     regularised,
 )
 from vitkit.studies.rows import METRICS
-from vitkit.system.ranks import from_rank_0
-from vitkit.training import Recipe
-from vitkit.training.best import primary_of
-from vitkit.training.earlier import earlier_call
-from vitkit.training.log import read_metrics
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.training import Recipe, earlier_call, primary_of, read_metrics
 
 Key = TypeVar("Key", float, str)
 SELECT = "select"  # the folder of the runs that choose

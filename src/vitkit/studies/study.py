@@ -17,18 +17,17 @@ from vitkit.studies.base import small_vit
 from vitkit.studies.budget import Budget, Plan, plan
 from vitkit.studies.cell import Best, Cell
 from vitkit.studies.grid import run_grid
+from vitkit.studies.outcomes import Ask, Results, Table
 from vitkit.studies.refusals import (
     refuse_broken,
     refuse_without_accuracy,
     refuse_without_classes,
     refuse_without_parts,
 )
-from vitkit.studies.results import Ask, Results, Table
 from vitkit.studies.rows import Row, read_rows
-from vitkit.system.files import check_can_be_made, write_json
-from vitkit.system.ranks import from_rank_0
-from vitkit.training import Recipe
-from vitkit.training.record import differences, to_json, with_defaults
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.files import check_can_be_made, write_json
+from vitkit.training import Recipe, differences, to_json, with_defaults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,9 +1,23 @@
 """Suites: several tasks, one protocol, and the means that a model is judged by. VTAB is one, the
-robustness suite another; a suite of one's own is a TOML file."""
+robustness suite another; a suite of one's own is a TOML file.
+"""
 
-from vitkit.suites.robustness import ROBUSTNESS
-from vitkit.suites.run import Outcome, run_suite
-from vitkit.suites.task import Suite, Task, read_suite
-from vitkit.suites.vtab import VTAB
+from vitkit.system.lazy import lazily
 
-__all__ = ["ROBUSTNESS", "VTAB", "Outcome", "Suite", "Task", "read_suite", "run_suite"]
+_FILE_OF = {
+    "FINE_TUNING": "protocol",
+    "Outcome": "run",
+    "ROBUSTNESS": "robustness",
+    "Suite": "task",
+    "Task": "task",
+    "VTAB": "vtab",
+    "cells": "table",
+    "columns": "table",
+    "lines": "table",
+    "markdown": "table",
+    "read_suite": "task",
+    "run_suite": "run",
+    "sentences": "table",
+}
+__all__ = [*_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

@@ -10,16 +10,24 @@ import numpy as np
 import torch
 
 from vitkit.data import Columns, Source, merge_parts, open_parts
-from vitkit.evaluate import Metric, features
-from vitkit.evaluate.fewshot import FIXED, draw, interval, predictions, shot_notes
-from vitkit.evaluate.metric import SHARE, share_right
-from vitkit.evaluate.neighbours import voted
-from vitkit.evaluate.probe import known_classes, probe
+from vitkit.evaluation import (
+    FIXED,
+    SHARE,
+    Metric,
+    draw,
+    features,
+    interval,
+    known_classes,
+    predictions,
+    probe,
+    share_right,
+    shot_notes,
+    voted,
+)
+from vitkit.system.console.text import printable
 from vitkit.system.machine import Precision, autocast
-from vitkit.system.ranks import on_rank_0, process_group
-from vitkit.system.text import printable
-from vitkit.weights import load_as
-from vitkit.weights.said import Hints
+from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.weights import Hints, load_as
 
 
 @dataclass(frozen=True)

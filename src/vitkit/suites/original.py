@@ -12,12 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import Columns
-from vitkit.data.formats import read_table
-from vitkit.data.formats.manifest import MANIFEST_SUFFIXES
-from vitkit.data.formats.selection import SUFFIX, write_selection
-from vitkit.data.tables import Table
-from vitkit.system.remote import is_address
+from vitkit.data import MANIFEST_SUFFIXES, SUFFIX, Columns, Table, read_table, write_selection
+from vitkit.system.storage.remote import is_address
 
 TRAIN = 800  # images to train on
 SELECT = 200  # images to select on

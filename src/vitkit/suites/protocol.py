@@ -7,18 +7,16 @@ from typing import Literal
 
 import torch
 
-from vitkit.recipes.crops import bit_crops
-from vitkit.recipes.finetune import finetune
+from vitkit.recipes import bit_crops, finetune
 from vitkit.studies import Cell
 from vitkit.suites.frozen import Frozen
 from vitkit.suites.published import AsPublished
 from vitkit.suites.task import Images, Task
 from vitkit.system.machine import Precision
-from vitkit.system.ranks import on_rank_0
+from vitkit.system.processes.ranks import on_rank_0
 from vitkit.system.span import Span
 from vitkit.training import Recipe
-from vitkit.weights import load_as
-from vitkit.weights.said import Hints
+from vitkit.weights import Hints, load_as
 
 ProtocolName = Literal["features", "paper", "light"]
 SIDE = 384  # pixels of the images of all tasks (App. B.1.1)

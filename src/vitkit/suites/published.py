@@ -6,20 +6,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vitkit.data import fingerprint
-from vitkit.evaluate import Answers, Metric, Part, answers
-from vitkit.evaluate.answers import check_classes
-from vitkit.evaluate.classification import classification
-from vitkit.evaluate.corruptions import Corruption, uncropped
-from vitkit.evaluate.imagenet_c import open_corruption, robustness_on_files
-from vitkit.evaluate.named import Named, SetName, open_named
-from vitkit.evaluate.passes import batches_of
-from vitkit.evaluate.real import check_names, read_real, real_accuracy
+from vitkit.evaluation import (
+    Answers,
+    Corruption,
+    Metric,
+    Named,
+    Part,
+    SetName,
+    answers,
+    batches_of,
+    check_classes,
+    check_names,
+    classification,
+    open_corruption,
+    open_named,
+    read_real,
+    real_accuracy,
+    robustness_on_files,
+    uncropped,
+)
 from vitkit.suites.task import Images, Task
-from vitkit.system.files import cache_dir
 from vitkit.system.machine import Precision, autocast
-from vitkit.system.ranks import process_group
-from vitkit.weights import Classifier, load_as
-from vitkit.weights.said import Hints
+from vitkit.system.processes.ranks import process_group
+from vitkit.system.storage.files import cache_dir
+from vitkit.weights import Classifier, Hints, load_as
 
 REAL = "https://github.com/google-research/reassessed-imagenet"
 MEASURED = ("top1", "top5", "calibration_error")

@@ -3,9 +3,7 @@ what is left of a model's accuracy on other photographs, drawings and corrupted 
 
 from statistics import mean
 
-from vitkit.evaluate.corruptions import COMMON
-from vitkit.evaluate.imagenet_c import ALEXNET, relative_error
-from vitkit.evaluate.named import IMAGENET_C, SETS, SetName
+from vitkit.evaluation import ALEXNET, COMMON, IMAGENET_C, SETS, SetName, relative_error
 from vitkit.suites.published import REAL
 from vitkit.suites.run import Outcome
 from vitkit.suites.table import over_seeds

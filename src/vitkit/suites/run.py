@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.evaluate import Metric
-from vitkit.studies import Row, read_rows, run_grid
-from vitkit.studies.grid import check_shard
+from vitkit.evaluation import Metric
+from vitkit.studies import Row, check_shard, read_rows, run_grid
 from vitkit.suites.protocol import (
     FINE_TUNING,
     SIDE,
@@ -19,8 +18,8 @@ from vitkit.suites.protocol import (
 from vitkit.suites.published import find_published, names_of
 from vitkit.suites.task import Images, Suite, Task, find
 from vitkit.system.machine import Precision
-from vitkit.system.ranks import from_rank_0, process_group
-from vitkit.weights.said import Hints
+from vitkit.system.processes.ranks import from_rank_0, process_group
+from vitkit.weights import Hints
 
 WAITING = "has not run yet"  # the reason of a task that can run
 

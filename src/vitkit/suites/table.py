@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from vitkit.evaluate import Metric
+from vitkit.evaluation import Metric
 from vitkit.suites.run import WAITING, Outcome
 from vitkit.suites.task import Task
 

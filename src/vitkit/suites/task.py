@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.data import Columns, fingerprint, open_parts
-from vitkit.evaluate.corruptions import Corruption
-from vitkit.evaluate.named import SetName
+from vitkit.evaluation import Corruption, SetName
 from vitkit.suites.original import REMARK, Original, select_from, where_is
-from vitkit.system.remote import is_address
+from vitkit.system.storage.remote import is_address
 
 if TYPE_CHECKING:
     from vitkit.suites.run import Outcome

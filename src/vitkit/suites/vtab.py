@@ -9,7 +9,7 @@ are for those who prepare a task themselves. Splits are TensorFlow Datasets', in
 import math
 from collections.abc import Callable, Sequence
 
-from vitkit.recipes.crops import HUB, ON_HUB, UNCROPPED, UNMIRRORED
+from vitkit.recipes import HUB, ON_HUB, UNCROPPED, UNMIRRORED
 from vitkit.suites.original import Original, Place
 from vitkit.suites.task import Suite, Task
 

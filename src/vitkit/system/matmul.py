@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitkit.system.files import cache_dir, write_json
+from vitkit.system.storage.files import cache_dir, write_json
 
 VARIABLE = "VITKIT_MATMUL"
 FASTER = 1.05  # what oneDNN must gain before it is taken: less is noise

@@ -1,21 +1,62 @@
 """Recipe -> resolve -> train: one loop, whatever the objective."""
 
 from vitkit.system.errors import Interrupted
-from vitkit.training.log import last_metrics, primary_metric
-from vitkit.training.loop import train
-from vitkit.training.optim import Optim
-from vitkit.training.recipe import Data, Facts, Recipe, resolve
-from vitkit.training.tune import Tune
+from vitkit.system.lazy import lazily
 
-__all__ = [
-    "Data",
-    "Facts",
-    "Interrupted",
-    "Optim",
-    "Recipe",
-    "Tune",
-    "last_metrics",
-    "primary_metric",
-    "resolve",
-    "train",
-]
+_FILE_OF = {
+    "Count": "planning.memory",
+    "Data": "recipe",
+    "Deadline": "schedule",
+    "Ends": "stop",
+    "Facts": "recipe",
+    "GIB": "planning.plan",
+    "MODEL": "state.earlier",
+    "Machine": "planning.plan",
+    "Memory": "planning.plan",
+    "Occupied": "state.earlier",
+    "Optim": "optim",
+    "Recipe": "recipe",
+    "Recorded": "record.reading",
+    "Say": "data",
+    "Spent": "planning.plan",
+    "Tune": "tune",
+    "adapted_to": "channels",
+    "advice": "planning.plan",
+    "check_packages": "recipe",
+    "count": "planning.memory",
+    "default_run_dir": "record.naming",
+    "differences": "record.values",
+    "divide": "division",
+    "earlier_call": "state.earlier",
+    "is_run": "record.reading",
+    "last_metrics": "record.log",
+    "locked": "run",
+    "memory": "planning.plan",
+    "model_is_intact": "state.finish",
+    "open_others": "data",
+    "operations": "planning.cost",
+    "primary_metric": "record.log",
+    "primary_of": "state.best",
+    "read_metrics": "record.log",
+    "read_run": "record.reading",
+    "refuse_occupied": "state.occupancy",
+    "refuse_other_recipe": "state.earlier",
+    "report": "reports.report",
+    "resolve": "recipe",
+    "results": "reports.comparison",
+    "run_name": "record.naming",
+    "run_names": "record.reading",
+    "seconds_of_a_step": "planning.pace",
+    "settings": "reports.comparison",
+    "spent": "planning.plan",
+    "tidied": "record.naming",
+    "to_json": "record.values",
+    "to_line": "record.log",
+    "train": "loop",
+    "up_to_best": "state.best",
+    "verdict": "reports.comparison",
+    "with_defaults": "record.values",
+    "write_comparison": "reports.comparison",
+}
+__all__ = ["Interrupted", *_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

@@ -8,17 +8,15 @@ from pathlib import Path
 import torch
 
 from vitkit.data import Augmentation, square_before_crop
-from vitkit.evaluate.survival import Survival, Trial, surviving
+from vitkit.evaluation import Survival, Trial, surviving
 from vitkit.models import ModelConfig, ViTConfig
+from vitkit.system.console.text import counted
 from vitkit.system.machine import autocast
-from vitkit.system.ranks import from_rank_0
-from vitkit.system.text import counted
+from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training.data import RunData, Say
-from vitkit.training.earlier import earlier_call
 from vitkit.training.recipe import Recipe
-from vitkit.weights import fitted_to
-from vitkit.weights.adopting import preprocessing_for
-from vitkit.weights.store import load_for
+from vitkit.training.state.earlier import earlier_call
+from vitkit.weights import fitted_to, load_for, preprocessing_for
 
 TOKENS = 64  # of an image that the pre-trained model is asked about: it takes a third of the time
 

@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-from vitkit.data import Preprocessing, look_at, measured, open_splits
-from vitkit.data.sources import Source
-from vitkit.system.ranks import from_rank_0
-from vitkit.system.text import counted
+from vitkit.data import Preprocessing, Source, look_at, measured, open_splits
+from vitkit.system.console.text import counted
+from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training.data import Say, divide
 from vitkit.training.recipe import Recipe
-from vitkit.weights import Classifier, adopt
-from vitkit.weights.channels import COLOURS, preprocessing_for_channels
+from vitkit.weights import COLOURS, Classifier, adopt, preprocessing_for_channels
 
 
 def with_channels(recipe: Recipe, say: Say) -> Recipe:

@@ -18,15 +18,14 @@ from vitkit.data import (
     subset,
     without,
 )
-from vitkit.evaluate import Eval
-from vitkit.evaluate.evaluator import learns
+from vitkit.evaluation import Eval, learns
+from vitkit.system.console.progress import bar, silent
 from vitkit.system.machine import cpus
-from vitkit.system.progress import bar, silent
-from vitkit.system.ranks import from_every_rank, on_rank_0, world
+from vitkit.system.processes.ranks import from_every_rank, on_rank_0, world
 from vitkit.training.division import about_subset, divide
-from vitkit.training.earlier import Occupied, earlier_call, refuse_other_recipe
 from vitkit.training.recipe import Data, Facts
-from vitkit.training.record import to_json, with_defaults
+from vitkit.training.record.values import to_json, with_defaults
+from vitkit.training.state.earlier import Occupied, earlier_call, refuse_other_recipe
 
 RECORDED = {"target", "labels", "counts", "fingerprint", "others", "skipped"}
 """What data.json must hold for a run to continue by it."""

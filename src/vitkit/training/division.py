@@ -11,7 +11,7 @@ from vitkit.data import (
     subset,
     subset_size,
 )
-from vitkit.evaluate.confusion import unbalanced
+from vitkit.evaluation import unbalanced
 from vitkit.training.recipe import Data
 
 

@@ -5,20 +5,16 @@ from functools import partial
 
 import torch
 
-from vitkit.data import Batch, Source, eval_batches, subset
-from vitkit.data.loader import EvalBatches
-from vitkit.evaluate import Answers, Eval, Metric, Part, Subject
-from vitkit.evaluate.evaluator import learns
-from vitkit.evaluate.kept import Kept, write_answers
-from vitkit.objectives.objective import Learner
+from vitkit.data import Batch, EvalBatches, Source, eval_batches, subset
+from vitkit.evaluation import Answers, Eval, Kept, Metric, Part, Subject, learns, write_answers
+from vitkit.objectives import Learner
 from vitkit.system.machine import autocast
-from vitkit.system.ranks import from_rank_0, on_rank_0, world
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.system.span import due
-from vitkit.training.log import lines_of, primary_lines
 from vitkit.training.recipe import output_names
+from vitkit.training.record.log import lines_of, primary_lines
 from vitkit.training.run import Run
-from vitkit.weights import Classifier
-from vitkit.weights.files import write_safetensors
+from vitkit.weights import Classifier, write_safetensors
 
 ANSWERS = "answers.safetensors"  # in the run's directory
 LATEST = "answers.latest.safetensors"  # there, in a run that keeps its best weights

@@ -13,28 +13,20 @@ import torch
 from rich.console import Console
 
 from vitkit.data import Batch, train_batches
-from vitkit.evaluate.labels import label_notes
-from vitkit.objectives.supervised import Supervised
+from vitkit.evaluation import label_notes
+from vitkit.objectives import Supervised
 from vitkit.system import matmul
+from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
-from vitkit.system.ranks import from_rank_0, on_rank_0, process_group, world
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group, world
+from vitkit.system.processes.watchdog import watchdog
 from vitkit.system.span import due
-from vitkit.system.text import counted, printable
-from vitkit.system.watchdog import watchdog
 from vitkit.training.augmenting import as_decided, with_augmentation
-from vitkit.training.begin import begin
-from vitkit.training.begun import record_beginning
-from vitkit.training.best import check_best
 from vitkit.training.channels import with_channels
-from vitkit.training.checkpoints import checkpoints
 from vitkit.training.data import RunData, open_data
 from vitkit.training.division import about_classes, refuse_one_class
-from vitkit.training.earlier import earlier_call
 from vitkit.training.evaluation import evaluate, gains_no_more
-from vitkit.training.finish import finish, is_finished, keep_best
-from vitkit.training.log import Log
-from vitkit.training.machine import compute_as_begun
 from vitkit.training.recipe import (
     Facts,
     Recipe,
@@ -43,10 +35,18 @@ from vitkit.training.recipe import (
     output_names,
     resolve,
 )
+from vitkit.training.record.beginning import record_beginning
+from vitkit.training.record.log import Log
+from vitkit.training.record.machine import compute_as_begun
 from vitkit.training.recover import skip
 from vitkit.training.run import Run, locked, record_run, with_precision
 from vitkit.training.schedule import Schedule
-from vitkit.training.state import State
+from vitkit.training.state.begin import begin
+from vitkit.training.state.best import check_best
+from vitkit.training.state.checkpoints import checkpoints
+from vitkit.training.state.earlier import earlier_call
+from vitkit.training.state.finish import finish, is_finished, keep_best
+from vitkit.training.state.state import State
 from vitkit.training.step import gradient, set_rates, update
 from vitkit.training.stop import LAST_STEP, Ends, stoppable
 from vitkit.weights import Classifier, load

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from vitkit.models import KERNEL_LAYERS
-from vitkit.system.ranks import world
+from vitkit.system.processes.ranks import world
 from vitkit.system.span import Span
 
 

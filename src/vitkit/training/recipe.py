@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 from vitkit.data import Augmentation, Columns, Preprocessing, TargetKind
-from vitkit.evaluate import Eval
+from vitkit.evaluation import Eval
 from vitkit.models import ModelConfig
-from vitkit.objectives.objective import Objective
-from vitkit.objectives.supervised import Supervised
+from vitkit.objectives import Objective, Supervised
 from vitkit.system.machine import PrecisionChoice
 from vitkit.system.span import Span
 from vitkit.training.optim import Optim

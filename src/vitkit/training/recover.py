@@ -6,10 +6,10 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.data import Batch
-from vitkit.system.ranks import any_rank, from_every_rank, from_rank_0, local_tensor
-from vitkit.training.checkpoints import checkpoints, on_schedule
+from vitkit.system.processes.ranks import any_rank, from_every_rank, from_rank_0, local_tensor
 from vitkit.training.run import Run
-from vitkit.training.state import State
+from vitkit.training.state.checkpoints import checkpoints, on_schedule
+from vitkit.training.state.state import State
 
 BAD_STEPS = 3  # in a row, after which the run goes back to the last good checkpoint
 

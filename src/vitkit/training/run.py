@@ -16,12 +16,17 @@ from typing import get_args
 import torch
 
 from vitkit.data import default_workers
-from vitkit.system.files import check_can_be_made, on_this_machine, write_json
 from vitkit.system.machine import Precision, pick_precision
-from vitkit.system.ranks import from_rank_0, on_rank_0
-from vitkit.training.begun import FILE as BEGUN
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+from vitkit.system.storage.files import check_can_be_made, on_this_machine, write_json
 from vitkit.training.data import RunData, Say
-from vitkit.training.earlier import (
+from vitkit.training.recipe import Recipe
+from vitkit.training.record.beginning import FILE as BEGUN
+from vitkit.training.record.log import Log
+from vitkit.training.record.values import differences, to_json, with_defaults
+from vitkit.training.schedule import FILE as SCHEDULE
+from vitkit.training.schedule import Schedule
+from vitkit.training.state.earlier import (
     FINISHED,
     Earlier,
     Occupied,
@@ -30,12 +35,7 @@ from vitkit.training.earlier import (
     refuse_other_recipe,
     refuse_unknown_recipe,
 )
-from vitkit.training.log import Log
-from vitkit.training.recipe import Recipe
-from vitkit.training.record import differences, to_json, with_defaults
-from vitkit.training.schedule import FILE as SCHEDULE
-from vitkit.training.schedule import Schedule
-from vitkit.training.state import State
+from vitkit.training.state.state import State
 from vitkit.training.stop import Stop
 
 # What a run writes to its directory

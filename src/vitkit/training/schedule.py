@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from vitkit.system.files import write_whole
-from vitkit.system.ranks import from_rank_0
-from vitkit.training.sealed import read_sealed, sealed
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.files import write_whole
+from vitkit.training.state.sealed import read_sealed, sealed
 
 Say = Callable[[str], None]
 FILE = "schedule.json"  # in the run's directory

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from vitkit.data import Batch
 from vitkit.system.machine import autocast
-from vitkit.system.ranks import local_tensor, sum_over_ranks, world
+from vitkit.system.processes.ranks import local_tensor, sum_over_ranks, world
 from vitkit.training.optim import Optim
 from vitkit.training.recipe import Recipe
-from vitkit.training.state import State
+from vitkit.training.state.state import State
 
 # Dropout's seed is seed * SEED_STRIDE + step + row * ROW_STRIDE. The strides are large, so that a
 # row's seed is not another step's; a run of more than SEED_STRIDE steps meets seeds of the next one

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from vitkit.system.errors import Interrupted
-from vitkit.system.ranks import any_rank, world
-from vitkit.system.watchdog import watchdog
+from vitkit.system.processes.ranks import any_rank, world
+from vitkit.system.processes.watchdog import watchdog
 from vitkit.training.schedule import Deadline
 
 T = TypeVar("T")

@@ -11,11 +11,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from vitkit.data import Preprocessing
-from vitkit.data.given import as_pictures
+from vitkit.data import Preprocessing, as_pictures
 from vitkit.models import Model, for_inference
 from vitkit.weights.activation import Activation, activate
-from vitkit.weights.licenses import License
+from vitkit.weights.provenance.licenses import License
 from vitkit.weights.unknown import Unknown
 
 
@@ -44,7 +43,7 @@ class Classifier:
     license: License | None = None
     """Under which terms the weights may be used and passed on; None if nobody has said."""
     pretraining: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
-    """What pre-training added to the model: a mask embedding, a decoder (weights/pretraining.py). A
+    """What pre-training added to the model: a mask embedding, a decoder (weights/adaptation/pretraining.py). A
     run of the same objective that begins with the model begins with it too."""
     unknown: Unknown | None = field(default=None, compare=False, repr=False)
     """From where on an image is unknown to the model, and which classes an answer leaves open; None

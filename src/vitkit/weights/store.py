@@ -12,24 +12,24 @@ from safetensors import SafetensorError
 
 from vitkit.data import Preprocessing
 from vitkit.models import Model, ModelConfig, build, called, parameters
-from vitkit.system.text import printable
-from vitkit.weights.adopting import with_labels
-from vitkit.weights.channels import preprocessing_for_channels
+from vitkit.system.console.text import printable
+from vitkit.weights.adaptation.adopting import with_labels
+from vitkit.weights.adaptation.channels import preprocessing_for_channels
+from vitkit.weights.adaptation.hints import apply_hints, check_heads, with_pool
+from vitkit.weights.adaptation.pretraining import read_pretraining
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description, from_json
-from vitkit.weights.fetch import fetch, license_of_download
+from vitkit.weights.conversion.rules import read
+from vitkit.weights.conversion.writing import check_destination, write_model
 from vitkit.weights.files import Opened, Tensors, open_weights
+from vitkit.weights.files.fetch import fetch, license_of_download
 from vitkit.weights.files.lazy import DAMAGE
 from vitkit.weights.formats import cannot, format_of, names, recognise
 from vitkit.weights.formats.format import Format, Tidied
-from vitkit.weights.hints import apply_hints, check_heads, with_pool
 from vitkit.weights.labels import counted, numbered
-from vitkit.weights.own import check_finite, check_own_weights
-from vitkit.weights.pretraining import read_pretraining
-from vitkit.weights.rules import read
-from vitkit.weights.said import Hints
+from vitkit.weights.ownership import check_finite, check_own_weights
+from vitkit.weights.provenance.description import Description, from_json
 from vitkit.weights.unknown import read_unknown
-from vitkit.weights.writing import check_destination, write_model
 
 
 def load(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.own import check_own_weights
+from vitkit.weights.ownership import check_own_weights
 
 
 @torch.no_grad()

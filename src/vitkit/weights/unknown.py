@@ -1,7 +1,7 @@
 """When a classifier's answer is none: the image is unlike all that it has learned from, or no class
 is likely. And which classes an answer leaves open.
 
-What is here only applies the limits; `evaluate/unknown.py` fits them, to answers that are left out.
+What is here only applies the limits; `evaluation/probes/unknown.py` fits them, to answers that are left out.
 In a model directory they are a file of their own, which other libraries do not look at.
 
 Legend: B images of a batch, K classes, D width of the features, R of what they are compared in.

@@ -15,8 +15,8 @@ from vitkit.data.formats.manifest import read_manifest
 from vitkit.data.formats.published import read_published
 from vitkit.data.formats.selection import images_of, is_selection, select
 from vitkit.data.formats.shards import SHARDED, named_beside, read_shards
-from vitkit.data.tables import Columns, Table
-from vitkit.system.files import nearest, refuse_special
+from vitkit.data.sources.tables import Columns, Table
+from vitkit.system.storage.files import nearest, refuse_special
 
 # Each reads what a path, an address or a name stands for, or returns None if that is of another
 # kind. The first that can read it does: a folder of shards is not a folder of images.

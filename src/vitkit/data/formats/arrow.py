@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from vitkit.data.targets import Lists
+from vitkit.data.sources.targets import Lists
 
 
 def column_labels(column) -> np.ndarray | Lists | list:

@@ -3,10 +3,10 @@ most tests."""
 
 import numpy as np
 
-from vitkit.data.row_labels import as_row_labels
-from vitkit.data.sources import TEST_SHARE, stratified
-from vitkit.data.stores import Arrays
-from vitkit.data.tables import Columns, Table
+from vitkit.data.sources.row_labels import as_row_labels
+from vitkit.data.sources.source import TEST_SHARE, stratified
+from vitkit.data.sources.stores import Arrays
+from vitkit.data.sources.tables import Columns, Table
 
 
 def read_digits(where: str, columns: Columns) -> Table | None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from vitkit.data.formats.arrow import class_names, column_labels, holds
-from vitkit.data.images import BadImage
-from vitkit.data.parts import PARTS
-from vitkit.data.row_labels import as_row_labels, concatenate_values
-from vitkit.data.stores import MAX_FILE, RowRanges
-from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.images.files import BadImage
+from vitkit.data.sources.parts import PARTS
+from vitkit.data.sources.row_labels import as_row_labels, concatenate_values
+from vitkit.data.sources.stores import MAX_FILE, RowRanges
+from vitkit.data.sources.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
 
 PREFIX = "hf:"
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.formats.manifest import relative_path
-from vitkit.data.row_labels import as_row_labels
-from vitkit.data.stores import Files
-from vitkit.data.tables import Columns, Table
+from vitkit.data.sources.row_labels import as_row_labels
+from vitkit.data.sources.stores import Files
+from vitkit.data.sources.tables import Columns, Table
 
 # The list of each part. The first row whose files are all there is read: the union of train and val
 # is taken only if it comes alone.

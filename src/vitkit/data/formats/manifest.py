@@ -12,10 +12,10 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from vitkit.data.parts import as_parts
-from vitkit.data.row_labels import as_row_labels
-from vitkit.data.stores import Files
-from vitkit.data.tables import PATH, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.sources.parts import as_parts
+from vitkit.data.sources.row_labels import as_row_labels
+from vitkit.data.sources.stores import Files
+from vitkit.data.sources.tables import PATH, Columns, Table, image_column, label_column, unlabelled
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # A relative path that cannot lead out of its folder. Most are, and a regular expression is quicker

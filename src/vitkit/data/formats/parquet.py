@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data import chunks
-from vitkit.data.engine.child import Crashed, in_child
 from vitkit.data.formats.arrow import class_names, column_labels, holds
-from vitkit.data.images import BadImage
-from vitkit.data.parts import as_parts
-from vitkit.data.row_labels import Values, as_row_labels, concatenate_values
-from vitkit.data.stores import RowRanges
-from vitkit.data.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
-from vitkit.system import remote
-from vitkit.system.files import cache_dir, write_whole
+from vitkit.data.images.files import BadImage
+from vitkit.data.loading.child import Crashed, in_child
+from vitkit.data.sources import chunks
+from vitkit.data.sources.parts import as_parts
+from vitkit.data.sources.row_labels import Values, as_row_labels, concatenate_values
+from vitkit.data.sources.stores import RowRanges
+from vitkit.data.sources.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
+from vitkit.system.storage import remote
+from vitkit.system.storage.files import cache_dir, write_whole
 
 INFLATION = 100  # times its bytes on the disk, the memory that a column of images may take
 SMALL = 1 << 24  # bytes or rows that nobody needs to worry about

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.row_labels import as_row_labels
-from vitkit.data.stores import Arrays, Files
-from vitkit.data.tables import Columns, Table
+from vitkit.data.sources.row_labels import as_row_labels
+from vitkit.data.sources.stores import Arrays, Files
+from vitkit.data.sources.tables import Columns, Table
 
 SIDE = 32  # pixels of CIFAR's images
 MAX_BYTES = 1 << 28  # of a file of CIFAR's, the largest of which has 154 million

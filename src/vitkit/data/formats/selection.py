@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.tables import Columns, Table
-from vitkit.system.files import whole
+from vitkit.data.sources.tables import Columns, Table
+from vitkit.system.storage.files import whole
 
 SUFFIX = ".selection.json"
 PARTS = ("train", "val", "test")

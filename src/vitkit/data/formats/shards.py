@@ -7,10 +7,10 @@ from pathlib import Path
 from vitkit.data.formats.folder import folder_of_images
 from vitkit.data.formats.parquet import read_parquet
 from vitkit.data.formats.tar import read_tars
-from vitkit.data.parts import check_complete, families
-from vitkit.data.tables import Columns, Table
-from vitkit.system import remote
-from vitkit.system.files import refuse_special
+from vitkit.data.sources.parts import check_complete, families
+from vitkit.data.sources.tables import Columns, Table
+from vitkit.system.storage import remote
+from vitkit.system.storage.files import refuse_special
 
 # By suffix: what reads {file: the part it belongs to, or ""} as one table.
 SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {

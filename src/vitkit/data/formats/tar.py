@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data import chunks
-from vitkit.data.engine.workers import in_order
 from vitkit.data.formats.tar_index import NO_LABEL, cached_index, index_shard
-from vitkit.data.images import BadImage
-from vitkit.data.row_labels import as_row_labels
-from vitkit.data.stores import Names
-from vitkit.data.tables import Columns, Table
-from vitkit.data.targets import RowLabels
-from vitkit.system import remote
+from vitkit.data.images.files import BadImage
+from vitkit.data.loading.workers import in_order
+from vitkit.data.sources import chunks
+from vitkit.data.sources.row_labels import as_row_labels
+from vitkit.data.sources.stores import Names
+from vitkit.data.sources.tables import Columns, Table
+from vitkit.data.sources.targets import RowLabels
+from vitkit.system.console.progress import bar
 from vitkit.system.machine import cpus
-from vitkit.system.progress import bar
+from vitkit.system.storage import remote
 
 CLASSES = "classes.txt"
 RANGE = 32 << 20  # bytes of a remote shard that are fetched at once

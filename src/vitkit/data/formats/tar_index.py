@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitkit.data.formats.folder import IMAGE_SUFFIXES
-from vitkit.data.stores import MAX_FILE, Names
-from vitkit.data.tables import Columns, label_column
-from vitkit.system import remote
-from vitkit.system.files import cache_dir, write_whole
+from vitkit.data.sources.stores import MAX_FILE, Names
+from vitkit.data.sources.tables import Columns, label_column
+from vitkit.system.storage import remote
+from vitkit.system.storage.files import cache_dir, write_whole
 
 MAX_LABEL = 1 << 20  # bytes of a member that holds a label
 TAIL = tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE  # bytes of zeros at a tar file's end, at most

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from vitkit.evaluate import Metric
+from vitkit.evaluation import Metric
 from vitkit.models import (
     Backbone,
     ModelConfig,
@@ -19,9 +19,9 @@ from vitkit.studies.base import check_square_patches, for_steps, measured_by
 from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
 from vitkit.studies.fastest import RATE, images_per_second
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
-from vitkit.system.ranks import process_group
+from vitkit.system.processes.ranks import process_group
 
 BATCH = 64  # of the images whose time is taken
 UNITS = (1, 1, 1)

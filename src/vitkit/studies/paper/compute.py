@@ -11,7 +11,7 @@ from vitkit.models import Backbone, ModelConfig, ResNetConfig, ViTConfig, exaflo
 from vitkit.studies.base import check_square_patches, for_steps, measured_by
 from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, curve, law, legend, line, logarithmic, panels
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.scaling import Fit, answer, fit, law_text
 from vitkit.studies.study import Study
 

@@ -11,6 +11,7 @@ from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, on_a_share, resnet_like, with_shape
 from vitkit.studies.cell import Best, Cell
 from vitkit.studies.drawing import axis_title, law, legend, line, logarithmic, panels
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.regularising import (
     USUAL,
     folder_of,
@@ -18,7 +19,6 @@ from vitkit.studies.regularising import (
     regularisation_text,
     regularised,
 )
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
 from vitkit.studies.rows import Row
 from vitkit.studies.scaling import Fit, answer, fit, law_text
 from vitkit.studies.study import Study

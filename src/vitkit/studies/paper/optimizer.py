@@ -9,7 +9,7 @@ from vitkit.models import Backbone
 from vitkit.studies.base import for_steps, measured_by, resnet_like
 from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, dots, panels, printed
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.training import Optim
 

@@ -9,7 +9,7 @@ from vitkit.models import ViTConfig
 from vitkit.studies.base import for_steps, measured_by, with_shape
 from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, dots, panels, printed
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 
 KINDS = {"none": "none", "1-D": "learned", "2-D": "learned2d", "relative": "relative"}

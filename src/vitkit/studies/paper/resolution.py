@@ -7,20 +7,18 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitkit.data import Splits, eval_batches, open_splits
-from vitkit.evaluate import Accuracy, Metric, Part, Subject
-from vitkit.models import ViTConfig
-from vitkit.models.resampling import RESAMPLE
-from vitkit.recipes.finetune import finetune
+from vitkit.evaluation import Accuracy, Metric, Part, Subject
+from vitkit.models import RESAMPLE, ViTConfig
+from vitkit.recipes import finetune
 from vitkit.studies.base import for_steps, measured_by
 from vitkit.studies.cell import Cell, Passes
 from vitkit.studies.drawing import axis_title, legend, line, panels
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.system.machine import autocast, pick_precision
-from vitkit.system.ranks import process_group
+from vitkit.system.processes.ranks import process_group
 from vitkit.training import Recipe
-from vitkit.weights import adopt, load
-from vitkit.weights.adopting import preprocessing_for
+from vitkit.weights import adopt, load, preprocessing_for
 
 SIDES = (3, 5, 7, 9)  # of the model's own side, in sevenths: 96, 160, 224 and 288 pixels
 OWN = "own"  # the method of a model that is not resampled

@@ -9,7 +9,7 @@ from vitkit.models import ViTConfig, cost
 from vitkit.studies.base import check_square_patches, for_steps, measured_by
 from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, legend, line, logarithmic, panels
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 
 FACTORS = (0.5, 2.0)

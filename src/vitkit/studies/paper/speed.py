@@ -9,7 +9,7 @@ from vitkit.models import named
 from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import MARKERS, legend, panels
 from vitkit.studies.fastest import GIB, MOST, Fastest
-from vitkit.studies.results import Ask, Results, Table
+from vitkit.studies.outcomes import Ask, Results, Table
 from vitkit.studies.study import Study
 
 MODELS = ("Ti/16", "S/16", "B/16")

@@ -7,15 +7,14 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitkit.models import ViTConfig
-from vitkit.recipes.finetune import finetune
+from vitkit.recipes import finetune
 from vitkit.studies.base import for_steps, on_a_share, resnet_like
 from vitkit.studies.cell import Cell
 from vitkit.studies.drawing import axis_title, dots, panels
-from vitkit.studies.results import Ask, Results, Table, cell_text, noise
+from vitkit.studies.outcomes import Ask, Results, Table, cell_text, noise
 from vitkit.studies.study import Study
 from vitkit.system.span import Span
-from vitkit.training import Optim, Recipe
-from vitkit.training.naming import run_name
+from vitkit.training import Optim, Recipe, run_name
 
 NONE = "none"
 SHARES = {"a tenth": 0.1, "all": 1.0}  # of the pre-training images: the paper's sets of three sizes

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from vitkit.system.files import refuse_special
+from vitkit.system.storage.files import refuse_special
 from vitkit.weights.files.comment import read_comment
 from vitkit.weights.files.fields import CONFIG, PREPROCESSOR, Fields, check_fields
 from vitkit.weights.files.lazy import DAMAGE, KEY, WRITTEN_WITH, Tensors, identity, read_json
 from vitkit.weights.files.npz import is_npz, read_npz
 from vitkit.weights.files.pytorch import read_pickle
 from vitkit.weights.files.safetensors import read_safetensors
-from vitkit.weights.licenses import FILE, License, license_in, license_of_file
+from vitkit.weights.provenance.licenses import FILE, License, license_in, license_of_file
 
 FOLDER_FILES = (
     "model.safetensors",
@@ -23,7 +23,7 @@ FOLDER_FILES = (
 )
 # Endings of other files that people give as a model -> what to do instead.
 PRETRAINING = "pretraining.safetensors"
-"""What pre-training added to the model in a directory (weights/pretraining.py)."""
+"""What pre-training added to the model in a directory (weights/adaptation/pretraining.py)."""
 UNKNOWN = "unknown.safetensors"
 """The limits from which on an image is unknown to the model in a directory (weights/unknown.py)."""
 EXPORTED = (

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitkit.system.files import give_usual_permissions
+from vitkit.system.storage.files import give_usual_permissions
 from vitkit.weights.files.lazy import KEY, Lazy, Tensors, fill, parse_object
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}

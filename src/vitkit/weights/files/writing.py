@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitkit.system.files import whole
+from vitkit.system.storage.files import whole
 from vitkit.weights.files.comment import comment_of, write_comment
 from vitkit.weights.files.lazy import KEY
 from vitkit.weights.files.safetensors import write_safetensors

@@ -15,11 +15,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitkit.models import ModelConfig
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule
 from vitkit.weights.files import Opened, Tensors
-from vitkit.weights.rules import Rule
-from vitkit.weights.said import Hints
+from vitkit.weights.provenance.description import Description
 
 
 class Tidied(NamedTuple):

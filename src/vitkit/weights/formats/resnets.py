@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 
 from vitkit.models import Backbone
+from vitkit.weights.conversion.rules import Rule, layer, rule
+from vitkit.weights.conversion.transforms import CONVOLUTION, Transform
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.shapes import shape_of
-from vitkit.weights.rules import Rule, layer, rule
-from vitkit.weights.transforms import CONVOLUTION, Transform
 
 
 class Names(NamedTuple):

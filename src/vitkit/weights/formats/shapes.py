@@ -7,8 +7,7 @@ because the file does not, or None.
 import math
 import re
 
-from vitkit.models import SIZES
-from vitkit.models.backbone import Grid
+from vitkit.models import SIZES, Grid
 from vitkit.weights.files import Tensors
 
 # ImageNet's mean and standard deviation, for models whose files do not say that they need them.

@@ -11,8 +11,10 @@ from torch import nn
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.conversion.transforms import position_table
 from vitkit.weights.files import Opened, Tensors, load_state_dict
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.limits import another_eps, another_gelu, beyond_vit, reasons
@@ -25,9 +27,7 @@ from vitkit.weights.formats.shapes import (
     shape_of,
 )
 from vitkit.weights.labels import usual_labels
-from vitkit.weights.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.said import Hints
-from vitkit.weights.transforms import position_table
+from vitkit.weights.provenance.description import Description
 
 PATCHES = "conv_proj.weight"
 BLOCK = "encoder.layers.encoder_layer_{i}"

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitkit.weights.conversion.rules import gist
 from vitkit.weights.files import Lazy, Tensors
-from vitkit.weights.rules import gist
 
 # The position table: in big_vision, in its code before 2022, and in vit_jax, the paper's
-# (fix_old_checkpoints in big_vision's models/vit.py)
+# (fix_old_checkpoints in big_vision's models/vision_transformer.py)
 TABLES = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
 # Of the image model: in a whole training state, beside a text tower (LiT, SigLIP), and by itself.
 PREFIXES = ("opt/target/", "params/img/", "params/")

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, Backbone, ResNetConfig
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule, layer
+from vitkit.weights.conversion.transforms import DENSE
 from vitkit.weights.files import Lazy, Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.google.arithmetic import as_google_computes
@@ -25,9 +27,7 @@ from vitkit.weights.formats.limits import another_dialect, beyond_bit
 from vitkit.weights.formats.resnets import Names, assumed_size, backbone_of, backbone_rules
 from vitkit.weights.formats.shapes import length_of
 from vitkit.weights.labels import usual_labels
-from vitkit.weights.rules import Rule, layer
-from vitkit.weights.said import Hints
-from vitkit.weights.transforms import DENSE
+from vitkit.weights.provenance.description import Description
 
 BIT_PAPER_NAMES = VIT_JAX_NAMES._replace(
     root=f"root_block/{ROOT}", unit="block{stage}/unit{unit:02d}/", last_norm="norm-pre-head"

@@ -2,7 +2,7 @@
 
 From google-research/vision_transformer (the paper's, AugReg, SAM, fine-tuned ones) and big_vision.
 They hold the same arrays under several spellings (names.py); the rules here use that of
-big_vision's models/vit.py.
+big_vision's models/vision_transformer.py.
 """
 
 from dataclasses import replace
@@ -11,11 +11,17 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, ViTConfig
-from vitkit.models.backbone import Grid
-from vitkit.models.tiling import Tiling
+from vitkit.models import DIALECTS, Grid, Tiling, ViTConfig
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.conversion.transforms import (
+    CONVOLUTION,
+    DENSE,
+    flax_out,
+    flax_qkv,
+    flax_qkv_bias,
+)
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.google.arithmetic import as_google_computes
@@ -37,9 +43,7 @@ from vitkit.weights.formats.shapes import (
     shape_of,
 )
 from vitkit.weights.labels import usual_labels
-from vitkit.weights.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.said import Hints
-from vitkit.weights.transforms import CONVOLUTION, DENSE, flax_out, flax_qkv, flax_qkv_bias
+from vitkit.weights.provenance.description import Description
 
 ROOT = "conv_root/kernel"
 # The ResNet below a hybrid: vit_jax/models_resnet.py
@@ -148,7 +152,7 @@ def _positions(
         return grid, {"positions": "sincos"}, [note]
 
     # The paper's code puts the class token in front and then adds the table, so it has a row; that is
-    # known by the table's name. big_vision adds the table first (models/vit.py), but has files from
+    # known by the table's name. big_vision adds the table first (models/vision_transformer.py), but has files from
     # before that too, so there the number of rows decides
     rows = shape_of(tensors, "pos_embedding", 3)[1]
     prefix = int("cls" in tensors)
@@ -232,7 +236,7 @@ def spell(tensors: dict[str, Tensor], config: ViTConfig, layout: str) -> dict[st
 
 
 def cannot(config: ViTConfig) -> list[str]:
-    """Its ViT (models_vit.py in vit_jax, models/vit.py in big_vision) has one class token at most,
+    """Its ViT (models_vit.py in vit_jax, models/vision_transformer.py in big_vision) has one class token at most,
     and reads it if there is one: registers are refused, for example."""
     # Without pooling ("none") the head answers for every token, the class token too
     readers = ("token", "token-gap", "token-quarters", "none")

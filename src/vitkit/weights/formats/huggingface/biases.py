@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from vitkit.models import ViTConfig
+from vitkit.weights.conversion.rules import Rule, rule
+from vitkit.weights.conversion.transforms import THREE
 from vitkit.weights.files import Tensors, lazy_zeros
-from vitkit.weights.rules import Rule, rule
-from vitkit.weights.transforms import THREE
 
 QKV = ("query", "key", "value")  # as Transformers 4 calls them
 

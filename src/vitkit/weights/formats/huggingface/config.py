@@ -4,8 +4,7 @@
 (configuration_vit.py), so a field that is absent has that default.
 """
 
-from vitkit.models import ViTConfig
-from vitkit.models.tiling import as_side
+from vitkit.models import ViTConfig, as_side
 from vitkit.weights.classifier import Activation
 from vitkit.weights.files import Tensors
 from vitkit.weights.formats.huggingface.biases import QKV, have_biases

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from vitkit.models import ViTConfig
+from vitkit.weights.adaptation.pretraining import mask_of
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Activation, Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
 from vitkit.weights.files import Opened, Tensors, joined
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.biases import (
@@ -41,9 +43,7 @@ from vitkit.weights.formats.huggingface.opening import (
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 from vitkit.weights.formats.limits import beyond_vit, reasons
 from vitkit.weights.formats.shapes import length_of, shape_of
-from vitkit.weights.pretraining import mask_of
-from vitkit.weights.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.said import Hints
+from vitkit.weights.provenance.description import Description
 
 TYPES = ("dinov2", "dinov2_with_registers")
 PATCHES = "embeddings.patch_embeddings.projection.weight"

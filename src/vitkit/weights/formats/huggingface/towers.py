@@ -11,8 +11,10 @@ from torch import Tensor
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule, for_each_block, gist, layer, rule
+from vitkit.weights.conversion.transforms import TABLE, THREE, VECTOR
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.config import (
@@ -32,9 +34,7 @@ from vitkit.weights.formats.huggingface.opening import (
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 from vitkit.weights.formats.limits import beyond_vit, reasons
 from vitkit.weights.formats.shapes import length_of
-from vitkit.weights.rules import Rule, for_each_block, gist, layer, rule
-from vitkit.weights.said import Hints
-from vitkit.weights.transforms import TABLE, THREE, VECTOR
+from vitkit.weights.provenance.description import Description
 
 TYPES = ("clip", "clip_vision_model", "siglip", "siglip_vision_model")
 PATCHES = "embeddings.patch_embedding.weight"

@@ -12,8 +12,11 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.models import ViTConfig
+from vitkit.weights.adaptation.pretraining import decoder_of, mask_of
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.conversion.transforms import position_table
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.huggingface.biases import QKV, qkv_rules, with_qkv_biases
@@ -40,10 +43,7 @@ from vitkit.weights.formats.huggingface.opening import (
 )
 from vitkit.weights.formats.huggingface.processors import preprocessing_of, processor_json
 from vitkit.weights.formats.limits import beyond_vit, reasons
-from vitkit.weights.pretraining import decoder_of, mask_of
-from vitkit.weights.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.said import Hints
-from vitkit.weights.transforms import position_table
+from vitkit.weights.provenance.description import Description
 
 TYPES = ("vit", "deit", "vit_mae", "vit_msn", "ijepa")
 PATCHES = "embeddings.patch_embeddings.projection.weight"

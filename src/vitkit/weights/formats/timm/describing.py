@@ -7,10 +7,8 @@ from math import floor
 from typing import NamedTuple
 
 from vitkit.data import Preprocessing
-from vitkit.models import DIALECTS, Backbone, ViTConfig
-from vitkit.models.backbone import Grid
-from vitkit.models.tiling import Tiling
-from vitkit.weights.description import Description
+from vitkit.models import DIALECTS, Backbone, Grid, Tiling, ViTConfig
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import backbone_of
@@ -33,7 +31,7 @@ from vitkit.weights.formats.timm.files import (
     written_preprocessing,
 )
 from vitkit.weights.formats.timm.names import PATCHES, RESNET, ROOT_ALONE
-from vitkit.weights.said import Hints
+from vitkit.weights.provenance.description import Description
 
 # timm's act_layer -> the form of the GELU
 ACTS = {

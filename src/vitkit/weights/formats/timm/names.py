@@ -9,12 +9,12 @@ import re
 from torch import Tensor
 
 from vitkit.models import ViTConfig
+from vitkit.weights.adaptation.pretraining import decoder_of, mask_of
+from vitkit.weights.conversion.rules import gist
+from vitkit.weights.conversion.transforms import SAME
 from vitkit.weights.files import Tensors, joined, lazy_zeros
 from vitkit.weights.formats.format import Tidied
 from vitkit.weights.formats.resnets import Names
-from vitkit.weights.pretraining import decoder_of, mask_of
-from vitkit.weights.rules import gist
-from vitkit.weights.transforms import SAME
 
 PATCHES = "patch_embed.proj.weight"
 # What training needs and no classifier reads: MAE's decoder, the projection heads of DINO and

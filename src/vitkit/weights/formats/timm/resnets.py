@@ -4,8 +4,10 @@ from pathlib import Path
 
 from vitkit.data import Preprocessing
 from vitkit.models import DIALECTS, UNITS, ResNetConfig
+from vitkit.weights.adaptation.statements import Hints
 from vitkit.weights.classifier import Classifier
-from vitkit.weights.description import Description
+from vitkit.weights.conversion.rules import Rule, layer
+from vitkit.weights.conversion.transforms import Transform
 from vitkit.weights.files import Opened, Tensors
 from vitkit.weights.formats.format import Elsewhere, Format, Tidied
 from vitkit.weights.formats.limits import another_dialect, beyond_bit
@@ -19,9 +21,7 @@ from vitkit.weights.formats.timm.files import (
 )
 from vitkit.weights.formats.timm.names import RESNET
 from vitkit.weights.formats.timm.opening import example, open_in_timm, pixels_in_timm
-from vitkit.weights.rules import Rule, layer
-from vitkit.weights.said import Hints
-from vitkit.weights.transforms import Transform
+from vitkit.weights.provenance.description import Description
 
 NAMES = RESNET._replace(prefix="")
 # Its head is a 1 x 1 convolution: (K, D, 1, 1) -> (K, D)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from vitkit.models import DIALECTS, ViTConfig
 from vitkit.weights.classifier import Classifier
+from vitkit.weights.conversion.rules import Rule, for_each_block, layer, rule
+from vitkit.weights.conversion.transforms import QUERY_AND_REST, position_table
 from vitkit.weights.formats.format import Elsewhere, Format
 from vitkit.weights.formats.limits import another_dialect, another_eps, beyond_vit, reasons
 from vitkit.weights.formats.resnets import backbone_rules
@@ -16,8 +18,6 @@ from vitkit.weights.formats.timm.describing import describe
 from vitkit.weights.formats.timm.files import config_json
 from vitkit.weights.formats.timm.names import RESNET, ROOT_ALONE, recognises, spell, tidy
 from vitkit.weights.formats.timm.opening import example, open_in_timm, pixels_in_timm
-from vitkit.weights.rules import Rule, for_each_block, layer, rule
-from vitkit.weights.transforms import QUERY_AND_REST, position_table
 
 
 def rules(config: ViTConfig) -> list[Rule]:

@@ -1,0 +1,170 @@
+"""How fast a model's runtimes are on this machine: measured in turns, so that what else the machine
+does disturbs all alike.
+
+Legend: B batch, h w pixels of what the model gets.
+"""
+
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+
+import numpy as np
+from PIL import Image
+
+from vitkit.benching.candidates import Contender
+
+PAUSE = 0.02  # seconds in which another runtime's threads come to rest
+LEAST_CALLS = 2  # of a turn
+MEASURED = 64  # images to measure on, at most
+STARTS = 3  # processes that are started
+LOOKED = 0.02  # seconds between two looks at a process's memory
+PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    batches: tuple[int, ...] = (1, 8, 32)
+    """Images of a forward pass."""
+    rounds: int = 5
+    """Turns of each contender, at each size of batch."""
+    seconds: float = 0.5
+    """What a turn takes, or two passes if they take longer."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured of a contender."""
+
+    images_per_second: dict[int, float]
+    """The median of the rounds, by batch."""
+    spread: dict[int, float]
+    """The fastest round beside the slowest."""
+    p50: float | None
+    """Milliseconds of a pass of one image: the median; None if no batch had one image."""
+    p95: float | None
+    """Milliseconds that 95 passes in 100 take at most."""
+    start: float | None = None
+    """Seconds of a process from its start to its end, with one answer; None if it was not started."""
+    megabytes: float | None = None
+    """The most memory that this process had."""
+
+    def to_json(self) -> dict:
+        """Plain values."""
+        return asdict(self)
+
+
+def measure(contenders: Sequence[Contender], images: np.ndarray, plan: Plan) -> list[Speed]:
+    """Measure all of them in turns, on images, uint8 (N, 3, h, w): how long an early exit takes
+    depends on them."""
+    repeated = -(-max(plan.batches) // len(images)) + 1
+    images = np.concatenate([images] * repeated)
+
+    # Whatever comes first is slower
+    for contender in contenders:
+        for batch in plan.batches:
+            contender.compute(images[:batch])
+
+    # In turns
+    rates = [{batch: [] for batch in plan.batches} for _ in contenders]
+    latencies = [[] for _ in contenders]
+    for turn in range(plan.rounds):
+        for batch in plan.batches:
+            order = list(range(len(contenders)))
+            if turn % 2:
+                order.reverse()
+            for i in order:
+                times = _turn(contenders[i], images, batch, plan.seconds)
+                rates[i][batch].append(batch * len(times) / sum(times))
+                if batch == 1:
+                    latencies[i] += times
+    return [_speed(rate, times) for rate, times in zip(rates, latencies, strict=True)]
+
+
+def _turn(contender: Contender, images: np.ndarray, batch: int, seconds: float) -> list[float]:
+    """Seconds of each pass of a turn, which goes through the images."""
+    time.sleep(PAUSE)
+    contender.compute(images[:batch])  # the caches hold another's weights
+    times = []
+    first = 0
+    while len(times) < LEAST_CALLS or sum(times) < seconds:
+        some = images[first : first + batch]
+        begun = time.perf_counter()
+        contender.compute(some)
+        times.append(time.perf_counter() - begun)
+        first += batch
+        if first + batch > len(images):
+            first = 0
+    return times
+
+
+def _speed(rates: dict[int, list[float]], times: list[float]) -> Speed:
+    """The medians of all rounds."""
+    medians = {batch: statistics.median(values) for batch, values in rates.items()}
+    spread = {batch: max(values) / min(values) for batch, values in rates.items()}
+    percentiles = [None, None]
+    if times:
+        percentiles = (1000 * np.percentile(times, (50, 95))).tolist()
+    return Speed(medians, spread, *percentiles)
+
+
+def starts(models: Sequence[Path | str]) -> list[tuple[float, float | None]]:
+    """Seconds and megabytes of a `vitkit predict` of one photograph with each of these models: the
+    median of some processes, started in turns. None where the system does not say the megabytes."""
+    turns = [[] for _ in models]
+    with TemporaryDirectory() as folder:
+        photograph = Path(folder) / "photograph.jpg"
+        generator = np.random.default_rng(0)
+        coarse = generator.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize(PHOTOGRAPH[::-1], Image.Resampling.BICUBIC).save(photograph)
+        for _ in range(STARTS):
+            for turn, model in zip(turns, models, strict=True):
+                turn.append(_start(str(model), str(photograph)))
+    medians = []
+    for turn in turns:
+        seconds, megabytes = zip(*turn, strict=True)
+        known = [value for value in megabytes if value is not None]
+        memory = None
+        if known:
+            memory = statistics.median(known)
+        medians.append((statistics.median(seconds), memory))
+    return medians
+
+
+def _start(model: str, photograph: str) -> tuple[float, float | None]:
+    """Seconds and megabytes of one process. Raises ValueError, with its last words, if it fails."""
+    words = [sys.executable, "-m", "vitkit", "predict", model, photograph, "--device", "cpu"]
+    with TemporaryFile("w+") as errors:
+        begun = time.perf_counter()
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
+        megabytes = None
+        while process.poll() is None:
+            megabytes = _most_megabytes(process.pid) or megabytes  # it only grows
+            time.sleep(LOOKED)
+        seconds = time.perf_counter() - begun
+        if process.returncode != 0:
+            errors.seek(0)
+            last = errors.read().strip().splitlines()[-1:]
+            raise ValueError(f"vitkit predict {model} failed: {''.join(last)}")
+    return seconds, megabytes
+
+
+def _most_megabytes(pid: int) -> float | None:
+    """The most memory that a running process has had; None where the system does not say it, or it has
+    just ended. What it says of ended ones (getrusage) begins with the memory of the process that
+    started them."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    peak = re.search(r"VmHWM:\s+([0-9]+) kB", status)
+    if peak is None:
+        return None
+    return int(peak[1]) * 1024 / 1e6

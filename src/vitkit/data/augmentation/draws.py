@@ -1,0 +1,204 @@
+"""An augmentation of one image: drawn first, as a small value, then applied.
+
+What is drawn depends on the image's size alone, so it is known before a pixel is decoded, can be
+looked at, and applies to whatever else belongs to the image: `apply_geometry` moves a mask as it
+moves the image.
+
+Legend: C channels, h w pixels of what the model gets.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.data.augmentation.crops import inception_box, random_box
+from vitkit.data.augmentation.settings import Augmentation
+from vitkit.data.images.files import REDUCTIONS, Box, Picture
+from vitkit.data.images.preprocessing import Preprocessing, Resampling, resize
+
+
+class Draw(NamedTuple):
+    """What becomes of one image, as plain values.
+
+    Boxes are (top, left, height, width) in pixels.
+    """
+
+    box: Box | None = None
+    """What a crop keeps: of the upright image for "inception", of the resized square for
+    "resize_crop", of the padded image for "pad_crop"; None for "none"."""
+    flip: bool = False
+    """Whether it is mirrored, left to right, after the crop."""
+    colour_changes: tuple[Callable[[Tensor], Tensor], ...] = ()
+    """In this order: policies.Colours, then randaugment.Operation (Google's) or policies.Policy
+    (torchvision's)."""
+    erased: Box | None = None
+    """The rectangle that is filled at the end."""
+
+
+def augment(
+    picture: Picture,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    random: np.random.Generator,
+) -> Tensor:
+    """A picture as (C, h, w), uint8 or float32, augmented.
+
+    Only what an Inception crop keeps is decoded. Raises BadImage.
+
+    `augmentation` must fit the preprocessing.
+    """
+    size = None
+    if augmentation.crop == "inception":  # no other crop needs it, and it may take a decode
+        size = picture.size
+    drawn = draw(size, augmentation, preprocessing, random)
+    return apply(drawn, picture, augmentation, preprocessing)
+
+
+def draw(
+    size: tuple[int, int] | None,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    random: np.random.Generator,
+) -> Draw:
+    """What happens to an image.
+
+    size: its height and width in pixels; None will do if the crop is not an Inception crop.
+    Every random choice comes from `random`, in this order: crop, flip, and a seed for each of
+    colour jitter, RandAugment and erasing, as far as they are on.
+    """
+    # Which pixels are where.
+    box = _draw_box(size, augmentation, preprocessing.size, random)
+    flip = augmentation.flip and random.random() < 0.5
+    if not augmentation.changes_colours:
+        return Draw(box, flip)
+
+    # What colours they have. Imported here, as torchvision's transforms take their time and most
+    # runs need none.
+    from vitkit.data.augmentation.policies import Policy, draw_colours, draw_erased
+    from vitkit.data.augmentation.randaugment import draw_operations
+
+    changes = []
+    if any(augmentation.colour_jitter):
+        changes.append(draw_colours(augmentation.colour_jitter, _seed(random)))
+    layers, magnitude = augmentation.rand_augment
+    if layers and augmentation.rand_augment_by == "torchvision":
+        changes.append(Policy(layers, magnitude, _seed(random)))
+    if layers and augmentation.rand_augment_by == "google":
+        generator = torch.Generator().manual_seed(_seed(random))
+        changes += draw_operations(layers, magnitude, preprocessing.size, generator)
+    erased = None
+    if augmentation.erase:
+        erased = draw_erased(augmentation.erase, preprocessing.size, _seed(random))
+    return Draw(box, flip, tuple(changes), erased)
+
+
+def _draw_box(
+    size: tuple[int, int] | None,
+    augmentation: Augmentation,
+    crop_size: tuple[int, int],
+    random: np.random.Generator,
+) -> Box | None:
+    """What the crop keeps, as in Draw.box."""
+    if augmentation.crop == "inception":
+        assert size is not None, "an Inception crop depends on the image's size"
+        return inception_box(*size, augmentation.area, random)
+    if augmentation.crop == "resize_crop":
+        return random_box(augmentation.resize, augmentation.resize, crop_size, random)
+    if augmentation.crop == "pad_crop":
+        height = crop_size[0] + 2 * augmentation.pad
+        width = crop_size[1] + 2 * augmentation.pad
+        return random_box(height, width, crop_size, random)
+    return None
+
+
+def _seed(random: np.random.Generator) -> int:
+    return int(random.integers(2**63))
+
+
+def apply(
+    drawn: Draw, picture: Picture, augmentation: Augmentation, preprocessing: Preprocessing
+) -> Tensor:
+    """A picture as (C, h, w), changed as was drawn. Raises BadImage."""
+    image = apply_geometry(drawn, picture, augmentation, preprocessing)
+    return apply_colours(drawn, image, preprocessing)
+
+
+def apply_geometry(
+    drawn: Draw,
+    picture: Picture,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    interpolation: Resampling | None = None,
+) -> Tensor:
+    """Crop, resize and flip: a picture as (C, h, w). Raises BadImage.
+
+    interpolation: instead of the image's, for what belongs to it: "nearest" for a mask of the
+    image's size.
+    """
+    size = preprocessing.size
+    kernel = interpolation or augmentation.interpolation or preprocessing.interpolation
+    antialias = augmentation.antialias
+    if antialias is None:
+        antialias = preprocessing.antialias
+
+    if augmentation.crop == "inception":
+        reduction = _reduction(drawn.box, size, augmentation)
+        image = resize(preprocessing.decode(picture, drawn.box, reduction), size, kernel, antialias)
+    elif augmentation.crop == "resize_crop":
+        square = (augmentation.resize, augmentation.resize)
+        reduction = _reduction((0, 0, *picture.size), square, augmentation)
+        whole = resize(preprocessing.decode(picture, None, reduction), square, kernel, antialias)
+        image = _crop(whole, drawn.box)
+    elif augmentation.crop == "pad_crop":
+        whole = preprocessing(picture, interpolation)
+        image = _crop(F.pad(whole, [augmentation.pad] * 4), drawn.box)
+    else:
+        image = preprocessing(picture, interpolation)
+
+    if drawn.flip:
+        image = image.flip(-1)
+    return image
+
+
+def apply_colours(drawn: Draw, image: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Colours and RandAugment, which are for uint8 (3, h, w) or grey, and erasing:
+    (C, h, w) -> (C, h, w)."""
+    for change in drawn.colour_changes:
+        channels = len(image)  # of grey, all three stay the same
+        image = change(image.expand(3, -1, -1).contiguous())[:channels]
+    if drawn.erased is not None:
+        fill = torch.tensor(preprocessing.mean)[:, None, None]  # (C, 1, 1)
+        if image.dtype == torch.uint8:
+            mean_levels = [min(max(round(255 * value), 0), 255) for value in preprocessing.mean]
+            fill = torch.tensor(mean_levels, dtype=torch.uint8)[:, None, None]
+        image = image.clone()
+        _crop(image, drawn.erased)[:] = fill
+    return image
+
+
+def _crop(image: Tensor, box: Box) -> Tensor:
+    """A view of a box of an image (C, h, w)."""
+    top, left, height, width = box
+    return image[:, top : top + height, left : left + width]
+
+
+def _reduction(box: Box, size: tuple[int, int], augmentation: Augmentation) -> int:
+    """The largest reduction that leaves a box at least as many pixels as it is then resized to."""
+    if not augmentation.reduced_decode:
+        return 1
+    _, _, height, width = box
+    for reduction in REDUCTIONS:  # the largest first
+        if height // reduction >= size[0] and width // reduction >= size[1]:
+            return reduction
+    return 1
+
+
+def preload(augmentation: Augmentation) -> None:
+    """Import what an augmentation needs: once here, rather than in every worker."""
+    if augmentation.changes_colours:
+        import vitkit.data.augmentation.policies
+        import vitkit.data.augmentation.randaugment  # noqa: F401

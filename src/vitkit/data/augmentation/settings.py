@@ -1,0 +1,142 @@
+"""What a training image goes through instead of the Preprocessing's rule, as settings; draws.py
+carries it out."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.data.images.preprocessing import MAX_SIDE, Interpolation, Preprocessing, check_choice
+from vitkit.system.console.text import counted
+
+CROPS = ("inception", "resize_crop", "pad_crop", "none")
+MAGNITUDES = {"torchvision": 30, "google": 20}  # the largest of each RandAugment
+MAX_LAYERS = 16  # of RandAugment
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What a training image goes through instead of the Preprocessing's rule; its size and
+    statistics remain.
+
+    The default is the paper's pre-training: an Inception crop and a flip (Section 4.1, App. B.1).
+    """
+
+    crop: Literal["inception", "resize_crop", "pad_crop", "none"] = "inception"
+    """inception: a random part, resized to the size. resize_crop: a resize to a square, and a random
+    crop of it (BiT's, for fine-tuning). pad_crop: what the Preprocessing does, shifted at random by
+    up to `pad` pixels (CIFAR's). none: what the Preprocessing does."""
+    area: tuple[float, float] = (0.05, 1.0)
+    """Smallest and largest part of the image that an Inception crop may take."""
+    resize: int = 0
+    """Side of the square before a resize_crop; BiT has 448 for 384, 160 for 128."""
+    pad: int = 4
+    """Black pixels added on every side before a pad_crop."""
+    flip: bool = True
+    """Mirror every other image, left to right."""
+    rand_augment: tuple[int, int] = (0, 0)
+    """RandAugment's layers and magnitude; 0 layers is none."""
+    rand_augment_by: Literal["torchvision", "google"] = "torchvision"
+    """Whose it is: torchvision's, with magnitudes from 0 to 30, of which 15 turns by 15 degrees; or
+    that of Google's models (AugReg), from 0 to 20, of which 15 turns by 45."""
+    colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """Largest change of brightness, contrast, saturation (a factor from 1 - it to 1 + it) and hue
+    (a turn, up to 0.5)."""
+    erase: float = 0.0
+    """Share of the images that lose a rectangle of 2 to 33 % of their area, filled with the mean
+    that is subtracted later."""
+    interpolation: Interpolation | None = None
+    """How an "inception" crop or a "resize_crop" is resized; None does as the Preprocessing does.
+    The others do so always: a "pad_crop" or "none" resizes by the Preprocessing."""
+    antialias: bool | None = None
+    """Whether these two resizes average over all pixels when they make an image smaller; None does
+    as the Preprocessing does. Google's pipeline did not."""
+    auto: bool = False
+    """Whether a run that begins with published weights first asks them which of these changes the
+    classes survive, and switches the others off (docs/finetuning.md)."""
+    reduced_decode: bool = False
+    """Decode a JPEG at 1/2, 1/4 or 1/8 where that leaves enough pixels: faster for large
+    photographs, other pixels."""
+
+    def __post_init__(self):
+        for name in ("area", "rand_augment", "colour_jitter"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_choice("crop", self.crop, CROPS)
+        check_choice("interpolation", self.interpolation, ("bilinear", "bicubic", None))
+        check_choice("rand_augment_by", self.rand_augment_by, tuple(MAGNITUDES))
+        self._check_geometry()
+        self._check_colours()
+
+    def _check_geometry(self) -> None:
+        if len(self.area) != 2 or not 0 < self.area[0] <= self.area[1] <= 1:
+            raise ValueError(
+                f"area is {self.area}; it is two shares of the image, 0 < smallest <= largest <= 1"
+            )
+        least_side = 1 if self.crop == "resize_crop" else 0
+        if not least_side <= self.resize <= MAX_SIDE:
+            raise ValueError(
+                f"resize is {self.resize}; a resize_crop needs a side from 1 to {MAX_SIDE} pixels"
+            )
+        if not 0 <= self.pad <= MAX_SIDE:
+            raise ValueError(f"pad is {self.pad}; it is from 0 to {MAX_SIDE} pixels")
+
+    def _check_colours(self) -> None:
+        if not 0 <= self.erase <= 1:
+            raise ValueError(f"erase is {self.erase}; it is a share of the images, from 0 to 1")
+        largest = MAGNITUDES[self.rand_augment_by]
+        if (
+            len(self.rand_augment) != 2
+            or not 0 <= self.rand_augment[0] <= MAX_LAYERS
+            or not 0 <= self.rand_augment[1] <= largest
+        ):
+            raise ValueError(
+                f"rand_augment is {self.rand_augment}; it is up to {MAX_LAYERS} layers and a "
+                f"magnitude from 0 to {largest}"
+            )
+        jitter = self.colour_jitter
+        if len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
+            raise ValueError(
+                f"colour_jitter is {jitter}; it is four numbers, for brightness, contrast, "
+                f"saturation and hue, of which none is negative and the last at most 0.5"
+            )
+
+    @property
+    def changes_colours(self) -> bool:
+        """Whether it does more than move pixels."""
+        return self.needs_colours or self.erase > 0
+
+    @property
+    def needs_colours(self) -> bool:
+        """Whether it has a meaning for levels of red, green and blue alone."""
+        layers, _ = self.rand_augment
+        return any(self.colour_jitter) or layers > 0
+
+
+def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
+    """Raises ValueError if the two cannot go together, and for an augmentation of which it is not decided
+    yet what it does."""
+    if augmentation.auto:
+        raise ValueError(
+            "the augmentation is auto: a run with published weights (--init) decides first what the "
+            "classes survive"
+        )
+    is_photograph = preprocessing.channels in (1, 3) and preprocessing.values == "uint8"
+    if augmentation.needs_colours and not is_photograph:
+        raise ValueError(
+            "colour_jitter and rand_augment are for grey, or red, green and blue, of 8 bits, and the images have "
+            f"{counted(preprocessing.channels, 'channel')} in {preprocessing.values}: leave them out "
+            "(--data.augmentation.colour-jitter 0 0 0 0 --data.augmentation.rand-augment 0 0)"
+        )
+    least = max(preprocessing.size)
+    if augmentation.crop == "resize_crop" and augmentation.resize < least:
+        height, width = preprocessing.size
+        raise ValueError(
+            f"resize is {augmentation.resize}; a crop of {height} x {width} does not fit: "
+            f"make it {least} or more"
+        )
+
+
+def square_before_crop(side: int) -> int:
+    """The side of the square that BiT resizes an image to before a random crop of this side: 160
+    for 128, 448 for 384."""
+    if side < 160:
+        return side * 160 // 128
+    return side * 448 // 384

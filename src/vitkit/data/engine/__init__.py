@@ -1,1 +1,0 @@
-"""How images become batches quickly: worker processes, decoding, what stays in memory."""

@@ -1,0 +1,247 @@
+"""A box of a JPEG, decoding only the scanlines and columns that the box needs.
+
+An Inception crop keeps a part of a photograph, so that much of a full decode is thrown away.
+libjpeg-turbo can decode a part (see turbojpeg.py); without it `region` returns None and the caller
+decodes the whole image in the ordinary way.
+
+Exactness: inside the box the pixels are those of a full decode by Pillow (accurate DCT, smooth
+chroma upsampling). Smooth upsampling looks at one neighbour on each side, so the columns asked of
+the library reach beyond the box and are cut off again.
+
+Untrusted files: only ordinary ones are handed to native code (one 8-bit baseline or progressive
+Huffman frame, grey or three components, usual subsampling, complete scans, an end marker), and
+warnings are errors. There is no state, so `region` is safe under threads and fork.
+
+Words of the JPEG standard: a file is a row of segments, each with a marker (FF and a code); a frame
+segment (SOF) has the image's size and components; scans (SOS) hold the coefficients, those of a
+progressive file bit by bit.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data.images import turbojpeg
+
+# Half of what images.py accepts: from here on Pillow warns of a bomb, and decodes alone.
+MAX_PIXELS = 89_478_485
+MAX_SEGMENTS = 1000  # before the first scan; a colour profile may take 255
+MAX_SCANS = 100  # a progressive file has about ten; more are left to Pillow, within MAX_SCANNED
+# Pixels, times scans: each scan is a pass over the whole image, and can be a few bytes long, so that
+# thousands of them are a known denial of service. Ten scans of the largest image.
+MAX_SCANNED = 1_789_569_700
+REDUCTIONS = (1, 2, 4, 8)  # a JPEG can be decoded at 1/n of its size
+COEFFICIENTS = 64  # of a block of 8 x 8 pixels
+
+# Markers: start and end of the image, start of a scan, Exif or XMP
+SOI = b"\xff\xd8"
+EOI = b"\xff\xd9"
+SOS = 0xDA
+START_OF_SCAN = bytes([0xFF, SOS])
+# In coded data, FF is followed by 00 or a restart marker (D0 to D7); FF before FF fills space.
+MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
+APP1 = 0xE1
+# Markers without a length behind them; no ordinary header has them.
+WITHOUT_LENGTH = {0x00, 0x01, 0xFF, *range(0xD0, 0xDA)}
+# Frames of every coding (lossless, hierarchical, arithmetic ...): C0 to CF, of which two are no
+# frames ...
+FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8}
+# ... and the three that are decoded here.
+BASELINE = 0xC0
+EXTENDED = 0xC1
+PROGRESSIVE = 0xC2
+# Luma's sampling factors in 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1
+SAMPLINGS = (b"\x11", b"\x21", b"\x12", b"\x22", b"\x41")
+
+
+class Header(NamedTuple):
+    """What an ordinary JPEG says before its first scan.
+
+    Sizes are raw: an Exif orientation is not applied.
+    """
+
+    height: int
+    width: int
+    progressive: bool
+    column: int
+    """Pixels across one column of coding units: a partial decode starts at a multiple of it."""
+    components: bytes
+    """Their identifiers."""
+    app1: bool = False
+    """Whether an APP1 segment (Exif or XMP) is there, which may ask for a rotation."""
+    scan: int = 0
+    """Where in the data the first scan begins."""
+
+
+def available() -> bool:
+    """Whether there is a library that decodes parts; without one `region` is always None."""
+    return turbojpeg.library() is not None
+
+
+def region(
+    data: bytes,
+    top: int,
+    left: int,
+    height: int,
+    width: int,
+    reduce: int = 1,
+    known: Header | None = None,
+) -> np.ndarray | None:
+    """The pixels of one box of a JPEG: uint8 RGB (height, width, 3), contiguous, the caller's own.
+
+    data: the whole file.
+    top, left, height, width: pixels of the raw image, before any Exif rotation.
+    reduce: 1, 2, 4 or 8. The image is decoded at 1/reduce of its size, ceil(H / reduce) by
+    ceil(W / reduce), and box and result are in pixels of that smaller image: libjpeg's reduction
+    (Pillow's `draft`), not a resized decode.
+    known: what header(data) returned, if it has been read already.
+
+    Returns None if the caller has to decode in the ordinary way: no library, not an ordinary JPEG,
+    or damaged. Raises ValueError for a box that is empty or reaches out of the image, and for
+    another `reduce`.
+    """
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce is {reduce}; a JPEG is decoded at 1/n for n in {REDUCTIONS}")
+    library = turbojpeg.library()
+    known = known or header(data)
+    if library is None or known is None or not _complete(data, known):
+        return None
+
+    # The box must lie within the reduced image.
+    full_height = -(-known.height // reduce)
+    full_width = -(-known.width // reduce)
+    empty = min(height, width) < 1
+    outside = min(top, left) < 0 or top + height > full_height or left + width > full_width
+    if empty or outside:
+        raise ValueError(
+            f"box {height}x{width} at ({top}, {left}) does not lie within an image of "
+            f"{full_height}x{full_width} pixels"
+        )
+
+    # Decode the columns that it needs, and cut off those around it.
+    start, stop = _columns(left, width, full_width, known.column // reduce)
+    pixels = np.empty((height, stop - start, 3), np.uint8)
+    box = turbojpeg.Region(start, top, stop - start, height)
+    max_scans = min(MAX_SCANS, max(MAX_SCANNED // (known.height * known.width), 1))
+    if not turbojpeg.decode(library, data, box, reduce, max_scans, pixels):
+        return None
+    # A copy of microseconds: torch resizes contiguous rows about three times as fast as strided
+    # ones.
+    return np.ascontiguousarray(pixels[:, left - start : left - start + width])
+
+
+def _columns(left: int, width: int, full_width: int, column: int) -> tuple[int, int]:
+    """The columns to decode, from and to, so that smooth upsampling within the box has its
+    neighbours."""
+    narrow = 5  # fewer pixels have two chroma samples, which are not smoothed
+    start = max(min(left - 1, full_width - narrow), 0) // column * column
+    stop = min(max(left + width + 2, start + narrow), full_width)
+    return start, stop
+
+
+def header(data: bytes) -> Header | None:
+    """The header of a JPEG that `region` can take, or None for everything else.
+
+    Microseconds; nothing is decoded.
+    """
+    if data[:2] != SOI:
+        return None
+    frame = None
+    app1 = False
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        if at + 4 > len(data) or data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == SOS:
+            return frame and frame._replace(app1=app1, scan=at)
+        if marker in WITHOUT_LENGTH:
+            return None
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        if marker in FRAMES:
+            if frame:  # a second one
+                return None
+            frame = _frame(marker, data[at + 4 : end])
+            if not frame:
+                return None
+        app1 |= marker == APP1
+        at = end
+    return None
+
+
+def _frame(marker: int, body: bytes) -> Header | None:
+    """What a frame segment says, or None for a frame of another kind."""
+    if marker not in (BASELINE, EXTENDED, PROGRESSIVE):
+        return None
+    if len(body) < 6 or len(body) != 6 + 3 * body[5]:
+        return None
+    bits = body[0]
+    height = int.from_bytes(body[1:3])
+    width = int.from_bytes(body[3:5])
+    components = body[6::3]
+    samplings = body[7::3]  # a byte a component: horizontal factor, vertical factor
+    if bits != 8 or not 0 < height * width <= MAX_PIXELS:
+        return None
+    if len(components) == 1:  # grey, whose factors mean nothing
+        column = 8
+    elif len(components) == 3 and samplings[:1] in SAMPLINGS and samplings[1:] == b"\x11\x11":
+        column = 8 * (samplings[0] >> 4)
+    else:
+        return None
+    return Header(height, width, marker == PROGRESSIVE, column, components)
+
+
+def _complete(data: bytes, header: Header) -> bool:
+    """Whether nothing is missing below the box either: a truncated file is refused for every box,
+    not for some."""
+    if data.rfind(EOI, header.scan) < 0:
+        return False
+    return not header.progressive or _all_bits_sent(data, header)
+
+
+def _all_bits_sent(data: bytes, header: Header) -> bool:
+    """Whether the scans of a progressive file send every bit of every coefficient.
+
+    libjpeg smooths a block some of whose bits never come, and its versions smooth differently: the
+    pixels would not be Pillow's.
+    """
+    incomplete = {component: np.ones(COEFFICIENTS, bool) for component in header.components}
+    at = header.scan
+    end = data.find(EOI, at)
+    for _ in range(MAX_SCANS):
+        # A scan: FFDA, length (2 bytes), n, then n times (component, tables), and the first and the
+        # last coefficient and the bits (before, now) of them that it sends.
+        if at + 4 >= len(data):
+            return False
+        count = data[at + 4]
+        body = data[at + 5 : at + 8 + 2 * count]
+        if len(body) < 2 * count + 3:
+            return False
+        components = body[: 2 * count : 2]
+        first, last, bits = body[-3:]
+        lowest_bit = bits & 15
+        for component in components:
+            if component in incomplete and first <= last < COEFFICIENTS:
+                incomplete[component][first : last + 1] = lowest_bit > 0
+        # The next scan: in coded data FF is followed by 00 or a restart marker.
+        at = data.find(START_OF_SCAN, at + 8, end)
+        if at < 0:
+            return not any(coefficients.any() for coefficients in incomplete.values())
+    return False
+
+
+def has_more_scans(data: bytes, most: int) -> bool:
+    """Whether a JPEG of any kind has more than `most` scans, as libjpeg would find them."""
+    if data.count(START_OF_SCAN) <= most:  # in other segments too, such as Exif's thumbnail
+        return False
+    scans = 0
+    at = len(SOI)
+    while (match := MARKER.search(data, at)) and match[0] != EOI:
+        scans += match[0] == START_OF_SCAN
+        if scans > most:
+            return True
+        at = match.end()
+        if match[0][1] not in WITHOUT_LENGTH:
+            at += int.from_bytes(data[at : at + 2])
+    return False

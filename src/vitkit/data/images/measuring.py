@@ -1,0 +1,86 @@
+"""What images themselves say of how they are to be prepared: their channels and bits, and the mean
+and standard deviation of each channel.
+
+Legend: C channels.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data.images.files import BadImage, Encoded, open_image
+from vitkit.data.images.preprocessing import Preprocessing
+from vitkit.data.sources.source import Source
+from vitkit.system.console.progress import bar
+
+LOOKED_AT = 8  # images, evenly spread, whose channels are looked at
+MEASURED = 1000  # images, evenly spread, whose numbers are measured
+DIGITS = 5  # of a mean: as many as anybody reads, and the same on every machine
+
+
+class Seen(NamedTuple):
+    """What some of the images hold."""
+
+    channels: int
+    """C, the most that one has."""
+    colours: bool
+    """Whether red, green and blue can be made of them: photographs, grey and with opacity."""
+    many_bits: bool
+    """Whether one has more than 8 bits."""
+
+
+def look_at(source: Source) -> Seen:
+    """What images of a source hold, by some of them; those that cannot be read do not count."""
+    channels = 1
+    colours = True
+    many_bits = False
+    for i in _spread(len(source), LOOKED_AT):
+        try:
+            picture = open_image(source[i][0], source.name(i))
+            own = picture.channels
+        except BadImage:
+            continue
+        channels = max(channels, own)
+        if not isinstance(picture, Encoded) and own not in (1, 3):
+            colours = False
+        many_bits = many_bits or picture.many_bits
+    return Seen(channels, colours, many_bits)
+
+
+def measured(source: Source, preprocessing: Preprocessing) -> Preprocessing:
+    """The preprocessing with the mean and the standard deviation of each channel of up to MEASURED
+    images, at the size that they are stored in; of a channel that never changes the deviation is 1.
+
+    Images that cannot be read do not count. Raises ValueError if none can.
+    """
+    sums = np.zeros((3, preprocessing.channels))  # count, sum, sum of squares
+    error = None
+    indices = _spread(len(source), MEASURED)
+    for i in bar("measuring the channels")(indices, len(indices)):
+        try:
+            picture = open_image(source[i][0], source.name(i))
+            pixels = preprocessing.decode(picture).reshape(-1, preprocessing.channels)
+        except BadImage as bad:
+            error = bad
+            continue
+        pixels = pixels.astype(np.float64)
+        if preprocessing.values == "uint8":
+            pixels /= 255
+        sums += [np.full(pixels.shape[1], len(pixels)), pixels.sum(0), np.square(pixels).sum(0)]
+    count, total, squares = sums
+    if not count.all():
+        raise ValueError(f"the mean of the images cannot be measured: {error or 'there are none'}")
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    std[std < 1e-6] = 1
+    return replace(preprocessing, mean=_rounded(mean), std=_rounded(std))
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Up to so many indices, evenly spread."""
+    return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
+
+
+def _rounded(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{DIGITS}g}") for value in values)

@@ -1,0 +1,302 @@
+"""What every image goes through before a model sees it, in evaluation; in training, an Augmentation
+takes the place of its rule.
+
+Images are uint8 until they are normalised, on the model's device; or, for models of more bits,
+float32, levels from 0 to 1. In evaluation Pillow resizes, as
+in the pipelines that published accuracies come from; in training PyTorch does, which is faster:
+fewer than two values in a hundred differ, by one level, and that is enough to turn a prediction in
+five hundred.
+
+Legend: B batch, C channels, h w pixels of what the model gets.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from PIL import Image
+
+from vitkit.data.images.boxes import Box
+from vitkit.data.images.channels import Values, decode
+from vitkit.data.images.files import BadImage, Picture
+from vitkit.system.console.text import counted
+from vitkit.system.limits import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Interpolation = Literal["bilinear", "bicubic"]
+# Of anything that belongs to an image: nearest is for masks, whose values are no levels.
+Resampling = Literal["bilinear", "bicubic", "nearest"]
+MAX_SIDE = 8192
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes what the model was made for.
+
+    It is saved with the model and never guessed.
+
+    The defaults are the published ViT's (mean and standard deviation 0.5: pixels from -1 to 1),
+    with antialiasing, as Hugging Face and timm resize; Google's own evaluation resized without it.
+    """
+
+    size: tuple[int, int] = (224, 224)
+    """Height and width that the model gets, in pixels."""
+    rule: Literal["square", "shorter"] = "square"
+    """How it gets there: both sides to their size at once, or the shorter one, the shape kept, and
+    the centre of that."""
+    resize: int = 0
+    """Side to resize to before a centre crop, of the square or the shorter one; 256 and 224 are the
+    usual pair. 0 is the size itself: a square then needs no crop."""
+    interpolation: Interpolation = "bilinear"
+    """How an image is resized."""
+    antialias: bool = True
+    """Whether a resize to fewer pixels averages over all of the old ones."""
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    """Subtracted from red, green and blue on the scale from 0 to 1; from each channel of a model of
+    other images, which has as many as there are means."""
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    """What the rest is divided by."""
+    values: Values = "uint8"
+    """What the numbers of an image are until then: uint8, levels of 8 bits; or float32, which keeps
+    16 bits and more: from 0 to 1, floats as they are."""
+
+    def __post_init__(self):
+        for name in ("size", "mean", "std"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _check_side("size", self.size)
+        check_choice("rule", self.rule, ("square", "shorter"))
+        check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
+        check_choice("antialias", self.antialias, (True, False))
+        if self.resize and not max(self.size) <= self.resize <= MAX_SIDE:
+            raise ValueError(
+                f"resize is {self.resize}; it must be from {max(self.size)}, for the crop of "
+                f"{self.size[0]} x {self.size[1]} to fit, to {MAX_SIDE}, or 0"
+            )
+        check_choice("values", self.values, get_args(Values))
+        _check_numbers("mean", self.mean)
+        _check_numbers("std", self.std)
+        if min(self.std) <= 0:
+            raise ValueError(f"std is {self.std}; its numbers are all positive")
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                f"there are {len(self.mean)} means and {len(self.std)} standard deviations; give one "
+                "of each for every channel"
+            )
+
+    @property
+    def channels(self) -> int:
+        """C, how many channels the model's images have."""
+        return len(self.mean)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of a prepared image: (C, h, w)."""
+        return (self.channels, *self.size)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of prepared images."""
+        return np.dtype(self.values)
+
+    def decode(self, picture: Picture, box: Box | None = None, reduce: int = 1) -> np.ndarray:
+        """A picture, or a box of it, as it is before any resize: (height, width, C), uint8 or
+        float32. Raises BadImage."""
+        return decode(picture, self.channels, self.values, box, reduce)
+
+    def __call__(self, picture: Picture, interpolation: Resampling | None = None) -> "Tensor":
+        """A picture as (C, h, w), uint8 or float32. Raises BadImage.
+
+        interpolation: instead of its own, for what belongs to the picture, as a mask does.
+        """
+        import torch
+
+        return torch.from_numpy(self.array(picture, interpolation))
+
+    def array(self, picture: Picture, interpolation: Resampling | None = None) -> np.ndarray:
+        """The same as an array (C, h, w), without PyTorch unless it resizes without
+        antialiasing. Raises BadImage."""
+        resized_height, resized_width = self._resized_size(picture)
+        resized = (resized_height, resized_width)
+        kernel = interpolation or self.interpolation
+        if self.antialias:
+            image = resize_as_pillow(self.decode(picture), resized, kernel)
+        else:
+            image = resize(self.decode(picture), resized, kernel).numpy()
+
+        height, width = self.size
+        top, left = self._crop_corner(resized_height, resized_width)
+        return image[:, top : top + height, left : left + width]
+
+    def visible(self, picture: Picture) -> tuple[float, float, float, float]:
+        """The box of the upright picture that the model gets: (top, left, height, width) in the
+        picture's own pixels, fractions of them included. Raises BadImage."""
+        resized_height, resized_width = self._resized_size(picture)
+        down = picture.size[0] / resized_height  # pixels of the picture for one of the resized
+        across = picture.size[1] / resized_width
+        top, left = self._crop_corner(resized_height, resized_width)
+        return top * down, left * across, self.size[0] * down, self.size[1] * across
+
+    def _crop_corner(self, resized_height: int, resized_width: int) -> tuple[int, int]:
+        """Top and left of the centre crop in the resized picture."""
+        return round((resized_height - self.size[0]) / 2), round((resized_width - self.size[1]) / 2)
+
+    def _resized_size(self, picture: Picture) -> tuple[int, int]:
+        """(height, width) of a picture before the centre crop.
+
+        Raises BadImage for one that would be too large.
+        """
+        if self.rule == "square":
+            if self.resize:
+                return self.resize, self.resize
+            return self.size
+        height, width = picture.size
+        shorter = min(height, width)
+        side = self.resize or max(self.size)
+        resized_height = int(side * height / shorter)
+        resized_width = int(side * width / shorter)
+        if resized_height * resized_width > MAX_PIXELS:
+            raise BadImage(
+                f"{picture.name} is {width} x {height} pixels: too narrow for a side of {side}"
+            )
+        return resized_height, resized_width
+
+    def normalise(self, images: "Tensor") -> "Tensor":
+        """Prepared images (B, C, h, w) on any device -> float32, levels from 0 to 1 normalised:
+        (x - mean) / std. Raises ValueError for other images."""
+        import torch
+
+        expected = getattr(torch, self.values)
+        if images.dtype != expected or images.ndim != 4 or images.shape[1] != self.channels:
+            raise ValueError(
+                f"got {images.dtype} of shape {tuple(images.shape)}; expected {self.values} "
+                f"(B, {self.channels}, h, w)"
+            )
+        if self.values == "uint8":
+            return self.normalise_(images / 255)
+        return self.normalise_(images.clone())
+
+    def normalise_(self, images: "Tensor") -> "Tensor":
+        """Float (B, C, h, w) from 0 to 1, changed to (x - mean) / std."""
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            # numbers, not tensors: no copy to the device that would wait for it
+            images[:, channel].sub_(mean).div_(std)
+        return images
+
+    def unnormalise(self, images: "Tensor") -> "Tensor":
+        """`normalise` undone: (B, C, h, w) -> float32 (B, C, h, w), from 0 to 1 where they were."""
+        out = images.float().clone()
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            out[:, channel].mul_(std).add_(mean)
+        return out
+
+    def levels(self, images: "Tensor") -> "Tensor":
+        """(B, C, h, w) as `normalise` makes them -> uint8 (B, C, h, w), the nearest levels."""
+        return self.unnormalise(images).mul_(255).round_().clamp_(0, 255).byte()
+
+    def __str__(self) -> str:
+        """All of it, for people: "shorter side to 256, centre of 224 x 224, bilinear, mean 0.5, std
+        0.5"."""
+        size = f"{self.size[0]} x {self.size[1]}"
+        if self.resize:
+            side = "both sides" if self.rule == "square" else "shorter side"
+            size = f"{side} to {self.resize}, centre of {size}"
+        kernel = str(self.interpolation)
+        if not self.antialias:
+            kernel += " without antialiasing"
+        text = f"{size}, {kernel}, mean {_in_words(self.mean)}, std {_in_words(self.std)}"
+        if self.channels != 3:
+            text += f", {counted(self.channels, 'channel')}"
+        if self.values != "uint8":
+            text += f" in {self.values}"
+        return text
+
+    def to_json(self) -> dict:
+        """Plain values; from_json is the way back."""
+        plain = {}
+        for name, value in asdict(self).items():
+            plain[name] = list(value) if isinstance(value, tuple) else value
+        return plain
+
+    @classmethod
+    def from_json(cls, values: dict) -> "Preprocessing":
+        """A setting that is absent has its default, for earlier code may not have had it; but not
+        the size, mean and deviation. Raises ValueError for what no to_json has written."""
+        names = [field.name for field in fields(cls)]
+        known = isinstance(values, dict) and values.keys() <= set(names)
+        if not known or not {"size", "mean", "std"} <= values.keys():
+            content = repr(values)
+            if isinstance(values, dict):
+                content = ", ".join(map(str, values))
+            raise ValueError(
+                f"a preprocessing has the settings {', '.join(names)}; got {content[:200]}"
+            )
+        try:
+            return cls(**values)
+        except TypeError as error:  # a number instead of a list, and the like
+            raise ValueError(f"the preprocessing {values} is malformed: {error}") from None
+
+
+def resize_as_pillow(
+    pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling
+) -> np.ndarray:
+    """(height, width, C) -> (C, *size), uint8 or float32, antialiased, to the bit what Pillow makes
+    of it."""
+    kernel = Image.Resampling[interpolation.upper()]
+    if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
+        image = Image.fromarray(pixels).resize(size[::-1], kernel)
+        return np.array(image).transpose(2, 0, 1)
+    resized = np.empty((pixels.shape[2], *size), pixels.dtype)
+    for channel, plane in enumerate(np.moveaxis(pixels, 2, 0)):
+        image = Image.fromarray(np.ascontiguousarray(plane))
+        resized[channel] = np.asarray(image.resize(size[::-1], kernel))
+    return resized
+
+
+def resize(
+    pixels: np.ndarray, size: tuple[int, int], interpolation: Resampling, antialias: bool = False
+) -> "Tensor":
+    """(height, width, C) -> (C, *size), uint8 or float32, as PyTorch resizes."""
+    import torch
+    import torch.nn.functional as F
+
+    if not pixels.flags.writeable:  # which torch would warn about
+        pixels = pixels.copy()
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    images = image[None]  # (1, C, height, width), channels last in memory: the fast way
+    if images.shape[2:] == size:
+        return image
+    if interpolation == "nearest":
+        return F.interpolate(images, size, mode="nearest-exact")[0]
+    return F.interpolate(images, size, mode=interpolation, antialias=antialias)[0]
+
+
+def _in_words(values: tuple[float, ...]) -> str:
+    """The numbers, or one if they are the same; of many the first and the last."""
+    numbers = [f"{value:.4g}" for value in values]
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    if len(numbers) > 4:
+        return f"{numbers[0]} ... {numbers[-1]}"
+    return ", ".join(numbers)
+
+
+def _check_side(name: str, size: tuple[int, ...]) -> None:
+    if len(size) != 2 or not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in size):
+        raise ValueError(
+            f"{name} is {size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
+        )
+
+
+def _check_numbers(name: str, values: tuple) -> None:
+    numbers = [value for value in values if isinstance(value, int | float) and isfinite(value)]
+    if not values or len(numbers) != len(values):
+        raise ValueError(f"{name} is {values}; it is a number for each channel: three, for r, g, b")
+
+
+def check_choice(name: str, value, known: tuple) -> None:
+    """Raises ValueError unless a setting has one of its known values."""
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(str, known))}")

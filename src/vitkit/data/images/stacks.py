@@ -1,0 +1,221 @@
+"""Images that Pillow does not read: TIFF files of any number of channels and bits, by tifffile, and
+arrays that numpy saved (.npy).
+
+Only the header is read at first. What it says is held against the limits before anything large is
+allocated, and so is what a compressed piece of a TIFF may grow to.
+
+Legend: h w pixels, C channels.
+"""
+
+import io
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vitkit.data.images.pillow import quiet
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPageSeries
+
+NPY = b"\x93NUMPY"
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # classic and BigTIFF, in both orders of bytes
+ORIENTATION = 274  # tag of TIFF
+UPRIGHT = 1
+# Those that imagecodecs decodes into a buffer of the right size: none, LZW, deflate, PackBits, LZMA
+# and Zstandard. tifffile's own decoders let a few bytes grow to any size.
+UNCOMPRESSED = 1
+COMPRESSIONS = (UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000)
+
+
+class Header(NamedTuple):
+    """What a file says of its image."""
+
+    height: int
+    width: int
+    channels: int
+    dtype: np.dtype
+    pages: int = 1
+    """Images of one size in a TIFF file, one after the other, which may be its channels."""
+    orientation: int = UPRIGHT
+    """Exif's, 1 to 8."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) as it is stored."""
+        return self.height, self.width
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole image in memory."""
+        return self.height * self.width * self.channels * self.dtype.itemsize
+
+
+def is_npy(data: bytes) -> bool:
+    """Whether these are the bytes of an array that numpy saved."""
+    return data.startswith(NPY)
+
+
+def is_tiff(data: bytes) -> bool:
+    """Whether these are the bytes of a TIFF file."""
+    return data.startswith(TIFF)
+
+
+def header(data: bytes) -> Header:
+    """What a .npy or a TIFF file says of its image. Raises ValueError, with a sentence, for what is
+    no image; other failures are tifffile's own."""
+    if is_npy(data):
+        shape, dtype, _ = _npy_header(data)
+        return _header_of(shape, dtype)
+    with quiet("tifffile"), _opened(data) as file:
+        return _tiff_header(file)
+
+
+def read(data: bytes, channels: int) -> np.ndarray:
+    """The image (h, w, C), in the file's own type, as it is stored. Of a TIFF with as many pages as
+    `channels`, each is a channel. The caller has checked the header.
+
+    Raises ValueError, with a sentence, for what cannot be read.
+    """
+    if is_npy(data):
+        shape, dtype, start = _npy_header(data)
+        stored = np.frombuffer(data, dtype, offset=start)
+        return _channels_last(stored.reshape(shape))
+    with quiet("tifffile"), _opened(data) as file:
+        return _read_tiff(file, channels)
+
+
+# Arrays
+
+
+def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Shape, type and first byte of an array. Raises ValueError; a pickle is never opened."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    if dtype.hasobject or dtype.kind not in "buif":
+        raise ValueError(f"it is an array of {dtype}; an image is of integers or floats")
+    if fortran and len(shape) > 1:
+        raise ValueError("its array is in Fortran's order; save numpy.ascontiguousarray(image)")
+    start = file.tell()
+    wanted = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if len(data) - start != wanted:
+        raise ValueError(f"it has {len(data) - start:,} bytes of numbers, and needs {wanted:,}")
+    return shape, dtype, start
+
+
+def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
+    """Of an array whose channels are its shortest axis, the first or the last. Raises ValueError."""
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise ValueError(
+            f"it is an array of shape {shape}; an image is (height, width), or (height, width, channels)"
+        )
+    if len(shape) == 2:
+        return Header(*shape, 1, dtype)
+    if _channels_first(shape):
+        return Header(*shape[1:], shape[0], dtype)
+    return Header(*shape, dtype)
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    return shape[0] < shape[2]
+
+
+def _channels_last(array: np.ndarray) -> np.ndarray:
+    """(h, w), (h, w, C) or (C, h, w) -> (h, w, C)."""
+    if array.ndim == 2:
+        return array[..., None]
+    if _channels_first(array.shape):
+        return array.transpose(1, 2, 0)
+    return array
+
+
+# TIFF
+
+
+def _opened(data: bytes) -> "TiffFile":
+    """Raises ImportError, with a sentence, without tifffile."""
+    try:
+        import tifffile
+    except ImportError:
+        raise ImportError(
+            "it is a TIFF of more channels or bits than Pillow reads, and tifffile is not "
+            "installed: pip install 'vitkit[tiff]'"
+        ) from None
+    return tifffile.TiffFile(io.BytesIO(data))
+
+
+def _tiff_header(file: "TiffFile") -> Header:
+    series = file.series[0]
+    page = file.pages[0]
+    orientation = UPRIGHT
+    if ORIENTATION in page.tags and page.tags[ORIENTATION].value in range(1, 9):
+        orientation = int(page.tags[ORIENTATION].value)
+    if _is_one_image(file, series):
+        shape = tuple(series.shape)
+        if "S" in series.axes:  # samples: tifffile knows which axis the channels are
+            channels = shape[series.axes.index("S")]
+            height, width = (n for n, axis in zip(shape, series.axes, strict=True) if axis != "S")
+            return Header(height, width, channels, series.dtype, orientation=orientation)
+        return _header_of(shape, series.dtype)._replace(orientation=orientation)
+    return Header(
+        page.imagelength,
+        page.imagewidth,
+        page.samplesperpixel,
+        page.dtype,
+        pages=len(file.pages),
+        orientation=orientation,
+    )
+
+
+def _is_one_image(file: "TiffFile", series: "TiffPageSeries") -> bool:
+    """Whether the first series is one image, not several pages; an array that tifffile wrote is one,
+    however it is cut into pages."""
+    if len(series.shape) == 2:
+        return True
+    return len(series.shape) == 3 and ("S" in series.axes or file.is_shaped)
+
+
+def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
+    series = file.series[0]
+    if _is_one_image(file, series):
+        _check_compression(series.pages[0])
+        array = series.asarray()
+        if "S" in series.axes and array.ndim == 3:
+            return np.moveaxis(array, series.axes.index("S"), -1)
+        return _channels_last(array)
+
+    # Several pages: each is a channel if there are as many; else the first one counts
+    pages = list(file.pages)[:1]
+    if len(file.pages) == channels:
+        pages = list(file.pages)
+    planes = []
+    for page in pages:
+        _check_compression(page)
+        if page.shape != pages[0].shape or page.dtype != pages[0].dtype:
+            raise ValueError(
+                "its pages are of several sizes, so they are not channels of one image"
+            )
+        planes.append(page.asarray())
+    if len(planes) == 1:
+        return _channels_last(planes[0])
+    return np.stack(planes, -1)
+
+
+def _check_compression(page) -> None:
+    """Raises ValueError, or ImportError with a sentence, for a compression that is not read here."""
+    if page.compression not in COMPRESSIONS:
+        raise ValueError(
+            f"it is compressed by {page.compression.name}; save it uncompressed, or by LZW, deflate "
+            "or Zstandard"
+        )
+    if page.compression == UNCOMPRESSED:
+        return
+    try:
+        import imagecodecs  # noqa: F401
+    except ImportError:
+        raise ImportError(
+            "it is a compressed TIFF, and imagecodecs is not installed: pip install 'vitkit[tiff]'"
+        ) from None

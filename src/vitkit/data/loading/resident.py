@@ -1,0 +1,238 @@
+"""Small data sets decoded once: kept as pixels, which workers share, or on the model's device where
+no worker is needed.
+
+Neither changes a batch: decoding a box gives the pixels of a full decode, and what is random is
+drawn from the same numbers by the same function. So a run may be continued with or without.
+
+Legend: B batch, C channels, N examples, h w pixels.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.data.augmentation.draws import draw
+from vitkit.data.augmentation.settings import Augmentation
+from vitkit.data.images.files import open_image
+from vitkit.data.images.preprocessing import Preprocessing
+from vitkit.data.loading.order import Stream
+from vitkit.data.loading.workers import forked, in_order, ranges, worth_starting
+from vitkit.data.sources.source import Source
+from vitkit.data.sources.stores import Arrays, Store
+from vitkit.system.console.progress import Shown, silent
+
+CHUNK = 64  # images that a worker decodes before it hands them over
+PHOTOGRAPHS = Preprocessing()  # of three channels in 8 bits
+SAMPLE = 50  # images whose sizes say how much memory all of them will take
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """Decoded pictures of any sizes, one after the other. Row i is example i."""
+
+    origin: Store
+    """For names and identities."""
+    rows: np.ndarray
+    """(N,): of the origin."""
+    block: np.ndarray
+    """uint8 or float32: all pixels."""
+    channels: int
+    """C, of every picture."""
+    starts: np.ndarray
+    """(N,): where each begins."""
+    sizes: np.ndarray
+    """(N, 2): height and width."""
+
+    def read(self, row: int) -> np.ndarray:
+        """(h, w, C); a view, so do not write to it."""
+        height, width = self.sizes[row].tolist()
+        start = int(self.starts[row])
+        end = start + height * width * self.channels
+        return self.block[start:end].reshape(height, width, self.channels)
+
+    def name(self, row: int) -> str:
+        return self.origin.name(int(self.rows[row]))
+
+    def identity(self, row: int) -> str:
+        return self.origin.identity(int(self.rows[row]))
+
+    def prepare(self, rows: np.ndarray) -> None:
+        pass
+
+    def chunks(self, rows: np.ndarray) -> None:
+        """One is read as quickly as another."""
+
+
+def decoded(
+    source: Source,
+    limit: int,
+    workers: int,
+    shown: Shown = silent,
+    preprocessing: Preprocessing = PHOTOGRAPHS,
+) -> Source:
+    """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
+    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits.
+
+    Only where workers are forked, and so share it. Raises BadImage with the image's name.
+    """
+    limit = limit // preprocessing.dtype.itemsize  # as many numbers
+    if not _worth_decoding(source, limit, preprocessing.channels):
+        return source
+    source.prepare()
+
+    # Decode chunk by chunk, one image after the other into one block.
+    block = np.empty(limit, preprocessing.dtype)  # pages that are never written to take no memory
+    sizes = np.zeros((len(source), 2), np.int32)
+    end = 0
+    chunks = ranges(len(source), CHUNK)
+    results = in_order(
+        partial(_decode, source, preprocessing), chunks, worth_starting(workers, len(chunks))
+    )
+    for indices, images in zip(chunks, shown(results, len(chunks)), strict=True):
+        for i, image in zip(indices, images, strict=True):
+            if end + image.size > limit:
+                return source
+            block[end : end + image.size] = image.ravel()
+            sizes[i] = image.shape[:2]
+            end += image.size
+
+    # The encoded images are not needed any more.
+    cache = getattr(source.store, "cache", None)
+    if cache is not None:
+        cache.clear()
+    channels = preprocessing.channels
+    lengths = sizes.prod(axis=1, dtype=np.int64) * channels
+    starts = np.cumsum(lengths) - lengths
+    store = Pixels(source.store, source.rows, block[:end], channels, starts, sizes)
+    return replace(source, store=store, rows=np.arange(len(source)))
+
+
+def _worth_decoding(source: Source, limit: int, channels: int) -> bool:
+    """Whether examples are encoded, lie in memory or on a disk, and seem to fit in `limit` numbers
+    once decoded."""
+    if limit <= 0 or not len(source) or not forked():
+        return False
+    if isinstance(source.store, Arrays | Pixels):
+        return False
+    if source.chunks() is not None:  # more than memory holds
+        return False
+    sample = range(0, len(source), -(-len(source) // SAMPLE))
+    pixels = 0
+    for i in sample:
+        height, width = open_image(source[i][0], source.name(i)).size
+        pixels += height * width
+    return channels * pixels / len(sample) * len(source) <= limit
+
+
+def _decode(source: Source, preprocessing: Preprocessing, indices: range) -> list[np.ndarray]:
+    """The pixels of these images. Raises BadImage, and OSError."""
+    pictures = [open_image(source[i][0], source.name(i)) for i in indices]
+    return [preprocessing.decode(picture) for picture in pictures]
+
+
+def can_augment_on_device(
+    source: Source, augmentation: Augmentation, preprocessing: Preprocessing
+) -> bool:
+    """Whether whole batches can be made on the model's device: the pictures are decoded and have
+    the model's size, and are at most shifted and mirrored."""
+    if augmentation.crop not in ("none", "pad_crop") or augmentation.changes_colours:
+        return False
+    if preprocessing.resize:
+        return False
+    store = source.store
+    if isinstance(store, Pixels):
+        return bool((store.sizes == preprocessing.size).all())
+    if not isinstance(store, Arrays) or preprocessing.values != "uint8":
+        return False
+    is_grey = store.array.ndim == 3
+    has_channels = is_grey or store.array.shape[3] == preprocessing.channels
+    return has_channels and store.array.shape[1:3] == preprocessing.size
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceImages:
+    """All images as one tensor on a device, padded; a batch is cut out of it in one go."""
+
+    images: Tensor
+    """(N, C, h + 2 pad, w + 2 pad)"""
+    size: tuple[int, int]
+    """h, w"""
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        augmentation: Augmentation,
+        preprocessing: Preprocessing,
+        device: torch.device,
+    ) -> "DeviceImages":
+        """The images of a source that passes `can_augment_on_device`."""
+        height, width = preprocessing.size
+        if isinstance(source.store, Pixels):
+            # All have the same size, so that their block is an array.
+            arrays = source.store.block.reshape(-1, height, width, preprocessing.channels)
+        else:
+            arrays = source.store.array
+        arrays = arrays[source.rows].reshape(len(source), height, width, -1)  # (N, h, w, 1 or C)
+        images = torch.from_numpy(arrays).to(device).permute(0, 3, 1, 2)
+        images = images.expand(-1, preprocessing.channels, -1, -1)  # (N, C, h, w)
+        pad = augmentation.pad if augmentation.crop == "pad_crop" else 0
+        return cls(F.pad(images, [pad] * 4).contiguous(), preprocessing.size)
+
+    def batch(self, crops: Tensor) -> Tensor:
+        """Crops as `draw_crops` returns them, int64 (B, 4) -> images (B, C, h, w)."""
+        device = self.images.device
+        height, width = self.size
+        example, top, left, flip = crops.to(device, non_blocking=True).T[..., None]  # (B, 1) each
+        y = torch.arange(height, device=device)
+        x = torch.arange(width, device=device)
+        rows = top + y  # (B, h)
+        columns = left + torch.where(flip.bool(), width - 1 - x, x)  # (B, w)
+
+        # One index for each axis of the result, (B, C, h, w).
+        example = example[:, :, None, None]  # (B, 1, 1, 1)
+        channel = torch.arange(self.images.shape[1], device=device)[:, None, None]  # (C, 1, 1)
+        row = rows[:, None, :, None]  # (B, 1, h, 1)
+        column = columns[:, None, None, :]  # (B, 1, 1, w)
+        return self.images[example, channel, row, column]
+
+
+def draw_crops(
+    augmentation: Augmentation, preprocessing: Preprocessing, stream: Stream, rows: np.ndarray
+) -> Tensor:
+    """What is drawn for a batch: (example, top, left, flip) of each row, int64 (B, 4).
+
+    rows: (epoch, example) of each, int64 (B, 2).
+    """
+    crops = np.zeros((len(rows), 4), np.int64)
+    for row, (epoch, example) in enumerate(rows.tolist()):
+        random = stream.at(epoch, example)
+        drawn = draw(None, augmentation, preprocessing, random)
+        crops[row, 0] = example
+        if drawn.box:
+            crops[row, 1:3] = drawn.box[:2]  # top, left
+        crops[row, 3] = drawn.flip
+    return torch.from_numpy(crops)
+
+
+def device_batches(
+    images: DeviceImages,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    stream: Stream,
+    batches: Iterable[np.ndarray],
+    workers: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(images (B, C, h, w) on the device, examples int64 (B,)) of every batch.
+
+    batches: the (epoch, example) of each row: int64 (B, 2).
+    workers: one draws ahead; with 0, nobody does.
+    """
+    task = partial(draw_crops, augmentation, preprocessing, stream)
+    for crops in in_order(task, batches, min(workers, 1)):
+        yield images.batch(crops), crops[:, 0]

@@ -1,0 +1,263 @@
+"""Data sets in other people's code: a map-style PyTorch Dataset, or a list of pairs, as a Source.
+
+An item is (image, target), or an image alone. An image is a Pillow image, a uint8 array or tensor
+(h, w), (h, w, 3) or (3, h, w), the bytes of a file, or the path of one. Augmentation and
+normalisation are not the data set's: an item must be the same image whenever it is asked for.
+"""
+
+import hashlib
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vitkit.data.images.files import BadImage
+from vitkit.data.sources.numbering import numbered
+from vitkit.data.sources.row_labels import as_row_labels, concatenate_values
+from vitkit.data.sources.source import Source
+from vitkit.data.sources.stores import RowRanges, read_file
+from vitkit.data.sources.tables import Table
+from vitkit.system.console.progress import bar
+
+SAMPLE = 64  # images, spread evenly, that identify a data set
+TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the attribute `targets`
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetItems:
+    """The images of data sets that have len and [i], one after the other."""
+
+    titles: tuple[str, ...]
+    datasets: tuple[Any, ...]
+    ranges: RowRanges
+    """The rows of each."""
+
+    def read(self, row: int) -> bytes | np.ndarray:
+        """The image.
+
+        Raises BadImage for whatever the data set raises, and for an item that is not an image.
+        """
+        dataset, item = self.ranges.locate(row)
+        name = self.name(row)
+        try:
+            image, _ = image_and_target(self.datasets[dataset][item])
+            return as_image(image, name)
+        except BadImage:
+            raise
+        except Exception as error:  # other people's code raises anything
+            raise BadImage(f"{name} cannot be read: {type(error).__name__}: {error}") from error
+
+    def name(self, row: int) -> str:
+        dataset, item = self.ranges.locate(row)
+        return f"{self.titles[dataset]} item {item}"
+
+    def identity(self, row: int) -> str:
+        return f"{self.name(row)} {self._digest}"
+
+    @cached_property
+    def _digest(self) -> str:
+        """A digest of SAMPLE images: nothing else tells one data set from another of the same
+        length."""
+        digest = hashlib.sha256()
+        count = len(self.ranges)
+        step = -(-count // SAMPLE)
+        for row in range(0, count, step):
+            image = self.read(row)
+            digest.update(image if isinstance(image, bytes) else image.tobytes())
+        return digest.hexdigest()
+
+    def prepare(self, rows: np.ndarray) -> None:
+        pass
+
+    def chunks(self, rows: np.ndarray) -> None:
+        """None: nothing says that items are read faster together."""
+
+
+def from_dataset(
+    dataset: Any, labels: Sequence[str] = (), target: str = "auto", title: str = ""
+) -> Source:
+    """A map-style PyTorch Dataset, or a list of (image, target), as a Source: see the top of this
+    file.
+
+    labels: names of the classes; without them those of `dataset.classes`, else their numbers.
+    target: what a target is: "class", "classes" (a list of numbers or names, or a vector of zeros
+    and ones as floats or booleans), "number" or "none"; auto takes lists and vectors for several
+    classes and fractions for numbers.
+    title: what errors call the data set.
+
+    Targets are needed before the images: they are taken from `dataset.targets` if these are what
+    the items have, else every item is read once. Raises ValueError for an item that is none, or
+    that is another image when asked for again.
+    """
+    table = dataset_table({"": dataset}, labels, target, title)
+    found = numbered(table)
+    rows = np.arange(len(found.targets))
+    return Source(table.store, rows, found.targets, found.labels, found.target_kind)
+
+
+def dataset_table(
+    parts: dict[str, Any], labels: Sequence[str] = (), target: str = "auto", title: str = ""
+) -> Table:
+    """The table of one data set or of several that are its parts ("train", "val", "test").
+
+    Raises ValueError.
+    """
+    # The images of all parts, one after the other.
+    datasets = tuple(parts.values())
+    counts = []
+    titles = []
+    for part, dataset in parts.items():
+        titles.append(f"{title or type(dataset).__name__} {part}".strip())
+        counts.append(_length(dataset, titles[-1]))
+    store = DatasetItems(tuple(titles), datasets, RowRanges.of(counts))
+    for first in store.ranges.starts[:-1].tolist():
+        _check_twice(store, first)
+
+    # Their targets: all parts have some, or none has.
+    values = []
+    for dataset, dataset_title in zip(datasets, titles, strict=True):
+        values.append(_targets(dataset, dataset_title, target))
+    missing = [part_values is None for part_values in values]
+    if any(missing) and not all(missing):
+        raise ValueError(f"{titles[missing.index(True)]} has no targets, and other parts have them")
+    row_labels = None
+    if not any(missing):
+        row_labels = as_row_labels(concatenate_values(values), title or titles[0], target)
+
+    # The names of their classes.
+    labels = labels or getattr(datasets[0], "classes", None) or ()
+    labels = tuple(str(label) for label in labels) or None
+    part_of_row = np.repeat(np.array(list(parts), dtype=object), counts)
+    return Table(store, row_labels, part_of_row, labels, ())
+
+
+def _length(dataset: Any, title: str) -> int:
+    """How many items there are.
+
+    Raises ValueError for what is not a map-style data set, or has no item.
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise ValueError(
+            f"{title} is not a map-style data set: it has no length, or no item by number; "
+            f"a list of (image, target) is one"
+        )
+    if not len(dataset):
+        raise ValueError(f"{title} has no items")
+    return len(dataset)
+
+
+def _check_twice(store: DatasetItems, row: int) -> None:
+    """Raises ValueError unless an item is an image, and the same one again."""
+    first = np.frombuffer(store.read(row), np.uint8)
+    second = np.frombuffer(store.read(row), np.uint8)
+    if not np.array_equal(first, second):
+        raise ValueError(
+            f"{store.name(row)} is another image each time it is asked for: leave random "
+            f"transforms to --data.augmentation, which draws the same again when a run goes on"
+        )
+
+
+def _targets(dataset: Any, title: str, target: str) -> list | None:
+    """What the items have as targets; None if they are images alone."""
+    count = len(dataset)
+    if target == "none" or _target(dataset, 0) is None:
+        return None
+
+    # The attribute, which needs no image, if it is what some of the items say.
+    attribute = getattr(dataset, "targets", None)
+    if attribute is not None and len(attribute) == count:
+        values = [_as_python(value) for value in attribute]
+        checked = range(0, count, -(-count // TARGETS_CHECKED))
+        if all(_target(dataset, i) == values[i] for i in checked):
+            return values
+
+    # Else every item is read.
+    rows = bar(f"reading the targets of {title}")(range(count), count)
+    return [_target(dataset, i) for i in rows]
+
+
+def _target(dataset: Any, i: int) -> Any:
+    """The target of an item as a Python value; None for an image alone."""
+    _, target = image_and_target(dataset[i])
+    return _as_python(target)
+
+
+def _as_python(value: Any) -> Any:
+    """A target as a Python value; a vector of zeros and ones, as floats or booleans, as the list of
+    its classes."""
+    if is_tensor(value):
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    if value.ndim == 1 and value.dtype.kind in "bf" and np.isin(value, (0, 1)).all():
+        value = np.flatnonzero(value)
+    return value.tolist()
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def image_and_target(item: Any) -> tuple[Any, Any]:
+    """The two halves of an item; the target of an image alone is None.
+
+    Raises ValueError for anything else.
+    """
+    if isinstance(item, tuple | list):
+        if len(item) != 2:
+            raise ValueError(f"an item has {len(item)} values; expected an image and its target")
+        return item[0], item[1]
+    if isinstance(item, dict):
+        raise ValueError(
+            f"an item is a dictionary of {', '.join(map(str, item))}; "
+            f"expected an image and its target"
+        )
+    return item, None
+
+
+def as_image(value: Any, name: str) -> bytes | np.ndarray:
+    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3).
+
+    Raises BadImage for what is none.
+    """
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, str | PurePath):
+        return read_file(str(value))
+    if isinstance(value, Image.Image):
+        return _from_pillow(value)
+    # A tensor is (3, h, w) if it may be; an array (h, w, 3) if it may be.
+    if is_tensor(value):
+        value = value.detach().cpu().numpy()
+        channels_first = value.ndim == 3 and value.shape[0] in (1, 3)
+    else:
+        channels_first = getattr(value, "ndim", 0) == 3 and value.shape[2] not in (1, 3)
+        channels_first = channels_first and value.shape[0] in (1, 3)
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        kind = getattr(value, "dtype", type(value).__name__)
+        raise BadImage(
+            f"{name} is {kind}; expected a Pillow image, a uint8 array or tensor, the bytes of a "
+            f"file, or its path (leave out ToTensor and Normalize: vitkit normalises)"
+        )
+    if channels_first:
+        value = value.transpose(1, 2, 0)
+    return np.ascontiguousarray(value)
+
+
+def _from_pillow(image: Image.Image) -> bytes | np.ndarray:
+    """Upright pixels; modes other than RGB and 8-bit grey as a file, which is then read as all
+    files are."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("RGB", "L") and not image.has_transparency_data:
+        return np.array(image)
+    file = io.BytesIO()
+    image.save(file, "PNG" if image.mode in ("1", "P", "LA", "RGBA") else "TIFF")
+    return file.getvalue()

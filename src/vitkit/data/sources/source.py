@@ -1,0 +1,232 @@
+"""Source: a data set with len() and [i], wherever its images are stored. Also taking parts of one,
+and its fingerprint.
+
+Legend: N examples, B batch, K classes.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data.sources.stores import Store
+from vitkit.data.sources.targets import Lists, TargetKind, concatenate
+from vitkit.system.storage.files import mark_of, write_where_said
+from vitkit.system.storage.remote import is_address
+
+TEST_SHARE = 0.2  # of every class, if a data set comes without a test part
+SAMPLE = 20_000  # images, at most, whose names and sizes identify a data set
+_HEADING = "# fingerprint "  # how a list of images to leave out begins, unless written by hand
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Examples in a fixed order. Travels to worker processes."""
+
+    store: Store
+    rows: np.ndarray
+    """Which row of the store each example is: int64 (N,)."""
+    targets: np.ndarray | Lists
+    """The target of each example, known without decoding an image: a class, int64 (N,); several
+    classes, Lists of N; a number, float32 (N,); or, if there is none, -1, int64 (N,)."""
+    labels: tuple[str, ...]
+    """Names of the classes; empty unless targets are classes."""
+    target_kind: TargetKind = "class"
+    """What a target is."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> tuple[bytes | np.ndarray, int | float | list[int] | None]:
+        """The image, as a file's bytes or as an array, and its target.
+
+        Raises BadImage if it cannot be read.
+        """
+        return self.store.read(int(self.rows[i])), self._target(i)
+
+    def name(self, i: int) -> str:
+        """What a user would call example i: a path, or a file and a row."""
+        return self.store.name(int(self.rows[i]))
+
+    def answer(self, i: int) -> str | None:
+        """The target as people write it: "cat", "cat, dog" or "3.5"; None if there is none."""
+        target = self._target(i)
+        if self.target_kind == "class":
+            return self.labels[target]
+        if self.target_kind == "classes":
+            return ", ".join(self.labels[k] for k in target)
+        if self.target_kind == "number":
+            return f"{target:g}"
+        return None
+
+    def targets_of(self, indices: np.ndarray) -> np.ndarray:
+        """The targets of a batch: int64 (B,) for a class; float32 (B, K), ones and zeros, for
+        several; float32 (B,) for a number; int64 (B,), all -1, if there are none."""
+        targets = self.targets[indices]
+        if isinstance(targets, Lists):
+            return targets.multi_hot(len(self.labels))
+        return targets
+
+    def chunks(self) -> tuple[np.ndarray, int] | None:
+        """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks
+        stay in memory.
+
+        None if examples are read one at a time.
+        """
+        chunks = self.store.chunks(self.rows)
+        if chunks is None:
+            return None
+        chunk_of, chunks_in_memory = chunks
+        numbered_from_0 = np.unique(chunk_of, return_inverse=True)[1]
+        return numbered_from_0, chunks_in_memory
+
+    def prepare(self) -> None:
+        """Bring into memory what worker processes are to share; call it before they are started."""
+        self.store.prepare(self.rows)
+
+    def _target(self, i: int) -> int | float | list[int] | None:
+        if self.target_kind == "none":
+            return None
+        if isinstance(self.targets, Lists):
+            return self.targets.row(i).tolist()
+        return self.targets[i].item()
+
+
+def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
+    """The examples at these indices, in this order."""
+    indices = np.asarray(indices, dtype=np.int64)
+    return replace(source, rows=source.rows[indices], targets=source.targets[indices])
+
+
+def merge_parts(first: Source, second: Source) -> Source:
+    """The examples of two parts of one data set, as one.
+
+    Raises ValueError if they lie in different stores.
+    """
+    if first.store is not second.store:
+        raise ValueError("parts of different data sets cannot be trained on together")
+    rows = np.concatenate([first.rows, second.rows])
+    return replace(first, rows=rows, targets=concatenate([first.targets, second.targets]))
+
+
+def split_off(source: Source, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of two parts, both in ascending order: the second holds a share of every class,
+    chosen by seed.
+
+    If the target of an example is not one class, it is a share of all examples, whatever their
+    targets.
+    """
+    if source.target_kind == "class":
+        return stratified(source.targets, share, seed)
+    one_class = np.zeros(len(source), dtype=np.int64)
+    return stratified(one_class, share, seed)
+
+
+def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of two parts, both in ascending order: the second holds a share of every class,
+    rounded.
+
+    Both hold at least one example of a class that has two; a single example stays in the first.
+    """
+    random = np.random.Generator(np.random.PCG64(seed))
+    by_class = np.argsort(targets, kind="stable")
+    class_starts = np.flatnonzero(np.diff(targets[by_class])) + 1
+    in_second = np.zeros(len(targets), dtype=bool)
+    for members in np.split(by_class, class_starts):
+        shuffled = random.permutation(members)
+        count = min(max(1, round(share * len(members))), len(members) - 1)
+        in_second[shuffled[:count]] = True
+    return np.flatnonzero(~in_second), np.flatnonzero(in_second)
+
+
+def fingerprint(source: Source) -> str:
+    """A digest of the targets and of the names and sizes of SAMPLE images.
+
+    It differs for another data set, even one of as many images. No image is read for it, and times
+    are left out, which differ between copies of a data set. So two changes are not noticed: an
+    image that was replaced by one of the very same size, and one that is not in the sample.
+    """
+    digest = hashlib.sha256(json.dumps(source.labels).encode() + source.targets.tobytes())
+    step = len(source) // SAMPLE + 1
+    for row in source.rows[::step].tolist():
+        digest.update(source.store.identity(row).encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
+def is_elsewhere(source: Source) -> bool:
+    """Whether images lie at an address, from which each would have to be fetched again."""
+    return any(map(is_address, getattr(source.store, "files", ())))
+
+
+def content_digest(source: Source) -> str:
+    """A digest of the images themselves, in their order, whatever their names and targets.
+
+    Of more than SAMPLE images only a sample is read, and the names and sizes of all count; of
+    images at an address, which would have to be fetched, names and sizes alone. Raises BadImage,
+    OSError.
+    """
+    digest = hashlib.sha256()
+    count = len(source)
+    step = count // SAMPLE + 1
+    elsewhere = is_elsewhere(source)
+
+    # Names and sizes, if not every image is read
+    if step > 1 or elsewhere:
+        for row in source.rows.tolist():
+            digest.update(source.store.identity(row).encode("utf-8", "surrogateescape") + b"\0")
+    if elsewhere:
+        return digest.hexdigest()
+
+    # The images: the bytes of a file, or an array of pixels
+    for i in range(0, count, step):
+        image = source.store.read(int(source.rows[i]))
+        if isinstance(image, np.ndarray):
+            digest.update(str(image.shape).encode())
+            image = image.tobytes()
+        digest.update(hashlib.sha256(image).digest())
+    return digest.hexdigest()
+
+
+def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
+    """A file for `without`: the examples to leave out, by index, each with the reason, for a
+    reader. Raises OSError, and ValueError for a file that vitkit did not write."""
+    lines = [_HEADING + fingerprint(source)]
+    for i in sorted(why):
+        lines.append(f"{source.name(i)}\t{why[i]}")
+    text = "\n".join(lines) + "\n"
+    data = text.encode("utf-8", "surrogateescape")
+    write_where_said(path, f"# {mark_of(data)}\n".encode() + data)
+
+
+def without(source: Source, path: Path | str) -> Source:
+    """The examples that a file does not list: a name at the beginning of each line, up to a tab, as
+    `Source.name` gives it.
+
+    Raises ValueError if a name is none of the source's, or the list was written for other images,
+    if only in another order: it would leave out nothing, or the wrong ones, silently.
+    """
+    try:
+        lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    entries = [line for line in lines if line.strip() and not line.startswith("#")]
+    names = {line.split("\t")[0] for line in entries}
+    listed = [i for i in range(len(source)) if source.name(i) in names]
+    unknown = sorted(names - {source.name(i) for i in listed})
+    if unknown:
+        raise ValueError(
+            f"{path} lists {len(unknown):,} images that are not in the training part, "
+            f"the first is {unknown[0]!r}; it must be written for this very source and split seed, "
+            f"by vitkit data stats --exclude FILE"
+        )
+    written_for = [line for line in lines[:2] if line.startswith(_HEADING)]
+    if written_for and written_for[0] != _HEADING + fingerprint(source):
+        raise ValueError(
+            f"{path} was written for other images of the same names: the data set has changed "
+            f"since, or has another split seed; write the list anew, by vitkit data stats "
+            f"--exclude FILE"
+        )
+    return subset(source, np.setdiff1d(np.arange(len(source)), listed))

@@ -1,0 +1,144 @@
+"""What a model may answer, and which answers count as the same class.
+
+Usually a model chooses among all of its classes, and each is an answer of its own. Some data sets
+ask otherwise: ImageNet-A and R let it choose among their 200 classes, and for ObjectNet a "bicycle"
+is right as a mountain bike and as a tandem.
+
+Legend: B batch, K classes of the model, A of them that may be answered.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.evaluation.benchmarks.labels import Alignment, align
+
+NO_ANSWER = -1  # for a class of the model that may not be answered
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The answers that a model may give to images of a data set."""
+
+    labels: tuple[str, ...]
+    """The names of the answers."""
+    answer_of: Tensor
+    """The answer that each of the model's classes is: int64 (K,); NO_ANSWER for one that may not be
+    given."""
+    truth: Tensor
+    """The right answer to each of the data's classes: int64 (classes of the data,)."""
+    notes: tuple[str, ...] = field(default=())
+    """What a reader of the numbers should know, a sentence each."""
+
+    def to(self, device: torch.device | str) -> "Choice":
+        """The same on a device."""
+        answer_of, truth = self.answer_of.to(device), self.truth.to(device)
+        return Choice(self.labels, answer_of, truth, self.notes)
+
+    @cached_property
+    def is_of_all_classes(self) -> bool:
+        """Whether every class of the model is an answer of its own: nothing is left out or
+        joined."""
+        own = torch.arange(len(self.answer_of), device=self.answer_of.device)
+        return bool(torch.equal(self.answer_of, own))
+
+    @cached_property
+    def joins_classes(self) -> bool:
+        """Whether several classes of the model are the same answer."""
+        return len(self.labels) < len(self.columns)
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """The model's classes that may be answered, in their order: int64 (A,)."""
+        return (self.answer_of != NO_ANSWER).nonzero()[:, 0]
+
+    @cached_property
+    def answers(self) -> Tensor:
+        """The answer that each of the A columns is: int64 (A,)."""
+        return self.answer_of[self.columns]
+
+    def allowed(self, logits: Tensor) -> Tensor:
+        """(B, K) -> (B, A), of the classes that may be answered."""
+        if len(self.columns) == logits.shape[1]:
+            return logits
+        return logits[:, self.columns]
+
+    def own_column(self, logits: Tensor, truth: Tensor) -> Tensor:
+        """Of the columns that are the right answer the one with the highest logit, the first of
+        several: (B, A), (B,) -> (B,)."""
+        if self.is_of_all_classes:
+            return truth
+        is_right = self.answers == truth[:, None]  # (B, A)
+        return logits.masked_fill(~is_right, -torch.inf).argmax(-1)
+
+    def columns_of(self, answers: Tensor) -> Tensor:
+        """The columns that are one of these answers, in ascending order."""
+        return torch.isin(self.answers, answers).nonzero()[:, 0]
+
+    def confidence(self, probabilities: Tensor) -> Tensor:
+        """The probability of the likeliest class; with that of the others that are the same answer:
+        (B, A) -> (B,)."""
+        highest, column = probabilities.max(-1)
+        if not self.joins_classes:
+            return highest
+        is_same = self.answers == self.answers[column][:, None]
+        return (probabilities * is_same).sum(-1).clamp(max=1)
+
+    def loss(self, logits: Tensor, own: Tensor, truth: Tensor) -> Tensor:
+        """The softmax loss, in nats, of the right answer: (B, A), own column (B,), answer (B,) ->
+        (B,). The probabilities of columns that are the same answer add up."""
+        if not self.joins_classes:
+            return F.cross_entropy(logits, own, reduction="none")
+        is_right = self.answers == truth[:, None]
+        return -logits.log_softmax(-1).masked_fill(~is_right, -torch.inf).logsumexp(-1)
+
+
+def among_all(
+    data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
+) -> Choice:
+    """Every class of the model may be answered. needed: as for `align`, which also says what is
+    raised."""
+    met = align(data, model, needed)
+    return Choice(tuple(model), torch.arange(len(model)), met.classes, met.notes)
+
+
+def among_the_datas(data: Sequence[str], model: Sequence[str]) -> Choice:
+    """Only the data's classes may be answered. Raises ValueError as `align` does."""
+    met = align(data, model)
+    return Choice(
+        labels=tuple(model[k] for k in met.classes.tolist()),
+        answer_of=_inverse(met, len(model)),
+        truth=torch.arange(len(data)),
+        notes=met.notes,
+    )
+
+
+def several_are_right(
+    data: Sequence[str], names: Sequence[Sequence[str]], model: Sequence[str]
+) -> Choice:
+    """Every class of the model may be answered, and for each of the data's classes several of them,
+    which go by `names`, are right. Raises ValueError as `align` does, and if a class of the model is
+    right for two of the data's."""
+    flat = [name for several in names for name in several]
+    owners = np.repeat(np.arange(len(data)), [len(several) for several in names])
+    met = align(flat, model)
+
+    # The data's classes come first, then the model's others
+    answer_of = torch.full((len(model),), NO_ANSWER)
+    answer_of[met.classes] = torch.from_numpy(owners)
+    others = (answer_of == NO_ANSWER).nonzero()[:, 0]
+    answer_of[others] = torch.arange(len(data), len(data) + len(others))
+    labels = (*data, *(model[k] for k in others.tolist()))
+    return Choice(labels, answer_of, torch.arange(len(data)), met.notes)
+
+
+def _inverse(met: Alignment, classes: int) -> Tensor:
+    """Which of the data's classes each of a model's is; NO_ANSWER for one that is none."""
+    answer_of = torch.full((classes,), NO_ANSWER)
+    answer_of[met.classes] = torch.arange(len(met.classes))
+    return answer_of

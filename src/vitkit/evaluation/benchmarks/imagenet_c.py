@@ -1,0 +1,212 @@
+"""ImageNet-C (Hendrycks & Dietterich 2019): ImageNet's validation images, corrupted, as files.
+
+They lie in CORRUPTION/SEVERITY/WNID/*.JPEG, with or without a folder of the corruption's kind above
+(noise, blur, weather, digital), as its archives are unpacked. A model's errors are put in proportion
+to those of AlexNet, so that hard corruptions and easy ones count alike.
+
+Legend: C corruptions, S severities, N images.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data import Source
+from vitkit.evaluation.benchmarks.corruptions import (
+    COMMON,
+    SEVERITIES,
+    Corruption,
+    Robustness,
+    robustness,
+)
+from vitkit.evaluation.benchmarks.named import IMAGENET_C, Named, open_named
+from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.metrics.intervals import interval_of, resampled
+from vitkit.evaluation.metrics.metric import RELATIVE_ERROR, Metric
+
+KINDS = ("", "noise", "blur", "weather", "digital")
+
+# AlexNet's top-1 error under each corruption, the mean over severities: the authors' published
+# figures, by which every other model's are divided
+ALEXNET: dict[Corruption, float] = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+ALEXNET_CLEAN = 0.435  # its error on the images as they are (Table 1 of their paper)
+
+
+class Corrupted(NamedTuple):
+    """The images of one corruption."""
+
+    corruption: Corruption
+    severities: tuple[Named, ...]
+    """The same images at severities 1 to 5."""
+
+    @property
+    def images(self) -> int:
+        """How many there are at each severity."""
+        return len(self.severities[0].source)
+
+
+def open_corruption(where: str, corruption: Corruption) -> Corrupted | None:
+    """The images of a corruption; None if there is no folder of it.
+
+    Raises ValueError for a severity that is missing, for one that has other images than the first,
+    and as `open_named` does.
+    """
+    folder = _folder(where, corruption)
+    if folder is None:
+        return None
+    missing = [str(level) for level in SEVERITIES if not (folder / str(level)).is_dir()]
+    if missing:
+        raise ValueError(
+            f"{folder} has no folder {missing[0]}; a corruption has five, called 1 to 5, for its "
+            "severities"
+        )
+    severities = [open_named("imagenet", str(folder / str(level))) for level in SEVERITIES]
+    for level, named in zip(SEVERITIES, severities, strict=True):
+        _check_same(severities[0].source, named.source, f"{folder / '1'}", f"{folder / str(level)}")
+    return Corrupted(corruption, tuple(severities))
+
+
+def is_imagenet_c(where: str) -> bool:
+    """Whether a folder is laid out as ImageNet-C is: it has a corruption's folder with its first
+    severity."""
+    folders = [_folder(where, corruption) for corruption in COMMON]
+    return any(folder is not None and (folder / "1").is_dir() for folder in folders)
+
+
+def open_imagenet_c(where: str) -> tuple[list[Corrupted], tuple[str, ...]]:
+    """The corruptions that are there; and sentences on the protocol, and on what is missing.
+
+    Raises ValueError if none of the fifteen is there, if two have other images, and as
+    `open_corruption` does.
+    """
+    found = []
+    missing = []
+    for corruption in COMMON:
+        corrupted = open_corruption(where, corruption)
+        if corrupted is None:
+            missing.append(corruption)
+        else:
+            found.append(corrupted)
+    if not Path(where).is_dir():
+        raise ValueError(f"there is no folder {where}")
+    if not found:
+        raise ValueError(
+            f"{where} is not ImageNet-C: it has none of the folders {', '.join(COMMON[:3])}, ..., nor "
+            f"noise/{COMMON[0]}, ..., with folders 1 to 5 in them (from {IMAGENET_C.source})"
+        )
+    first = found[0]
+    for other in found[1:]:
+        sources = first.severities[0].source, other.severities[0].source
+        _check_same(*sources, first.corruption, other.corruption)
+
+    notes = [f"{IMAGENET_C.title}: {IMAGENET_C.protocol}"]
+    if missing:
+        notes.append(
+            f"{len(missing)} of its {len(COMMON)} corruptions are not there "
+            f"({', '.join(missing)}), so the mean is not called mCE"
+        )
+    if first.images != IMAGENET_C.images:
+        notes.append(
+            f"these are {first.images:,} images a folder, and {IMAGENET_C.title} has "
+            f"{IMAGENET_C.images:,}: the numbers are not those of the whole data set"
+        )
+    return found, tuple(notes)
+
+
+def robustness_on_files(
+    found: Sequence[Corrupted], ask: Callable[[Named, str], Answers]
+) -> Robustness:
+    """Measure every corruption at every severity. `ask` runs a model on the images of a folder, under
+    a progress bar with a title."""
+    by_name = {corrupted.corruption: corrupted for corrupted in found}
+    names = list(by_name)
+
+    def answers_to(corruption: Corruption, severity: int) -> Answers:
+        named = by_name[corruption].severities[severity - 1]
+        number = names.index(corruption) + 1
+        return ask(named, f"{corruption} {severity}/{len(SEVERITIES)} ({number} of {len(names)})")
+
+    measured = robustness(None, names, answers_to)
+    return measured._replace(errors=corruption_errors(measured))
+
+
+def corruption_errors(found: Robustness) -> tuple[Metric, ...]:
+    """The error under each corruption in proportion to AlexNet's (CE), corrupted/fog/ce, after the
+    mean over all of them: mce if all fifteen were measured, else corrupted/ce."""
+    errors = []
+    for number, corruption in enumerate(found.cells):
+        # (S, N) -> the share of severities at which each image is answered wrong, (N,)
+        wrong = 1 - found.right[number].mean(0)
+        errors.append(wrong / ALEXNET[corruption])
+    name = "corrupted/ce"
+    if set(found.cells) == set(COMMON):
+        name = "mce"
+    metrics = [_mean(name, np.mean(errors, 0))]
+    for corruption, error in zip(found.cells, errors, strict=True):
+        metrics.append(_mean(f"corrupted/{corruption}/ce", error))
+    return tuple(metrics)
+
+
+def relative_error(corrupted: float, clean: float, corruption: Corruption) -> float:
+    """How much more a model errs under a corruption than on the images as they are, in proportion to
+    how much more AlexNet does: the relative CE. Errors are shares; `corrupted` is a mean over
+    severities."""
+    return (corrupted - clean) / (ALEXNET[corruption] - ALEXNET_CLEAN)
+
+
+def _folder(where: str, corruption: Corruption) -> Path | None:
+    """The folder of a corruption, in one of its kind or not."""
+    for kind in KINDS:
+        folder = Path(where) / kind / corruption
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def _check_same(first: Source, other: Source, first_name: str, other_name: str) -> None:
+    """Raises ValueError unless two folders have the same images, by their files' names and classes,
+    in the same order: a mean over others would compare nothing."""
+    names = [_file(first, i) for i in range(len(first))]
+    others = [_file(other, i) for i in range(len(other))]
+    if names == others and np.array_equal(first.targets, other.targets):
+        return
+    extra = set(names) ^ set(others)
+    example = ""
+    if extra:
+        example = f", {min(extra)} for example is in one of them alone"
+    raise ValueError(
+        f"{first_name} and {other_name} have other images ({len(names):,} and {len(others):,}"
+        f"{example}), and in ImageNet-C every folder has the same: unpack its archives again"
+    )
+
+
+def _file(source: Source, i: int) -> str:
+    return Path(source.name(i)).name
+
+
+def _mean(name: str, values: np.ndarray) -> Metric:
+    """The mean of a figure of each image, (N,), and its interval; without one if it is no number."""
+    mean = float(values.mean())
+    interval = None
+    if np.isfinite(mean):
+        others = resampled(lambda rows: values[rows].mean(keepdims=True), len(values))
+        interval = interval_of(others[:, 0])
+    return Metric(name, mean, RELATIVE_ERROR, interval)

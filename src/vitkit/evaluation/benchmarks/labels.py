@@ -1,0 +1,286 @@
+"""Which of a model's classes are the data's. A class may have another number in another data set,
+so classes are compared by their names."""
+
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitkit.weights import imagenet21k_wordnet, imagenet_labels
+
+SYNSET = re.compile(r"n\d{8}")  # a class in WordNet, such as n01440764
+SHOWN = 5  # names in a sentence
+
+
+class Alignment(NamedTuple):
+    """Where the data's classes are among the model's."""
+
+    classes: Tensor
+    """The number that each of the data's C classes has in the model: int64 (C,)."""
+    notes: tuple[str, ...] = ()
+    """How they met, a sentence each, unless they simply have the same names."""
+
+
+def align(
+    data: Sequence[str], model: Sequence[str], needed: Container[int] | None = None
+) -> Alignment:
+    """Finds each of the data's classes among the model's, by its name.
+
+    Names may be WordNet's on one side and ImageNet's on the other ("n01440764" is "tench"). They
+    may differ in case, spaces, hyphens and underscores ("English_springer"), and be one of several
+    that are written with commas ("tench, Tinca tinca"). Each of these is said in a note. Only
+    numbers of which none is a name of the model's are positions.
+
+    needed: the numbers of those of the data's classes that some image has, all by default. Another
+    that the model does not have is -1.
+
+    Raises ValueError, with the nearest names, for classes that the model does not have, and for two
+    that would be one of the model's.
+    """
+    if by_position(data, model):
+        return Alignment(torch.arange(len(data)), (_position_note(data, model),))
+    _check_numbers(data, model)
+    numbers, notes, names, model_names = _meeting(data, model)
+    missing = [i for i in range(len(data)) if i not in numbers]
+    if needed is not None:
+        missing = [i for i in missing if i in needed]
+    if missing:
+        raise ValueError(_unknown({data[i]: names[i] for i in missing}, len(data), model_names))
+    _check_distinct(data, model, numbers)
+    classes = torch.tensor([numbers.get(i, -1) for i in range(len(data))])
+    return Alignment(classes, tuple(notes))
+
+
+def unknown(data: Sequence[str], model: Sequence[str]) -> list[int]:
+    """Which of the data's classes the model does not have, by their numbers, ascending."""
+    if by_position(data, model):
+        return []
+    numbers, *_ = _meeting(data, model)
+    return [i for i in range(len(data)) if i not in numbers]
+
+
+def _meeting(
+    data: Sequence[str], model: Sequence[str]
+) -> tuple[dict[int, int], list[str], Sequence[str], Sequence[str]]:
+    """The model's class for each of the data's that it has, notes on how they met, and the names of
+    the data's and of the model's classes as they were compared."""
+    names, model_names, notes = _in_one_language(data, model)
+    numbers: dict[int, int] = {}
+    for met, difference in _by_rules(names, model_names):
+        numbers |= met
+        if met and difference:
+            examples = [f"{data[i]} is {model[k]}" for i, k in met.items()]
+            notes.append(f"{len(met)} of {len(data)} classes {difference} ({_first(examples)})")
+    return numbers, notes, names, model_names
+
+
+def label_notes(data: Sequence[str], model: Sequence[str]) -> tuple[str, ...]:
+    """How the data's classes meet the model's, if that is worth a sentence. None if they do not
+    meet: whoever needs them says so."""
+    if not data or not model:
+        return ()
+    try:
+        return align(data, model).notes
+    except ValueError:
+        return ()
+
+
+# Rules by which two names are of one class
+
+
+def _exactly(name: str) -> set[str]:
+    """The name itself."""
+    return {name}
+
+
+def _spelled_alike(name: str) -> set[str]:
+    """The name without what spellings differ in: case, spaces, hyphens and underscores."""
+    return {" ".join(re.split(r"[\s_-]+", name.casefold())).strip()}
+
+
+def _one_of_several(name: str) -> set[str]:
+    """Each of the names in a list with commas."""
+    forms = set()
+    for part in name.split(","):
+        forms |= _spelled_alike(part)
+    return forms - {""}
+
+
+RULES: tuple[tuple[Callable[[str], set[str]], str], ...] = (
+    (_exactly, ""),
+    (_spelled_alike, "meet by names that differ in case, spaces, hyphens or underscores"),
+    (_one_of_several, "meet by one of several names"),
+)
+
+
+def _by_rules(data: Sequence[str], model: Sequence[str]) -> Iterator[tuple[dict[int, int], str]]:
+    """What each rule finds that the rules before it did not: the model's class for some of the
+    data's, and how their names differ."""
+    found: set[int] = set()
+    for forms, difference in RULES:
+        met = _meet(data, model, forms)
+        new = {i: k for i, k in met.items() if i not in found}
+        found |= new.keys()
+        yield new, difference
+        if len(found) == len(data):
+            return
+
+
+def _meet(
+    data: Sequence[str], model: Sequence[str], forms: Callable[[str], set[str]]
+) -> dict[int, int]:
+    """The model's class for each of the data's, as far as exactly one has a form in common with
+    it."""
+    classes_with: dict[str, set[int]] = {}
+    for k, name in enumerate(model):
+        for form in forms(name):
+            classes_with.setdefault(form, set()).add(k)
+    met = {}
+    for i, name in enumerate(data):
+        candidates: set[int] = set()
+        for form in forms(name):
+            candidates |= classes_with.get(form, set())
+        if len(candidates) == 1:
+            met[i] = candidates.pop()
+    return met
+
+
+# Numbers instead of names
+
+
+def by_position(data: Sequence[str], model: Sequence[str]) -> bool:
+    """Whether the data's classes are the model's first ones: the data has no names but "0", "1",
+    ..., as a table of integers has, and no class of the model is called so.
+
+    A model that was trained on folders "0" to "11" has them in the order of text (0, 1, 10, 11, 2,
+    ...), so there a name is no position.
+    """
+    return _are_numbers(data) and len(data) <= len(model) and not set(data) & set(model)
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    """Whether the names are "0", "1", ... in this order."""
+    return list(names) == [str(i) for i in range(len(names))]
+
+
+def _position_note(data: Sequence[str], model: Sequence[str]) -> str:
+    return (
+        f"the images' classes have no names, only the numbers 0 to {len(data) - 1}; they are taken "
+        f"for the model's classes in its own order ({_first(model)})"
+    )
+
+
+def _check_numbers(data: Sequence[str], model: Sequence[str]) -> None:
+    """Raises ValueError for numbers beyond the model's classes. Some numbers may be the names of
+    folders, which the model has too."""
+    if not _are_numbers(data) or len(data) <= len(model):
+        return
+    if _are_numbers(model) or not set(data) & set(model):
+        raise ValueError(
+            f"the images' classes are the numbers 0 to {len(data) - 1}, and the model has "
+            f"{len(model):,} classes ({_first(model)})"
+        )
+
+
+# WordNet's names and ImageNet's
+
+
+def _in_one_language(
+    data: Sequence[str], model: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str], list[str]]:
+    """The names of the data's and of the model's classes, so that they can be compared, and notes.
+
+    ImageNet's folders are called by WordNet's names, and published models by plain ones. A head of
+    ImageNet-21k's classes has no names at all, only their order.
+    """
+    # A published model of ImageNet-1k: its order is known, whatever its names are
+    if len(model) == 1000 and model[0].startswith("tench") and _are_synsets(data):
+        return data, imagenet_wordnet(), []
+
+    # A published model of ImageNet-21k: numbers, in a known order
+    if _are_numbers(model) and len(model) in (21_841, 21_843) and not set(data) <= set(model):
+        note = (
+            f"the model's {len(model):,} classes are taken for ImageNet-21k's, in WordNet's order"
+        )
+        return _as_synsets(data), imagenet21k_wordnet(len(model)), [note]
+
+    # A model that was trained on ImageNet's folders, and data with plain names
+    if _are_synsets(model) and not _are_synsets(data):
+        return _as_synsets(data), model, []
+    if _are_synsets(data) and not _are_synsets(model):
+        return _as_plain(data), model, []
+    return data, model, []
+
+
+def _are_synsets(names: Sequence[str]) -> bool:
+    return all(SYNSET.fullmatch(name) for name in names)
+
+
+def _as_synsets(names: Sequence[str]) -> list[str]:
+    """WordNet's name for every name of ImageNet-1k's; any other name as it is."""
+    synsets = list(names)
+    for met, _ in _by_rules(names, imagenet_labels()):
+        for i, k in met.items():
+            synsets[i] = imagenet_wordnet()[k]
+    return synsets
+
+
+def _as_plain(synsets: Sequence[str]) -> list[str]:
+    """ImageNet-1k's name for every one of WordNet's; any other as it is."""
+    plain = dict(zip(imagenet_wordnet(), imagenet_labels(), strict=True))
+    return [plain.get(synset, synset) for synset in synsets]
+
+
+@cache
+def imagenet_wordnet() -> tuple[str, ...]:
+    """The WordNet names of ImageNet-1k's 1,000 classes in ascending order, which is the order of
+    the classes of every published model."""
+    return tuple(Path(__file__).with_name("imagenet_wordnet.txt").read_text().split())
+
+
+# What cannot meet
+
+
+def _unknown(unknown: dict[str, str], total: int, model: Sequence[str]) -> str:
+    """A sentence about the data's classes that the model does not have, with the nearest that it
+    has. `unknown` has each one's name, and what that was compared as."""
+    described = []
+    for name, compared in list(unknown.items())[:SHOWN]:
+        near = get_close_matches(compared, model, 1)
+        if near and not SYNSET.fullmatch(compared):  # a near number is no near class
+            name = f"{name} (nearest: {near[0]})"
+        described.append(name)
+    if len(unknown) > SHOWN:
+        described.append("...")
+    sentence = (
+        f"the data has {len(unknown)} of {total} classes that the model does not know: "
+        f"{', '.join(described)}; the model knows {_first(model)}"
+    )
+    if len(unknown) == total:
+        sentence += "; vitkit probe MODEL DATA gives a model a head for other classes"
+    else:
+        sentence += "; vitkit evaluate leaves their images out with --on-unknown-class skip"
+    return sentence
+
+
+def _check_distinct(data: Sequence[str], model: Sequence[str], numbers: dict[int, int]) -> None:
+    """Raises ValueError if two classes of the data would be one of the model's."""
+    first_with: dict[int, int] = {}
+    for i, k in sorted(numbers.items()):
+        other = first_with.setdefault(k, i)
+        if other != i:
+            raise ValueError(
+                f"the data's classes {data[other]!r} and {data[i]!r} would both be the model's "
+                f"{model[k]!r}; rename one of them, or make them one class"
+            )
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first five names, as text."""
+    dots = ", ..." if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + dots

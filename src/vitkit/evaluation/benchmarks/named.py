@@ -1,0 +1,244 @@
+"""Data sets that go by a name: what their folders mean, which answers their authors allow, and how
+many images they have."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from vitkit.data import Columns, Parts, Source, open_parts, open_source
+from vitkit.evaluation.benchmarks.choice import (
+    Choice,
+    among_all,
+    among_the_datas,
+    several_are_right,
+)
+from vitkit.evaluation.benchmarks.imagenet_val import find_labels, number
+from vitkit.evaluation.benchmarks.labels import align, imagenet_wordnet, unknown
+from vitkit.evaluation.benchmarks.objectnet import open_objectnet
+from vitkit.weights import imagenet_labels
+
+SetName = Literal[
+    "imagenet", "imagenet-v2", "imagenet-a", "imagenet-r", "imagenet-sketch", "objectnet"
+]
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A data set of ImageNet's classes, and its authors' protocol."""
+
+    title: str
+    """What it is called."""
+    images: int
+    """Images that it has."""
+    source: str
+    """Where to get it."""
+    protocol: str
+    """What may be answered, in a sentence."""
+    classes: str = ""
+    """The file of its classes, if they are fewer than ImageNet's: only these may be answered."""
+
+
+ALL_CLASSES = "any of the model's classes may be answered"
+OF_200 = "only its 200 classes may be answered, as its authors measure"
+
+SETS: dict[str, NamedSet] = {
+    "imagenet": NamedSet(
+        "ImageNet's validation part", 50_000, "https://image-net.org", ALL_CLASSES
+    ),
+    "imagenet-v2": NamedSet(
+        "ImageNet-v2", 10_000, "https://huggingface.co/datasets/vaishaal/ImageNetV2", ALL_CLASSES
+    ),
+    "imagenet-a": NamedSet(
+        "ImageNet-A", 7_500, "https://github.com/hendrycks/natural-adv-examples", OF_200,
+        "imagenet_a_wordnet.txt",
+    ),
+    "imagenet-r": NamedSet(
+        "ImageNet-R", 30_000, "https://github.com/hendrycks/imagenet-r", OF_200,
+        "imagenet_r_wordnet.txt",
+    ),
+    "imagenet-sketch": NamedSet(
+        "ImageNet-Sketch", 50_889, "https://github.com/HaohanWang/ImageNet-Sketch", ALL_CLASSES
+    ),
+    "objectnet": NamedSet(
+        "ObjectNet", 18_574, "https://objectnet.dev",
+        "any of the model's classes may be answered, and every class of ImageNet that an object is "
+        "counts as right; the border of one pixel is cut off",
+    ),
+}  # fmt: skip
+
+
+# Its folders are opened by imagenet_c.py, one by one
+IMAGENET_C = NamedSet(
+    "ImageNet-C",
+    50_000,
+    "https://zenodo.org/records/2235448",
+    f"{ALL_CLASSES}; its images are squares, so nothing is cropped: each is brought to the model's "
+    "size whole. CE is the error in proportion to AlexNet's",
+)
+
+
+class Named(NamedTuple):
+    """A named data set as it is on this machine."""
+
+    source: Source
+    """Its images, with WordNet's names as classes, or ObjectNet's."""
+    notes: tuple[str, ...]
+    """The protocol, and in what the images are not the published ones; a sentence each."""
+    restricted: bool
+    """Whether only its own classes may be answered."""
+    right: tuple[tuple[str, ...], ...] = ()
+    """The WordNet names that are right for each class, if they are several."""
+
+    def choice(self, model: Sequence[str]) -> Choice:
+        """What a model with these classes may answer. Raises ValueError for classes of the data
+        that it does not have."""
+        labels = self.source.labels
+        if self.right:
+            _check_known([name for names in self.right for name in names], model)
+            return several_are_right(labels, self.right, model)
+        if self.restricted:
+            _check_known(labels, model)
+            return among_the_datas(labels, model)
+        present = np.unique(self.source.targets)
+        _check_known([labels[k] for k in present], model)
+        return among_all(labels, model, present)
+
+
+def _check_known(needed: Sequence[str], model: Sequence[str]) -> None:
+    """Raises ValueError for a model that does not have these of ImageNet's classes."""
+    others = unknown(needed, model)
+    if not others:
+        return
+    names = ", ".join(_readable([needed[k] for k in others[:3]]))
+    has = ", ".join(model[:3])
+    if len(model) > 3:
+        has += ", ..."
+    raise ValueError(
+        f"the images are of ImageNet's classes, and the model does not know {len(others):,} of these "
+        f"{len(needed):,} ({names}, for example): its own are {has}; "
+        "vitkit fewshot MODEL DATA --as NAME says what its features are worth there"
+    )
+
+
+def open_named(
+    name: SetName, where: str, columns: Columns | None = None, split: str | None = None
+) -> Named:
+    """The images of a named data set to measure on: of several parts the one named, else test, else
+    val.
+
+    Raises ValueError, in one sentence, for images that are not of it, and as `open_source` does.
+    """
+    named = SETS[name]
+    right: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    if name == "objectnet":
+        source, right = open_objectnet(where)
+    else:
+        source, notes = _as_named(name, open_source(where, columns, split), where)
+    notes = (f"{named.title}: {named.protocol}", *notes, *_fewer(named, source))
+    return Named(source, notes, bool(named.classes), right)
+
+
+def open_named_parts(name: SetName, where: str, columns: Columns | None = None) -> Parts:
+    """All parts of a named data set, to learn from: its classes by names that people read. Each class
+    is an answer of its own, whatever its authors' protocol counts as the same.
+
+    Raises ValueError as `open_named` does.
+    """
+    if name == "objectnet":
+        source, _ = open_objectnet(where)
+        return Parts({"": source}, _fewer(SETS[name], source))
+    opened = open_parts(where, columns)
+    notes = list(opened.notes)
+    sources = {}
+    for part, source in opened.sources.items():
+        own, more = _as_named(name, source, where)
+        sources[part] = replace(own, labels=_readable(own.labels))
+        notes += more
+        if part != "train":
+            notes += _fewer(SETS[name], own)
+    return Parts(sources, tuple(notes), opened.unlearned)
+
+
+def _readable(wordnet: Sequence[str]) -> tuple[str, ...]:
+    """ImageNet's names of classes by WordNet's."""
+    names = dict(zip(imagenet_wordnet(), imagenet_labels(), strict=True))
+    return tuple(names[wnid] for wnid in wordnet)
+
+
+def _fewer(named: NamedSet, source: Source) -> tuple[str, ...]:
+    """A sentence, if these are not as many images as were published."""
+    if len(source) == named.images:
+        return ()
+    return (
+        f"these are {len(source):,} images, and {named.title} has {named.images:,}: the numbers "
+        "are not those of the whole data set",
+    )
+
+
+def _classes(named: NamedSet) -> tuple[str, ...]:
+    """The WordNet names of a data set's classes, in ascending order."""
+    if not named.classes:
+        return imagenet_wordnet()
+    return tuple((Path(__file__).parent / named.classes).read_text().split())
+
+
+def _as_named(name: SetName, source: Source, where: str) -> tuple[Source, tuple[str, ...]]:
+    """The same images with the classes of the data set, and notes on where these are from. Images of
+    ImageNet's validation part may lie in no class folders."""
+    named = SETS[name]
+    if source.target_kind == "none" and name == "imagenet":
+        labelled, note = _labelled_by_number(source, where)
+        return labelled, (note,)
+    if source.target_kind != "class":
+        raise ValueError(
+            f"{where} is not {named.title}: its targets are of the kind {source.target_kind!r}, and "
+            f"a folder for each class is expected (from {named.source})"
+        )
+    return _with_classes(source, _classes(named), named, where), ()
+
+
+def _with_classes(source: Source, classes: tuple[str, ...], named: NamedSet, where: str) -> Source:
+    """The same images, their classes being those of the data set: by WordNet's names, by ImageNet's,
+    or by the numbers 0 to 999 of ImageNet's order, as ImageNet-v2's folders are called."""
+    labels = _used(source)
+    try:
+        if all(label.isdecimal() and int(label) < 1000 for label in labels):
+            labels = [imagenet_wordnet()[int(label)] for label in labels]
+        positions = align(labels, classes).classes.numpy()
+    except ValueError:
+        raise ValueError(
+            f"{where} is not {named.title}: it has the classes {', '.join(labels[:5])}, ..., and "
+            f"these are not all among its {len(classes):,} ({', '.join(classes[:3])}, ...)"
+        ) from None
+    numbers = np.full(len(source.labels), -1)
+    numbers[np.unique(source.targets)] = positions
+    return replace(source, targets=numbers[source.targets], labels=classes)
+
+
+def _used(source: Source) -> list[str]:
+    """The names of the classes that any image has."""
+    return [source.labels[k] for k in np.unique(source.targets).tolist()]
+
+
+def _labelled_by_number(source: Source, where: str) -> tuple[Source, str]:
+    """Validation images with the classes that a file beside them says, and a note on it."""
+    labels, path = find_labels(where)
+    numbers = [number(source.name(i)) for i in range(len(source))]
+    if None in numbers:
+        wrong = source.name(numbers.index(None))
+        raise ValueError(
+            f"{wrong} lies in no class folder, and is not called as ImageNet's validation images are "
+            "(ILSVRC2012_val_00000001.JPEG)"
+        )
+    targets = labels[np.array(numbers) - 1]
+    if (targets < 0).any():
+        missing = source.name(int(np.flatnonzero(targets < 0)[0]))
+        raise ValueError(f"{path} does not say which class {missing} is of")
+    labelled = replace(
+        source, targets=targets.astype(np.int64), labels=imagenet_wordnet(), target_kind="class"
+    )
+    return labelled, f"the classes of the images are from {path}"

@@ -1,0 +1,193 @@
+"""A model's answers to images with one class each: one pass, from which every number of a report
+is computed.
+
+Legend: B batch, N images, K classes of the model, A of them that may be answered (all, unless a
+Choice says otherwise).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.data import Batch, Source
+from vitkit.evaluation.benchmarks.choice import Choice, among_all
+from vitkit.evaluation.collecting import collect, concatenated
+from vitkit.evaluation.evaluator import Part
+from vitkit.weights import Classifier
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model answered to each of N images, in the order of the source. Classes are numbers of
+    `labels`."""
+
+    labels: tuple[str, ...]
+    """The names of the answers: by default of the model's K classes."""
+    notes: tuple[str, ...]
+    """How the data's classes met the model's, a sentence each."""
+    indices: np.ndarray
+    """Which example of the source each image is: int64 (N,)."""
+    truth: np.ndarray
+    """The true class: int64 (N,)."""
+    predicted: np.ndarray
+    """The likeliest class; the first of several that are equally likely: int64 (N,)."""
+    rank: np.ndarray
+    """How many classes come before the true one, so 0 is right: int64 (N,)."""
+    rank_in_data: np.ndarray
+    """The same among the classes that any of the images has: int64 (N,)."""
+    confidence: np.ndarray
+    """The probability of the likeliest class: float64 (N,)."""
+    loss: np.ndarray
+    """The softmax loss, in nats: float64 (N,)."""
+    tied: np.ndarray
+    """Whether several classes are the likeliest: bool (N,)."""
+    finite: np.ndarray
+    """Whether all logits are numbers; if not, the other values mean nothing: bool (N,)."""
+    logits: np.ndarray | None = None
+    """float32 (N, A), if they were asked for."""
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """Whether the likeliest class is the true one: bool (N,)."""
+        return self.rank == 0
+
+    @cached_property
+    def present(self) -> np.ndarray:
+        """The classes that any of the images has, in ascending order."""
+        return np.unique(self.truth)
+
+
+def answers(
+    classifier: Classifier, part: Part, keep_logits: bool = False, choice: Choice | None = None
+) -> Answers:
+    """Run a model on images, once. The data's classes are found among the model's by their names,
+    and the model may answer any of its own, unless a choice says otherwise.
+
+    Of several ranks each has the answers to all images. Raises ValueError for a model without
+    classes, for classes that it does not know, for a target that has no class, and if there is no
+    image.
+    """
+    choice, read = _reading(classifier, part.source, choice, keep_logits)
+
+    def read_batch(batch: Batch) -> tuple[Tensor, ...]:
+        logits = classifier.logits(batch.images)  # (B, K)
+        if logits.ndim != 2:
+            raise ValueError(
+                'the model gives an answer for every token (its pool is "none"), and here an image '
+                "has one class"
+            )
+        return read(batch.indices, batch.targets, logits)
+
+    rows = concatenated(collect(classifier.model, part.batches, read_batch, classifier.device))
+    given = _in_order(rows, choice)
+    part.keep(given)
+    return given
+
+
+def answers_of_logits(classifier: Classifier, source: Source, logits: Tensor) -> Answers:
+    """The same of logits that were computed before, float32 (N, K), a row for each image of the
+    source. Raises ValueError as `answers` does."""
+    choice, read = _reading(classifier, source, None, False)
+    device = classifier.device
+    indices = torch.arange(len(source), device=device)
+    targets = torch.as_tensor(source.targets, device=device)
+    return _in_order([row.cpu() for row in read(indices, targets, logits.to(device))], choice)
+
+
+Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+"""The numbers of images (B,), their targets (B,) and the logits (B, K) -> the columns of Answers."""
+
+
+def _reading(
+    classifier: Classifier, source: Source, choice: Choice | None, keep_logits: bool
+) -> tuple[Choice, Read]:
+    """What may be answered, and what makes the columns of Answers of a batch. Raises ValueError as
+    `answers` does."""
+    check_classes(classifier)
+    check_targets(source)
+    present = np.unique(source.targets)
+    if choice is None:
+        choice = among_all(source.labels, classifier.labels, present)
+    chosen = choice.to(classifier.device)
+    in_data = chosen.columns_of(chosen.truth[torch.from_numpy(present).to(classifier.device)])
+
+    def read(indices: Tensor, targets: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+        truth = chosen.truth[targets]  # (B,)
+        logits = chosen.allowed(logits)  # (B, A)
+        own = chosen.own_column(logits, truth)  # (B,)
+        highest, column = logits.max(-1)  # the first of several
+        rows = (
+            indices,
+            truth,
+            chosen.answers[column],
+            ranks(logits, own),
+            ranks_among(logits, own, in_data),
+            chosen.confidence(classifier.probabilities(logits)),
+            chosen.loss(logits, own, truth),
+            (logits == highest[:, None]).sum(-1) > 1,
+            logits.isfinite().all(-1),
+        )
+        if keep_logits:
+            rows += (logits,)
+        return rows
+
+    return choice, read
+
+
+def _in_order(rows: Sequence[Tensor], choice: Choice) -> Answers:
+    """The columns by the number of the image: ranks have every n-th share of a batch."""
+    order = rows[0].argsort()
+    arrays = [values[order].numpy() for values in rows]
+    confidence, loss = arrays[5:7]
+    arrays[5:7] = confidence.astype(np.float64), loss.astype(np.float64)
+    return Answers(choice.labels, choice.notes, *arrays)
+
+
+def ranks(logits: Tensor, truth: Tensor) -> Tensor:
+    """(B, K), (B,) -> how many classes come before the true one: those with a higher logit, and
+    those with the same one and a smaller number, (B,)."""
+    own = logits.gather(1, truth[:, None])  # (B, 1)
+    number = torch.arange(logits.shape[1], device=logits.device)
+    before = (logits > own) | ((logits == own) & (number < truth[:, None]))
+    return before.sum(-1)
+
+
+def ranks_among(logits: Tensor, truth: Tensor, classes: Tensor) -> Tensor:
+    """`ranks` if only these classes, (C,), could be answered."""
+    is_true = truth[:, None] == classes  # (B, C), one a row
+    return ranks(logits[:, classes], is_true.long().argmax(-1))
+
+
+def check_classes(classifier: Classifier) -> None:
+    """Raises ValueError for a model whose outputs are no classes."""
+    if not classifier.labels:
+        raise ValueError(
+            "the model has no classification head, so it names no classes; give it one with "
+            "vitkit finetune, or measure what its features are worth with --evals neighbours"
+        )
+    if classifier.activation == "none":
+        raise ValueError(
+            "the model's outputs are numbers, not classes (its activation is none), so it "
+            "has no accuracy on images with classes; measure it on images with numbers, or "
+            "what its features are worth with --evals neighbours"
+        )
+
+
+def check_targets(source: Source) -> None:
+    """Raises ValueError for a target that is the number of none of the source's classes. Only a
+    function of one's own can return such a source."""
+    wrong = (source.targets < 0) | (source.targets >= len(source.labels))
+    if wrong.any():
+        i = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"{int(wrong.sum())} of {len(source)} images have a class that does not exist: "
+            f"{source.name(i)} has {source.targets[i]}, and there are {len(source.labels)} classes "
+            "(0 is the first)"
+        )

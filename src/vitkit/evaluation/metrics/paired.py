@@ -1,0 +1,220 @@
+"""Two models on the same images: the difference of what they reach, and where they disagree.
+
+Both answered every image, so the images on which both are right or both are wrong say nothing about
+which is better. An interval of the difference that knows this is much narrower than the two models'
+own intervals suggest.
+
+Legend: N images, R resamples.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.metrics.classification import RESAMPLED, figures_of
+from vitkit.evaluation.metrics.intervals import interval_of, resampled
+from vitkit.evaluation.metrics.metric import SHARE, Metric, difference_of, wilson
+from vitkit.system.console.text import counted
+
+
+class Difference(NamedTuple):
+    """A metric of both models, and how far the first is above the second."""
+
+    first: Metric
+    second: Metric
+    difference: Metric
+
+
+class Disagreement(NamedTuple):
+    """An image that one model got right and the other wrong."""
+
+    index: int
+    """Which example of the source it is."""
+    true: str
+    first: str
+    """The first model's answer."""
+    second: str
+    """The second model's answer."""
+    first_right: bool
+    """Whether the first model's is the right one."""
+    confidence: float
+    """The probability that the wrong model gave to its answer."""
+
+
+class Paired(NamedTuple):
+    """Two models on the same images."""
+
+    differences: tuple[Difference, ...]
+    both: int
+    """How many images both got right."""
+    only_first: int
+    only_second: int
+    neither: int
+    p_value: float
+    """McNemar's exact test: how probable it is that two equally good models differ so much or more
+    in whom they get right."""
+    disagreements: tuple[Disagreement, ...]
+    """Those with the most confident mistake first."""
+
+    @property
+    def sentence(self) -> str:
+        """What the test says, in plain words."""
+        verdict = "chance alone would explain such a difference"
+        if self.p_value < 0.05:
+            verdict = "chance alone hardly explains such a difference"
+        return (
+            f"only the first is right on {counted(self.only_first, 'image')}, only the second on "
+            f"{self.only_second:,}, both on {self.both:,}, neither on {self.neither:,}: {verdict} "
+            f"(McNemar's exact test, p = {self.p_value:.2g})"
+        )
+
+
+def paired(first: Answers, second: Answers) -> Paired:
+    """Compare the answers of two models to the same images.
+
+    Raises ValueError if one model's outputs are not finite.
+    """
+    assert (first.indices == second.indices).all(), "these are not the same images"
+    for name, given in (("first", first), ("second", second)):
+        if not given.finite.all():
+            raise ValueError(f"outputs of the {name} model are not finite, so it compares to none")
+
+    # Shares of images, by the images on which the two differ
+    differences = []
+    tops = [1]
+    if min(len(first.labels), len(second.labels)) > 5:
+        tops.append(5)
+    for top in tops:
+        differences.append(_of_shares(f"top{top}", first.rank < top, second.rank < top))
+
+    # The other figures, by resampling the same images for both
+    differences += _of_figures(first, second)
+
+    both, only_first, only_second, neither = agreement(first.right, second.right)
+    return Paired(
+        tuple(differences),
+        both,
+        only_first,
+        only_second,
+        neither,
+        mcnemar(only_first, only_second),
+        tuple(disagreements(first, second)),
+    )
+
+
+def _of_shares(name: str, first: np.ndarray, second: np.ndarray) -> Difference:
+    """The difference of two shares of the same images: (N,), (N,) whether each is right."""
+    count = len(first)
+    metrics = []
+    for right in (first, second):
+        total = int(right.sum())
+        metrics.append(Metric(name, total / count, SHARE, wilson(total, count)))
+    interval = newcombe(*agreement(first, second))
+    value = metrics[0].value - metrics[1].value
+    return Difference(*metrics, Metric(name, value, difference_of(SHARE), interval))
+
+
+def _of_figures(first: Answers, second: Answers) -> list[Difference]:
+    """The differences of the figures that `Classification` resamples."""
+    count = len(first)
+    figures = (figures_of(first), figures_of(second))
+
+    def both(rows: np.ndarray) -> np.ndarray:
+        return np.stack([of_model(rows) for of_model in figures])
+
+    values = both(np.arange(count))  # (2, figures)
+    others = resampled(both, count)  # (R, 2, figures)
+    differences = []
+    for i, (name, unit) in enumerate(RESAMPLED.items()):
+        first_value, second_value = values[:, i].tolist()
+        interval = interval_of(others[:, 0, i] - others[:, 1, i])
+        change = Metric(name, first_value - second_value, difference_of(unit), interval)
+        metrics = (Metric(name, first_value, unit), Metric(name, second_value, unit))
+        differences.append(Difference(*metrics, change))
+    return differences
+
+
+def agreement(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int, int]:
+    """(N,), (N,) whether two models are right -> how many images both, only the first, only the
+    second and neither got right."""
+    counts = np.bincount(2 * first + second, minlength=4)
+    neither, only_second, only_first, both = counts.tolist()
+    return both, only_first, only_second, neither
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """The exact test's p-value, two-sided: of the images on which one model alone is right, each
+    would be right on half, if they were equally good. 1 if there are none."""
+    from scipy.stats import binomtest
+
+    differing = only_first + only_second
+    if not differing:
+        return 1.0
+    return float(binomtest(only_first, differing, 0.5).pvalue)
+
+
+def loses(first: np.ndarray, second: np.ndarray) -> float:
+    """The one-sided p-value of the same test: (N,), (N,) whether two models are right -> how probable
+    it is that the second, if it were as good, loses so many or more of the first one's images for
+    those that it wins. 1 if they are right on the same ones."""
+    from scipy.stats import binomtest
+
+    _, only_first, only_second, _ = agreement(first, second)
+    differing = only_first + only_second
+    if not differing:
+        return 1.0
+    return float(binomtest(only_first, differing, 0.5, alternative="greater").pvalue)
+
+
+def newcombe(both: int, only_first: int, only_second: int, neither: int) -> tuple[float, float]:
+    """The interval at 95 % of the difference of two shares of the same images.
+
+    Newcombe 1998, "Improved confidence intervals for the difference between binomial proportions
+    based on paired data", method 10: Wilson's intervals of the two shares, put together according
+    to how often the two models are right together.
+    """
+    count = both + only_first + only_second + neither
+    first_right = both + only_first
+    second_right = both + only_second
+    p = first_right / count
+    q = second_right / count
+    p_low, p_high = wilson(first_right, count)
+    q_low, q_high = wilson(second_right, count)
+
+    # The correlation of being right, with a correction for continuity
+    correlation = 0.0
+    product = first_right * second_right * (count - first_right) * (count - second_right)
+    if product:
+        excess = both * neither - only_first * only_second
+        if excess > 0:
+            excess = max(excess - count / 2, 0)
+        correlation = excess / math.sqrt(product)
+
+    below = _side(p - p_low, q_high - q, correlation)
+    above = _side(p_high - p, q - q_low, correlation)
+    return p - q - below, p - q + above
+
+
+def _side(first: float, second: float, correlation: float) -> float:
+    """The length of one side of the interval, from those of the two shares' intervals."""
+    return math.sqrt(max(first**2 - 2 * correlation * first * second + second**2, 0))
+
+
+def disagreements(first: Answers, second: Answers) -> list[Disagreement]:
+    """The images that one model alone got right, those with the most confident mistake first."""
+    found = []
+    for i in np.flatnonzero(first.right != second.right).tolist():
+        first_right = bool(first.right[i])
+        wrong = second if first_right else first
+        disagreement = Disagreement(
+            index=int(first.indices[i]),
+            true=first.labels[first.truth[i]],
+            first=first.labels[first.predicted[i]],
+            second=second.labels[second.predicted[i]],
+            first_right=first_right,
+            confidence=float(wrong.confidence[i]),
+        )
+        found.append(disagreement)
+    return sorted(found, key=lambda each: -each.confidence)

@@ -1,0 +1,259 @@
+"""Features: what the head of a model reads, of every image once, and the cache that keeps them.
+
+Few-shot evaluation, neighbours, probes and `vitkit features` all begin here.
+
+Legend: B batch, N images, D width, K classes.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from torch import Tensor
+
+from vitkit import __version__
+from vitkit.data import Batch, Source, content_digest, default_workers, eval_batches
+from vitkit.evaluation.collecting import collect
+from vitkit.system.console.progress import bar
+from vitkit.system.processes.ranks import any_rank, from_every_rank, on_rank_0, world
+from vitkit.system.storage.files import cache_dir, whole
+from vitkit.weights import Classifier
+
+BATCH = 64  # images of a forward pass on each rank
+EXCHANGED = 64 << 20  # bytes of features that a rank computes before the ranks exchange them
+MAPPED = 256 << 20  # bytes of features from which a file is mapped into memory, not read
+KEPT = 8 << 30  # bytes of features in the cache; those that were used last stay
+
+
+class Features(NamedTuple):
+    """The features of images, a row for each, in the order of their source."""
+
+    x: np.ndarray
+    """float32 (N, D); large ones are mapped from a file, and cannot be written to."""
+    y: np.ndarray
+    """The targets, as `Source.targets_of` gives them: int64 (N,) for classes."""
+
+
+def features(
+    classifier: Classifier,
+    source: Source,
+    batches: Iterable[Batch] | None = None,
+    cached: bool = True,
+) -> Features:
+    """What the head reads of every image of the source, exactly one row an image.
+
+    The images are decoded by other processes while the model computes. Of several ranks each
+    computes its share, in batches that are the same for any number of them; all get all rows.
+
+    The rows are kept in the cache, under a digest of the weights below the head, the preprocessing,
+    the arithmetic and the images (`content_digest`), so that they are computed once.
+
+    batches: of these very images, prepared by the caller; None prepares them here, on as many
+    processes as the machine has CPUs for.
+    cached: False for a model in training, whose weights change.
+    Raises ValueError if there is no image, and for a model with more than one state an image;
+    BadImage, with its name, for one that cannot be decoded.
+    """
+    if not len(source):
+        raise ValueError("there are no images, so there are no features of them")
+    targets = source.targets_of(np.arange(len(source)))
+
+    # From the cache: all ranks, or none
+    path = None
+    if cached:
+        path = _path(classifier, source)
+    x = _open(path, len(source))
+    if not any_rank(x is None):
+        return Features(x, targets)
+
+    # Else computed, and kept
+    if batches is None:
+        batches = _batches(classifier, source)
+    x = _compute(classifier, batches, len(source))
+    if path is not None and on_rank_0():
+        x = _keep(x, path)
+    return Features(x, targets)
+
+
+def _batches(classifier: Classifier, source: Source) -> Iterable[Batch]:
+    """This rank's share of the images, under a progress bar."""
+    rank, world_size = world()
+    batches = eval_batches(
+        source,
+        classifier.preprocessing,
+        BATCH * world_size,
+        default_workers(source),
+        (rank, world_size),
+        pin=classifier.device.type == "cuda",
+    )
+    if not on_rank_0():
+        return batches
+    return bar("computing features")(batches, len(batches))
+
+
+def _compute(classifier: Classifier, batches: Iterable[Batch], count: int) -> np.ndarray:
+    """The features of the images of all ranks' batches, by index: float32 (count, D)."""
+
+    def read(batch: Batch) -> tuple[Tensor, Tensor]:
+        rows = classifier.features(batch.images)
+        if rows.ndim != 2:
+            raise ValueError(
+                f"the model gives {' x '.join(map(str, rows.shape[1:]))} numbers for an image, a "
+                "state of each of its tokens; features need a model that pools them into one"
+            )
+        return batch.indices, rows
+
+    x = None
+    times = np.zeros(count, dtype=np.int64)  # that a row was computed
+    parts = collect(classifier.model, batches, read, classifier.device)
+    for indices, rows in _from_all_ranks(parts):
+        if x is None:
+            x = np.empty((count, rows.shape[1]), dtype=np.float32)
+        x[indices] = rows
+        times[indices] += 1
+    if not (times == 1).all():
+        raise ValueError(
+            f"the batches hold {(times != 1).sum():,} of {count:,} images never or twice"
+        )
+    return x
+
+
+def _from_all_ranks(parts: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The (indices, rows) of all ranks, on the CPU, as soon as each rank has EXCHANGED bytes.
+
+    The ranks have equally many batches, though the last ones may be empty without their padding.
+    """
+    own = []
+    for indices, rows in parts:
+        own.append((indices.cpu(), rows.cpu()))
+        if len(own) * BATCH * rows.shape[1] * 4 >= EXCHANGED:
+            yield from _exchanged(own)
+            own = []
+    if own:
+        yield from _exchanged(own)
+
+
+def _exchanged(own: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of every rank, joined to one for each."""
+    indices, rows = zip(*own, strict=True)
+    yield from from_every_rank((torch.cat(indices), torch.cat(rows)))
+
+
+# The cache
+
+
+def _path(classifier: Classifier, source: Source) -> Path | None:
+    """The file for these features; None for a model whose weights are not all tensors, such as a
+    quantised one."""
+    digest = hashlib.sha256(f"{__version__} {arithmetic(classifier)}".encode())
+    weights = below_head(classifier)
+    if not all(isinstance(weight, Tensor) for weight in weights.values()):
+        return None
+    add_weights(digest, weights)
+    digest.update(content_digest(source).encode())
+    return cache_dir() / "features" / f"{digest.hexdigest()}.npy"
+
+
+def below_head(classifier: Classifier) -> dict[str, Tensor]:
+    """The weights that features are computed by, by name: all but the head's, which reads them."""
+    state = classifier.model.state_dict()
+    return {name: weight for name, weight in state.items() if not name.startswith("head.")}
+
+
+def add_weights(digest: "hashlib._Hash", weights: Mapping[str, Tensor]) -> None:
+    """Add weights to a digest: their names, dtypes, shapes and numbers."""
+    for name, weight in weights.items():
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def architecture(classifier: Classifier) -> dict:
+    """What decides features beside the weights: configuration and preprocessing."""
+    if not hasattr(classifier.model, "config"):  # another runtime computes it
+        raise ValueError(
+            "an exported file gives logits alone; the features, what the head reads, are computed by "
+            "PyTorch, from the model that it was exported from"
+        )
+    config = asdict(classifier.model.config)
+    for name in ("classes", "head_bias"):  # of the head
+        config.pop(name, None)
+    return {
+        "model": type(classifier.model).__name__,
+        "config": config,
+        "preprocessing": classifier.preprocessing.to_json(),
+    }
+
+
+def arithmetic(classifier: Classifier) -> dict:
+    """The architecture, and what computes it: device and precision."""
+    device = classifier.device.type
+    precision = "float32"
+    if torch.is_autocast_enabled(device):
+        precision = str(torch.get_autocast_dtype(device))
+    return {
+        **architecture(classifier),
+        "device": device,
+        "precision": [precision, torch.get_float32_matmul_precision()],
+        "computed_by": getattr(classifier.model, "computed_by", "torch"),
+    }
+
+
+def _open(path: Path | None, count: int) -> np.ndarray | None:
+    """The rows of a file of the cache; None if there is none, or it is damaged."""
+    if path is None:
+        return None
+    try:
+        x = open_memmap(path, mode="r")  # which never unpickles, as np.load may
+        if x.nbytes < MAPPED:
+            x = np.array(x)
+        os.utime(path)  # used now: `_make_room` deletes what was not used for longest
+    except (OSError, ValueError):
+        return None
+    if x.ndim != 2 or len(x) != count or x.dtype != np.float32:
+        return None
+    return x
+
+
+def _keep(x: np.ndarray, path: Path) -> np.ndarray:
+    """Write rows to the cache, and return them, mapped from there if they are large.
+
+    What cannot be written is only not kept: a sentence says so.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_room(path.parent, x.nbytes)
+        with whole(path) as new, new.open("wb") as file:
+            np.save(file, x)
+    except OSError as error:
+        print(f"these features are not kept for the next time: {error}", file=sys.stderr)
+        return x
+    kept = _open(path, len(x))
+    if kept is None:  # another process has just made room
+        return x
+    return kept
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Delete the features that were not used for longest, until `size` more bytes are within
+    KEPT. Raises OSError if they never are."""
+    if size > KEPT:
+        raise OSError(f"they take {size:,} bytes, and the cache holds {KEPT:,}")
+    states = []
+    for file in folder.glob("*.npy"):
+        with suppress(OSError):  # another process has just deleted it
+            state = file.stat()
+            states.append((state.st_mtime_ns, state.st_size, file))
+    total = size + sum(bytes for _, bytes, _ in states)
+    for _, bytes, file in sorted(states):
+        if total <= KEPT:
+            return
+        file.unlink(missing_ok=True)
+        total -= bytes

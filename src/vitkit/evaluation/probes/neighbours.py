@@ -1,0 +1,91 @@
+"""Nearest neighbours: how good features are before any head is trained on them.
+
+The neighbours of an image are the other images of the part that is measured (leave one out). DINO's
+figure, whose neighbours are training images, is another number.
+
+Legend: B images compared at a time, N images, D width, K classes.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.data import TargetKind
+from vitkit.evaluation.evaluator import Part, Subject
+from vitkit.evaluation.metrics.metric import COUNT, Metric, share_right
+from vitkit.evaluation.probes.features import features
+
+ROWS = 1024  # images that are compared with all others at a time
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """How often the nearest neighbours of an image, by the cosine of features, vote for its
+    class."""
+
+    figures: ClassVar = ("neighbours/top1",)
+    """What it may measure, so that a wrong `best` of a run is noticed before the run."""
+
+    k: int = 20
+    """Neighbours that vote, each with the weight of its similarity."""
+
+    def __post_init__(self):
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}; it is a number of neighbours, at least 1")
+
+    def judges(self, target_kind: TargetKind) -> bool:
+        """Whether every image has one class."""
+        return target_kind == "class"
+
+    def measure(self, subject: Subject, part: Part) -> Iterator[Metric]:
+        """Yields neighbours/top1, how often the vote is right, and neighbours/seen, the number of
+        images.
+
+        Of classes with equal votes the one with the smallest number wins. If any feature is not
+        finite, neighbours/top1 is NaN. Raises ValueError if there are fewer than two images.
+        """
+        classifier = subject.classifier
+        is_finished = subject.learner is None
+        x, y = features(classifier, part.source, part.batches, cached=is_finished)
+        if len(y) < 2:
+            raise ValueError("an image needs others to be its neighbours; there are fewer than two")
+        rows = torch.tensor(x, device=classifier.device)  # (N, D)
+        classes = torch.tensor(y, device=classifier.device)
+        right = int((voted(rows, classes, self.k) == classes).sum())
+        if not rows.isfinite().all():  # such features are near to nothing
+            right = math.nan
+        yield share_right("neighbours/top1", right, len(rows))
+        yield Metric("neighbours/seen", len(rows), COUNT)
+
+
+def voted(rows: Tensor, classes: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
+    """Features (N, D) and their classes (N,) -> the class that the k nearest of them vote for, for
+    each of `queries`, (M, D): int64 (M,). Without queries, each image asks all others: (N,)."""
+    leave_out = queries is None
+    rows = F.normalize(rows, dim=-1)
+    if leave_out:
+        queries = rows
+    else:
+        queries = F.normalize(queries, dim=-1)
+    count = int(classes.max()) + 1
+    answers = []
+    # Without autocast: cosines near 1 need more digits than bfloat16 has
+    with torch.autocast(rows.device.type, enabled=False):
+        for start in range(0, len(queries), ROWS):
+            similarity = queries[start : start + ROWS] @ rows.mT  # (B, N)
+            most = k
+            if leave_out:  # not the image itself: cosines are at least -1
+                similarity[:, start:].fill_diagonal_(-2)
+                most = min(k, len(rows) - 1)
+            nearest, neighbours = similarity.topk(min(most, len(rows)))  # (B, k) each
+
+            # Each votes for its class, with a weight from 0 to 2
+            votes = torch.zeros(len(nearest), count, device=rows.device)  # (B, K)
+            votes.scatter_add_(1, classes[neighbours], nearest + 1)
+            answers.append(votes.argmax(-1))
+    return torch.cat(answers)

@@ -1,0 +1,291 @@
+"""Probes: linear heads on a model's features, fitted in seconds, with what each example would have
+been answered by a fit without it.
+
+A probe's logits are scores divided by a temperature, which is fitted to those left-out answers. So
+their softmax is calibrated: a score of least squares is no log-probability, nor is a distance.
+
+Legend: N examples, D width, K classes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.data import Source
+from vitkit.evaluation.metrics.calibration import calibration_error
+from vitkit.evaluation.metrics.confusion import balanced_accuracy, counts_of
+from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric, share_right
+from vitkit.evaluation.metrics.temperature import fit_temperature
+from vitkit.evaluation.probes.ridge import LeaveOneOut, Moments, targets
+from vitkit.models import DistilledHead
+from vitkit.system.console.text import counted
+from vitkit.weights import Activation, Classifier
+
+STRENGTHS = tuple(2.0**exponent for exponent in range(-16, 9, 2))  # of l2, in mean eigenvalues
+INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of the logistic regression: scikit-learn's C
+SMALL = 10**9  # multiplications of a step of the logistic regression that one thread does best
+FOLDS = 5  # of its cross-validation: it has no closed form to leave one out
+
+Method = Literal["linear", "prototype", "logistic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """A linear head, and how it answers examples that it has not learned from."""
+
+    weight: Tensor
+    """(K, D), float64 as all here."""
+    bias: Tensor
+    """(K,)"""
+    left_out: Tensor
+    """The logits of each example by a fit without it, (N, K), in which the others of its class count
+    for as much as with it; NaN for the only one of its class, if the method knows nothing of a class
+    without examples."""
+    strength: float
+    """Of the regularisation, in the method's own measure; NaN for a method without."""
+    temperature: float
+    """What the weights and left-out scores were divided by."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Features (N, D) -> (N, K)."""
+        return x.double() @ self.weight.mT + self.bias
+
+
+def linear(x: Tensor, classes: Tensor, count: int) -> Probe:
+    """Least squares with an intercept, in closed form; l2 is the one whose left-out answers have
+    the least cross-entropy, each l2 at its best temperature."""
+    fit = LeaveOneOut(x, targets(classes, count))
+    l2, t, left_out = best_left_out(fit.scores, fit.fit.scale, classes)
+    weight, bias = fit.fit.head(l2)
+    return Probe(weight / t, bias / t, left_out, l2, t)
+
+
+def best_left_out(
+    scores_of: Callable[[float], Tensor], scale: float, classes: Tensor
+) -> tuple[float, float, Tensor]:
+    """The l2 whose left-out answers have the least cross-entropy, each l2 at its best temperature;
+    that temperature, and the logits (N, K). `scores_of` gives an l2's, `scale` is the mean
+    eigenvalue."""
+    chosen = None
+    least = torch.inf
+    t = None
+    for strength in STRENGTHS:
+        scores = with_whole_classes(scores_of(strength * scale), classes)
+        t = fit_temperature(scores, classes, t)
+        loss = F.cross_entropy(scores / t, classes).item()
+        if loss < least:
+            least = loss
+            chosen = (strength * scale, t, scores / t)
+    return chosen
+
+
+def with_whole_classes(scores: Tensor, classes: Tensor) -> Tensor:
+    """Left-out scores (N, K) of least squares, whose targets are 1 for an example's class and -1 for
+    the others, as if the other examples of its class counted for as much as the whole class.
+
+    Where one of four is left out, its class has lost a quarter of its weight and the others nothing,
+    so the example would be given to another class more often than a new one is. In its own column
+    each of the n - 1 others counts n / (n - 1) times: least squares are linear in their targets, so
+    the score, counted from 0, is that many times as large. The only example of a class keeps its
+    score.
+    """
+    counts = classes.bincount(minlength=scores.shape[1]).double()  # (K,)
+    n = counts[classes]  # (N,)
+    more = torch.where(n > 1, n / (n - 1).clamp(min=1), 1)
+    scores = (scores + 1) / 2  # for targets of 1 and 0
+    own = scores.gather(1, classes[:, None])
+    scores = scores.scatter(1, classes[:, None], more[:, None] * own)
+
+    # The mean score of a class is now its n of N - 1; with the example it is n of N
+    count = len(classes)
+    scores = scores - counts / (count * (count - 1))
+    return 2 * scores - 1
+
+
+def prototype(x: Tensor, classes: Tensor, count: int) -> Probe:
+    """The class whose mean is nearest: the score is -‖x - mean‖², without the ‖x‖² that all classes
+    share."""
+    # Distances hardly change if all features move together, and lose fewer digits
+    x = x.double()
+    centre = x.mean(0)
+    x = x - centre
+    moments = Moments.of(x, classes, count)
+    mean = moments.sums / moments.counts[:, None]  # (K, D)
+    weight = 2 * mean
+    bias = -mean.square().sum(1)
+
+    # The mean of n without x is farther from x, by n / (n - 1)
+    scores = x @ weight.mT + bias  # (N, K)
+    norms = x.square().sum(1)  # (N,)
+    n = moments.counts[classes]  # (N,)
+    own = scores.gather(1, classes[:, None])[:, 0] - norms
+    left_out = scores.scatter(1, classes[:, None], (own * (n / (n - 1)) ** 2 + norms)[:, None])
+    left_out[n == 1] = torch.nan
+    return _calibrated(weight, bias - weight @ centre, left_out, classes, torch.nan)
+
+
+def logistic(x: Tensor, classes: Tensor, count: int) -> Probe:
+    """scikit-learn's logistic regression on standardised features. Its strength, scikit-learn's C,
+    is the one whose answers have the least cross-entropy in cross-validation."""
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
+    # The threads of small products wait for each other longer than they compute
+    threads = None
+    if x.numel() * count < SMALL:
+        threads = 1
+
+    mean = x.double().mean(0)
+    std = x.double().std(0, correction=0) + 1e-5
+    rows = ((x.double() - mean) / std).numpy()
+    y = classes.numpy()
+
+    def fit(chosen: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (K, D) and bias (K,), by the chosen examples."""
+        with threadpool_limits(threads):
+            model = LogisticRegression(C=c, max_iter=5000).fit(rows[chosen], y[chosen])
+        if count == 2:  # one row, which says how much the second class is likelier
+            signs = np.array([[-0.5], [0.5]])
+            return signs * model.coef_, signs[:, 0] * model.intercept_
+        return model.coef_, model.intercept_
+
+    # The only example of a class always trains
+    fold = _folds(y)
+    answered = fold >= 0
+    best = None
+    least = np.inf
+    for c in INVERSE_STRENGTHS:
+        left_out = np.full((len(y), count), np.nan)
+        for number in range(FOLDS):
+            held_out = fold == number
+            if held_out.any():
+                weight, bias = fit(~held_out, c)
+                left_out[held_out] = rows[held_out] @ weight.T + bias
+        scores = torch.from_numpy(left_out)
+        loss = F.cross_entropy(scores[answered], classes[answered]).item()
+        if best is None or loss < least:
+            least = loss
+            best = (c, scores)
+    c, left_out = best
+    weight, bias = map(torch.from_numpy, fit(fold >= -1, c))
+    weight = weight / std
+    return _calibrated(weight, bias - weight @ mean, left_out, classes, c)
+
+
+FIT: dict[Method, Callable[[Tensor, Tensor, int], Probe]] = {
+    "linear": linear,
+    "prototype": prototype,
+    "logistic": logistic,
+}
+
+
+def probe(method: Method, x: np.ndarray, classes: np.ndarray, count: int) -> Probe:
+    """Fit a head to features (N, D) and classes (N,), of `count` classes in all.
+
+    Raises ValueError for fewer than two classes, for a class without an example, and for features
+    that are not finite.
+    """
+    if not len(classes) or count < 2:
+        raise ValueError(f"{len(classes)} examples of {count} classes teach no classifier")
+    examples = np.bincount(classes, minlength=count)
+    if len(examples) > count or not examples.all():
+        raise ValueError(f"of {count} classes {(examples == 0).sum()} have no example")
+    refuse_broken(x)
+    return FIT[method](torch.tensor(x), torch.tensor(classes), count)
+
+
+def refuse_broken(x: np.ndarray) -> None:
+    """Raises ValueError for features (N, D) that are not finite."""
+    broken = np.flatnonzero(~np.isfinite(x).all(1))
+    if len(broken):
+        raise ValueError(
+            f"the features of {len(broken):,} of {len(x):,} examples hold NaN or infinity, the "
+            f"first of number {broken[0]}"
+        )
+
+
+def with_probe(
+    classifier: Classifier,
+    fitted: Probe,
+    labels: tuple[str, ...],
+    activation: Activation = "softmax",
+) -> Classifier:
+    """A classifier whose model has a head of zeros (`adopt`), with the probe in it. The model itself
+    is changed."""
+    head = classifier.model.head
+    weight = fitted.weight.float()
+    bias = fitted.bias.float()
+    with torch.no_grad():
+        if isinstance(head, DistilledHead):  # the mean of two, each on its half of the features
+            halves = (2 * weight).chunk(2, 1)
+            for layer, half in zip((head.token, head.distilled), halves, strict=True):
+                layer.weight.copy_(half)
+                layer.bias.copy_(bias)
+        else:
+            head.weight.copy_(weight)
+            head.bias.copy_(bias)
+    return replace(classifier, labels=labels, activation=activation)
+
+
+def quality(name: str, logits: Tensor, classes: np.ndarray) -> list[Metric]:
+    """The accuracy and the calibration error of logits (N, K), under this name; empty if there are
+    none."""
+    if not len(classes):
+        return []
+    confidence, predicted = logits.softmax(1).max(1)
+    right = predicted.numpy() == classes
+    error = calibration_error(confidence.numpy(), right)
+    return [
+        share_right(f"{name}/top1", int(right.sum()), len(right)),
+        Metric(f"{name}/calibration_error", error, MISFIT),
+    ]
+
+
+def balanced_quality(name: str, logits: Tensor, classes: np.ndarray) -> Metric:
+    """The balanced accuracy of logits (N, K), under this name. Images of classes that the head does not
+    know, -1, count as one class, which is never answered."""
+    count = logits.shape[1]
+    truth = np.where(classes < 0, count, classes)
+    counts = counts_of(truth, logits.argmax(1).numpy(), count + 1)
+    return Metric(f"{name}/balanced_accuracy", balanced_accuracy(counts), SHARE)
+
+
+def known_classes(source: Source) -> np.ndarray:
+    """The classes that an image of the source has, ascending. Raises ValueError if there are fewer
+    than two."""
+    classes = np.unique(source.targets)
+    if len(classes) < 2:
+        names = ", ".join(source.labels[number] for number in classes) or "no class"
+        raise ValueError(
+            f"all there is to learn from, {counted(len(source), 'image')}, has {names}; a classifier "
+            "needs two classes or more"
+        )
+    return classes
+
+
+def _calibrated(
+    weight: Tensor, bias: Tensor, left_out: Tensor, classes: Tensor, strength: float
+) -> Probe:
+    """The probe of these scores, divided by their temperature."""
+    answered = left_out.isfinite().all(1)
+    t = 1.0
+    if answered.any():
+        t = fit_temperature(left_out[answered], classes[answered])
+    return Probe(weight / t, bias / t, left_out / t, strength, t)
+
+
+def _folds(classes: np.ndarray) -> np.ndarray:
+    """The fold that each example is left out with, (N,): those of a class in turn; -1 for the only
+    one of its class, which is never left out."""
+    fold = np.full(len(classes), -1)
+    random = np.random.default_rng(0)
+    for number in np.unique(classes):
+        members = random.permutation(np.flatnonzero(classes == number))
+        if len(members) > 1:
+            fold[members] = np.arange(len(members)) % FOLDS
+    return fold

@@ -1,0 +1,270 @@
+"""A classifier that is taught: it remembers the features of every photograph that it has learned
+from, so that photographs and classes can be added, taken away, renamed, and all that undone.
+
+After each change the head is solved anew, in closed form, from what is remembered (`probe.linear`).
+So it is what a fit from the beginning would give, strength and temperature included, and nothing
+drifts.
+
+Legend: M examples that were ever added, N of them still there, D width, K classes.
+"""
+
+import hashlib
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data import Source
+from vitkit.evaluation.probes.features import Features
+from vitkit.evaluation.probes.probe import Probe, probe
+from vitkit.system.storage.private import public
+
+METHOD = "linear"  # of the probes the one that leaves out exactly
+
+
+class Example(NamedTuple):
+    """A photograph that was added."""
+
+    digest: str
+    """Of the image itself, whatever it is called."""
+    name: str
+    """What it was called."""
+    label: int
+    """Which of `Memory.labels` its class is."""
+    added: int
+    """The number of the change that added it: 1 is the first, 0 is before all that can be undone."""
+    removed: int = 0
+    """The number of the change that removed it; 0 if it is there."""
+
+
+class Change(NamedTuple):
+    """A change that can be undone."""
+
+    text: str
+    """What was changed, in words."""
+    renamed: tuple[tuple[int, str], ...] = ()
+    """The labels that it renamed, by number, and what they were called before."""
+
+
+class NewExamples(NamedTuple):
+    """Photographs to add."""
+
+    x: np.ndarray
+    """Their features, float32 (n, D)."""
+    digests: Sequence[str]
+    names: Sequence[str]
+    labels: Sequence[str]
+    """The names of their classes; a new name is a new class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What a taught classifier remembers. A change makes a new one."""
+
+    x: np.ndarray
+    """The features of all examples: float32 (M, D)."""
+    examples: tuple[Example, ...] = ()
+    """M of them, those that were removed too: they can come back."""
+    labels: tuple[str, ...] = ()
+    """The names of all classes that there ever were."""
+    changes: tuple[Change, ...] = ()
+    """What was done, the first change first."""
+    precision: str = "float32"
+    """The arithmetic in which the features were computed."""
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The examples that are there: int64 (N,)."""
+        there = [i for i, example in enumerate(self.examples) if not example.removed]
+        return np.array(there, dtype=np.int64)
+
+    @cached_property
+    def known(self) -> tuple[int, ...]:
+        """The labels, by number, that an example has: the K classes, in the order in which they
+        came."""
+        return tuple(sorted({self.examples[i].label for i in self.rows}))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the K classes."""
+        return tuple(self.labels[number] for number in self.known)
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The class of each example that is there: int64 (N,)."""
+        labels = np.array([self.examples[i].label for i in self.rows], dtype=np.int64)
+        return np.searchsorted(self.known, labels)
+
+    def members(self, label: str) -> list[int]:
+        """The examples, by number, of a class; none if there is no such class."""
+        return [i for i in self.rows.tolist() if self.label_of(i) == label]
+
+    def label_of(self, i: int) -> str:
+        """The name of an example's class."""
+        return self.labels[self.examples[i].label]
+
+    def with_digests(self, digests: Iterable[str]) -> dict[str, int]:
+        """The examples, by digest, that are these images; those that were removed, too."""
+        wanted = set(digests)
+        by_digest = {}
+        for i, example in enumerate(self.examples):
+            if example.digest in wanted:
+                by_digest[example.digest] = i
+        return by_digest
+
+
+def digest_of(image: bytes | np.ndarray) -> str:
+    """By what an image is known, whatever its name: its file's bytes, or an array of pixels."""
+    if isinstance(image, np.ndarray):
+        image = f"{image.shape} {image.dtype}".encode() + image.tobytes()
+    return hashlib.sha256(image).hexdigest()[:32]
+
+
+def remembered(source: Source, learned: Features, labels: Sequence[str], precision: str) -> Memory:
+    """What a classifier remembers whose head was solved at once, from the features of a source and
+    their classes, numbers of `labels`. There is nothing to undo.
+
+    Raises BadImage, OSError.
+    """
+    examples = []
+    for i, label in enumerate(learned.y.tolist()):
+        digest = digest_of(source.store.read(int(source.rows[i])))
+        examples.append(Example(digest, public(source.name(i)), label, 0))
+    return Memory(np.array(learned.x), tuple(examples), tuple(labels), precision=precision)
+
+
+def changed(
+    memory: Memory,
+    text: str,
+    *,
+    remove: Container[int] = (),
+    rename: Sequence[tuple[str, str]] = (),
+    add: Sequence[NewExamples] = (),
+) -> Memory:
+    """The memory after a change, in this order: examples removed, by number; classes renamed, as
+    (old, new); photographs added.
+
+    Raises ValueError for a class that is not there, and for a new name that another class has.
+    """
+    number = len(memory.changes) + 1
+
+    # Removed
+    examples = []
+    for i, example in enumerate(memory.examples):
+        if i in remove and not example.removed:
+            example = example._replace(removed=number)
+        examples.append(example)
+    memory = replace(memory, examples=tuple(examples))
+
+    # Renamed
+    renamed = []
+    for old, new in rename:
+        position = _position_to_rename(memory, old, new)
+        renamed.append((position, old))
+        labels = list(memory.labels)
+        labels[position] = new
+        memory = replace(memory, labels=tuple(labels))
+
+    # Added
+    for photographs in add:
+        memory = _with(memory, photographs, number)
+    change = Change(text, tuple(renamed))
+    return replace(memory, changes=(*memory.changes, change))
+
+
+def undone(memory: Memory) -> Memory:
+    """The memory before the last change, to the bit. Raises ValueError if there is none."""
+    if not memory.changes:
+        raise ValueError("there is no change to undo")
+    number = len(memory.changes)
+
+    # Its names
+    labels = list(memory.labels)
+    for position, old in reversed(memory.changes[-1].renamed):
+        labels[position] = old
+
+    # Its examples
+    stays = []
+    examples = []
+    for i, example in enumerate(memory.examples):
+        if example.removed == number:
+            example = example._replace(removed=0)
+        if example.added != number:
+            stays.append(i)
+            examples.append(example)
+    used = max((example.label for example in examples), default=-1)
+    return replace(
+        memory,
+        x=memory.x[stays],
+        examples=tuple(examples),
+        labels=tuple(labels[: used + 1]),
+        changes=memory.changes[:-1],
+    )
+
+
+def forgotten(memory: Memory) -> Memory:
+    """The memory without what was removed, and without the changes: nothing can be undone."""
+    examples = []
+    for i in memory.rows:
+        example = memory.examples[i]
+        examples.append(example._replace(label=memory.known.index(example.label), added=0))
+    return replace(
+        memory,
+        x=memory.x[memory.rows],
+        examples=tuple(examples),
+        labels=memory.classes,
+        changes=(),
+    )
+
+
+def fit(memory: Memory) -> Probe:
+    """The head of what is remembered, and its answer to each example by a fit without it.
+
+    Raises ValueError for fewer than two classes.
+    """
+    if len(memory.known) < 2:
+        names = " and ".join(memory.classes) or "no class"
+        raise ValueError(
+            f"a classifier needs two classes or more, and this one would know {names}; add another, "
+            "a folder of photographs each: --add cats/ dogs/"
+        )
+    return probe(METHOD, memory.x[memory.rows], memory.targets, len(memory.known))
+
+
+def _position_to_rename(memory: Memory, old: str, new: str) -> int:
+    """Which of the labels is to be renamed."""
+    if old == new:
+        raise ValueError(f"{old} is called so already")
+    if new in memory.classes:
+        raise ValueError(
+            f"{old} cannot be called {new}: another class is; two classes are not made one"
+        )
+    return _position(memory, old)
+
+
+def _position(memory: Memory, label: str) -> int:
+    """Which of the labels a class is. Raises ValueError if it is none."""
+    for number in memory.known:
+        if memory.labels[number] == label:
+            return number
+    raise ValueError(f"there is no class {label}; the classes are {', '.join(memory.classes)}")
+
+
+def _with(memory: Memory, photographs: NewExamples, number: int) -> Memory:
+    """The memory with photographs that change `number` adds."""
+    labels = list(memory.labels)
+    position = {label: k for k, label in enumerate(labels)}  # a class that comes back has its place
+    position |= {labels[k]: k for k in memory.known}
+    examples = list(memory.examples)
+    rows = zip(photographs.digests, photographs.names, photographs.labels, strict=True)
+    for digest, name, label in rows:
+        if label not in position:
+            position[label] = len(labels)
+            labels.append(label)
+        examples.append(Example(digest, name, position[label], number))
+    x = photographs.x
+    if len(memory.x):
+        x = np.concatenate([memory.x, x])
+    return replace(memory, x=x, examples=tuple(examples), labels=tuple(labels))

@@ -1,0 +1,329 @@
+"""The report of an evaluation as one page that needs no other file, and its contact sheet."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data import Picture, Source, open_image, picture_for_people
+from vitkit.evaluation.metrics.calibration import Bin, Covered, at_coverages
+from vitkit.evaluation.metrics.confusion import ClassScore
+from vitkit.evaluation.metrics.metric import MISFIT, SHARE, Metric
+from vitkit.evaluation.metrics.paired import Difference, Paired
+from vitkit.evaluation.reports.report import Report
+from vitkit.evaluation.reports.robustness_page import robustness_section
+from vitkit.inspection import (
+    Block,
+    Curve,
+    Panel,
+    Tile,
+    bullets,
+    columns,
+    drawing,
+    folded,
+    gallery,
+    join,
+    matrix,
+    pairs,
+    paragraph,
+    plot,
+    section,
+    table,
+    write_page,
+)
+from vitkit.system.console.text import printable_name
+
+# What the metrics of a report are, for readers who have not read docs/evaluation.md
+MEANING = {
+    "top1": "how often the likeliest class is the right one",
+    "top5": "how often the right class is one of the five likeliest",
+    "top1_of_data": "top1 if only classes that these images have could be answered",
+    "balanced_accuracy": "the mean of the classes' recall: each class counts alike, rare ones too",
+    "macro_f1": "the mean of the classes' F1, the harmonic mean of recall and precision",
+    "calibration_error": "how far confidence and the share of right answers are apart, on average",
+    "loss": "the mean of -log(probability of the right class): right, and sure of it, is near 0",
+    "seen": "images",
+}
+MISTAKES = 24  # pictures of them
+MATRIX = 30  # classes of a confusion matrix; of more, those that fared worst
+LONG = 40  # characters of a heading
+ROWS = 20  # of a long table before it is folded
+Look = Callable[[Picture], np.ndarray]
+"""Draws an image with what a model looked at: uint8 (h, w, 3)."""
+
+
+def write_report(path: Path, report: Report, source: Source) -> Path:
+    """Write the page, whole or not at all, and return its path. The pictures are decoded again from
+    the source that was evaluated. Raises OSError."""
+    first = report.metrics[0]
+    interval = first.name
+    if first.interval is not None:
+        interval += f", {first.interval_text()} at 95 % confidence"
+    blocks = [
+        paragraph(report.images, "faint"),
+        paragraph(first.unit.text(first.value), "headline"),
+        paragraph(interval, "faint"),
+        bullets(report.notes),
+    ]
+    if metrics := _metrics(report):
+        meaning = folded("What they mean", pairs(MEANING))
+        blocks.append(section("Metrics", metrics_table(metrics), meaning))
+    if report.paired is not None:
+        blocks.append(_comparison(report, report.paired, source))
+    if report.robustness is not None:
+        blocks.append(robustness_section(report.robustness))
+    if report.classes:
+        blocks += [
+            _probabilities(report),
+            confusion_section(report),
+            section("Classes", _classes(report.classes)),
+        ]
+    if report.mistakes:
+        blocks.append(mistakes_section(report, source))
+    blocks.append(section("How it was measured", pairs(report.facts)))
+    return write_page(path, _title(report.model), blocks)
+
+
+def _title(model: str) -> str:
+    """A model's name for a heading: of a long path the last part."""
+    if len(model) > LONG and Path(model).exists():
+        return Path(model).name
+    return model
+
+
+def _metrics(report: Report) -> list[Metric]:
+    """The metrics, without those that have a section of their own."""
+    elsewhere: set[str] = set()
+    if report.robustness is not None:
+        elsewhere = {metric.name for metric in report.robustness.metrics}
+    return [metric for metric in report.metrics if metric.name not in elsewhere]
+
+
+def metrics_table(metrics: Sequence[Metric]) -> Block:
+    """A row for each metric, with its interval."""
+    if not metrics:
+        return paragraph("Nothing was measured.")
+    rows = []
+    for metric in metrics:
+        rows.append((metric.name, metric.unit.text(metric.value), metric.interval_text()))
+    return table(rows, ("metric", "value", "95 % interval"))
+
+
+# Two models
+
+
+def _comparison(report: Report, paired: Paired, source: Source) -> Block:
+    """The differences between two models, and the images on which they disagree."""
+    rows = [_difference_row(each) for each in paired.differences]
+    header = ("metric", "first", "second", "difference", "95 % interval")
+    blocks = [
+        paragraph(f"The first is this model, the second {report.other}, on the same images."),
+        table(rows, header),
+        paragraph(f"{paired.sentence[0].upper()}{paired.sentence[1:]}."),
+    ]
+    titles = {
+        True: "Only the first is right; the second's surest mistakes",
+        False: "Only the second is right; the first's surest mistakes",
+    }
+    for first_right, title in titles.items():
+        tiles = disagreement_tiles(paired, source, first_right)
+        if tiles:
+            blocks += [paragraph(title), gallery(tiles)]
+    return section("Against another model", *blocks)
+
+
+def _difference_row(each: Difference) -> tuple[str, ...]:
+    metrics = (each.first, each.second, each.difference)
+    values = [metric.unit.text(metric.value) for metric in metrics]
+    return (each.first.name, *values, each.difference.interval_text())
+
+
+def disagreement_tiles(paired: Paired, source: Source, first_right: bool) -> list[Tile]:
+    """Pictures that one model alone got right, with the wrong answer of the other."""
+    tiles = []
+    for each in paired.disagreements:
+        if each.first_right != first_right or len(tiles) == MISTAKES // 2:
+            continue
+        caption = f"first: {each.confidence:.0%} {printable_name(each.first)}"
+        if first_right:
+            caption = f"second: {each.confidence:.0%} {printable_name(each.second)}"
+        tiles.append(
+            Tile(_pixels(source, each.index), caption, False, f"is {printable_name(each.true)}")
+        )
+    return tiles
+
+
+# Probabilities
+
+
+def _probabilities(report: Report) -> Block:
+    """The reliability diagram, and accuracy against coverage."""
+    curves = {
+        "perfect": Curve((0, 100), (0, 100), dashed=True),
+        "this model": _reliability_curve(report.reliability),
+    }
+    if report.calibration is not None:
+        curves["with the temperature"] = _reliability_curve(report.calibration.bins_after)
+    diagram = Panel("Reliability", "right, %", curves, "confidence, %", limits=(0, 100))
+    coverage = Panel(
+        "Accuracy against coverage",
+        "right, %",
+        {"": _coverage_curve(report.coverage)},
+        "images that get an answer, %",
+    )
+    points = [
+        (SHARE.text(point.coverage), SHARE.text(point.threshold), SHARE.text(point.accuracy))
+        for point in at_coverages(report.coverage)
+    ]
+    header = ("images answered", "if as confident as", "right")
+    blocks = [
+        paragraph(
+            "Reliability: how many of the answers that are given with some confidence are right; "
+            "below the dashed line the model is too sure of itself. Coverage: how many answers are "
+            "right if the least confident images get none. Bands are intervals at 95 %."
+        ),
+        columns(
+            drawing(plot([diagram]), "share of right answers by confidence"),
+            drawing(plot([coverage]), "share of right answers by share of images answered"),
+        ),
+        table(points, header),
+    ]
+    if report.calibration is not None:
+        blocks.insert(1, paragraph(calibration_sentence(report)))
+    return section("Can its probabilities be believed?", *blocks)
+
+
+def calibration_sentence(report: Report) -> str:
+    """What a fitted temperature changes."""
+    found = report.calibration
+    warning = ""
+    if found.loss_after > found.loss_before:
+        warning = (
+            " That is worse: there are too few images, or the probabilities were right before."
+        )
+    return (
+        f"Fitted temperature: {found.temperature:.3f}. With it the calibration error is "
+        f"{MISFIT.text(found.error_after)} instead of {MISFIT.text(found.error_before)}, and the loss "
+        f"{found.loss_after:.4f} instead of {found.loss_before:.4f}, each half of the images with "
+        f"the temperature of the other half.{warning}"
+    )
+
+
+def _reliability_curve(bins: Sequence[Bin]) -> Curve:
+    """The accuracy of each bin at its mean confidence, in percent."""
+    return Curve(
+        [100 * each.confidence for each in bins],
+        [100 * each.accuracy for each in bins],
+        [100 * each.interval[0] for each in bins],
+        [100 * each.interval[1] for each in bins],
+    )
+
+
+def _coverage_curve(points: Sequence[Covered]) -> Curve:
+    """The accuracy by coverage, in percent; at most a few hundred points of it."""
+    chosen = points[:: len(points) // 300 + 1]
+    return Curve(
+        [100 * point.coverage for point in chosen],
+        [100 * point.accuracy for point in chosen],
+        [100 * point.interval[0] for point in chosen],
+        [100 * point.interval[1] for point in chosen],
+    )
+
+
+# Classes
+
+
+def confusion_section(report: Report) -> Block:
+    """The pairs that are confused most often, and the confusion matrix."""
+    if not report.confused:
+        return section("Which classes are confused", paragraph("None: every answer is right."))
+    rows = []
+    for pair in report.confused[:ROWS]:
+        count = f"{pair.count:,} of {pair.images:,}"
+        rows.append((printable_name(pair.true), printable_name(pair.predicted), count))
+    worst = np.argsort([score.recall for score in report.classes], kind="stable")[:MATRIX]
+    chosen = np.sort(worst)
+    names = [printable_name(report.classes[k].name) for k in chosen]
+    cells = report.confusion[chosen][:, chosen]
+    elsewhere = report.confusion[chosen].sum(1) - cells.sum(1)
+    cells = np.concatenate([cells, elsewhere[:, None]], axis=1)
+    text = "Rows are the true classes, columns the answers."
+    if len(chosen) < len(report.classes):
+        text += f" These {MATRIX} classes of {len(report.classes):,} fared worst."
+    return section(
+        "Which classes are confused",
+        table(rows[: ROWS // 2], ("true", "taken for", "images")),
+        _rest(rows[ROWS // 2 :], ("true", "taken for", "images"), "More pairs"),
+        paragraph(text),
+        matrix(names, [*names, "any other"], cells.tolist()),
+    )
+
+
+def _classes(scores: Sequence[ClassScore]) -> Block:
+    """A row for each class, those with the lowest recall first."""
+    rows = []
+    for score in sorted(scores, key=lambda score: score.recall):
+        precision = "never answered"
+        if score.precision is not None:
+            precision = SHARE.text(score.precision)
+        row = (
+            printable_name(score.name),
+            f"{score.images:,}",
+            SHARE.text(score.recall),
+            SHARE.range(*score.interval),
+            precision,
+            SHARE.text(score.f1),
+            printable_name(score.taken_for),
+        )
+        rows.append(row)
+    header = ("class", "images", "recall", "95 % interval", "precision", "F1", "most taken for")
+    return join([table(rows[:ROWS], header), _rest(rows[ROWS:], header, "All other classes")])
+
+
+def _rest(rows: Sequence[Sequence[str]], header: Sequence[str], title: str) -> Block:
+    """The end of a long table, folded; nothing if the table is short."""
+    if not rows:
+        return Block()
+    return folded(f"{title} ({len(rows):,})", table(rows, header))
+
+
+# Pictures
+
+
+def mistakes_section(report: Report, source: Source, look: Look | None = None) -> Block:
+    """Pictures of the most confident mistakes; with `look`, as it draws them."""
+    text = (
+        "Wrong answers that the model was surest of: its answer with the probability, and the true "
+        "class. Look for wrong labels first."
+    )
+    if look is not None:
+        text += (
+            " Beside each, the same is dark where little of it reaches the answer, by attention "
+            "rollout."
+        )
+    pictures = gallery(mistake_tiles(report, source, look), wide=look is not None)
+    return section("Most confident mistakes", paragraph(text), pictures)
+
+
+def mistake_tiles(report: Report, source: Source, look: Look | None = None) -> list[Tile]:
+    """Pictures of the most confident mistakes, with the answer and the true class."""
+    tiles = []
+    for mistake in report.mistakes[:MISTAKES]:
+        caption = f"{mistake.confidence:.0%} {printable_name(mistake.predicted)}"
+        note = f"is {printable_name(mistake.true)}"
+        picture = _picture(source, mistake.index)
+        pixels = picture_for_people(picture)
+        if look is not None:
+            pixels = look(picture)
+        tiles.append(Tile(pixels, caption, False, note))
+    return tiles
+
+
+def _pixels(source: Source, index: int) -> np.ndarray:
+    """An image of the source, uint8 (h, w, 3)."""
+    return picture_for_people(_picture(source, index))
+
+
+def _picture(source: Source, index: int) -> Picture:
+    data, _ = source[index]
+    return open_image(data, source.name(index))

@@ -1,0 +1,202 @@
+"""The report of an evaluation: everything that a model's answers to images with one class each
+tell, as values. report_page.py makes a page of them, `to_json` a file for programs.
+
+Legend: N images, C classes that any of them has.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from vitkit.data import Source
+from vitkit.evaluation.benchmarks.corruptions import Robustness
+from vitkit.evaluation.benchmarks.labels import by_position
+from vitkit.evaluation.metrics.answers import Answers
+from vitkit.evaluation.metrics.calibration import (
+    Bin,
+    Covered,
+    at_coverages,
+    coverage_curve,
+    perfect_error,
+    reliability,
+)
+from vitkit.evaluation.metrics.classification import classification
+from vitkit.evaluation.metrics.confusion import (
+    ClassScore,
+    Confused,
+    class_scores,
+    confusion_matrix,
+    most_confused,
+)
+from vitkit.evaluation.metrics.metric import MISFIT, Metric
+from vitkit.evaluation.metrics.paired import Paired
+from vitkit.evaluation.metrics.recalibration import Calibration
+from vitkit.system.console.text import counted
+
+
+class Mistake(NamedTuple):
+    """An image whose answer is wrong."""
+
+    index: int
+    """Which example of the source it is."""
+    image: str
+    """What a user would call it."""
+    true: str
+    predicted: str
+    confidence: float
+    """The probability of the answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a model's answers tell. If any output is not finite there are metrics and notes alone."""
+
+    model: str
+    images: str
+    """What the images are, such as "500 images of photos/"."""
+    facts: dict[str, str]
+    """How it was measured, by name: preprocessing, date, command."""
+    metrics: tuple[Metric, ...]
+    notes: tuple[str, ...]
+    """What a reader may not expect, a sentence each."""
+    classes: tuple[ClassScore, ...] = ()
+    confused: tuple[Confused, ...] = ()
+    """The most frequent first."""
+    confusion: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int64))
+    """How many images of each class got which answer, int64 (C, C + 1): the last column is for
+    answers outside of the classes that the images have."""
+    reliability: tuple[Bin, ...] = ()
+    coverage: tuple[Covered, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
+    """The most confident first."""
+    calibration: Calibration | None = None
+    """A temperature, if one was fitted."""
+    other: str = ""
+    """The name of the model that it is compared with."""
+    paired: Paired | None = None
+    """The comparison, if there is another model."""
+    robustness: Robustness | None = None
+    """The accuracy on corrupted images, if it was measured."""
+
+    def to_json(self) -> dict:
+        """The report as plain values."""
+        values = {
+            "model": self.model,
+            "images": self.images,
+            "facts": self.facts,
+            "notes": list(self.notes),
+            "metrics": {metric.name: metric.to_json() for metric in self.metrics},
+            "classes": [score._asdict() for score in self.classes],
+            "confused": [pair._asdict() for pair in self.confused],
+            "confusion": self.confusion.tolist(),
+            "reliability": [each._asdict() for each in self.reliability],
+            "coverage": [point._asdict() for point in at_coverages(self.coverage)],
+            "mistakes": [mistake._asdict() for mistake in self.mistakes],
+        }
+        if self.calibration is not None:
+            values["calibration"] = self.calibration._asdict()
+            after = [each._asdict() for each in self.calibration.bins_after]
+            values["calibration"]["bins_after"] = after
+        if self.paired is not None:
+            values["paired"] = {"other": self.other, **_paired_json(self.paired)}
+        return values
+
+
+def _paired_json(paired: Paired) -> dict:
+    """A comparison as plain values."""
+    differences = {}
+    for each in paired.differences:
+        pair = {"first": each.first, "second": each.second, "difference": each.difference}
+        differences[each.first.name] = {name: metric.to_json() for name, metric in pair.items()}
+    return {
+        **paired._asdict(),
+        "differences": differences,
+        "disagreements": [each._asdict() for each in paired.disagreements],
+    }
+
+
+def report(given: Answers, source: Source, model: str, images: str, facts: dict) -> Report:
+    """The report of a model's answers to the images of a source."""
+    metrics = tuple(classification(given))
+    notes = (*given.notes, *_notes(given, source))
+    if not given.finite.all():
+        return Report(model, images, facts, metrics, notes)
+    return Report(
+        model=model,
+        images=images,
+        facts=facts,
+        metrics=metrics,
+        notes=notes,
+        classes=tuple(class_scores(given)),
+        confused=tuple(most_confused(given)),
+        confusion=confusion_matrix(given),
+        reliability=tuple(reliability(given.confidence, given.right)),
+        coverage=tuple(coverage_curve(given.confidence, given.right)),
+        mistakes=tuple(mistakes(given, source)),
+    )
+
+
+def mistakes(given: Answers, source: Source) -> list[Mistake]:
+    """The wrong answers, the most confident first."""
+    wrong = np.flatnonzero(~given.right)
+    order = np.argsort(-given.confidence[wrong], kind="stable")
+    found = []
+    for i in wrong[order].tolist():
+        index = int(given.indices[i])
+        mistake = Mistake(
+            index=index,
+            image=source.name(index),
+            true=given.labels[given.truth[i]],
+            predicted=given.labels[given.predicted[i]],
+            confidence=float(given.confidence[i]),
+        )
+        found.append(mistake)
+    return found
+
+
+def _notes(given: Answers, source: Source) -> list[str]:
+    """What a reader of the numbers should know about these images and answers."""
+    notes = []
+    broken = given.indices[~given.finite]
+    if len(broken):
+        notes.append(
+            f"the model's outputs for {len(broken):,} of {len(given):,} images are not finite "
+            f"({source.name(int(broken[0]))} is the first), so it has no accuracy: its weights may "
+            "be damaged, or too large for this precision"
+        )
+        return notes
+
+    # The classes
+    count = len(given.present)
+    if count < len(given.labels):
+        notes.append(
+            f"the images have {count:,} of the {len(given.labels):,} classes that the model may "
+            "answer: top1 counts every other answer as wrong, top1_of_data lets the model choose among these alone"
+        )
+    if count == 1:
+        notes.append(
+            f"all images are of one class, {given.labels[given.present[0]]}: this measures how "
+            "often it is recognised, and not what is taken for it"
+        )
+    empty = np.flatnonzero(np.bincount(source.targets, minlength=len(source.labels)) == 0)
+    if len(empty) and not by_position(source.labels, given.labels):
+        names = ", ".join(source.labels[k] for k in empty[:5])
+        notes.append(
+            f"{len(empty):,} of the data's {len(source.labels):,} classes have no image here "
+            f"({names}); no mean over classes has them"
+        )
+
+    # The answers
+    tied = int(given.tied.sum())
+    if tied:
+        notes.append(
+            f"on {counted(tied, 'image')} several classes have the highest output; the first of them in the "
+            "model's order counts as the answer"
+        )
+    limit = perfect_error(given.confidence)
+    notes.append(
+        "by chance alone, a perfectly calibrated model would have a calibration error of up to "
+        f"{MISFIT.text(limit)} on these images"
+    )
+    return notes

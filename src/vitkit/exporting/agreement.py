@@ -1,0 +1,196 @@
+"""How far an exported file agrees with its model, on real images.
+
+Legend: N images, K classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from vitkit.data import Preprocessing
+from vitkit.exporting.trial import pixels_of
+from vitkit.prediction import Item, prepare
+from vitkit.runtimes import FileRuntime, Runtime, Weights
+from vitkit.system.console.progress import bar
+from vitkit.system.console.text import counted
+from vitkit.weights import Activation, activate_array
+
+BATCH = 32
+# The least share of images with the same likeliest class. Of float32 a few may be even between two
+LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
+# The largest difference of a number that is no probability, as a share of the largest number
+LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
+# Accuracy that may be lost, as the model's own probabilities judge the other answers, and as the
+# labels do, beside what chance explains
+LOST = {"float32": 0.0005, "float16": 0.001, "bfloat16": 0.003, "int8": 0.006}
+CHANCE = 1.64  # standard errors, which chance exceeds once in twenty
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A file's answers beside its model's."""
+
+    data: str
+    """Where the images are from."""
+    images: int
+    """How many there are."""
+    same: float
+    """The share of images with the same likeliest class."""
+    largest: float
+    """The largest difference of two probabilities, or of two outputs that are none."""
+    mean: float
+    """The mean difference."""
+    scale: float
+    """The largest output of the model."""
+    cost: float = 0.0
+    """Accuracy that the other answers cost by the model's own probabilities: the mean of what it
+    gives to its answer less what it gives to the file's. An image between two classes counts
+    little, whichever the file says, so a few hundred images tell a loss of half a point."""
+    accuracy: float | None = None
+    """How often the file is right; None if nobody knows."""
+    models_accuracy: float | None = None
+    """How often the model is."""
+    turned: int = 0
+    """Images of which one of them is right and the other wrong."""
+
+    def __str__(self) -> str:
+        """All of it in a sentence."""
+        text = (
+            f"{self.same:.1%} of {counted(self.images, 'image')} have the same class; probabilities "
+            f"differ by {self.largest:.2g} at most, {self.mean:.2g} in the mean; by the model's own "
+            f"probabilities the others cost {self.cost:.2%} of accuracy"
+        )
+        if self.accuracy is not None:
+            text += f"; accuracy {self.accuracy:.1%}, of the model {self.models_accuracy:.1%}"
+        return text
+
+
+def wrong(agreement: Agreement, precision: Weights, activation: Activation, least: float) -> str:
+    """What is below its bound, in a sentence; "" if nothing is."""
+    if activation == "none":
+        share = LARGEST_SHARE[precision]
+        if agreement.largest > share * agreement.scale:
+            return (
+                f"its outputs differ by {agreement.largest:.3g}, and {share * agreement.scale:.3g} is "
+                "accepted"
+            )
+        return ""
+    if not agreement.same >= least:
+        return (
+            f"{agreement.same:.1%} of its answers are the model's, and {least:.1%} is the least that "
+            "is accepted (--agreement)"
+        )
+    if least == 0:
+        return ""
+    accepted = LOST[precision]
+    if not agreement.cost <= accepted:
+        return (
+            f"its other answers cost {agreement.cost:.2%} of accuracy by the model's own "
+            f"probabilities, and {accepted:.2%} is accepted (--agreement 0 accepts anything)"
+        )
+    if agreement.accuracy is None:
+        return ""
+    # Only images of which one is right and the other wrong can change the accuracy
+    accepted += CHANCE * sqrt(agreement.turned) / agreement.images
+    if agreement.accuracy < agreement.models_accuracy - accepted:
+        return (
+            f"its accuracy is {agreement.accuracy:.1%}, the model's is "
+            f"{agreement.models_accuracy:.1%}, and {accepted:.1%} less is accepted for so many images "
+            "(--agreement 0 accepts anything)"
+        )
+    return ""
+
+
+def agree(model: Runtime, file: Runtime, items: Sequence[Item], data: str) -> Agreement:
+    """Compute all images by a model and by an exported file, or another runtime. Images that cannot be read are left out.
+
+    Raises ValueError if none can be.
+    """
+    expected = []
+    given = []
+    truths = []
+    answer = prepared_answers
+    if isinstance(file, FileRuntime) and file.exported.takes_pictures:
+        answer = picture_answers
+    starts = range(0, len(items), BATCH)
+    for start in bar("comparing answers")(starts, len(starts)):
+        batch = items[start : start + BATCH]
+        images, readable = prepared_images(model.preprocessing, batch)
+        if not readable:
+            continue
+        expected.append(activate_array(model.logits(images), model.activation))
+        given.append(answer(file, images, readable))
+        truths += [item.truth for item in readable]
+    if not expected:
+        raise ValueError(f"none of the images of {data} can be read")
+    return compared(np.concatenate(expected), np.concatenate(given), truths, model.labels, data)
+
+
+def prepared_images(
+    preprocessing: Preprocessing, items: Sequence[Item]
+) -> tuple[np.ndarray, list[Item]]:
+    """Those of the images that can be read, uint8 (N, 3, h, w), and their items."""
+    prepared = prepare(preprocessing, items)
+    return prepared.images, [items[row] for row in prepared.rows]
+
+
+def prepared_answers(file: FileRuntime, images: np.ndarray, items: Sequence[Item]) -> np.ndarray:
+    """The probabilities of prepared images: (N, K)."""
+    return activate_array(file.logits(images), file.activation)
+
+
+def picture_answers(file: FileRuntime, images: np.ndarray, items: Sequence[Item]) -> np.ndarray:
+    """The probabilities that a file with its preprocessing inside gives to the pictures."""
+    return np.concatenate([file.logits(pixels_of(item)[None]) for item in items])
+
+
+def compared(
+    expected: np.ndarray,
+    given: np.ndarray,
+    truths: Sequence[str | None],
+    labels: Sequence[str],
+    data: str,
+) -> Agreement:
+    """Two tables of probabilities, (N, K) each, side by side."""
+    difference = np.abs(expected - given)
+    likeliest = given.argmax(-1)  # (N,)
+    models_likeliest = expected.argmax(-1)
+    same = 0.0
+    if np.isfinite(given).all():
+        same = float((likeliest == models_likeliest).mean())
+    rows = np.arange(len(expected))
+    costs = expected[rows, models_likeliest] - expected[rows, likeliest]
+    right = _right(likeliest, truths, labels)
+    models_right = _right(models_likeliest, truths, labels)
+    accuracy = None
+    models_accuracy = None
+    if len(right):
+        accuracy = float(right.mean())
+        models_accuracy = float(models_right.mean())
+    return Agreement(
+        data=data,
+        images=len(given),
+        same=same,
+        largest=float(difference.max()),
+        mean=float(difference.mean()),
+        scale=float(np.abs(expected).max()),
+        cost=float(costs.mean()),
+        accuracy=accuracy,
+        models_accuracy=models_accuracy,
+        turned=int((right != models_right).sum()),
+    )
+
+
+def _right(
+    likeliest: np.ndarray, truths: Sequence[str | None], labels: Sequence[str]
+) -> np.ndarray:
+    """Whether the likeliest class, (N,), is the true one, bool, of the images whose true class is one
+    of the labels."""
+    known = set(labels)
+    right = []
+    for k, truth in zip(likeliest, truths, strict=True):
+        if truth in known:
+            right.append(labels[k] == truth)
+    return np.array(right, dtype=bool)

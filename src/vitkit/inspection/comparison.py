@@ -1,0 +1,123 @@
+"""Do two models compute the same? Layer by layer, on images.
+
+That is how users check a conversion, ours or their own.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from torch import Tensor
+
+from vitkit.data import Picture
+from vitkit.models import recording
+from vitkit.weights import Classifier
+
+
+class Layer(NamedTuple):
+    """How much a layer of one model differs from the same layer of another, over all images."""
+
+    name: str
+    """"embedding", "block 0", ..., "features" or "logits"."""
+    largest: float
+    """The largest difference between two numbers."""
+    scale: float
+    """The largest number of the first model's, to judge the difference by."""
+
+
+class Comparison(NamedTuple):
+    """How far two models agree on some images."""
+
+    images: int
+    """How many there were."""
+    layers: tuple[Layer, ...]
+    """In order, those that both models have in the same shape."""
+    same_top: int
+    """How many images have the same likeliest class in both."""
+
+
+def compare(
+    first: Classifier, second: Classifier, pictures: Iterable[Picture], batch: int = 16
+) -> Comparison:
+    """Run both models on every picture, each with its own preprocessing, `batch` at a time.
+
+    Classes are compared by name: if both models have the same names in other orders, the second's
+    logits are brought into the first's. Logits of other names are compared by position, and the
+    likeliest class by its name all the same. Raises ValueError if there is no picture, and for a
+    model that gives an answer for every token.
+    """
+    for classifier in (first, second):
+        if classifier.labels and not classifier.model.config.pools:
+            raise ValueError(
+                'a model gives an answer for every token (its pool is "none"), and here an image '
+                "has one"
+            )
+    order = _order(first.labels, second.labels)
+    layers: dict[str, Layer] = {}
+    images = 0
+    same_top = 0
+    pictures = iter(pictures)
+    while chunk := list(islice(pictures, batch)):
+        first_states = states_of(first, chunk)
+        second_states = states_of(second, chunk)
+
+        # The classes
+        images += len(chunk)
+        if first.labels and second.labels:
+            first_classes = _likeliest(first, first_states["logits"])
+            second_classes = _likeliest(second, second_states["logits"])
+            pairs = zip(first_classes, second_classes, strict=True)
+            same_top += sum(class_ == other for class_, other in pairs)
+        if order:
+            second_states["logits"] = second_states["logits"][:, order]
+
+        # The largest difference in every layer so far
+        for name, state in first_states.items():
+            other = second_states.get(name)
+            if other is not None and other.shape == state.shape:
+                layer = _difference(name, state, other)
+                layers[name] = _maximum(layer, layers.get(name, layer))
+    if not images:
+        raise ValueError("there is no image to compare the models on")
+    return Comparison(images, tuple(layers.values()), same_top)
+
+
+def _order(labels: tuple[str, ...], others: tuple[str, ...]) -> list[int] | None:
+    """Where each of these labels is among the others; None unless the names are the same and each
+    is there once."""
+    if set(labels) != set(others) or not len(set(labels)) == len(labels) == len(others):
+        return None
+    positions = {label: i for i, label in enumerate(others)}
+    return [positions[label] for label in labels]
+
+
+def states_of(classifier: Classifier, pictures: list[Picture]) -> dict[str, Tensor]:
+    """What a model computes for pictures, by layer and in order, float32 on the CPU."""
+    images = classifier.batch(pictures)
+    with recording(classifier.model, attention=False) as record:
+        logits = classifier.logits(images)
+    states = {"embedding": record.embedding}
+    for i, state in enumerate(record.states):
+        states[f"block {i}"] = state
+    states["features"] = record.features
+    states["logits"] = logits
+    return {name: state.float().cpu() for name, state in states.items()}
+
+
+def _difference(name: str, state: Tensor, other: Tensor) -> Layer:
+    """How two tensors of the same shape differ."""
+    difference = (state - other).abs().max()
+    scale = state.abs().max()
+    return Layer(name, float(difference), float(scale))
+
+
+def _maximum(layer: Layer, other: Layer) -> Layer:
+    """One measurement of two, of other images each."""
+    largest = max(layer.largest, other.largest)
+    scale = max(layer.scale, other.scale)
+    return Layer(layer.name, largest, scale)
+
+
+def _likeliest(classifier: Classifier, logits: Tensor) -> list[str]:
+    """The name of each image's likeliest class: (B, K) -> B names."""
+    return [classifier.labels[k] for k in logits.argmax(-1).tolist()]

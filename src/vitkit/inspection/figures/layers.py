@@ -1,0 +1,211 @@
+"""The layers of attention of a model, seen one by one while it computes, and which of the final
+tokens its head reads: what the figures of attention share.
+
+Legend: B batch, H heads, N patches, T tokens (N, and the prefix before them: the class token and
+registers), (h, w) the grid of patches.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor
+
+from vitkit.models import Grid, Recording, VisionTransformer, ViTConfig, recording
+from vitkit.weights import Classifier
+
+POOLING = "pooling"  # the name of a MAP head's layer
+# What a model's head reads, by its pooling
+READER = {
+    "token": "the class token",
+    "distilled": "the class and the distillation token",
+    "gap": "the mean of all patches",
+    "token-gap": "the class token and the mean of all patches",
+    "token-quarters": "the class token and the means of the image's quarters",
+    "map": "the learned query of the pooling",
+    "corner": "the first patch",
+}
+
+
+def layer_names(config: ViTConfig) -> tuple[str, ...]:
+    """A name for each layer of attention, for people, who count from one: "layer 1".
+
+    An axial layer is two, "layer 1, rows" and "layer 1, columns". A MAP head's attention, whose
+    only query is learned, comes last: "pooling".
+    """
+    names = [f"layer {i + 1}" for i in range(config.depth)]
+    if config.mixer == "axial":
+        names = [f"{name}, {axis}" for name in names for axis in ("rows", "columns")]
+    if config.pool == "map":
+        names.append(POOLING)
+    return tuple(names)
+
+
+def check_transformer(classifier: Classifier) -> ViTConfig:
+    """The configuration of a model whose patches attend to each other. Raises ValueError for
+    another."""
+    config = classifier.model.config
+    if not isinstance(config, ViTConfig):
+        raise ValueError(
+            f"a {config.title} has no attention among patches, so there is no map of what it looks "
+            "at; Vision Transformers and their hybrids have one"
+        )
+    return config
+
+
+def check_has_attention(classifier: Classifier) -> ViTConfig:
+    """The configuration of a model whose patches attend to each other, and which has one answer an
+    image. Raises ValueError for another."""
+    config = check_transformer(classifier)
+    if not config.pools:
+        raise ValueError(
+            'the model gives an answer for every token (its pool is "none"), so there is no one '
+            "answer whose attention could be shown"
+        )
+    return config
+
+
+# Layer by layer, as those of all layers together may not fit into memory
+
+
+@contextmanager
+def attention_by_layer(
+    model: VisionTransformer, see: Callable[[int, Tensor], None]
+) -> Iterator[Recording]:
+    """A recording within which `see` is called with the number of each layer of attention, from 0,
+    and its weights, as soon as its block has run; then they are dropped.
+
+    The weights are (B, H, T, T); of an axial layer (B·h, H, w, w) for rows and (B·w, H, h, h) for
+    columns. A MAP head's are not shown to `see`: after the pass they are recorded.
+    """
+    number = 0
+
+    def see_block(block: int, record: Recording) -> None:
+        nonlocal number
+        if block == 0:  # another pass may have gone before
+            number = 0
+        for weights in record.attention:
+            see(number, weights)
+            number += 1
+
+    with block_by_block(model, see_block) as record:
+        yield record
+
+
+@contextmanager
+def block_by_block(
+    model: VisionTransformer, see: Callable[[int, Recording], None], attention: bool = True
+) -> Iterator[Recording]:
+    """A recording within which `see` is called after each block with its number, from 0, and the
+    record of that block alone, which is dropped then."""
+    hooks = []
+
+    def begin(*_) -> None:
+        """Drop what a hybrid's ResNet, or an earlier pass, has recorded."""
+        record.weights_by_layer.clear()
+        record.state_by_block.clear()
+
+    def hook_of(number: int) -> Callable:
+        def after_block(*_) -> None:
+            see(number, record)
+            record.weights_by_layer.clear()
+            record.state_by_block.clear()
+
+        return after_block
+
+    # Hooks are called in the order in which they were registered: these after the recording's
+    with recording(model, attention) as record:
+        try:
+            hooks.append(model.blocks[0].register_forward_pre_hook(begin))
+            for i, block in enumerate(model.blocks):
+                hooks.append(block.register_forward_hook(hook_of(i)))
+            yield record
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def of_heads(weights: Tensor, head: int | None) -> Tensor:
+    """The weights of one head, or the mean of all: (B, H, T, T) -> float32 (B, T, T)."""
+    if head is None:
+        return weights.mean(1, dtype=torch.float32)
+    return weights[:, head].float()
+
+
+def among_all(weights: Tensor, layer: int, config: ViTConfig, grid: Grid) -> Tensor:
+    """A layer's weights, whose heads are one already, as attention among all tokens: float32
+    (B, T, T).
+
+    Those of an axial layer are of sequences within rows, (B·h, w, w), or within columns,
+    (B·w, h, h). They become zero elsewhere.
+    """
+    if config.mixer != "axial":
+        return weights
+    h, w = grid
+    if is_of_columns(layer, config):
+        weights = weights.unflatten(0, (-1, w))  # (B, w, h, h)
+        same_column = torch.eye(w, device=weights.device)
+        weights = torch.einsum("bxyt,xs->byxts", weights, same_column)  # (B, h, w, h, w)
+    else:
+        weights = weights.unflatten(0, (-1, h))  # (B, h, w, w)
+        same_row = torch.eye(h, device=weights.device)
+        weights = torch.einsum("byxs,yt->byxts", weights, same_row)  # (B, h, w, h, w)
+    return weights.flatten(3, 4).flatten(1, 2)
+
+
+def is_of_columns(layer: int, config: ViTConfig) -> bool:
+    """Whether a layer of attention, by its number from 0, is an axial one along columns."""
+    return config.mixer == "axial" and layer % 2 == 1
+
+
+def in_float32(tensor: Tensor) -> AbstractContextManager:
+    """A block whose matrix products are in float32, also where a caller computes the model in
+    bfloat16."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+# Where the model's head reads
+
+
+def reading(config: ViTConfig, tokens: int, pooling: list[Tensor]) -> Tensor:
+    """How much of each final token the head reads: float32 (B, T) or (1, T), rows that sum to one.
+
+    - "token", the paper: the class token;
+    - "distilled": half of the class token and half of the distillation token, whose answers are
+      averaged;
+    - "gap": all patches alike, and "token-gap": half of that, and half of the class token;
+    - "token-quarters": a fifth of the class token, and four fifths of all patches alike;
+    - "map": the patches, by the attention of the learned query, averaged over its heads;
+    - "corner": the first patch.
+
+    Registers are never read. `pooling` has a MAP head's attention, (B, H, 1, N).
+    """
+    shares = torch.zeros(1, tokens)
+    patches = tokens - config.prefix
+    if config.pool == "token":
+        shares[:, 0] = 1
+    elif config.pool == "distilled":
+        shares[:, :2] = 1 / 2
+    elif config.pool == "gap":
+        shares[:, config.prefix :] = 1 / patches
+    elif config.pool == "token-gap":
+        shares[:, 0] = 1 / 2
+        shares[:, config.prefix :] = 1 / patches / 2
+    elif config.pool == "token-quarters":
+        shares[:, 0] = 1 / 5
+        shares[:, config.prefix :] = 4 / patches / 5
+    elif config.pool == "corner":
+        shares[:, config.prefix] = 1
+    elif config.pool == "map":
+        by_probe = of_heads(pooling[-1], None)[:, 0]  # (B, N)
+        shares = torch.zeros(len(by_probe), tokens, device=by_probe.device)
+        shares[:, config.prefix :] = by_probe
+    return shares
+
+
+def map_of(shares: Tensor, weights: Tensor, config: ViTConfig, grid: Grid) -> Tensor:
+    """The mean of the tokens' rows, (B, T, T), by their shares, (B, T), as a map of the patches:
+    (B, h, w) on the CPU."""
+    with in_float32(weights):
+        row = shares.to(weights.device)[:, None] @ weights  # (B, 1, T)
+    return row[:, 0, config.prefix :].unflatten(1, grid).cpu()

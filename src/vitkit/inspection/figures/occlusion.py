@@ -1,0 +1,147 @@
+"""Is a map worth believing? What is covered in the order of the map should take the answer away
+sooner than what is covered at random, and what is shown in its order should bring it back sooner
+(Petsiuk et al. 2018: deletion and insertion).
+
+Legend: B images, K classes, S steps, R random orders, N patches, (h, w) the grid of a map.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitkit.inspection.figures.batches import class_numbers, small_batches
+from vitkit.weights import Classifier
+
+
+@dataclass(frozen=True, eq=False)
+class Occlusion:
+    """How the answer to images goes as more and more of them is covered, or shown."""
+
+    shares: Tensor
+    """float64 (S + 1,), from 0 to 1: how many of the patches are covered, or shown."""
+    deletion: Tensor
+    """float64 (B, S + 1): the class's probability (or output, if the classifier has no activation)
+    with the highest patches of the map covered."""
+    insertion: Tensor
+    """The same with the highest patches shown, and the others covered."""
+    random_deletion: Tensor
+    """float64 (B, S + 1): the mean of R random orders."""
+    random_insertion: Tensor
+    """The same, shown."""
+    classes: Tensor
+    """int64 (B,): the class of each image."""
+
+    @staticmethod
+    def area(curve: Tensor) -> Tensor:
+        """The area under curves, by trapezoids: (B, S + 1) -> (B,). Of a good map it is small for
+        deletion and large for insertion."""
+        return torch.trapezoid(curve, dx=1 / (curve.shape[1] - 1), dim=1)
+
+    @property
+    def gain(self) -> Tensor:
+        """float64 (B,): how much better the map's order is than a random one, the mean of both ways,
+        in areas. Above 0 the map says something of what the model needs; at 0 nothing."""
+        deletion = self.area(self.random_deletion) - self.area(self.deletion)
+        insertion = self.area(self.insertion) - self.area(self.random_insertion)
+        return (deletion + insertion) / 2
+
+
+def occlusion_curves(
+    classifier: Classifier,
+    images: Tensor,
+    maps: Tensor,
+    target: int | Tensor | None = None,
+    steps: int = 14,
+    orders: int = 2,
+) -> Occlusion:
+    """Cover the patches of images step by step, in the order of maps, and at random.
+
+    images: prepared, uint8 (B, 3, H, W). maps: (B, h, w), any numbers, the highest first; H and W
+    are multiples of h and w, which maps of overlapping patches become by `over_image`. target: the
+    class, or one for each image (B,); None is the class that is likeliest for the whole image. steps:
+    how often patches are covered, at most h·w. orders: random orders, the same in every call.
+
+    A covered patch has the image's mean colour. It computes B · (steps + 1) · 2 · (1 + orders)
+    images.
+
+    Raises ValueError for maps that do not fit the images, for steps or orders that there are not,
+    for a class that is not there, and for a model without a head.
+    """
+    _check(classifier, images, maps, steps, orders)
+    classes = _classes(classifier, images, target)
+    shares = torch.arange(steps + 1, dtype=torch.float64) / steps
+    by_map = []
+    at_random = []
+    for i, image in enumerate(images):
+        ranks = _ranks(maps[i])
+        by_map.append(_curves(classifier, image, ranks, shares, classes[i]))
+        generator = torch.Generator().manual_seed(i)
+        several = []
+        for _ in range(orders):
+            ranks = _ranks(torch.rand(maps.shape[1:], generator=generator))
+            several.append(_curves(classifier, image, ranks, shares, classes[i]))
+        at_random.append(torch.stack(several).mean(0))
+    deletion, insertion = torch.stack(by_map, 1)  # (B, S + 1) each
+    random_deletion, random_insertion = torch.stack(at_random, 1)
+    return Occlusion(shares, deletion, insertion, random_deletion, random_insertion, classes)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """The place of each patch in the order, 0 the highest: (h, w) -> (h, w). Equal patches keep
+    their order in the image."""
+    order = values.flatten().cpu().argsort(descending=True, stable=True)
+    ranks = torch.empty_like(order)
+    ranks[order] = torch.arange(len(order))
+    return ranks.view(values.shape)
+
+
+def _curves(
+    classifier: Classifier, image: Tensor, ranks: Tensor, shares: Tensor, target: Tensor
+) -> Tensor:
+    """The class's probability by deletion and by insertion: float64 (2, S + 1)."""
+    counts = (shares * ranks.numel()).round()  # patches of each step
+    first = ranks < counts[:, None, None]  # (S + 1, h, w)
+    down = image.shape[1] // ranks.shape[0]
+    across = image.shape[2] // ranks.shape[1]
+    first = first.repeat_interleave(down, 1).repeat_interleave(across, 2)[:, None]
+    first = first.to(image.device)
+    mean = image.float().mean((1, 2))[:, None, None]  # (C, 1, 1)
+    if image.dtype == torch.uint8:
+        mean = mean.round().byte()
+    covered = torch.cat([torch.where(first, mean, image), torch.where(first, image, mean)])
+    values = []
+    for batch in small_batches(classifier, covered):
+        probabilities = classifier.probabilities(classifier.logits(batch))
+        values.append(probabilities[:, target].double().cpu())
+    return torch.cat(values).view(2, -1)
+
+
+def _classes(classifier: Classifier, images: Tensor, target: int | Tensor | None) -> Tensor:
+    """The class of each image, int64 (B,) on the CPU. Raises ValueError for one that is not
+    there."""
+    if target is None:
+        batches = small_batches(classifier, images)
+        return torch.cat([classifier.logits(batch).argmax(-1).cpu() for batch in batches])
+    return class_numbers(target, len(images), classifier.model.config.classes)
+
+
+def _check(classifier: Classifier, images: Tensor, maps: Tensor, steps: int, orders: int) -> None:
+    """Raises ValueError for what a caller can get wrong."""
+    config = classifier.model.config
+    if not config.classes or not config.pools:
+        raise ValueError(
+            "the model has no head that answers an image, so covering parts of one changes no answer"
+        )
+    fits = maps.ndim == 3 and len(maps) == len(images)
+    if not fits or images.shape[2] % maps.shape[1] or images.shape[3] % maps.shape[2]:
+        raise ValueError(
+            f"the maps are of shape {tuple(maps.shape)} for images of shape {tuple(images.shape)}; "
+            "there is one (h, w) for each image, whose sides are multiples of h and w"
+        )
+    patches = maps.shape[1] * maps.shape[2]
+    if not 1 <= steps <= patches or orders < 1:
+        raise ValueError(
+            f"{steps} steps and {orders} random orders; a map of {patches} patches has 1 to "
+            f"{patches} steps, and at least one order is needed to compare with"
+        )

@@ -1,0 +1,228 @@
+"""The page of inspection: photographs, and what each patch of them looks at in every layer and head,
+in one file that needs no network.
+
+explored.py computes what is on it, explorer.js shows it.
+"""
+
+import base64
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitkit.data import Picture, picture_for_people
+from vitkit.inspection.figures.explored import DETAILS, Detail, Explored, explored, most_bytes
+from vitkit.inspection.figures.layers import READER, check_transformer, layer_names
+from vitkit.inspection.pages.html import Active, Block, embedded, paragraph, write_page
+from vitkit.inspection.plots.figures import whole_pixels
+from vitkit.models import Grid, ViTConfig
+from vitkit.system.console.text import counted, printable_name
+from vitkit.weights import Classifier
+
+MEGABYTE = 10**6
+SHOWN = 480  # pixels of the longer side of a photograph
+PHOTOGRAPH_BYTES = 150_000  # that a photograph, its name and its answers take at most, about
+TOP = 5  # answers
+
+
+def write_explorer(
+    path: Path,
+    title: str,
+    classifier: Classifier,
+    pictures: Sequence[Picture],
+    sections: Iterable[Block] = (),
+    megabytes: float = 32,
+) -> Path:
+    """Write a page on which the attention of a model can be explored, whole or not at all; returns
+    its path.
+
+    pictures: what the model is shown, from `vitkit.data.open_image`. sections: blocks of page.py
+    that follow below the photographs. megabytes: a limit on the size of the photographs and their
+    attention; if all of it would be larger, fewer layers are kept, or the mean of the heads, or
+    squares of patches, and the page says so.
+
+    A model without attention among patches gets a sentence instead. Raises BadImage for a picture
+    that cannot be decoded, ValueError for more photographs than fit, and for a file that vitkit did
+    not write; OSError.
+    """
+    try:
+        config = check_transformer(classifier)
+    except ValueError as error:
+        return write_page(path, title, [paragraph(f"No map: {error}."), *sections])
+    if not pictures:
+        return write_page(path, title, sections)
+
+    # How much of the attention fits, and what it is
+    grid = classifier.model.grid(classifier.batch([pictures[0]]))
+    detail = chosen_detail(config, grid, len(pictures), megabytes)
+    data = _data(classifier, pictures, grid, detail)
+
+    # The page
+    blocks = [
+        paragraph(_facts(classifier, config, grid), "faint"),
+        _file("explorer.html"),
+        *(paragraph(sentence, "faint") for sentence in _notes(config)),
+    ]
+    coarser = _coarser(config, detail, megabytes)
+    if coarser:
+        blocks.append(paragraph(coarser, "faint"))
+    active = Active(_file("explorer.js"), _file("explorer.css"), data)
+    return write_page(path, title, [*blocks, *sections], active)
+
+
+def _data(
+    classifier: Classifier, pictures: Sequence[Picture], grid: Grid, detail: Detail
+) -> dict[str, Any]:
+    """What the page's script reads."""
+    photographs = []
+    for picture in pictures:
+        looked = explored(classifier, classifier.batch([picture]), detail)
+        photographs.append(_photograph(classifier, picture, looked))
+    layers = []
+    for layer in looked.layers:  # as the last photograph has them, and every other
+        facts = {"name": layer.name, "heads": layer.heads, "reach": layer.reach}
+        layers.append({**facts, "patches": bool(layer.patches)})
+    config = classifier.model.config
+    return {
+        "grid": grid,
+        "patch": config.tiling.size,
+        "stride": config.tiling.stride,
+        "pixels": config.tiling.image(grid),
+        "block": detail.block,
+        "cells": detail.cells(grid),
+        "cell": _cell(detail),
+        "prefix": prefix_names(config),
+        "reader": READER.get(config.pool),
+        "layers": layers,
+        "photographs": photographs,
+    }
+
+
+def chosen_detail(config: ViTConfig, grid: Grid, photographs: int, megabytes: float) -> Detail:
+    """The finest detail with which so many photographs stay below a limit. Raises ValueError if there
+    is none."""
+    for detail in DETAILS:
+        total = photographs * (most_bytes(config, grid, detail) + PHOTOGRAPH_BYTES)
+        if total <= megabytes * MEGABYTE:
+            return detail
+    raise ValueError(
+        f"{counted(photographs, 'photograph')} with their attention do not fit on a page of "
+        f"{megabytes:g} MB; give fewer photographs, or allow a larger page"
+    )
+
+
+def prefix_names(config: ViTConfig) -> list[str]:
+    """What the tokens before the patches are called."""
+    names = []
+    if config.has_class_token:
+        names.append("class token")
+    registers = config.registers
+    if config.pool == "distilled":
+        names.append("distillation token")  # the first of the registers
+        registers -= 1
+    if registers == 1:
+        return [*names, "register"]
+    return [*names, *(f"register {i + 1}" for i in range(registers))]
+
+
+def _photograph(classifier: Classifier, picture: Picture, looked: Explored) -> dict:
+    """A photograph as the page has it: its name, the part of it that the model gets, the answers,
+    and the tables of each layer."""
+    rows, columns = whole_pixels(classifier.preprocessing.visible(picture), picture.size)
+    tables = []
+    for layer in looked.layers:
+        tables.append({"reader": _text(layer.reader), "patches": _text(layer.patches)})
+    return {
+        "name": printable_name(picture.name.rstrip("/").rpartition("/")[2]),
+        "source": embedded(picture_for_people(picture)[rows, columns], SHOWN),
+        "answers": _answers(classifier, looked.logits),
+        "tables": tables,
+    }
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _answers(classifier: Classifier, logits: Tensor) -> list[tuple[str, str]]:
+    """The likeliest classes and their probabilities, as text; none of a model that names no classes
+    for an image."""
+    if not classifier.labels or logits.ndim != 1:
+        return []
+    values = classifier.probabilities(logits[None])[0]
+    best = values.topk(min(TOP, len(values)))
+    answers = []
+    for k, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+        text = f"{100 * value:.1f}\u00a0%"
+        if classifier.activation == "none":
+            text = f"{value:.4g}"
+        answers.append((printable_name(classifier.labels[k]), text))
+    return answers
+
+
+def _cell(detail: Detail) -> str:
+    """What a cell is called."""
+    if detail.block == 1:
+        return "patch"
+    return f"square of {detail.block} × {detail.block} patches"
+
+
+def _facts(classifier: Classifier, config: ViTConfig, grid: Grid) -> str:
+    """What the model is, in a line."""
+    height, width = classifier.preprocessing.size
+    layers = counted(len(layer_names(config)), "layer")
+    return (
+        f"{height} × {width} pixels, {grid[0]} × {grid[1]} patches, {layers} of attention with "
+        f"{counted(config.heads, 'head')}"
+    )
+
+
+def _notes(config: ViTConfig) -> list[str]:
+    """What a reader of the page must know, a sentence each."""
+    notes = [
+        "Bright patches get much attention, dark ones little; the brightest 2 % are drawn alike, as "
+        "a few patches of the background often gather most of it. Attention rollout multiplies the "
+        "layers, each averaged over its heads and with the residual connection (Fig. 6). Where a "
+        "model looks is not why it answers."
+    ]
+    if not config.pools:
+        notes.append(
+            "The model answers for each of its tokens, so there is no one token whose attention "
+            "stands for the answer: choose a patch."
+        )
+    if config.pool == "map":
+        notes.append(
+            "In the pooling a learned query looks at the patches, so no patch looks there."
+        )
+    if config.mixer == "axial":
+        notes.append("A layer of axial attention looks along rows, then along columns.")
+    if config.stem is not None:
+        notes.append(
+            "A ResNet comes before these layers, so each patch knows more of its surroundings than "
+            "its square shows."
+        )
+    return notes
+
+
+def _coarser(config: ViTConfig, detail: Detail, megabytes: float) -> str:
+    """What was left out for the size; "" if nothing was."""
+    coarser = []
+    if detail.step > 1:
+        kept = ", ".join(str(i + 1) for i in detail.layers(config))
+        coarser.append(f"of the layers only {kept}")
+    if not detail.heads:
+        coarser.append("the mean of the heads instead of each")
+    if detail.block > 1:
+        coarser.append(f"squares of {detail.block} × {detail.block} patches instead of each")
+    if not coarser:
+        return ""
+    return (
+        f"So that the photographs take less than {megabytes:g} MB, this page has "
+        f"{', and '.join(coarser)}; fewer photographs leave room for more."
+    )
+
+
+def _file(name: str) -> Block:
+    """A part of the page from the file beside this one."""
+    return Block(Path(__file__).with_name(name).read_text("utf-8"))

@@ -1,0 +1,150 @@
+"""LeNet-5 (LeCun et al. 1998), where convolutional networks began: a model to learn with.
+
+Legend: B batch, C channels, (h, w) sides of a feature map, K classes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.models.init import init_head, lecun_normal_
+from vitkit.models.resnets.backbone import Grid, check_types
+from vitkit.models.stems import check_images
+
+
+@dataclass(frozen=True)
+class LeNetConfig:
+    """What decides LeNet-5; its images are 32 x 32 pixels."""
+
+    kind: ClassVar[str] = "lenet"
+    """The name of this sort of model in JSON."""
+    title: ClassVar[str] = "LeNet"
+    """What people call such models."""
+
+    channels: int = 1
+    """C, channels of the image."""
+    classes: int = 10
+    """K; 0 leaves the head out, and the model returns its features."""
+    head_bias: float = 0.0
+    """First value of the head's bias."""
+
+    def __post_init__(self):
+        check_types(self)
+        if self.channels < 1 or self.classes < 0:
+            raise ValueError(
+                f"{self.channels} channels and {self.classes} classes; at least 1 and 0 are needed"
+            )
+
+    @property
+    def image(self) -> Grid:
+        """(height, width), the only size there is."""
+        return 32, 32
+
+    @property
+    def blocks_built(self) -> int:
+        """How many blocks `build` makes."""
+        return 3
+
+    @property
+    def pools(self) -> bool:
+        """Whether the model has one answer an image: always."""
+        return True
+
+    def fitting(self, image: Grid) -> Grid:
+        """The size of images that comes nearest to `image`: the only one there is."""
+        return self.image
+
+    def resized(self, image: Grid, method: str | None = None) -> "LeNetConfig":
+        """The same model for images of this size. Raises ValueError for another size than its
+        own."""
+        if tuple(image) != self.image:
+            raise ValueError(f"LeNet-5 takes images of 32 x 32 pixels, not {image[0]} x {image[1]}")
+        return self
+
+    def with_head(self, classes: int) -> "LeNetConfig":
+        """The same model with a new head of so many classes; 0 is none."""
+        return replace(self, classes=classes, head_bias=0.0)
+
+
+class LeNet(nn.Module):
+    """LeNet-5 in its usual modern reading: every channel of a stage reads all channels before it.
+
+    Images to class logits, with the methods of a VisionTransformer: `embed`, `encode`, `features`
+    and `head`. Build one with `create()`.
+    """
+
+    def __init__(self, config: LeNetConfig):
+        super().__init__()
+        self.config = config
+        stages = [
+            LeNetStage(config.channels, 6, pool=True),
+            LeNetStage(6, 16, pool=True),
+            LeNetStage(16, 120, pool=False),
+        ]
+        self.blocks = nn.ModuleList(stages)
+        self.representation = nn.Linear(120, 84)
+        self.head = nn.Identity()
+        if config.classes:
+            self.head = nn.Linear(84, config.classes)
+        self.recompute = False  # the loop may set it; nothing here is worth computing twice
+        self.inference_only = False  # set by for_inference
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, K) logits, or the features if there is no head."""
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the head reads: (B, C, H, W) -> (B, 84)."""
+        x = self.encode(images)[:, 0]  # (B, 120)
+        return torch.tanh(self.representation(x))  # (B, 84)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The only position of the last feature map: (B, C, H, W) -> (B, 1, 120)."""
+        x = self.embed(images)  # (B, 6, 14, 14)
+        for block in self.blocks[1:]:
+            x = block(x)  # (B, 16, 5, 5), then (B, 120, 1, 1)
+        return x.flatten(2).mT
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The first feature map: (B, C, H, W) normalised images of 32 x 32 -> (B, 6, 14, 14)."""
+        check_images(images, self.config.channels)
+        if images.shape[-2:] != self.config.image:
+            raise ValueError(
+                f"LeNet-5 takes images of 32 x 32 pixels; these are of shape {tuple(images.shape)}"
+            )
+        return self.blocks[0](images)
+
+    def layer_of(self, name: str) -> int:
+        """The layer that a parameter belongs to, by its name: the blocks are 1 to 3, what follows
+        them is 4."""
+        module, *rest = name.split(".")
+        if module == "blocks":
+            return int(rest[0]) + 1
+        return len(self.blocks) + 1
+
+    def init_weights(self) -> None:
+        """Flax's default everywhere, and a head of zeros."""
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                lecun_normal_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        init_head(self.head, self.config.head_bias)
+
+
+class LeNetStage(nn.Module):
+    """A 5 x 5 convolution, tanh, and, if it pools, a 2 x 2 mean."""
+
+    def __init__(self, inputs: int, outputs: int, pool: bool):
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 5)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, C', h - 4, w - 4), or half of that if it pools."""
+        x = torch.tanh(self.conv(x))
+        if self.pool:
+            x = F.avg_pool2d(x, 2)
+        return x

@@ -1,0 +1,214 @@
+"""What a forward pass costs, by formula: no model is built, no pass is run.
+
+The literature's convention: MACs (multiply-accumulates) of matrix products and convolutions, for
+every token in every block. Norms, activations, pooling, softmax and biases are left out. vitkit's
+`features` does less in the last block. One MAC is two FLOPs.
+
+Libraries count a convolution's taps that fall on zero padding. The compiler that the paper's
+exaFLOPs seem to come from does not: `padded_taps=False`.
+"""
+
+from math import prod
+from typing import NamedTuple
+
+from vitkit.models.ancestors.lenet import LeNetConfig
+from vitkit.models.ancestors.local import WINDOW, split_channels
+from vitkit.models.config import ViTConfig
+from vitkit.models.construction import ModelConfig
+from vitkit.models.resnets.backbone import Backbone, Grid, ResNetConfig
+from vitkit.models.resnets.convolution import same_padding
+
+
+class Cost(NamedTuple):
+    """What one image costs."""
+
+    tokens: int
+    """Length of the sequence; of a ResNet, positions of the last feature map."""
+    macs: int
+    """Multiply-accumulates of a forward pass."""
+
+
+def cost(config: ModelConfig, image: Grid | None = None, padded_taps: bool = True) -> Cost:
+    """Tokens and MACs of a model on images of `image` (height, width) pixels, its own by default.
+
+    `padded_taps=False` leaves out what convolutions multiply with the zeros of their padding.
+    """
+    image = image or config.image
+    if isinstance(config, LeNetConfig):
+        return lenet_cost(config)
+    if isinstance(config, ResNetConfig):
+        return resnet_cost(config, image, padded_taps)
+    return vit_cost(config, image, padded_taps)
+
+
+def exaflops(config: ModelConfig, images: float) -> float:
+    """Floating-point operations of a training that sees so many images, in units of 10^18, as
+    Table 6 counts them.
+
+    The paper does not say how it counted; this meets its numbers with 303 million images to an
+    epoch of JFT-300M.
+    """
+    forward = 2 * cost(config, padded_taps=False).macs  # two operations a MAC
+    backward = 2 * forward  # the gradients of the inputs, and of the weights
+    return (forward + backward) * images / 1e18
+
+
+def vit_cost(config: ViTConfig, image: Grid, padded_taps: bool) -> Cost:
+    """A Vision Transformer: stem, blocks, pooling, head."""
+    width = config.width
+    mlp = config.mlp
+    rows, columns = config.tiling.grid(image)
+    patches = rows * columns
+    tokens = patches + config.prefix
+    macs = 0
+
+    # Eq. 1: pixels, or a ResNet's features, to embeddings
+    channels = config.channels
+    if config.stem:
+        macs += backbone_macs(config.stem, config.channels, image, padded_taps)
+        channels = config.stem.features
+    macs += patches * prod(config.patches.size) * channels * width
+
+    # Eq. 2 and 3, the dense layers: q, k, v and U_msa; the MLP. Pairs are tokens that meet.
+    layers = config.depth
+    pairs = tokens**2
+    if config.mixer == "axial":  # a layer for the rows and one for the columns
+        layers = 2 * config.depth
+        pairs = patches * (rows + columns)
+    mlp_layers = 2
+    if config.swiglu:
+        mlp_layers = 3
+    macs += layers * (4 * tokens * width**2 + mlp_layers * tokens * width * mlp)
+
+    # Eq. 6 and 7: each pair meets for its logit, and for the weighted mean of the values
+    macs += config.depth * 2 * pairs * width
+    if config.positions == "relative":  # and for its offset
+        macs += config.depth * pairs * width
+
+    # The pooling: Eq. 4 costs nothing, MAP attends to the patches with one query
+    if config.pool == "map":
+        probe = 2 * width**2 + 2 * width * mlp  # q and U_msa of one token; its MLP
+        keys_and_values = 2 * patches * width**2
+        macs += probe + keys_and_values + 2 * patches * width
+
+    # The head, for one answer an image, or for one a token
+    answers = 1
+    if config.pool == "none":
+        answers = tokens
+    features = config.pooled_width  # two classifiers of D, or one of 2·D, cost the same
+    if config.representation:
+        features = config.representation
+        macs += answers * width * features
+    macs += answers * features * config.classes
+    return Cost(tokens, macs)
+
+
+def lenet_cost(config: LeNetConfig) -> Cost:
+    """LeNet-5: three convolutions of 5 x 5 and two dense layers."""
+    layers = [  # (inputs, outputs, positions)
+        (config.channels * 25, 6, 28**2),
+        (6 * 25, 16, 10**2),
+        (16 * 25, 120, 1),
+        (120, 84, 1),
+        (84, config.classes, 1),
+    ]
+    macs = sum(inputs * outputs * positions for inputs, outputs, positions in layers)
+    return Cost(1, macs)
+
+
+def resnet_cost(config: ResNetConfig, image: Grid, padded_taps: bool) -> Cost:
+    """A ResNet and its head."""
+    backbone = config.backbone
+    height, width = backbone.last_grid(image)
+    macs = backbone_macs(backbone, config.channels, image, padded_taps)
+    answers = 1
+    if config.pool == "none":
+        answers = height * width
+    macs += answers * backbone.features * config.classes
+    return Cost(height * width, macs)
+
+
+def backbone_macs(config: Backbone, channels: int, image: Grid, padded_taps: bool) -> int:
+    """A root and its stages, on images with so many channels."""
+
+    def conv(inputs: int, outputs: int, kernel: int, stride: int, grid: Grid) -> int:
+        """A convolution of a feature map whose sides are `grid`."""
+        down = taps(grid[0], kernel, stride, config.padding, padded_taps)
+        across = taps(grid[1], kernel, stride, config.padding, padded_taps)
+        return inputs * outputs * down * across
+
+    def mixer(inner: int, stride: int, stage: int, before: Grid, after: Grid) -> int:
+        """What mixes the positions of a unit, with sides `before` and `after` its stride."""
+        kind = config.mixes(stage)
+        if kind == "axial":  # its stride comes at the end
+            return axial_macs(inner, before)
+        if kind == "local":  # likewise
+            return local_macs(inner, before)
+        if kind == "augmented":  # its attention works on 2 x 2 means
+            _, values = split_channels(inner)
+            return conv(inner, inner - values, 3, stride, before) + augmented_macs(inner, after)
+        return conv(inner, inner, 3, stride, before)
+
+    inputs = config.channels
+    macs = conv(channels, inputs, 7, 2, image)
+    for stage, (before, after) in enumerate(config.stage_grids(image)):
+        inner = config.channels * 2**stage
+
+        # The first unit: with the stride, which the first stage has not, and a shortcut
+        stride = 2
+        if stage == 0:
+            stride = 1
+        macs += conv(inputs, inner, 1, 1, before)
+        macs += mixer(inner, stride, stage, before, after)
+        macs += conv(inner, 4 * inner, 1, 1, after)
+        macs += conv(inputs, 4 * inner, 1, stride, before)
+        inputs = 4 * inner
+
+        # The others, all alike
+        unit = conv(inputs, inner, 1, 1, after)
+        unit += mixer(inner, 1, stage, after, after)
+        unit += conv(inner, 4 * inner, 1, 1, after)
+        macs += (config.units[stage] - 1) * unit
+    return macs
+
+
+def axial_macs(channels: int, grid: Grid) -> int:
+    """Attention along rows, then along columns."""
+    height, width = grid
+    dense = 8 * height * width * channels**2  # twice q, k, v and U_msa
+    pairs = height * width * (height + width)
+    return dense + 3 * pairs * channels  # for the logit, the offset and the value
+
+
+def local_macs(channels: int, grid: Grid) -> int:
+    """Attention to a window, whose offsets are added to the keys."""
+    height, width = grid
+    return height * width * channels * (3 * channels + 2 * WINDOW**2)
+
+
+def augmented_macs(channels: int, grid: Grid) -> int:
+    """The attention beside a convolution."""
+    height, width = grid
+    positions = height * width
+    keys, values = split_channels(channels)
+    dense = positions * (channels * (2 * keys + values) + values**2)
+    pairs = positions**2
+    offsets = positions * (height + width)
+    return dense + pairs * (keys + values) + offsets * keys
+
+
+def taps(side: int, kernel: int, stride: int, padding: str, padded_taps: bool) -> int:
+    """How often a kernel's taps meet a position along one side; with `padded_taps` also those of
+    the padding."""
+    outputs = -(-side // stride)
+    if padded_taps:
+        return outputs * kernel
+    before = kernel // 2
+    if padding == "same":
+        before, _ = same_padding(side, kernel, stride)
+    count = 0
+    for output in range(outputs):
+        start = output * stride - before
+        end = start + kernel
+        count += min(end, side) - max(start, 0)
+    return count

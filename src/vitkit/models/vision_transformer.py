@@ -1,0 +1,242 @@
+"""The Vision Transformer (Section 3.1): Equations 1 to 4, in the paper's order.
+
+Read `features` first: it is the whole model. Equation 1 is `embed`, Equations 2 and 3 are in
+block.py, attention in attention.py, and what the head reads (Equation 4) in pooling.py.
+
+Legend: B batch, C channels, P side of a patch in pixels, (h, w) the grid of patches, so that images
+are (B, C, h·P, w·P), as long as patches are squares side by side; N = h·w patches, T tokens (the
+class token and registers, then the patches), Q the first tokens, those that the last block computes
+(all, unless the pooling reads fewer), D width, H heads, L blocks, K classes. As in the paper, x are
+patches, z the tokens' states, and y is what the head reads.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitkit.models.ancestors.axial import AxialBlock
+from vitkit.models.attention import AttentionPositions
+from vitkit.models.block import Block
+from vitkit.models.config import ViTConfig
+from vitkit.models.inference.dense import Dense
+from vitkit.models.init import init_children, init_head, lecun_normal_
+from vitkit.models.pooling import POOL, DistilledHead
+from vitkit.models.positions.embeddings import build_positions
+from vitkit.models.positions.kinds import POSITION_KINDS
+from vitkit.models.resnets.backbone import Grid
+from vitkit.models.resnets.resnet import ResNetStem
+from vitkit.models.stems import Patches, check_images
+
+BLOCKS = {"full": Block, "axial": AxialBlock}
+
+
+class VisionTransformer(nn.Module):
+    """Images to class logits, through `embed`, `encoder`, `pool` and `head`.
+
+    Build one with `create()`: the constructor only gives the parameters their shapes.
+    """
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.config = config
+
+        # Eq. 1: E, which projects patches of the image, or of a ResNet's feature map (the hybrid)
+        if config.stem is None:
+            bias = not config.embedding_norm
+            self.stem = Patches(config.channels, config.width, config.patches, bias)
+        else:
+            self.stem = ResNetStem(
+                config.channels, config.width, config.patches, config.stem, config.image
+            )
+
+        # Eq. 1: x_class, and E_pos
+        self.cls = None
+        if config.has_class_token:
+            self.cls = nn.Parameter(torch.empty(1, 1, config.width))
+        self.registers = None
+        if config.registers:
+            self.registers = nn.Parameter(torch.empty(1, config.registers, config.width))
+        self.positions = build_positions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.embedding_norm = None
+        if config.embedding_norm:
+            self.embedding_norm = nn.LayerNorm(config.width, config.eps)
+
+        # Eq. 2 and 3: L blocks. The rate of stochastic depth grows linearly, from 0 at the first.
+        last = max(config.depth - 1, 1)
+        rates = [config.stochastic_depth * i / last for i in range(config.depth)]
+        self.blocks = nn.ModuleList(BLOCKS[config.mixer](config, rate) for rate in rates)
+
+        # Eq. 4: LN, and which token y is
+        self.norm = nn.LayerNorm(config.width, config.eps)
+        self.pool = POOL[config.pool](config)
+
+        # The head: one layer, with a hidden one before it in pre-training
+        self.representation = None
+        if config.representation:
+            self.representation = Dense(config.width, config.representation)
+        self.head = nn.Identity()
+        if config.classes and config.pool == "distilled":
+            self.head = DistilledHead(config.width, config.classes)
+        elif config.classes:
+            features = config.representation or config.pooled_width
+            self.head = Dense(features, config.classes)
+
+        # Activation checkpointing: keep only the blocks' inputs for the backward pass.
+        self.recompute = False
+        # Set by for_inference, whose models must be neither trained nor saved.
+        self.inference_only = False
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, h·P, w·P) normalised images -> (B, K) logits, or the features if there is no
+        head."""
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the head reads: (B, C, h·P, w·P) -> (B, D).
+
+        If the pooling reads the class token alone, the last block computes only that. `pool="none"`
+        gives (B, T, D); "distilled" and "token-gap" two states side by side, (B, 2·D), and
+        "token-quarters" five; a representation layer makes D its width.
+        """
+        z = self.embed(images)  # (B, T, D)  Eq. 1
+        # Eq. 2 and 3, L times, and LN of Eq. 4
+        grid = self.grid(images)
+        z = self.encoder(z, grid, queries=self.pool.tokens_read)  # (B, Q, D)
+        y = self.pool(z, grid)  # (B, D)  the class token (Eq. 4); or the mean (App. D.3), MAP, ...
+        if self.config.norm == "pooled":
+            y = self.norm(y)  # MAE, and timm with mean pooling: LN here, not in `encoder`
+        if self.representation is not None:
+            y = torch.tanh(self.representation(y))
+        return y
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Every token's final state, for inspection or dense use: (B, C, h·P, w·P) -> (B, T, D)."""
+        return self.encoder(self.embed(images), self.grid(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Eq. 1: (B, C, h·P, w·P) normalised images -> z_0, (B, T, D)."""
+        x = self.patch_embed(images)  # (B, N, D)  x_p E
+        return self.add_positions(x, self.grid(images))  # (B, T, D)  [x_class; x_p E] + E_pos
+
+    def patch_embed(self, images: Tensor) -> Tensor:
+        """x_p E of Eq. 1: (B, C, h·P, w·P) -> (B, N, D), in raster order, before anything is added.
+
+        Raises ValueError for images that are not normalised floating point numbers, or that cannot
+        be cut into patches.
+        """
+        check_images(images, self.config.channels)
+        x = self.stem(images)  # (B, D, h, w)
+        return x.flatten(2).mT  # (B, N, D)
+
+    def add_positions(self, x: Tensor, grid: Grid) -> Tensor:
+        """The rest of Eq. 1, [x_class; x_p E] + E_pos: (B, N, D) -> z_0, (B, T, D).
+
+        The class token and registers come before the patches, positions are added to all of them,
+        then dropout, and CLIP's LayerNorm.
+        """
+        # Under autocast patches come in bfloat16; the residual stream keeps the weights' precision.
+        x = x.to(self.norm.weight.dtype)
+        z = self.prepend_tokens(x)  # (B, T, D)
+        if self.config.resolved_inject == "stem":
+            z = self.positions.add(z, grid)
+        # App. B.1. Our choice: also for a model that adds no positions here (App. D.4).
+        z = self.dropout(z)
+        if self.embedding_norm is not None:
+            z = self.embedding_norm(z)  # CLIP
+        return z
+
+    def prepend_tokens(self, x: Tensor) -> Tensor:
+        """The class token, then the registers, before the patches: (B, N, D) -> (B, T, D)."""
+        tokens = [token for token in (self.cls, self.registers) if token is not None]
+        if not tokens:
+            # `.mT` left a transposed layout, which would make every block up to a tenth slower.
+            return x.contiguous()
+        batch = x.shape[0]  # not len(x), which an exporter takes for a constant
+        tokens = [token.expand(batch, -1, -1) for token in tokens]
+        return torch.cat([*tokens, x], 1)
+
+    def encoder(
+        self, z: Tensor, grid: Grid, mask: Tensor | None = None, queries: int | None = None
+    ) -> Tensor:
+        """Eq. 2 and 3, L times, and the LayerNorm of Eq. 4: z_0, (B, T, D) -> LN(z_L), (B, T, D).
+
+        queries: compute only the first so many tokens, (B, Q, D), which saves most of the last
+        block's work; None computes all.
+
+        mask: bool, broadcast to (B, H, T, T), True where a token (row) may look at another
+        (column): several images in one sequence, or images of several sizes in a batch.
+
+        If positions were added at the stem, z may also hold a part of an image's patches, as in
+        masked autoencoders. If config.norm is "pooled", the LayerNorm comes after the pooling.
+        """
+        last = len(self.blocks) - 1
+        for i, block in enumerate(self.blocks):
+            # App. D.4: positions that enter at every block; the paper's are in z_0 already.
+            positions = None
+            if self.config.resolved_inject != "stem":
+                z, positions = self.positions_at_block(i, z, grid)
+
+            # Every block reads all tokens of the one before, so only the last may leave some out.
+            block_queries = None
+            if i == last:
+                block_queries = queries
+
+            # Eq. 2 and 3
+            block = self.with_checkpointing(block)
+            z = block(z, grid=grid, positions=positions, mask=mask, queries=block_queries)
+        if self.config.norm == "tokens":
+            z = self.norm(z)
+        return z
+
+    def positions_at_block(
+        self, i: int, z: Tensor, grid: Grid
+    ) -> tuple[Tensor, AttentionPositions | None]:
+        """The tokens (B, T, D) with the positions of block i added to them, and None; or the tokens
+        unchanged, and positions that act within the block's attention."""
+        positions = self.positions
+        if self.config.resolved_inject == "every":
+            positions = self.positions[i]
+        if POSITION_KINDS[self.config.positions].adds_to_tokens:
+            return positions.add(z, grid), None
+        return z, positions.in_attention(grid)
+
+    def with_checkpointing(self, block: nn.Module) -> Callable[..., Tensor]:
+        """The block, which is computed again in the backward pass if `recompute` asks for that."""
+        if self.recompute and self.training:
+            return partial(checkpoint, block, use_reentrant=False)
+        return block
+
+    def grid(self, images: Tensor) -> Grid:
+        """(h, w), the patches of these images."""
+        return self.config.tiling.grid((images.shape[-2], images.shape[-1]))
+
+    def layer_of(self, name: str) -> int:
+        """The layer that a parameter belongs to, by its name.
+
+        0 is the embedding (Eq. 1), 1 to L are the blocks, L + 1 is what follows them.
+        """
+        module, *rest = name.split(".")
+        # With a table for every block, "positions.3.table" is the fourth block's.
+        if module == "blocks" or (module == "positions" and self.config.resolved_inject == "every"):
+            return int(rest[0]) + 1
+        if module in ("stem", "cls", "registers", "positions", "embedding_norm"):
+            return 0
+        return len(self.blocks) + 1
+
+    def init_weights(self) -> None:
+        """The official initialisation: class token and head of zeros; the modules below have
+        `init_weights` of their own."""
+        if self.cls is not None:
+            nn.init.zeros_(self.cls)
+        if self.registers is not None:
+            # As positions: if they were all the same, they would stay the same.
+            nn.init.normal_(self.registers, std=0.02)
+        if self.representation is not None:
+            lecun_normal_(self.representation.weight)
+            nn.init.zeros_(self.representation.bias)
+        init_head(self.head, self.config.head_bias)
+        init_children(self)

@@ -1,0 +1,42 @@
+"""From images, files or streams of them to named classes with probabilities, and where those go."""
+
+from vitkit.runtimes import Runtime, eager, open_runtime
+from vitkit.system.lazy import lazily
+
+_FILE_OF = {
+    "Answered": "predictions",
+    "BATCH": "predictions",
+    "Chosen": "parts",
+    "Doubt": "unknown",
+    "Examples": "items",
+    "Item": "items",
+    "LookPictures": "attention",
+    "Looking": "attention",
+    "Parts": "parts",
+    "Pictures": "items",
+    "Prediction": "predictions",
+    "Prepared": "preparing",
+    "RowsFile": "rows",
+    "Sorter": "sorting",
+    "answers": "predictions",
+    "arrivals": "incoming",
+    "as_json": "rows",
+    "as_values": "rows",
+    "check_rows_file": "rows",
+    "check_settings": "predictions",
+    "doubts": "unknown",
+    "from_sequence": "preparing",
+    "from_stream": "preparing",
+    "items_of": "items",
+    "limits_of": "unknown",
+    "names_from": "incoming",
+    "pictures": "items",
+    "predict": "predictions",
+    "predictions_of": "predictions",
+    "prepare": "preparing",
+    "read_by_head": "unknown",
+    "words_of_model": "items",
+    "write_parts": "parts",
+}
+__all__ = ["Runtime", "eager", "open_runtime", *_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

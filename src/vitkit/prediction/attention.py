@@ -1,0 +1,109 @@
+"""Pictures of what a model looked at when it answered (Fig. 6, App. D.8).
+
+Legend: B images of a batch, K classes, (h, w) the grid of patches, H W pixels of what the model gets.
+"""
+
+import io
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from vitkit.data import Preprocessing
+from vitkit.inspection import beside, check_has_attention, logits_and_rollout, over_image
+from vitkit.prediction.sorting import safe_name
+from vitkit.runtimes import Eager
+from vitkit.system.machine import autocast
+from vitkit.system.storage.files import MARK, check_replaceable, write_whole
+from vitkit.weights import Activation
+
+LEAST = 400  # pixels of a side, about: photographs are enlarged to it
+
+
+class Looking:
+    """A Runtime that also keeps what the model looked at, from the same pass."""
+
+    def __init__(self, eager: Eager):
+        """Raises ValueError for a model without attention among patches."""
+        check_has_attention(eager.classifier)
+        self.eager = eager
+        self.maps: torch.Tensor | None = None
+        """Attention Rollout of the last batch: float32 (B, h, w)."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The classifier's."""
+        return self.eager.preprocessing
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classifier's."""
+        return self.eager.labels
+
+    @property
+    def activation(self) -> Activation:
+        """The classifier's."""
+        return self.eager.activation
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Prepared images, uint8 (B, 3, H, W), -> float32 (B, K)."""
+        classifier = self.eager.classifier
+        with torch.inference_mode(), autocast(classifier.device, self.eager.precision):
+            logits, maps = logits_and_rollout(classifier, torch.from_numpy(images))
+        self.maps = over_image(maps, classifier.model.config.tiling)
+        return logits.cpu().numpy()
+
+
+class LookPictures:
+    """Draws pictures into a directory, one for each image: what the model got, and beside it the
+    same, dark where it did not look."""
+
+    def __init__(self, directory: Path):
+        """The directory is made with the first picture."""
+        self.directory = directory
+        self.names: Counter[str] = Counter()
+
+    def draw(self, name: str, image: np.ndarray, weights: np.ndarray) -> Path:
+        """Draw the picture of an image, uint8 (3, H, W), and its map, (h, w), and return its path.
+
+        It is called as the image, with a number appended for another of that name, or if somebody's
+        file is there. Raises OSError, in a sentence.
+        """
+        both = Image.fromarray(beside(image.transpose(1, 2, 0), weights, LEAST))
+        note = PngInfo()
+        note.add_text("Comment", MARK)
+        file = io.BytesIO()
+        both.save(file, "PNG", pnginfo=note, compress_level=4)
+        path = self._path(name)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_whole(path, file.getvalue())
+        except OSError as error:
+            raise OSError(f"{path} could not be written: {error.strerror or error}") from error
+        return path
+
+    def _path(self, name: str) -> Path:
+        """Where the picture of an image goes."""
+        last_part = safe_name(name.rstrip("/").rpartition("/")[2])
+        while True:
+            self.names[last_part] += 1
+            number = ""
+            if self.names[last_part] > 1:
+                number = f"-{self.names[last_part]}"
+            path = self.directory / f"{last_part}{number}.png"
+            if _may_be_written(path):
+                return path
+
+
+def _may_be_written(path: Path) -> bool:
+    """Whether there is nothing, or a picture that vitkit drew."""
+    if not path.exists():
+        return True
+    try:
+        check_replaceable(path)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""What `vitkit.predict` takes, as Items: names, and images that a program has in memory.
+
+Images in memory have no name: they are called "image 0", "image 1", ..., by their place.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from vitkit.data import (
+    BadImage,
+    Source,
+    forked,
+    images_of_array,
+    images_of_tensor,
+    pixels_of_pillow,
+)
+from vitkit.prediction.items import Examples, Item, Pictures, items_of, pictures, words_of_model
+
+EXPECTED = (
+    "a file, a folder, a pattern, a web address, bytes, a Pillow image, an array, a tensor, or "
+    "several of these"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """A Group of items that a program made."""
+
+    items: tuple[Item, ...]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def item(self, i: int) -> Item:
+        return self.items[i]
+
+
+def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterator[Item]:
+    """The images that `vitkit.predict` is given: a Sequence, or an Iterator for an iterator.
+
+    labels: names of the model's classes, by which those of a data set are called.
+
+    Raises ValueError for what is no image, and for names of which there is nothing.
+    """
+    if isinstance(images, Pictures):
+        return images
+    if isinstance(images, Source):
+        return Pictures.of([Examples(images, words_of_model(images.labels, labels))])
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # of names
+        images = images.tolist()
+    if _is_one(images):
+        return _listed([images], labels)
+    if isinstance(images, Mapping) or not isinstance(images, Iterable):
+        raise ValueError(f"{_described(images)} is no image; give {EXPECTED}")
+    if isinstance(images, Sequence):
+        return _listed(images, labels)
+    return _one_by_one(images)
+
+
+def _is_one(value: Any) -> bool:
+    """Whether a value is one thing that may be classified, and no list of such."""
+    kinds = (str, os.PathLike, bytes, bytearray, memoryview)
+    return isinstance(value, (*kinds, np.ndarray, Tensor, Image.Image, Item))
+
+
+def _described(value: Any) -> str:
+    """A value in a few words."""
+    return f"{str(value)[:80]!r}, of type {type(value).__name__},"
+
+
+def _listed(images: Sequence[Any], labels: Sequence[str]) -> Pictures:
+    """The items of a list, names and images in memory in its order."""
+    groups = []
+    in_memory = []
+    names = []
+
+    def end_of_kind() -> None:
+        groups.append(InMemory(tuple(in_memory)))
+        in_memory.clear()
+        groups.extend(pictures(names, labels).groups)
+        names.clear()
+
+    numbers = count()
+    for image in images:
+        if isinstance(image, str | os.PathLike):
+            if in_memory:
+                end_of_kind()
+            names.append(os.fspath(image))
+            next(numbers)
+        else:
+            if names:
+                end_of_kind()
+            in_memory += _made(image, numbers, forked())
+    end_of_kind()
+    return Pictures.of(group for group in groups if len(group))
+
+
+def _one_by_one(images: Iterable[Any]) -> Iterator[Item]:
+    """The items of an iterator, each made when it is asked for."""
+    numbers = count()
+    for image in images:
+        if isinstance(image, str | os.PathLike):
+            next(numbers)
+            yield from items_of(os.fspath(image))
+        else:
+            yield from _made(image, numbers, lazily=False)
+
+
+def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
+    """The items of what is in memory. lazily: a Pillow image is decoded, and an Item read, when it
+    is asked for, and not before it travels to another process."""
+    if isinstance(image, Item):
+        next(numbers)
+        return [image if lazily else Item(image.name, _read_now(image.read), image.truth)]
+    if isinstance(image, bytes | bytearray | memoryview):
+        return [_item(bytes(image), numbers)]
+    if isinstance(image, Image.Image):
+        name = f"image {next(numbers)}"
+        read = partial(pixels_of_pillow, image, name)
+        return [Item(name, read if lazily else _read_now(read))]
+
+    # Arrays, whose numbers are those of the first image
+    first = next(numbers)
+    if isinstance(image, np.ndarray):
+        arrays = images_of_array(image, f"image {first}")
+    elif isinstance(image, Tensor):
+        arrays = images_of_tensor(image, f"image {first}")
+    else:
+        raise ValueError(f"image {first} is {_described(image)} and none; give {EXPECTED}")
+    items = [Item(f"image {first}", partial(_same, arrays[0]))]
+    return items + [_item(array, numbers) for array in arrays[1:]]
+
+
+def _item(data: bytes | np.ndarray, numbers: Iterator[int]) -> Item:
+    """The item of a file's bytes, or of pixels."""
+    return Item(f"image {next(numbers)}", partial(_same, data))
+
+
+def _same(data: bytes | np.ndarray) -> bytes | np.ndarray:
+    return data
+
+
+def _read_now(read: Callable[[], bytes | np.ndarray]) -> Callable[[], bytes | np.ndarray]:
+    """A function that returns what `read` does, or raises the BadImage that it raises, and that
+    travels to other processes."""
+    try:
+        return partial(_same, read())
+    except (BadImage, OSError) as error:
+        return partial(_refuse, str(error))
+
+
+def _refuse(sentence: str) -> bytes:
+    raise BadImage(sentence)

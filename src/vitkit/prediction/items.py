@@ -1,0 +1,291 @@
+"""What is to be classified, by name: image files, folders, patterns, web addresses and data sets.
+
+An Item is made when it is asked for: of a million files only the names are kept.
+"""
+
+import glob
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from vitkit.data import DATA_SUFFIXES as DATA_SETS
+from vitkit.data import IMAGE_SUFFIXES as IMAGES
+from vitkit.data import BadImage, Names, RowRanges, Source, find_images, read_file
+from vitkit.prediction.web import is_web, read_web
+from vitkit.system.console.text import as_word
+from vitkit.system.storage.remote import WILDCARDS, suffix
+
+ARCHIVES = (".zip", ".rar", ".7z", ".gz", ".tgz", ".bz2", ".xz")
+
+
+class Item(NamedTuple):
+    """An image to classify: its name, how to read its bytes or pixels, and the name of its true
+    class if that is known."""
+
+    name: str
+    read: Callable[[], bytes | np.ndarray]
+    truth: str | None = None
+
+
+class Group(Protocol):
+    """Images of one kind. It travels to worker processes."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def item(self, i: int) -> Item:
+        """One of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures(Sequence[Item]):
+    """The images of several groups, one group after the other."""
+
+    groups: tuple[Group, ...]
+    starts: RowRanges
+    """Which images are whose."""
+
+    @classmethod
+    def of(cls, groups: Iterable[Group]) -> "Pictures":
+        """The images of these groups."""
+        groups = tuple(groups)
+        return cls(groups, RowRanges.of([len(group) for group in groups]))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, i: int) -> Item:
+        """Image i, from 0; no slices. Raises IndexError behind the last."""
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        group, row = self.starts.locate(i)
+        return self.groups[group].item(row)
+
+    def are_files(self) -> bool:
+        """Whether all are image files of this machine, and none an example of a data set or at a
+        web address."""
+        if not all(isinstance(group, FileNames) for group in self.groups):
+            return False
+        return not any(is_web(item.name) for item in self)
+
+
+@dataclass(frozen=True, eq=False)
+class FileNames:
+    """A Group of image files and web addresses."""
+
+    names: Names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def item(self, i: int) -> Item:
+        return file_item(self.names[i])
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """A Group of the examples of a data set."""
+
+    source: Source
+    words: dict[str, str]
+    """What the model calls the data's classes, as far as it has them."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def item(self, i: int) -> Item:
+        return Item(self.source.name(i), partial(_image, self.source, i), self._truth(i))
+
+    def _truth(self, i: int) -> str | None:
+        """The true class as the model calls it if it has such a class, or several; a number as it
+        is."""
+        answer = self.source.answer(i)
+        if self.source.target_kind == "classes":
+            names = [self.source.labels[k] for k in self.source[i][1]]
+            return ", ".join(self.words.get(name, name) for name in names)
+        return self.words.get(answer, answer)
+
+
+def _image(source: Source, i: int) -> bytes | np.ndarray:
+    """The image of an example, without its target."""
+    image, _ = source[i]
+    return image
+
+
+def file_item(name: str) -> Item:
+    """The item of an image file, or of a web address."""
+    return Item(name, partial(_read, name))
+
+
+def _read(name: str) -> bytes:
+    """The bytes of a file, or what a web address gives. Raises BadImage."""
+    if is_web(name):
+        return read_web(name)
+    return read_file(name)
+
+
+# By name
+
+
+def pictures(
+    sources: Iterable[str], labels: Sequence[str] = (), leave_out: Sequence[Path] = ()
+) -> Pictures:
+    """The images that names stand for: a file, all images below a folder, a pattern such as
+    "**/*.jpg", a web address, or the test part of a data set.
+
+    Classes of a data set are called as the model's `labels` that they are. What lies in a folder of
+    `leave_out` is left out of folders and patterns.
+
+    Raises ValueError if there is nothing of a name, or no image.
+    """
+    groups = []
+    names = []
+    for source in sources:
+        files = files_of(source, leave_out)
+        if files is not None:
+            names += files
+            continue
+        groups.append(FileNames(Names.of(names)))
+        names = []
+        groups.append(_examples(source, labels))
+    groups.append(FileNames(Names.of(names)))
+    return Pictures.of(group for group in groups if len(group))
+
+
+def files_of(name: str, leave_out: Sequence[Path] = ()) -> list[str] | None:
+    """The image files that a name stands for, or its web address; None if it is a data set's.
+
+    Raises ValueError for a folder or a pattern without images, and for an archive.
+    """
+    if is_web(name):
+        return None if _is_data_set(name) else [name]
+    path = Path(name)
+    if path.is_dir():
+        return _files_of_folder(name, leave_out)
+    ending = suffix(name)
+    if path.is_file():
+        _refuse_archive(path)
+        return None if ending in DATA_SETS else [name]
+    if any(sign in name for sign in WILDCARDS) and ending not in DATA_SETS:
+        return _files_of_pattern(name, leave_out)
+    if ending in IMAGES and "{" not in name and "://" not in name:
+        return [name]  # it is missing: reading it will say so, and the others are classified
+    return None
+
+
+def _is_data_set(address: str) -> bool:
+    """Whether a web address is that of a data set: of a folder, of shards, or of a pattern."""
+    path = address.partition("?")[0]
+    return path.endswith("/") or suffix(address) in DATA_SETS or "*" in path
+
+
+def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
+    """The images below a folder; None if it is a data set's, such as one of shards."""
+    found, others = find_images(name)
+    files = _outside([str(Path(name, file)) for file in found], leave_out)
+    if files:
+        return files
+    try:
+        if not found:
+            from vitkit.data import open_source
+
+            open_source(name)
+            return None
+    except ValueError:
+        pass  # it is no data set either
+    message = f"{name} holds no images"
+    if found:
+        message += f" but the {len(found):,} in the folders that are written to"
+    elif others:
+        counts = [f"{count:,} {kind}" for kind, count in sorted(others.items())]
+        message += f" that are read here, but {', '.join(counts[:5])}"
+    raise ValueError(f"{message}; give a folder with image files in it, such as .jpg and .png")
+
+
+def _files_of_pattern(pattern: str, leave_out: Sequence[Path]) -> list[str]:
+    """The image files that a pattern matches; "**" stands for any folders."""
+    matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 as the user wrote it, absolute or not
+    files = [name for name in matches if suffix(name) in IMAGES and Path(name).is_file()]
+    outside = _outside(sorted(files), leave_out)
+    if outside:
+        return outside
+    message = f"{pattern} matches no image"
+    if files:
+        message += f" but the {len(files):,} in the folders that are written to"
+    elif matches:
+        message += f", only {matches[0]}"
+        if len(matches) > 1:
+            message += f" and {len(matches) - 1:,} more that are none"
+    raise ValueError(f"{message}; '**/*.jpg' would find those in all folders below this one")
+
+
+def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
+    """The files that lie in none of these folders."""
+    if not folders:
+        return files
+    folders = [folder.resolve() for folder in folders]
+    outside = []
+    for file in files:
+        parents = Path(file).parent.resolve()
+        if not any(parents.is_relative_to(folder) for folder in folders):
+            outside.append(file)
+    return outside
+
+
+def _refuse_archive(path: Path) -> None:
+    """Raises ValueError for an archive of files."""
+    if path.suffix.lower() in ARCHIVES:
+        raise ValueError(
+            f"{path} is an archive; unpack it (such as with: python -m zipfile -e "
+            f"{as_word(path)} photos), and give the folder"
+        )
+
+
+def _examples(name: str, labels: Sequence[str]) -> Examples:
+    """The test part of a data set; or there is nothing of this name, and open_source says so."""
+    from vitkit.data import open_source
+
+    source = open_source(name)
+    return Examples(source, words_of_model(source.labels, labels))
+
+
+def words_of_model(data: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """What a model calls the data's classes, as `vitkit evaluate` takes them: by name, by
+    WordNet's, or by position; without those that it does not have."""
+    from vitkit.evaluation import align
+
+    if not data or not labels:
+        return {}
+    try:
+        classes = align(data, labels, needed=()).classes.tolist()
+    except ValueError:
+        return {}
+    return {name: labels[k] for name, k in zip(data, classes, strict=True) if k >= 0}
+
+
+# One name after the other
+
+
+def items_of(name: str, leave_out: Sequence[Path] = ()) -> Iterator[Item]:
+    """The images of a name among many that come one after the other: a file, a folder, a pattern or
+    a web address. What is wrong with a name is found when its item is read: the others come all the
+    same."""
+    try:
+        files = files_of(name, leave_out)
+    except ValueError as error:
+        yield Item(name, partial(_refuse, str(error)))
+        return
+    if files is None:
+        yield file_item(name)
+        return
+    for file in files:
+        yield file_item(file)
+
+
+def _refuse(sentence: str) -> bytes:
+    """Raises BadImage with this sentence."""
+    raise BadImage(sentence)

@@ -1,0 +1,232 @@
+"""Answers to millions of images as a folder of parquet files, a part of the images in each: whoever
+computes a part writes it whole or not at all, so a process that is killed loses what it was at, and
+the next one goes on.
+
+    parts = Parts.begin(Path("answers"), items, runtime, top=5)
+    for part in parts.missing(shard=0, shards=4):
+        parts.write(part, predictions_of_its_images)
+
+The images of a part are neighbours, and which part they are in follows from their order alone. So
+processes need not know of each other: each computes every so manieth part, and there may be more or
+fewer of them the next time. `_answers.json` beside the parts says of what images and which model they
+are; another is refused.
+"""
+
+import hashlib
+import io
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data import fingerprint
+from vitkit.prediction.items import Examples, FileNames, Item, Pictures
+from vitkit.prediction.predictions import Answered, Prediction
+from vitkit.prediction.rows import ParquetRows
+from vitkit.prediction.unknown import limits_of
+from vitkit.runtimes import Runtime
+from vitkit.system.storage.files import MARK, remove_unfinished, write_whole
+
+SIZE = 4096  # images of a part
+ABOUT = "_answers.json"  # what reads a folder of parquet leaves such names out
+SAME = 0.1  # of the outputs' deviation: other machines and precisions differ by a hundredth
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A folder of answers, some of which may be there."""
+
+    folder: Path
+    count: int
+    """Images."""
+    size: int
+    """Images of a part; the last one may have fewer."""
+    top: int
+    extra: tuple[str, ...]
+    """Columns beside those that every model's answers have."""
+
+    @classmethod
+    def begin(
+        cls, folder: Path, items: Pictures, runtime: Runtime, top: int, less: str = ""
+    ) -> "Parts":
+        """The parts of these images, in a folder that is made or gone on with.
+
+        less: what work is left out, such as "--merge 8": it hardly shows in the outputs.
+
+        Raises ValueError for a folder with the answers to other images, or of another model.
+        """
+        about = {
+            "made": MARK,
+            "count": len(items),
+            "images": digest_of(items),
+            "top": min(top, len(runtime.labels)),
+            "labels": _digest_of_text(json.dumps(runtime.labels)),
+            "size": SIZE,
+            "outputs": _outputs(runtime),
+            "less": less,
+        }
+        file = folder / ABOUT
+        folder.mkdir(parents=True, exist_ok=True)
+        others = [path for path in folder.iterdir() if not path.name.startswith(ABOUT)]
+        if not file.exists():  # looked for after the others: it is written before any part
+            if others:
+                raise ValueError(
+                    f"{folder} holds other files; give a folder that is empty or does not exist yet"
+                )
+            write_whole(file, json.dumps(about).encode())  # several may: they write the same
+        before = _read(file)
+        _check_same(folder, before, about)
+        extra = ()
+        if limits_of(runtime) is not None:
+            extra = ("unknown", "possible")
+        return cls(folder, len(items), before["size"], about["top"], extra)
+
+    def __len__(self) -> int:
+        """How many there are when all are there."""
+        return -(-self.count // self.size)
+
+    def path(self, part: int) -> Path:
+        """The file of a part; their names sort as the images do."""
+        return self.folder / f"part-{part:07}.parquet"
+
+    def rows(self, part: int) -> range:
+        """The numbers of a part's images."""
+        return range(part * self.size, min((part + 1) * self.size, self.count))
+
+    def missing(self, shard: int = 0, shards: int = 1) -> list[int]:
+        """The parts that are not there, of those that a process has to do: shard 0 to shards - 1."""
+        return [part for part in range(shard, len(self), shards) if not self.path(part).exists()]
+
+    def write(self, part: int, predictions: Sequence[Prediction]) -> None:
+        """Write a part, whole or not at all. Raises OSError."""
+        assert len(predictions) == len(self.rows(part))
+        file = io.BytesIO()
+        rows = ParquetRows(file, self.top, self.extra)
+        rows.write(predictions, [{}] * len(predictions))
+        rows.close()
+        write_whole(self.path(part), file.getvalue())
+
+    def finish(self) -> int:
+        """All parts are there: remove what killed processes had begun, and count the rows."""
+        import pyarrow.parquet as pq
+
+        remove_unfinished(self.folder)
+        return sum(pq.read_metadata(self.path(part)).num_rows for part in range(len(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Sequence[Item]):
+    """The images of some parts, one part after the other. It travels to worker processes."""
+
+    items: Pictures
+    numbers: np.ndarray
+    """int64: which of the items they are."""
+
+    @classmethod
+    def of(cls, items: Pictures, parts: Parts, numbers: Iterable[int]) -> "Chosen":
+        """The images of the parts with these numbers."""
+        rows = chain.from_iterable(parts.rows(part) for part in numbers)
+        return cls(items, np.fromiter(rows, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, i: int) -> Item:
+        """Image i; no slices."""
+        return self.items[int(self.numbers[i])]
+
+
+def write_parts(
+    parts: Parts, missing: Sequence[int], answered: Iterable[Answered]
+) -> Iterator[list[Prediction]]:
+    """Write parts as their answers come, in batches, in order. Yields the predictions of each
+    batch."""
+    waiting: list[Prediction] = []
+    numbers = deque(missing)
+    for batch in answered:
+        waiting += batch.predictions
+        while numbers and len(waiting) >= len(parts.rows(numbers[0])):
+            part = numbers.popleft()
+            count = len(parts.rows(part))
+            parts.write(part, waiting[:count])
+            waiting = waiting[count:]
+        yield batch.predictions
+    assert not waiting and not numbers
+
+
+# What the answers are of
+
+
+def digest_of(items: Pictures) -> str:
+    """A digest of the images' names and order; of a data set's, of its fingerprint."""
+    digest = hashlib.sha256()
+    for group in items.groups:
+        if isinstance(group, FileNames):
+            digest.update(group.names.block)
+            digest.update(group.names.ends.tobytes())
+        elif isinstance(group, Examples):
+            digest.update(fingerprint(group.source).encode())
+    return digest.hexdigest()
+
+
+def _digest_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _outputs(runtime: Runtime) -> list[float]:
+    """What the model makes of noise, always the same: by that it is known again, in whatever library
+    and precision."""
+    preprocessing = runtime.preprocessing
+    noise = np.random.default_rng(0).integers(0, 256, (1, *preprocessing.shape), dtype=np.uint8)
+    logits = runtime.logits(noise.astype(preprocessing.dtype))
+    return [round(value, 4) for value in logits[0].tolist()]
+
+
+def _read(file: Path) -> dict:
+    """What the parts are of. Raises ValueError for a damaged file."""
+    try:
+        about = json.loads(file.read_text())
+        count = about["count"]
+        numbers = (count, about["size"], about["top"])
+        outputs = np.array(about["outputs"], dtype=np.float64)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is damaged: {error}; begin in another folder") from error
+    if not all(isinstance(number, int) and number > 0 for number in numbers) or outputs.ndim != 1:
+        raise ValueError(f"{file} is damaged; begin in another folder")
+    return about
+
+
+def _check_same(folder: Path, before: dict, about: dict) -> None:
+    """Raises ValueError if the parts that are there are other answers."""
+    if before["count"] != about["count"]:
+        raise ValueError(
+            f"{folder} holds the answers to {before['count']:,} images, and these are "
+            f"{about['count']:,}; give another folder"
+        )
+    if before["images"] != about["images"]:
+        raise ValueError(
+            f"{folder} holds the answers to other images, or in another order; give another folder"
+        )
+    if before["top"] != about["top"]:
+        raise ValueError(f"{folder} names {before['top']} classes; --top is {about['top']}")
+    if before.get("less", "") != about["less"]:
+        raise ValueError(
+            f"{folder} holds answers {_with(before.get('less', ''))}, and these would be "
+            f"{_with(about['less'])}; give another folder"
+        )
+    old = np.array(before["outputs"])
+    new = np.array(about["outputs"])
+    is_same = before["labels"] == about["labels"] and old.shape == new.shape
+    if not is_same or np.abs(old - new).max() > SAME * max(old.std(), 1e-3):
+        raise ValueError(f"{folder} holds the answers of another model; give another folder")
+
+
+def _with(less: str) -> str:
+    """How answers were made, for a sentence."""
+    if less:
+        return f"with {less}"
+    return "of the whole model"

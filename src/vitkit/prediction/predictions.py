@@ -1,0 +1,183 @@
+"""From images to named classes with probabilities.
+
+Legend: B images of a batch, K classes, h w pixels of what the model gets.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vitkit.data import Source
+from vitkit.prediction.items import Item
+from vitkit.prediction.preparing import Batches, Prepared, from_sequence, from_stream
+from vitkit.prediction.unknown import Doubt, doubts, logits_and_features
+from vitkit.runtimes import Runtime, eager, takes_pictures
+from vitkit.weights import activate_array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+    from vitkit.weights import Classifier
+
+    One = str | Path | bytes | np.ndarray | Tensor | Image | Item
+
+BATCH = 32
+
+
+class Prediction(NamedTuple):
+    """A model's answer to an image: the likeliest classes, best first; or an `error`, if the image
+    is broken.
+
+    If the model's activation is "none", `probabilities` are its outputs themselves.
+    """
+
+    name: str
+    labels: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    truth: str | None = None
+    error: str | None = None
+    unknown: bool | None = None
+    """Whether the image is unlike all that the model has learned from; None if the model has no
+    limits for that (docs/teach.md)."""
+    possible: tuple[str, ...] | None = None
+    """The classes that the answer leaves open; none of an unknown image."""
+
+
+class Answered(NamedTuple):
+    """A batch of images with a model's answers."""
+
+    items: Sequence[Item]
+    predictions: list[Prediction]
+    """One for each item."""
+    prepared: Prepared
+    """The images as the model got them."""
+
+
+def predict(
+    classifier: "Classifier | Runtime",
+    images: "One | Source | Iterable[One]",
+    top: int = 5,
+    batch: int = BATCH,
+    device: str = "auto",
+    workers: int = -1,
+) -> Iterator[Prediction]:
+    """Classify one image or many: yields a Prediction for each, in order. A broken image yields its
+    `error`.
+
+        for answer in vitkit.predict(classifier, "photos/"):
+            print(answer.name, answer.labels[0], answer.probabilities[0])
+
+    An image is a file's name or path, a folder (all images below it), a pattern ("**/*.jpg"), a web
+    address, or a data set (its test part); the bytes of a file; a Pillow image; a numpy array
+    (h, w, 3), (h, w, 4) or (h, w), or (B, h, w, 3) for several; or a tensor (3, h, w) or
+    (B, 3, h, w). Arrays and tensors are uint8, or float from 0 to 1, red first. Many are a list or an
+    iterator of such. Every image goes through the classifier's own preprocessing.
+
+    PyTorch runs a copy of a Classifier on `device`, in float32, and the given one stays where it is;
+    another Runtime, such as `eager` makes, has a device and a precision of its own.
+
+    workers: processes that read and decode images while the model computes; 0 is none besides this
+    one, -1 as many as suit the CPUs and the images. An iterator is read some batches ahead; for one
+    that lives, such as a camera's, give batch 1 and workers 0.
+
+    Raises ValueError for what is no image, for a folder or pattern without images, for a model
+    without a head, and for one that answers for every token; WorkerDied when a worker is killed.
+    """
+    from vitkit.prediction.in_memory import as_items
+
+    check_settings(top, batch, workers)
+    runtime = as_runtime(classifier, device)
+    items = as_items(images, runtime.labels)
+    if takes_pictures(runtime):
+        batch = 1
+    if isinstance(items, Sequence):
+        batches = from_sequence(items, runtime.preprocessing, batch, workers)
+    else:
+        batches = from_stream(_batched(items, batch), runtime.preprocessing, workers)
+    return _one_by_one(answers(runtime, batches, top))
+
+
+def check_settings(top: int, batch: int, workers: int) -> None:
+    """Raises ValueError for numbers that cannot be."""
+    if top < 1 or batch < 1:
+        raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
+    if workers < -1:
+        raise ValueError(f"workers is {workers}; it is 0 or more, or -1")
+
+
+def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
+    """What computes the logits. Raises ValueError for a model that has no answer to an image."""
+    if not classifier.labels:
+        raise ValueError("the model has no classification head, so it names no classes")
+    if "torch" in sys.modules:  # without it there is no Classifier
+        from vitkit.weights import Classifier
+
+        if isinstance(classifier, Classifier):
+            return eager(classifier, device)
+    return classifier
+
+
+def _batched(items: Iterable[Item], batch: int) -> Iterator[list[Item]]:
+    """The items in lists of `batch`."""
+    items = iter(items)
+    while chunk := list(islice(items, batch)):
+        yield chunk
+
+
+def _one_by_one(batches: Iterator[Answered]) -> Iterator[Prediction]:
+    """The predictions of all batches."""
+    with closing(batches):
+        for answered in batches:
+            yield from answered.predictions
+
+
+def answers(runtime: Runtime, batches: Batches, top: int) -> Iterator[Answered]:
+    """The answers to images in batches, as they are prepared."""
+    with closing(batches):
+        for items, prepared in batches:
+            yield Answered(items, predictions_of(runtime, items, prepared, top), prepared)
+
+
+def predictions_of(
+    runtime: Runtime, items: Sequence[Item], prepared: Prepared, top: int
+) -> list[Prediction]:
+    """The predictions of one batch, in the items' order."""
+    likeliest = {}
+    if prepared.rows:
+        likeliest_of = _likeliest(runtime, prepared.images, top)
+        likeliest = dict(zip(prepared.rows, likeliest_of, strict=True))
+
+    predictions = []
+    for i, item in enumerate(items):
+        error = prepared.errors.get(i)
+        labels, probabilities, doubt = likeliest.get(i, ((), (), Doubt()))
+        if error is None and not isfinite(sum(probabilities)):
+            error = f"{item.name}: the model's outputs are not finite; its weights may be damaged"
+        if error is not None:
+            predictions.append(Prediction(item.name, truth=item.truth, error=error))
+        else:
+            known = (item.name, labels, probabilities, item.truth)
+            predictions.append(Prediction(*known, None, *doubt))
+    return predictions
+
+
+def _likeliest(
+    runtime: Runtime, images: np.ndarray, top: int
+) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], Doubt]]:
+    """uint8 (B, 3, h, w) -> for each image its likeliest classes, their probabilities, and what the
+    model's limits say."""
+    logits, features = logits_and_features(runtime, images)
+    probabilities = activate_array(logits, runtime.activation)  # (B, K)
+    said = doubts(runtime, logits, features, probabilities)
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+    values = np.take_along_axis(probabilities, best, -1)
+    rows = zip(best.tolist(), values.tolist(), said, strict=True)
+    for classes, values, doubt in rows:
+        yield tuple(runtime.labels[k] for k in classes), tuple(values), doubt

@@ -1,0 +1,286 @@
+"""Predictions as a file for other programs, a row for each image: CSV, JSON lines or parquet.
+
+It is written as the predictions come, under the name FILE.partial, and gets its own name when all
+are there.
+"""
+
+import csv
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+from vitkit.prediction.predictions import Prediction
+from vitkit.system.storage.files import MARK, cache_dir, check_replaceable, write_whole
+
+PARTIAL = ".partial"  # ending of a file that is being written
+FORMULA = re.compile(r"[=+\-@\t\r]")  # how a cell begins that a spreadsheet computes
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+ROW_GROUP = 1000  # rows of parquet that are written together
+
+
+class Rows(Protocol):
+    """A format: what writes rows to an open file."""
+
+    def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
+        """Write a row for each prediction, with what else is known of it, by column."""
+
+    def close(self) -> None:
+        """Write what is left. The file stays open."""
+
+
+class CsvRows:
+    """name, label, probability, label_2, probability_2, ..., truth, error, and the extra columns.
+
+    Text that a spreadsheet would take for a formula gets an apostrophe before it, and bytes of a
+    file's name that are no text become escapes.
+    """
+
+    def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
+        self.file = file
+        self.columns = columns(top, extra)
+        self._write_lines([self.columns])
+
+    def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
+        lines = []
+        for values in map(flat, predictions, extra):
+            lines.append([_cell(values.get(column, "")) for column in self.columns])
+        self._write_lines(lines)
+
+    def _write_lines(self, lines: Iterable[Sequence[Any]]) -> None:
+        text = _Text()
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        self.file.write("".join(text.parts).encode("utf-8", "backslashreplace"))
+
+    def close(self) -> None:
+        pass
+
+
+class _Text:
+    """What csv writes to."""
+
+    def __init__(self):
+        self.parts: list[str] = []
+
+    def write(self, part: str) -> None:
+        self.parts.append(part)
+
+
+def _cell(value: Any) -> Any:
+    """A value of CSV; text that would be a formula behind an apostrophe, so that it is none."""
+    if isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value):
+        return f"'{value}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value
+
+
+class JsonRows:
+    """The lines that --json prints."""
+
+    def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
+        self.file = file
+
+    def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
+        lines = map(as_json, predictions, extra)
+        self.file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None:
+        pass
+
+
+class ParquetRows:
+    """The columns of CSV, with their exact text and float32 numbers."""
+
+    def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        fields = []
+        for column in columns(top, extra):
+            is_number = column.startswith("probability")
+            fields.append((column, pa.float32() if is_number else pa.string()))
+        self.schema = pa.schema(fields, metadata={"made": MARK})
+        self.writer = pq.ParquetWriter(file, self.schema)
+        self.waiting: list[dict[str, Any]] = []
+
+    def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
+        for values in map(flat, predictions, extra):
+            for column, value in values.items():
+                if isinstance(value, str):  # bytes that are no text become escapes
+                    values[column] = value.encode("utf-8", "backslashreplace").decode()
+            self.waiting.append(values)
+        if len(self.waiting) >= ROW_GROUP:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
+        self.writer.write_table(pa.Table.from_pylist(self.waiting, self.schema))
+        self.waiting = []
+
+    def close(self) -> None:
+        if self.waiting:
+            self._write_group()
+        self.writer.close()
+
+
+FORMATS: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetRows]] = {
+    ".csv": CsvRows,
+    ".jsonl": JsonRows,
+    ".parquet": ParquetRows,
+}
+"""By the suffix of a file."""
+
+
+def columns(top: int, extra: Sequence[str]) -> list[str]:
+    """The columns of a file for the `top` likeliest classes."""
+    names = ["name", "label", "probability"]
+    for place in range(2, top + 1):
+        names += [f"label_{place}", f"probability_{place}"]
+    return [*names, "truth", "error", *extra]
+
+
+def flat(prediction: Prediction, extra: dict[str, str]) -> dict[str, Any]:
+    """A prediction by column, without what it has not."""
+    values: dict[str, Any] = {"name": prediction.name}
+    pairs = zip(prediction.labels, prediction.probabilities, strict=True)
+    for place, (label, probability) in enumerate(pairs, 1):
+        number = "" if place == 1 else f"_{place}"
+        values[f"label{number}"] = label
+        values[f"probability{number}"] = probability
+    if prediction.truth is not None:
+        values["truth"] = prediction.truth
+    if prediction.error is not None:
+        values["error"] = prediction.error
+    if prediction.unknown is not None:
+        values["unknown"] = "yes" if prediction.unknown else "no"
+        values["possible"] = " | ".join(prediction.possible)
+    return values | extra
+
+
+def as_json(prediction: Prediction, extra: dict[str, str]) -> str:
+    """A line of JSON: what `as_values` says, and what else is known."""
+    return json.dumps(as_values(prediction) | extra)
+
+
+def as_values(prediction: Prediction) -> dict[str, Any]:
+    """A prediction's fields for JSON; or its name and error."""
+    if prediction.error is not None:
+        return {"name": prediction.name, "error": prediction.error}
+    values = prediction._asdict()
+    if prediction.unknown is None:  # the model has no limits
+        values.pop("unknown")
+        values.pop("possible")
+    return values
+
+
+# The file
+
+
+class RowsFile:
+    """A file of rows, in a `with`: when the block ends it is complete. After an error, or a Ctrl-C,
+    what is there stays as FILE.partial, and nothing is replaced."""
+
+    def __init__(self, path: Path, top: int, extra: Sequence[str] = ()):
+        """extra: columns beside those of a prediction. Raises ValueError for a file that must not
+        be replaced or cannot be written, OSError."""
+        check_rows_file(path)
+        self.path = path
+        self.partial = _partial(path)
+        self.count = 0
+        try:
+            self.partial.parent.mkdir(parents=True, exist_ok=True)
+            self.file = self.partial.open("wb")
+        except OSError as error:
+            raise ValueError(f"{path} could not be written: {error.strerror or error}") from error
+        self.rows: Rows = FORMATS[path.suffix.lower()](self.file, top, extra)
+
+    def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
+        """Write a row for each prediction. Raises OSError, in a sentence."""
+        try:
+            self.rows.write(predictions, extra)
+            self.file.flush()
+        except OSError as error:
+            raise OSError(
+                f"{self.path} could not be written: {error.strerror or error}; the first "
+                f"{self.count:,} rows are in {self.partial}"
+            ) from error
+        self.count += len(predictions)
+
+    def __enter__(self) -> "RowsFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._finish()
+            return
+        with suppress(OSError):  # the first error says it already
+            self.rows.close()  # a parquet file without its end could not be read
+            self.file.close()
+            _remember(self.partial)
+
+    def _finish(self) -> None:
+        """All rows are there: the file gets its name."""
+        try:
+            self.rows.close()
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+            self.partial.replace(self.path.resolve())  # through a link
+        except OSError as error:
+            raise OSError(
+                f"{self.path} could not be written: {error.strerror or error}; what there is, is in "
+                f"{self.partial}"
+            ) from error
+        _remember(self.path)
+
+
+def check_rows_file(path: Path) -> None:
+    """Raises ValueError for a file of an unknown kind, for one that vitkit did not write or that
+    was edited since, and for one that cannot be written."""
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(
+            f"--to is {path}; its ending says what it is: {', '.join(FORMATS)}, such as answers.csv"
+        )
+    for file in (path, _partial(path)):
+        if not (file.is_file() and _remembers(file)):
+            check_replaceable(file)
+
+
+def _partial(path: Path) -> Path:
+    """The name of a file that is being written, beside where a link leads."""
+    target = path.resolve()
+    return target.with_name(target.name + PARTIAL)
+
+
+# CSV and JSON lines have no room for a mark that their readers would not take for a row: the cache
+# knows the digests of such files that were written.
+
+
+def _note_of(path: Path) -> Path:
+    with path.open("rb") as file:
+        return cache_dir() / "written" / hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remember(path: Path) -> None:
+    """Note that vitkit wrote this file."""
+    note = _note_of(path)
+    with suppress(OSError):  # without a cache the file is kept, as one of somebody's
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(note, b"")
+
+
+def _remembers(path: Path) -> bool:
+    """Whether vitkit wrote this file, and nobody has edited it since."""
+    return _note_of(path).exists()

@@ -1,0 +1,208 @@
+"""Filing photographs in folders by what they show. Originals stay as they are, and where they are."""
+
+import filecmp
+import os
+import re
+import shutil
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import Literal
+
+from vitkit.prediction.predictions import Prediction
+from vitkit.system.console.text import printable
+
+By = Literal["link", "copy"]
+UNSURE = "unsure"  # the folder of what is not sure enough
+LONGEST = 100  # bytes of the name of a folder
+FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')  # on one system or another
+RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # on Windows
+
+
+class Sorter:
+    """Files photographs in a directory: each in the folder of its likeliest class, or in `unsure`."""
+
+    def __init__(self, directory: Path, labels: Sequence[str], sure: float, by: By = "link"):
+        """sure: probability of the likeliest class from which on an answer counts. by: a hard link,
+        or a copy, which takes the disk's space again; where no link can be made it is a copy.
+
+        Raises ValueError for a probability beyond 0 to 1.
+        """
+        if not 0 <= sure <= 1:
+            raise ValueError(f"--sure is {sure}; it is a probability from 0 to 1")
+        self.directory = directory
+        self.sure = sure
+        self.by = by
+        self.folders = folder_names(labels)
+        self.counts: Counter[str] = Counter()
+        """Photographs in each folder."""
+        self.already = 0
+        """How many of them were there before."""
+        self.namesakes: dict[Path, _Namesakes] = {}
+        """By path, the files called so, if there are several: ten thousand may be."""
+
+    def file(self, photograph: Path, prediction: Prediction) -> Path:
+        """File a photograph, and return where. It is called as its original, with a number appended
+        if another is called so; if it is there already, nothing is done.
+
+        Raises OSError, in a sentence.
+        """
+        folder = UNSURE
+        if prediction.probabilities[0] >= self.sure and not prediction.unknown:
+            folder = self.folders[prediction.labels[0]]
+        self.counts[folder] += 1
+        try:
+            return self._file(photograph.resolve(), self.directory / folder, photograph.name)
+        except OSError as error:
+            raise OSError(
+                f"{printable(str(photograph))} could not be filed in {self.directory / folder}: "
+                f"{error.strerror or error}; what was filed stays, and the same command goes on"
+            ) from error
+
+    def _file(self, photograph: Path, folder: Path, name: str) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / name).exists() and _put(photograph, folder / name, self.by):
+            return folder / name
+        if _is_same(photograph, folder / name):
+            self.already += 1
+            return folder / name
+
+        # Others are called so, each with a number: those of its size may be this one
+        namesakes = self.namesakes.setdefault(folder / name, _Namesakes())
+        size = photograph.stat().st_size
+        for target in namesakes.by_size.get(size, ()):
+            if _is_same(photograph, target):
+                self.already += 1
+                return target
+        while True:
+            target = folder / _numbered(name, namesakes.count + 1)
+            is_put = not target.exists() and _put(photograph, target, self.by)
+            namesakes.add(target)
+            if is_put:
+                return target
+            if _is_same(photograph, target):
+                self.already += 1
+                return target
+
+    def summary(self) -> str:
+        """How many were filed where, in a sentence."""
+        counts = [f"{count:,} {printable(name)}" for name, count in self.counts.most_common(10)]
+        if len(self.counts) > 10:
+            counts.append(f"{len(self.counts) - 10:,} folders more")
+        total = sum(self.counts.values())
+        sentence = f"sorted {total:,} into {self.directory}: {', '.join(counts)}"
+        if self.already:
+            sentence += f"; {self.already:,} of them were there already"
+        return sentence
+
+
+@dataclass
+class _Namesakes:
+    """Files in one folder with one name and the numbers from 1 on."""
+
+    count: int = 0
+    by_size: dict[int, list[Path]] = field(default_factory=dict)
+
+    def add(self, path: Path) -> None:
+        """Remember the next one."""
+        self.count += 1
+        with suppress(OSError):  # a link that leads nowhere
+            self.by_size.setdefault(path.stat().st_size, []).append(path)
+
+
+def _numbered(name: str, number: int) -> str:
+    """A file's name with a number from 2 on: "cat.jpg", "cat-2.jpg"."""
+    if number == 1:
+        return name
+    path = Path(name)
+    return f"{path.stem}-{number}{path.suffix}"
+
+
+def _is_same(photograph: Path, target: Path) -> bool:
+    """Whether a photograph is filed there already, as a link or as a copy."""
+    if target.is_dir():
+        return False
+    try:
+        return target.samefile(photograph) or filecmp.cmp(photograph, target, shallow=False)
+    except FileNotFoundError:
+        return False
+
+
+def _put(photograph: Path, target: Path, by: By) -> bool:
+    """Make a link or a copy; returns False if another file is there. Raises OSError."""
+    if by == "link":
+        try:
+            os.link(photograph, target)
+            return True
+        except FileExistsError:
+            return False
+        except OSError:
+            pass  # another disk, a file system without links, a file of somebody else's: a copy
+    return _copy(photograph, target)
+
+
+def _copy(photograph: Path, target: Path) -> bool:
+    """Make a copy, whole or not at all; returns False if another file is there. Raises OSError."""
+    new = target.with_name(f".{token_hex(8)}.new")
+    try:
+        shutil.copyfile(photograph, new)
+        with suppress(OSError):  # a file system that keeps no times
+            shutil.copystat(photograph, new)
+        try:
+            os.link(new, target)  # which never replaces a file, unlike a rename
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            if target.exists():
+                return False
+            new.rename(target)
+        return True
+    finally:
+        new.unlink(missing_ok=True)
+
+
+# Names of folders
+
+
+def folder_names(labels: Sequence[str]) -> dict[str, str]:
+    """A folder's name for every class, which every system takes and which leads nowhere else. No two
+    are the same, not even where "Cat" and "cat" are the same folder, and none is UNSURE."""
+    names = {}
+    taken = {UNSURE}
+    for label in dict.fromkeys(labels):
+        name = safe_name(label)
+        number = 1
+        while _as_compared(_with_number(name, number)) in taken:
+            number += 1
+        names[label] = _with_number(name, number)
+        taken.add(_as_compared(names[label]))
+    return names
+
+
+def _with_number(name: str, number: int) -> str:
+    if number == 1:
+        return name
+    return f"{name}-{number}"
+
+
+def _as_compared(name: str) -> str:
+    """The form in which file systems compare names that do not tell capitals or accents apart."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def safe_name(label: str) -> str:
+    """A class's name as that of a folder: without slashes and control characters, not hidden, not
+    empty, not too long, and no device of Windows."""
+    name = FORBIDDEN.sub("_", label)
+    name = "".join(c if unicodedata.category(c)[0] != "C" else "_" for c in name)
+    name = name.encode("utf-8")[:LONGEST].decode("utf-8", "ignore")
+    name = name.strip(" ").rstrip(".").strip(" ")
+    if name.startswith("."):
+        name = f"_{name.lstrip('.')}"
+    if not name or RESERVED.fullmatch(name):
+        name = f"_{name}"
+    return name

@@ -1,0 +1,175 @@
+"""The models that a folder of photographs can get, and which of them is the best on images that
+none has learned from.
+
+- closed form: the pre-trained model as it is, with a linear head that is solved for, not trained
+  (evaluation/probes/probe.py, and other_probes.py for several classes an image and for numbers);
+- fine-tuned: all weights trained further, from a head of zeros (Section 3.2);
+- average: the mean of the weights of both.
+
+Legend: N images, D width, K outputs of the head.
+"""
+
+import math
+from copy import deepcopy
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.data import Source, TargetKind
+from vitkit.evaluation import (
+    NUMBER,
+    Features,
+    Metric,
+    Probe,
+    Probing,
+    features,
+    several_probe,
+    with_probe,
+)
+from vitkit.objectives import balanced_weights
+from vitkit.weights import Classifier
+
+CLOSED_FORM = "closed form"
+FINE_TUNED = "fine-tuned"
+AVERAGE = "average of both"
+
+
+class Candidate(NamedTuple):
+    """A model, and how good it is on held-out images."""
+
+    name: str
+    classifier: Classifier
+    held_out: Metric
+    loss: float
+    """The mean loss there, as training has it: it decides if all else is the same."""
+    scores: np.ndarray
+    """How good the answer to each held-out image is, float64 (N,): for one class each 1 if it is
+    right and 0 if not; else the loss, negative."""
+
+
+def question(kind: TargetKind, labels: tuple[str, ...], balanced: bool = False) -> Probing:
+    """What a head for these images answers: about every class, also one that only held-out images
+    have. balanced: whether classes count alike."""
+    if kind == "number":
+        return Probing(kind, NUMBER, np.zeros(0, np.int64))
+    return Probing(kind, labels, np.arange(len(labels)), balanced)
+
+
+def solved(asked: Probing, learned: Features) -> Probe:
+    """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them.
+    Raises ValueError for what no head can be fitted to."""
+    if asked.kind != "classes":
+        return asked.fit("linear", learned)
+
+    # A class without an example is unlikely everywhere, by the rule of succession: 1 in N + 2
+    known = learned.y.any(0)
+    fitted = several_probe(learned.x, learned.y[:, known])
+    count = len(learned.x)
+    weight = torch.zeros(len(known), fitted.weight.shape[1], dtype=torch.float64)
+    bias = torch.full((len(known),), -math.log(count + 1), dtype=torch.float64)
+    left_out = bias.expand(count, -1).clone()
+    weight[known] = fitted.weight
+    bias[known] = fitted.bias
+    left_out[:, known] = fitted.left_out
+    return replace(fitted, weight=weight, bias=bias, left_out=left_out)
+
+
+def with_head(classifier: Classifier, fitted: Probe, asked: Probing) -> Classifier:
+    """A copy of a classifier, whose model has a head of zeros, with a solved head in it."""
+    own = replace(classifier, model=deepcopy(classifier.model))
+    return with_probe(own, fitted, asked.labels, asked.activation)
+
+
+def answers_of(classifier: Classifier, source: Source) -> Tensor:
+    """The logits of a model, on its device, for every image: float32 (N, K). Nothing is kept in the
+    cache: these are the weights of one run."""
+    x, _ = features(classifier.for_inference(), source, cached=False)
+    return head_on(classifier, x)
+
+
+@torch.no_grad()
+def head_on(classifier: Classifier, x: np.ndarray) -> Tensor:
+    """What the head makes of features (N, D): float32 (N, K), on the CPU."""
+    head = deepcopy(classifier.model.head).to("cpu").eval()
+    return head(torch.tensor(x)).float()
+
+
+def targets_of(source: Source) -> np.ndarray:
+    """The targets of all images: a class each int64 (N,), ones and zeros (N, K), or numbers (N,)."""
+    return source.targets_of(np.arange(len(source)))
+
+
+def candidate(
+    name: str, classifier: Classifier, asked: Probing, logits: Tensor, y: np.ndarray
+) -> Candidate:
+    """A candidate by its logits (N, K) for held-out images with these targets."""
+    losses = _losses(asked.kind, logits.double(), torch.tensor(y))
+    scores = -losses
+    if asked.kind == "class":
+        scores = logits.argmax(1).numpy() == y
+    metric = main_metric(asked, "held_out", logits, y)
+    return Candidate(name, classifier, metric, losses.mean(), scores.astype(np.float64))
+
+
+def _losses(kind: TargetKind, logits: Tensor, y: Tensor) -> np.ndarray:
+    """The loss of each image, (N,): the cross-entropy of a softmax or of sigmoids, or the squared
+    error."""
+    if kind == "class":
+        losses = F.cross_entropy(logits, y, reduction="none")
+    elif kind == "classes":
+        each = F.binary_cross_entropy_with_logits(logits, y.double(), reduction="none")  # (N, K)
+        losses = each.sum(1)
+    else:
+        losses = (logits[:, 0] - y.double()).square()
+    return losses.numpy()
+
+
+def main_metric(asked: Probing, part: str, logits: Tensor, y: np.ndarray) -> Metric:
+    """The accuracy (the balanced one, of classes of unequal size), the mean average precision or the
+    mean error of logits (N, K), by the kind of targets."""
+    return asked.quality(part, logits, y)[0]
+
+
+def average(one: Classifier, other: Classifier) -> Classifier:
+    """The second classifier with the mean of the weights of both, which began as the same model."""
+    model = deepcopy(other.model)
+    theirs = one.model.state_dict()
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            if weight.is_floating_point():
+                weight.lerp_(theirs[name].to(weight), 0.5)
+    return replace(other, model=model)
+
+
+def image_weights(asked: Probing, y: np.ndarray) -> np.ndarray | None:
+    """What each image with these targets counts, (N,), where classes count alike; None where images
+    do."""
+    if asked.kind != "class" or not asked.balanced:
+        return None
+    counts = np.bincount(y, minlength=len(asked.labels))
+    return balanced_weights(counts)[y]
+
+
+def best(
+    candidates: list[Candidate], weights: np.ndarray | None = None, errors: float = 1
+) -> Candidate:
+    """The one whose answers are the best; of equals the one with the least loss.
+
+    weights: what each held-out image counts, (N,); None for all alike.
+
+    Another than the first must be better than it by more than chance gives: the sum of the
+    differences in score by more than so many standard errors, each of which is the root of the sum of
+    their squares. The first is the closed form, which is saved with all images learned.
+    """
+    first = candidates[0]
+    if weights is None:
+        weights = np.ones(len(first.scores))
+    chosen = max(candidates, key=lambda each: (weights @ each.scores, -each.loss))
+    gains = weights * (chosen.scores - first.scores)
+    if gains.sum() > errors * np.sqrt(np.square(gains).sum()):
+        return chosen
+    return first

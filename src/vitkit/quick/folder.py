@@ -1,0 +1,207 @@
+"""What a folder of photographs holds, and how it is divided: to learn from, to choose by, to test
+on."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vitkit.data import (
+    Source,
+    check_images,
+    merge_parts,
+    open_image,
+    open_splits,
+    subset,
+    without,
+)
+from vitkit.evaluation import unbalanced
+from vitkit.system.console.text import counted
+from vitkit.system.machine import cpus
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.training import Data, divide
+
+NAMED = 5  # classes whose names are said
+MEASURED = 32  # images whose size is looked at
+LOOK_ALIKE = 0.995  # cosine of features from which two images are the same to the eye
+COMPARED = 1 << 24  # similarities at once
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """The images of a data set, without the broken ones."""
+
+    train: Source
+    """To learn from."""
+    held_out: Source | None
+    """To choose by, from the same part; None if no class has two images."""
+    test: Source | None
+    """To measure the chosen model on."""
+    test_name: str
+    """The part that `test` is: "test", or "val" if there is no other."""
+    labels: tuple[str, ...]
+    """The names of the classes; none if the targets are no classes."""
+    target_kind: str
+    made_fingerprint: str | None
+    """By what a test part that was made is recognised."""
+    notes: tuple[str, ...]
+    """What was decided and found on the way, a sentence each."""
+
+    @property
+    def learned(self) -> Source:
+        """All images but those to test on; the held-out ones come last."""
+        if self.held_out is None:
+            return self.train
+        return merge_parts(self.train, self.held_out)
+
+
+def open_photographs(data: Data) -> Photographs:
+    """Open a data set, decode every image once, and divide it. Raises ValueError if there is nothing
+    to learn from."""
+    # The parts that are there
+    splits = open_splits(data.source, data.columns, data.split_seed)
+    notes = list(splits.notes)
+    if data.exclude and splits.train is not None:
+        rest = without(splits.train, data.exclude)
+        notes.append(
+            f"{len(splits.train) - len(rest):,} images that {data.exclude} lists are left out"
+        )
+        splits = replace(splits, train=rest)
+    test_name = "test"
+    test = splits.test
+    if test is None:
+        test_name = "val"
+        test = splits.val
+
+    # To learn from, and to choose by
+    try:
+        parts = divide(splits, data)
+    except ValueError:
+        # Nothing can be held out; what else is wrong is said here
+        parts = {"train": divide(splits, replace(data, parts="given"))["train"]}
+    sources = {"train": parts["train"], "held out": parts.get("val"), test_name: test}
+
+    # Without the broken ones
+    for name, source in sources.items():
+        if source is None:
+            continue
+        intact, broken = _intact(source)
+        sources[name] = intact if len(intact) else None
+        notes += [f"left out: {sentence}" for sentence in broken]
+    if sources["train"] is None:
+        raise ValueError(
+            f"not one of the images of {data.source} to learn from can be read "
+            f"({notes[-1].removeprefix('left out: ')})"
+        )
+    _check_classes(sources["train"], data)
+    return Photographs(
+        sources["train"],
+        sources["held out"],
+        sources[test_name],
+        test_name,
+        tuple(splits.labels),
+        splits.target_kind,
+        splits.made_fingerprint,
+        tuple(notes),
+    )
+
+
+def _check_classes(train: Source, data: Data) -> None:
+    """Raises ValueError, with its name, for a class without an image to learn from."""
+    if train.target_kind != "class":
+        return
+    counts = np.bincount(train.targets, minlength=len(train.labels))
+    empty = [train.labels[k] for k in np.flatnonzero(counts == 0)]
+    if empty:
+        raise ValueError(
+            f"{data.source} has no image of {', '.join(empty[:NAMED])} to learn from that can be "
+            "read; add some, or remove the class"
+        )
+
+
+def _intact(source: Source) -> tuple[Source, list[str]]:
+    """The images that can be decoded, and a sentence about each other one."""
+    broken = from_rank_0(lambda: dict(check_images(source, cpus())))
+    if not broken:
+        return source, []
+    intact = [i for i in range(len(source)) if i not in broken]
+    return subset(source, intact), list(broken.values())
+
+
+def look(photographs: Photographs) -> list[str]:
+    """What there is, a sentence each."""
+    parts = [f"{counted(len(photographs.train), 'image')} to learn from"]
+    if photographs.held_out is not None:
+        parts.append(f"{len(photographs.held_out):,} held out, to choose by")
+    if photographs.test is not None:
+        parts.append(f"{len(photographs.test):,} to test on ({photographs.test_name})")
+    sentences = [", ".join(parts), _sizes(photographs.train)]
+    if photographs.target_kind == "class":
+        sentences += _classes(photographs)
+    return [*sentences, *photographs.notes]
+
+
+def _sizes(source: Source) -> str:
+    """How large some of the images are."""
+    count = min(len(source), MEASURED)
+    sizes = []
+    for i in np.linspace(0, len(source) - 1, count).astype(int).tolist():
+        height, width = open_image(source[i][0], source.name(i)).size
+        sizes.append((height * width, f"{width:,} x {height:,}"))
+    _, smallest = min(sizes)
+    _, largest = max(sizes)
+    if smallest == largest:
+        return f"{smallest} pixels"
+    return f"{smallest} to {largest} pixels"
+
+
+def _classes(photographs: Photographs) -> list[str]:
+    """How many classes, and of how many images; and whether that is uneven."""
+    labels = photographs.labels
+    counts = np.bincount(photographs.learned.targets, minlength=len(labels))
+    order = np.argsort(-counts, kind="stable")
+    named = [_named(labels[k], counts[k]) for k in order[:NAMED]]
+    if len(labels) > NAMED:
+        named.append(f"... {_named(labels[order[-1]], counts[order[-1]])}")
+    sentences = [f"{len(labels):,} classes: {', '.join(named)}"]
+    fewest = counts[order[-1]]
+    most = counts[order[0]]
+    if fewest == 1:
+        alone = ", ".join(labels[k] for k in order[counts[order] == 1][:NAMED])
+        sentences.append(
+            f"one image alone of {alone}: a fit without it cannot know it, and nothing of it can be "
+            "held out. Two or more would help"
+        )
+    if unbalanced(counts):
+        sentences.append(
+            f"unbalanced: {labels[order[0]]} has {most / max(fewest, 1):.0f} times the images of "
+            f"{labels[order[-1]]}. Classes count alike: models are judged by balanced accuracy, the mean "
+            "of the classes' own"
+        )
+    return sentences
+
+
+def _named(label: str, count: int) -> str:
+    """A class and its images; a class that is called by a number is marked as its name."""
+    if label[-1:].isdigit():
+        return f'"{label}" {count:,}'
+    return f"{label} {count:,}"
+
+
+def look_alikes(learned: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
+    """Which of the other images look the same as one that is learned from, by their features (N, D)
+    and (M, D): bool (M,). Without others: which of the learned ones look the same as one before
+    them, (N,)."""
+    rows_of = _unit_rows(learned if others is None else others)
+    learned = _unit_rows(learned)
+    rows = max(1, COMPARED // max(len(learned), 1))
+    alike = np.zeros(len(rows_of), dtype=bool)
+    for start in range(0, len(rows_of), rows):
+        similarities = rows_of[start : start + rows] @ learned.T  # (rows, N)
+        if others is None:
+            similarities = np.tril(similarities, start - 1)
+        alike[start : start + rows] = similarities.max(1) > LOOK_ALIKE
+    return alike
+
+
+def _unit_rows(x: np.ndarray) -> np.ndarray:
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)

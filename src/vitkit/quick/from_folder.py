@@ -1,0 +1,222 @@
+"""From a folder of photographs to a model. A head in closed form comes first, seconds after the
+command (`first.py`); then all weights are fine-tuned for as long as held-out images gain and there is
+time (`tuning.py`); the best on held-out images is kept.
+"""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitkit.data import fingerprint
+from vitkit.evaluation import Metric, remove_memory
+from vitkit.quick.candidates import (
+    AVERAGE,
+    CLOSED_FORM,
+    FINE_TUNED,
+    Candidate,
+    average,
+    best,
+    candidate,
+    image_weights,
+    main_metric,
+    targets_of,
+)
+from vitkit.quick.first import First, closed_form
+from vitkit.quick.folder import Photographs, look, open_photographs
+from vitkit.quick.pace import for_few_pixels
+from vitkit.quick.plan import Plan, earlier_plan, write_plan
+from vitkit.quick.reading import decided, read
+from vitkit.quick.tuning import Tuning, fine_tuned, tuning_for
+from vitkit.quick.work import Work, answers, described
+from vitkit.system.machine import pick_precision
+from vitkit.system.processes.ranks import from_rank_0
+from vitkit.system.storage.files import write_json
+from vitkit.training import MODEL, Recipe, Say, check_packages, locked, to_json
+from vitkit.weights import Classifier, adopt, save
+
+ANSWER = "answer.json"  # in its directory: what each candidate reached
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a folder of photographs."""
+
+    chosen: str
+    """The name of the model that is saved."""
+    classifier: Classifier
+    """That model."""
+    candidates: tuple[Candidate, ...]
+    """All that were tried, as they did on held-out images; none if nothing could be held out."""
+    left_out: Metric
+    """How good the closed form's answers to each image by a fit without it are."""
+    photographs: Photographs
+    """The images."""
+    minutes: float
+    """For how long one would fine-tune next."""
+    test: dict[str, Metric] = field(default_factory=dict)
+    """By the names of the models that were tested, what they reached on images to test on."""
+    test_logits: Tensor | None = None
+    """What the chosen one answered to those: (N, K)."""
+
+
+def answer(
+    recipe: Recipe,
+    run_dir: Path,
+    minutes: float,
+    device: torch.device,
+    say: Say,
+    keep_size: bool = False,
+) -> Answer:
+    """Make the best model for the recipe's images that the minutes allow, and save it in
+    `run_dir`/model; returns it, with what it and the others reached. A model is there from the first
+    seconds on. The same call continues one that was killed.
+
+    The recipe is that of the fine-tuning. Its spans may be 0: then they follow from the time. Images
+    of few pixels are fine-tuned at a smaller size than the recipe's, unless `keep_size`.
+
+    Raises ValueError for images that no classifier can be made of, and for a directory of another
+    run; Interrupted after SIGTERM.
+    """
+    if not 0 < minutes < math.inf:
+        raise ValueError(f"--minutes is {minutes:g}; it is a time above 0, such as 5")
+    check_packages(recipe)
+    began = time.monotonic()
+    with locked(run_dir):
+        # What there is
+        photographs = open_photographs(recipe.data)
+        _check(photographs, recipe)
+        plan = earlier_plan(run_dir, recipe, photographs, minutes)
+        for sentence in look(photographs):
+            say(sentence)
+
+        # What is decided once
+        if plan is None:
+            precision = from_rank_0(lambda: pick_precision(recipe.precision, device)).precision
+            images = fingerprint(photographs.learned)
+            plan = Plan(None, precision, minutes, to_json(recipe), images)
+            write_plan(run_dir, plan)
+        tuning = replace(recipe, precision=plan.precision)
+        if not keep_size:
+            tuning = for_few_pixels(tuning, photographs.train)
+
+        # The models, and the best of them
+        work = Work(recipe, tuning, run_dir, photographs, plan, device, say, began)
+        earlier = from_rank_0(lambda: _earlier_choice(run_dir))
+        reading = read(work)
+        work = decided(work, reading)
+        first = closed_form(work, reading, is_saved=bool(earlier))
+        tuning = tuning_for(work, first)
+        if not tuning.steps:
+            return _end(work, _only(work, first, tuning.next_minutes))
+        tried = _tried(work, first, tuning)
+        return _end(work, _best_of(work, first, tried, earlier, tuning.next_minutes))
+
+
+def _check(photographs: Photographs, recipe: Recipe) -> None:
+    """Raises ValueError for images that teach nothing."""
+    source = recipe.data.source
+    if photographs.target_kind == "none":
+        raise ValueError(
+            f"{source} has no classes: put its photographs into a folder a class, such as "
+            f"{source}/cats and {source}/dogs, or say which column of a manifest has them with "
+            "--data.columns.label"
+        )
+    if photographs.target_kind == "class" and len(photographs.labels) < 2:
+        raise ValueError(
+            f"{source} has one class, {', '.join(photographs.labels)}; a classifier tells two or "
+            "more apart: add a folder with photographs of something else"
+        )
+
+
+def _tried(work: Work, first: First, tuning: Tuning) -> list[Candidate]:
+    """The solved head, the fine-tuned model, and the average of both, on the held-out images."""
+    held_out = work.photographs.held_out
+    tuned = fine_tuned(work, tuning).to(work.device)
+    resized, _ = adopt(first.held_out.classifier, image=work.tuning.model.image)
+    tried = [first.held_out]
+    for name, each in ((FINE_TUNED, tuned), (AVERAGE, average(resized, tuned))):
+        logits = answers(work, each, held_out)
+        tried.append(candidate(name, each, first.asked, logits, targets_of(held_out)))
+    return tried
+
+
+def _best_of(
+    work: Work, first: First, tried: list[Candidate], earlier: str, minutes: float
+) -> Answer:
+    """The best model on held-out images, saved in the place of the first unless it is that."""
+    photographs = work.photographs
+    weights = image_weights(first.asked, targets_of(photographs.held_out))
+    reached = replace(_only(work, first, minutes), candidates=tuple(tried))
+    chosen = from_rank_0(lambda: best(tried, weights).name)
+    if chosen == CLOSED_FORM:
+        return reached
+    picked = {each.name: each for each in tried}[chosen]
+    final = described(work, picked.classifier, chosen, picked.held_out)
+    if chosen != earlier:  # else it is there, and its owner may have edited it
+        from_rank_0(lambda: _save_other(work, final))
+    reached = replace(reached, chosen=chosen, classifier=final)
+    if photographs.test is None:
+        return reached
+
+    # On the images to test on
+    logits = answers(work, picked.classifier, photographs.test)
+    metric = main_metric(first.asked, photographs.test_name, logits, targets_of(photographs.test))
+    return replace(reached, test=reached.test | {chosen: metric}, test_logits=logits)
+
+
+def _only(work: Work, first: First, minutes: float) -> Answer:
+    """What came of it if nothing is fine-tuned."""
+    candidates = ()
+    if first.held_out is not None:
+        candidates = (first.held_out,)
+    test = {}
+    if first.test is not None:
+        test = {CLOSED_FORM: first.test}
+    return Answer(
+        CLOSED_FORM,
+        first.classifier,
+        candidates,
+        first.left_out,
+        work.photographs,
+        minutes,
+        test,
+        first.test_logits,
+    )
+
+
+def _earlier_choice(run_dir: Path) -> str:
+    """The name of the model that an earlier call ended with; empty if none did, or it is gone."""
+    if not (run_dir / MODEL).is_dir():
+        return ""
+    try:
+        return str(json.loads((run_dir / ANSWER).read_bytes())["chosen"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _save_other(work: Work, final: Classifier) -> None:
+    """Save another model in the place of the first."""
+    folder = work.run_dir / MODEL
+    save(final.to("cpu"), folder)
+    remove_memory(folder)
+
+
+def _end(work: Work, reached: Answer) -> Answer:
+    """Write down what was reached."""
+    candidates = {
+        each.name: {"held_out": each.held_out.to_json(), "loss": each.loss}
+        for each in reached.candidates
+    }
+    values = {
+        "chosen": reached.chosen,
+        "candidates": candidates,
+        "test": {name: metric.to_json() for name, metric in reached.test.items()},
+        "seconds": round(time.monotonic() - work.began, 1),
+    }
+    from_rank_0(lambda: write_json(work.run_dir / ANSWER, values))
+    return reached

@@ -1,0 +1,236 @@
+"""Fine-tuning published weights: the paper's protocol (Table 4, App. B.1.1), BiT's rule, and one
+for photographs of your own.
+"""
+
+import sys
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from vitkit.data import Augmentation, Columns, open_splits
+from vitkit.evaluation import unbalanced
+from vitkit.models import ModelConfig
+from vitkit.objectives import Supervised
+from vitkit.recipes.crops import UNCROPPED, UNMIRRORED, bit_crops, vtab_task
+from vitkit.recipes.table_4 import TABLE_4, Task, bit_hyper_rule
+from vitkit.system.processes.ranks import on_rank_0
+from vitkit.system.span import Span
+from vitkit.training import Data, Optim, Recipe, adapted_to
+from vitkit.weights import (
+    Classifier,
+    Hints,
+    adopt,
+    changed_preprocessing,
+    load_as,
+    numbered,
+    preprocessing_for,
+)
+
+LOSS = {"classes": "sigmoid", "number": "squared"}  # by the kind of targets; softmax for one class
+FEW = 2_000  # images, of which an epoch has too few batches of 32 to learn much in
+SMALL_BATCH = 8  # for them
+MANY_CLASSES = 40  # from which on a head of zeros grows slowly: each class is seldom in a batch,
+THEIR_RATE = 0.02  # so twice the rate is better
+PRESETS = ("quick", "none", *TABLE_4, "bit")
+Like = Literal["paper", "code"]
+
+
+def finetune(
+    model: str,
+    data: str,
+    preset: str = "none",
+    hints: Hints | None = None,
+    columns: Columns | None = None,
+    like: Like = "paper",
+) -> Recipe:
+    """`vitkit finetune MODEL DATA`: published weights with a new head of zeros, on your own images.
+
+    SGD with momentum 0.9, no weight decay, gradients clipped at a norm of 1; and by `preset`:
+
+    - a row of Table 4 (imagenet, cifar100, cifar10, pets, flowers, vtab): the paper's protocol,
+      that is batch 512, warm-up and cosine, BiT's preprocessing (a square of 448 pixels, a random
+      crop of 384, mirrored or not; in evaluation a square of 384), 384 pixels (position embeddings
+      are resampled, patches keep their size; 378 pixels for patches of 14, and so on), training on
+      all but the test part. Of VTAB's tasks, by the name of the folder, five are not cropped and
+      three not mirrored, as BiT has it; for images that are none of them, "vtab" asks the model
+      first (`Augmentation.auto`);
+    - "bit": BiT-HyperRule, which the paper tries for ResNets too;
+    - "none": ten epochs in batches of 32, at least 200 steps and at most 10,000, at the model's own
+      image size, in bfloat16 where the machine has instructions for it; Inception crops and flips,
+      without those that the classes do not survive, which the run asks the model first
+      (`Augmentation.auto`);
+    - "quick": the same without a length, which `vitkit.quick` chooses by the time that
+      there is; without crops and flips, in batches of 8 for fewer than 2,000 images, and with
+      classes of unequal size counting alike. A part of the training images is held out, broken
+      images are left out, and the loss is the one for the data's kind of targets.
+
+    `hints` say what the model's file does not, and may give another size of images and another
+    preprocessing. `like` "code" feeds a row of Table 4 what the released code feeds it: Inception
+    crops, mirrored or not. For ImageNet, CIFAR, Pets and Flowers the paper says that its
+    preprocessing follows BiT (Section 4.1), and for VTAB too (App. B.1.1).
+
+    Raises ValueError for an unknown preset, for a model or data that cannot be opened, and for
+    `like` "code" with another preset than a row of Table 4.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    if like == "code" and preset not in TABLE_4:
+        raise ValueError(
+            f"--like code is for a row of the paper's Table 4 ({', '.join(TABLE_4)}), and the preset "
+            f"is {preset}; leave it out"
+        )
+    protocol = preset not in ("quick", "none")
+    hints = hints or Hints()
+    if hints.labels:
+        raise ValueError(
+            "--labels names the classes of the model's own head, and fine-tuning gives it another, "
+            "whose classes are the data's; leave it out"
+        )
+    columns = columns or Columns()
+    classifier = load_as(model, replace(hints, channels=None), quiet=True)
+    classifier = _with_channels(classifier, hints.channels, data, columns)
+
+    # How long, how fast, how large
+    task = _task(preset, data, columns)
+    size = hints.image or classifier.preprocessing.size
+    if task.side and not hints.image:
+        # The paper's 384 are 378 for a patch of 14
+        size = classifier.model.config.fitting((task.side, task.side))
+    labels = _head_of_recipe(classifier.model.config, data, columns)
+    adopted, _ = adopt(classifier, labels=labels, image=size, new_head=True)
+
+    # What the images go through
+    preprocessing = preprocessing_for(classifier.preprocessing, size)
+    if protocol:
+        preprocessing = replace(preprocessing, rule="square", resize=0)
+        preprocessing = changed_preprocessing(preprocessing, hints)
+    augmentation = Augmentation(auto=not protocol)
+    if protocol and like == "paper":
+        augmentation = bit_crops(size)
+    if preset == "vtab" and like == "paper":
+        augmentation = _of_vtab(data, size)
+    recipe = Recipe(
+        name=f"finetune-{preset}" if protocol else "finetune",
+        init=model,
+        model=adopted.model.config,
+        data=Data(
+            source=data,
+            columns=columns,
+            preprocessing=preprocessing,
+            augmentation=augmentation,
+            parts="final" if protocol else "given",
+            hold_out=task.hold_out,
+        ),
+        optim=Optim(
+            name="sgd",
+            lr=task.lr,
+            warmup=Span(task.warmup, "steps"),
+            schedule="staircase" if task.staircase else "cosine",
+        ),
+        objective=Supervised(mixup=task.mixup),
+        length=Span(task.steps, "steps"),
+        batch=task.batch,
+        micro_batch=min(task.batch, 64),
+        precision="float32" if protocol else "auto",
+        evaluate_every=Span(max(task.steps // 5, 1), "steps"),
+        save_every=Span(max(task.steps // 10, 1), "steps"),
+        log_every=max(min(50, task.steps // 20), 1),
+    )
+    if preset == "quick":
+        return _quick(recipe, columns)
+    return recipe
+
+
+def _of_vtab(data: str, size: tuple[int, int]) -> Augmentation:
+    """BiT's crops, without what changes the class of a task of VTAB; of other images, whose labels
+    nobody knows, what their classes survive."""
+    task = vtab_task(data)
+    if task is None:
+        return replace(bit_crops(size), auto=True)
+    return bit_crops(size, flip=task not in UNMIRRORED, crop=task not in UNCROPPED)
+
+
+def _with_channels(
+    classifier: Classifier, channels: int | None, data: str, columns: Columns
+) -> Classifier:
+    """The model for images of so many channels, or for those of the images to learn from."""
+    if channels is None and classifier.model.config.channels != 3:
+        return classifier
+    images = open_splits(data, columns).train
+    if images is None or not len(images):
+        return classifier
+    return adapted_to(classifier, channels, images, _say)
+
+
+def _say(sentence: str) -> None:
+    if on_rank_0():
+        print(sentence, file=sys.stderr)
+
+
+def _quick(recipe: Recipe, columns: Columns) -> Recipe:
+    """The recipe for as long as there is time, which is not known yet: its spans are 0.
+
+    The images are seen whole and unmirrored: in a few epochs there is too little time to learn what
+    crops hide, and nobody has said that a mirrored sign or digit is of the same class. Classes of
+    unequal size count alike.
+    """
+    splits = open_splits(recipe.data.source, columns)
+    batch = recipe.batch
+    if splits.train is not None and len(splits.train) < FEW:
+        batch = SMALL_BATCH
+    optim = replace(recipe.optim, warmup=Span(0, "steps"))
+    if splits.target_kind == "class" and len(splits.labels) >= MANY_CLASSES:
+        optim = replace(optim, lr=THEIR_RATE)
+    objective = Supervised(loss=LOSS.get(splits.target_kind, "softmax"))
+    if splits.train is not None and splits.target_kind == "class":
+        counts = np.bincount(splits.train.targets, minlength=len(splits.labels))
+        if unbalanced(counts):
+            objective = replace(objective, class_weights="balanced")
+    later = Span(0, "steps")
+    whole = Augmentation(crop="none", flip=False)
+    data = replace(recipe.data, augmentation=whole, parts="select", hold_out=0.2)
+    return replace(
+        recipe,
+        data=replace(data, on_bad_image="skip"),
+        optim=optim,
+        objective=objective,
+        batch=batch,
+        length=later,
+        evaluate_every=later,
+        save_every=later,
+        early_stop=3,
+        log_every=50,
+    )
+
+
+def _head_of_recipe(config: ModelConfig, data: str, columns: Columns) -> tuple[str, ...]:
+    """The classes of a recipe's model: none, for `resolve` fills them in. A distilled model has no
+    place for none, so it gets the data's."""
+    if getattr(config, "pool", None) != "distilled":
+        return ()
+    splits = open_splits(data, columns)
+    outputs = Supervised().head(splits.target_kind, len(splits.labels))
+    return numbered(outputs)
+
+
+def _task(preset: str, data: str, columns: Columns) -> Task:
+    """A row of Table 4, or a task by the number of training images. Raises ValueError if there are
+    none."""
+    if preset in TABLE_4:
+        return TABLE_4[preset]
+    images = open_splits(data, columns).train
+    if images is None or not len(images):
+        raise ValueError(
+            f"{data} has no images to learn from, only others to measure on; call the folder of those "
+            "to learn from train"
+        )
+    if preset == "bit":
+        return bit_hyper_rule(images)
+    return _without_preset(len(images))
+
+
+def _without_preset(images: int) -> Task:
+    """Ten epochs, at least 200 steps and at most 10,000, at the model's own image size."""
+    steps = min(max(10 * images // 32, 200), 10_000)
+    return Task(steps, steps // 10, 0.01, batch=32, side=0)

@@ -1,0 +1,47 @@
+"""What computes logits of images: PyTorch, ONNX Runtime, OpenVINO, and exported files."""
+
+from vitkit.system.lazy import lazily
+
+_FILE_OF = {
+    "Compute": "exported",
+    "Eager": "pytorch",
+    "Exported": "exported",
+    "FILES": "exported",
+    "Fastest": "fastest",
+    "FileRuntime": "exported",
+    "KEY": "exported",
+    "LIBRARIES": "opening",
+    "MERGED": "exported",
+    "NAME": "fastest",
+    "OnRuntime": "as_classifier",
+    "PACKAGES": "opening",
+    "PictureRuntime": "exported",
+    "Runtime": "runtime",
+    "RuntimeName": "opening",
+    "VERSIONED": "fastest",
+    "Weights": "exported",
+    "check_answer": "pytorch",
+    "check_less_work": "less_work",
+    "check_onnx_precision": "opening",
+    "compiled": "pytorch",
+    "core": "openvino",
+    "eager": "pytorch",
+    "exiting": "less_work",
+    "features_on": "as_classifier",
+    "fit_exits": "less_work",
+    "folder_of": "fastest",
+    "is_exported": "exported",
+    "merging": "less_work",
+    "of_file": "as_classifier",
+    "on_runtime": "as_classifier",
+    "open_file": "opening",
+    "open_model_file": "opening",
+    "open_onnx": "onnx",
+    "open_openvino": "openvino",
+    "open_runtime": "opening",
+    "remembered": "fastest",
+    "takes_pictures": "exported",
+    "threads": "exported",
+}
+__all__ = [*_FILE_OF]
+__getattr__ = lazily(__name__, _FILE_OF)

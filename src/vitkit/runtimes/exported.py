@@ -1,0 +1,232 @@
+"""What an exported file says of itself: all that an image needs on its way to a probability.
+
+It is JSON in the file's metadata. Whoever made the file wrote it, so every value is checked.
+
+Legend: B batch, K classes, h w pixels of what the model gets.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from vitkit.data import Picture, Preprocessing
+from vitkit.system.machine import cpus
+from vitkit.weights import Activation
+
+KEY = "vitkit"  # of the metadata
+MERGED = "tokens_merged_in_every_block"  # in the origin of a file that merges tokens
+FILES = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}  # what kind of file has this ending
+SMALLEST = float(np.finfo(np.float32).tiny)  # a probability that a logit can be made of
+LARGEST = 1 << 26  # bytes of metadata; 21,841 names take a hundredth
+Weights = Literal["float32", "float16", "bfloat16", "int8"]
+Compute = Callable[[np.ndarray], np.ndarray]
+"""Images, uint8, -> float32 (B, K)."""
+
+
+class MetadataError(ValueError):
+    """What a file says of itself describes no model."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a file says of itself."""
+
+    preprocessing: Preprocessing
+    labels: tuple[str, ...]
+    activation: Activation
+    precision: Weights = "float32"
+    """Numbers of the weights; with int8 and bfloat16, of the matrix products too."""
+    takes_pictures: bool = False
+    """Whether the preprocessing is inside: uint8 pictures of any size (B, height, width, 3) ->
+    probabilities (B, K); else prepared images, uint8 (B, 3, h, w) -> logits (B, K)."""
+    origin: dict = field(default_factory=dict)
+    """Where the model came from, for people."""
+    license: dict | None = None
+    """Under which terms it may be used, as a model's description has it."""
+    weight_bits: int = 8
+    """Of int8 weights: 7 for ONNX Runtime, whose products of 8 bits saturate on some processors."""
+
+    @property
+    def merged(self) -> int:
+        """How many tokens it merges in every block."""
+        value = self.origin.get(MERGED, 0)
+        if isinstance(value, int):
+            return value
+        return 0
+
+    def to_json(self) -> str:
+        """The metadata; from_json is the way back."""
+        values = {
+            "preprocessing": self.preprocessing.to_json(),
+            "labels": list(self.labels),
+            "activation": self.activation,
+            "precision": self.precision,
+            "takes_pictures": self.takes_pictures,
+            "origin": self.origin,
+            "license": self.license,
+            "weight_bits": self.weight_bits,
+        }
+        return json.dumps(values, ensure_ascii=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Exported":
+        """Raises MetadataError for what no to_json has written."""
+        if len(text) > LARGEST:
+            raise MetadataError(f"its metadata has {len(text):,} bytes")
+        try:
+            values = json.loads(text)
+            preprocessing = Preprocessing.from_json(values["preprocessing"])
+            labels = values["labels"]
+            activation = values["activation"]
+            precision = values["precision"]
+            takes_pictures = values["takes_pictures"]
+            origin = values["origin"]
+            license = values["license"]
+            weight_bits = values.get("weight_bits", 8)  # the first files did not say it
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise MetadataError(f"its metadata describes no model: {error}") from error
+        _check("labels", labels, isinstance(labels, list) and len(labels) > 0)
+        _check("labels", labels, all(isinstance(label, str) for label in labels))
+        _check("activation", activation, activation in get_args(Activation))
+        _check("precision", precision, precision in get_args(Weights))
+        _check("takes_pictures", takes_pictures, takes_pictures in (True, False))
+        _check("origin", origin, isinstance(origin, dict))
+        _check("license", license, license is None or isinstance(license, dict))
+        _check("weight_bits", weight_bits, weight_bits in (7, 8))
+        return cls(
+            preprocessing,
+            tuple(labels),
+            activation,
+            precision,
+            takes_pictures,
+            origin,
+            license,
+            weight_bits,
+        )
+
+
+def _check(name: str, value: Any, is_right: bool) -> None:
+    """Raises MetadataError for a value that cannot be."""
+    if not is_right:
+        raise MetadataError(f"its metadata has the {name} {repr(value)[:100]}")
+
+
+class Opened(NamedTuple):
+    """A file as a library has opened it."""
+
+    metadata: str | None
+    """What it says of itself; None for a file of somebody else's."""
+    compute: Compute
+
+
+@dataclass(frozen=True, eq=False)
+class FileRuntime:
+    """A Runtime: an exported file, and what computes it."""
+
+    path: Path
+    exported: Exported
+    library: str
+    """Which library computes it, for people."""
+    compute: Compute
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The file's."""
+        return self.exported.preprocessing
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The file's."""
+        return self.exported.labels
+
+    @property
+    def activation(self) -> Activation:
+        """The file's."""
+        return self.exported.activation
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K). Raises ValueError for a file that
+        computes something else than it says."""
+        outputs = np.asarray(self.compute(np.ascontiguousarray(images)), dtype=np.float32)
+        if outputs.shape != (len(images), len(self.labels)):
+            raise ValueError(
+                f"{self.path} gives {outputs.shape} for {len(images)} images, and names "
+                f"{len(self.labels)} classes; export the model again"
+            )
+        return outputs
+
+
+class WholePicture:
+    """What prepares an image for a file that has its preprocessing inside: nothing does."""
+
+    dtype = np.uint8
+
+    def array(self, picture: Picture) -> np.ndarray:
+        """The upright picture, uint8 (3, height, width). Raises BadImage."""
+        return Preprocessing().decode(picture).transpose(2, 0, 1)  # red, green and blue, of 8 bits
+
+
+@dataclass(frozen=True, eq=False)
+class PictureRuntime:
+    """A Runtime: an exported file that prepares images itself. It takes one image at a time, because
+    pictures differ in size."""
+
+    file: FileRuntime
+    preprocessing: WholePicture = field(default_factory=WholePicture)
+
+    @property
+    def exported(self) -> Exported:
+        """What the file says of itself."""
+        return self.file.exported
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The file's."""
+        return self.file.labels
+
+    @property
+    def activation(self) -> Activation:
+        """The file's."""
+        return self.file.activation
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Whole pictures of one size, uint8 (B, 3, height, width), -> float32 (B, K), from which the
+        activation makes the file's probabilities again."""
+        outputs = self.file.logits(images.transpose(0, 2, 3, 1))
+        return inverted(outputs, self.activation)
+
+
+def inverted(probabilities: np.ndarray, activation: Activation) -> np.ndarray:
+    """Logits that an activation turns into these probabilities: any shape -> the same shape. A
+    probability of 0 counts as the smallest number above it."""
+    if activation == "none":
+        return probabilities
+    exact = probabilities.astype(np.float64)
+    logits = np.log(np.maximum(exact, SMALLEST))
+    if activation == "sigmoid":
+        logits -= np.log(np.maximum(1 - exact, SMALLEST))
+    return logits.astype(np.float32)
+
+
+def takes_pictures(runtime: object) -> bool:
+    """Whether a runtime takes whole pictures, one at a time."""
+    return isinstance(runtime, PictureRuntime)
+
+
+def threads() -> int:
+    """Threads to compute on, as PyTorch takes them: what OMP_NUM_THREADS says, else this machine's
+    quota."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
+    return cpus()
+
+
+def is_exported(name: str | Path) -> bool:
+    """Whether a model's name is that of an exported file, by its ending."""
+    return Path(name).suffix.lower() in FILES

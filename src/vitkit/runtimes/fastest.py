@@ -1,0 +1,76 @@
+"""Which runtime is the fastest for a model on this machine, as `vitkit bench` has measured it: kept in
+the cache with the exported file, so that --runtime auto opens it at once."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from vitkit.runtimes.exported import threads
+from vitkit.system.matmul import processor
+from vitkit.system.storage.files import cache_dir
+from vitkit.weights import Classifier
+
+VERSIONED = ("vitkit", "torch", "onnxruntime", "openvino")
+NAME = "fastest"
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """What was measured of the fastest runtime of a precision."""
+
+    library: str
+    """For people: "OpenVINO"."""
+    precision: str
+    times: float
+    """Images per second beside PyTorch's in the same precision, the mean of all sizes of batch."""
+    same: float
+    """The share of images with the model's own answer in float32."""
+    images: int
+    """How many images were compared."""
+    date: str
+    file: str
+    """The exported file, beside this; "" if it is PyTorch, which needs none."""
+
+    def __str__(self) -> str:
+        """All of it in a sentence."""
+        return (
+            f"{self.library} in {self.precision}, {self.times:.2f} times as fast as PyTorch here, the "
+            f"same answer for {self.same:.1%} of {self.images:,} images (vitkit bench, {self.date})"
+        )
+
+
+def folder_of(classifier: Classifier) -> Path:
+    """Where what was measured of a model on this machine is kept: another model, processor, number of
+    threads or version of a library is another folder."""
+    config = asdict(classifier.model.config)
+    preprocessing = classifier.preprocessing.to_json()
+    facts = [processor(), threads(), classifier.labels, config, preprocessing]
+    for package in VERSIONED:
+        try:
+            facts.append(version(package))
+        except PackageNotFoundError:
+            facts.append(None)
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for name, weight in classifier.model.state_dict().items():
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return cache_dir() / "runtimes" / digest.hexdigest()
+
+
+def remembered(classifier: Classifier, precision: str) -> tuple[Fastest, Path] | None:
+    """What `remember` kept, and the exported file; None if nothing was, or PyTorch is the fastest."""
+    folder = folder_of(classifier)
+    try:
+        values = json.loads((folder / f"{NAME}-{precision}.json").read_text())
+        fastest = Fastest(**values)
+        said = str(fastest)  # raises for values of other types
+    except (OSError, ValueError, TypeError):
+        return None
+    path = folder / Path(fastest.file).name
+    if not said or not fastest.file or not path.is_file():
+        return None
+    return fastest, path

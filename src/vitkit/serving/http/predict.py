@@ -1,0 +1,140 @@
+"""POST /predict: from the body of a request to its answer."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from vitkit.data import BadImage
+from vitkit.prediction import Prediction, as_values
+from vitkit.serving.answering import Sent
+from vitkit.serving.http.body import BUSY, JSON, RAW, Refused, images_of, kind_of, receive
+from vitkit.serving.http.desk import Desk, check_token, guards
+from vitkit.serving.http.openapi import BODY, RESPONSES
+from vitkit.serving.http.watch import GONE
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+def add_predict(app: "FastAPI", desk: Desk) -> None:
+    from fastapi import Query, Request, Response
+
+    async def predict(
+        request: Request,
+        top: int = Query(desk.settings.top, ge=1, description="Classes to name for each image."),
+    ) -> Response:
+        """The likeliest classes of one image or several, best first. Of several, one that cannot be
+        read has an `error` in its place."""
+        check_token(request, desk.settings.token)
+        kind = kind_of(request)
+        try:
+            async with asyncio.timeout(desk.settings.limits.seconds) as deadline:
+                images = await _accepted(request, kind, desk)
+                return await _answered(request, images, top, desk)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise _too_late(request, desk) from None
+
+    needed = guards(desk.settings.token)
+    app.post("/predict", dependencies=needed, openapi_extra=BODY, responses=RESPONSES)(predict)
+
+
+def _too_late(request: "Request", desk: Desk) -> Refused:
+    """A request that took too long: to come, or to be answered."""
+    seconds = f"{desk.settings.limits.seconds:g} seconds"
+    if "images" in request.state.line:
+        desk.metrics.images.labels("given up").inc(request.state.line["images"])
+        return Refused(503, f"no answer was ready within {seconds}; ask again later", BUSY)
+    return Refused(408, f"the request did not arrive whole within {seconds}")
+
+
+async def _accepted(request: "Request", kind: str, desk: Desk) -> list[Sent]:
+    """The images of a request, which are held in the desk's room from now on. Raises Refused."""
+    limits = desk.settings.limits
+    room = desk.room
+    body = await receive(request, limits, room)
+    request.state.line["bytes"] = len(body)
+    try:
+        content_type = request.headers.get("content-type", "")
+        if kind == RAW:
+            images = images_of(body, content_type, kind, limits.images)
+        else:  # which takes a while
+            images = await asyncio.to_thread(images_of, body, content_type, kind, limits.images)
+        if not room.take(images=len(images)):
+            sentence = f"{room.held_images} images wait already; ask again in a moment"
+            raise Refused(503, sentence, BUSY)
+    except BaseException:
+        room.give_back(size=len(body))
+        raise
+    room.give_back(size=len(body) - sum(len(image.data) for image in images))
+    request.state.line["images"] = len(images)
+    return images
+
+
+async def _answered(request: "Request", images: list[Sent], top: int, desk: Desk) -> "Response":
+    """The answer to images that are held."""
+    from starlette.responses import Response
+
+    # Each image's prediction, or what is wrong with it; unless the client goes away
+    answering = desk.answering
+    futures = answering.accept(images, top, desk.room)
+    answers = [asyncio.wrap_future(future) for future in futures]
+    outcomes = await _unless_gone(request, answers)
+    if outcomes is None:
+        desk.metrics.images.labels("given up").inc(len(images))
+        return Response(status_code=GONE)
+
+    # As JSON
+    predictions = []
+    for image, outcome in zip(images, outcomes, strict=True):
+        predictions.append(_prediction(image, outcome))
+    unreadable = [each.error for each in predictions if each.error is not None]
+    desk.metrics.images.labels("unreadable").inc(len(unreadable))
+    desk.metrics.images.labels("answered").inc(len(predictions) - len(unreadable))
+    if len(unreadable) == len(predictions):
+        raise Refused(422, unreadable[0])
+    served = answering.served
+    body = {
+        "model": {"name": served.name, "loaded": served.loaded},
+        "predictions": [_values(each) for each in predictions],
+    }
+    return Response(json.dumps(body), media_type=JSON)
+
+
+def _values(prediction: Prediction) -> dict:
+    """A prediction as `vitkit predict --json` prints it, without what it has not."""
+    return {name: value for name, value in as_values(prediction).items() if value is not None}
+
+
+def _prediction(image: Sent, outcome: Prediction | BaseException) -> Prediction:
+    """The prediction of an image, or its error. Raises what is no fault of the image."""
+    if isinstance(outcome, BadImage):
+        return Prediction(image.name, error=str(outcome))
+    if isinstance(outcome, BaseException):
+        raise outcome
+    if outcome.error is not None:  # the outputs are not finite
+        raise RuntimeError(outcome.error)
+    return outcome
+
+
+async def _unless_gone(
+    request: "Request", answers: "list[Future[Prediction]]"
+) -> list[Prediction | BaseException] | None:
+    """All answers, with the exceptions among them; None if the client goes away before, and then
+    nobody computes them."""
+    together = asyncio.gather(*answers, return_exceptions=True)
+    gone = asyncio.ensure_future(request.receive())  # the body is there: all that comes is the end
+    try:
+        await asyncio.wait((together, gone), return_when=asyncio.FIRST_COMPLETED)
+        if together.done():
+            return together.result()
+        return None
+    finally:
+        gone.cancel()
+        for answer in answers:
+            answer.cancel()

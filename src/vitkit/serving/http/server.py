@@ -1,0 +1,270 @@
+"""A server's life: it listens, answers, takes another model, and ends when it has answered all that it
+accepted.
+
+Signals: SIGTERM and SIGINT end it, SIGHUP loads the model again from where it is.
+"""
+
+import asyncio
+import io
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from vitkit.data import limit_for_good
+from vitkit.runtimes import Runtime
+from vitkit.serving.answering import Room, Served, warm_up
+from vitkit.serving.http.application import application
+from vitkit.serving.http.connections import close_silent, drain
+from vitkit.serving.http.desk import Desk, Settings
+from vitkit.serving.http.watch import log, start_logs
+from vitkit.system.limits import max_pixels
+from vitkit.system.machine import cpus
+
+if TYPE_CHECKING:
+    import uvicorn
+
+PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+CONNECTIONS = 1000  # at once; those beyond are told so
+BACKLOG = 1024  # connections that wait to be accepted
+IDLE = 5  # seconds that a connection is kept for another request
+LAST = 2.0  # seconds beyond its grace after which a server that is ending ends in any case
+UNFINISHED = 1  # its exit status then
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a server needs to begin."""
+
+    name: str
+    """What clients know the model by."""
+    open_model: Callable[[], Runtime]
+    """Opens it; again for every SIGHUP. Raises ValueError or OSError."""
+    settings: Settings
+    queue: int = 256
+    """Images that are held at once."""
+    grace: float = 30.0
+    """Seconds to finish what was accepted."""
+
+
+def check_installed() -> None:
+    """Raises ValueError if a package is missing that a server needs."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"serving needs {', '.join(missing)}, which is not installed: pip install 'vitkit[serve]'"
+        )
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at an address; port 0 is any that is free. It listens later, when there is a model:
+    until then connections are refused. Raises ValueError."""
+    if not 0 <= port <= 65535:  # the system would take the rest of a division
+        raise ValueError(f"--port is {port}; it is between 0 and 65535")
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ValueError(f"host is {host!r}, which is no address: {error}") from None
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        reason = error.strerror or error
+        raise ValueError(
+            f"{host}, port {port}, cannot be served at: {reason}; choose another --port"
+        ) from None
+    return bound
+
+
+def prepare_process() -> None:
+    """What a process needs that is a server and nothing else: its decoders' limits hold for all of its
+    threads, and its lines go to the standard error."""
+    limit_for_good(max_pixels())
+    start_logs()
+
+
+class Server:
+    """A process's server. Others of its machine may share its socket."""
+
+    def __init__(self, plan: Plan, bound: socket.socket, tell: Callable[[str], None]):
+        """Opens the model, and computes with it once. Raises what that raises.
+
+        tell: called with "ready" when it answers, and with "reloaded" or "kept" after a SIGHUP.
+        """
+        self.plan = plan
+        self.bound = bound
+        self.tell = tell
+        self.is_asked_again = False
+        """Whether the model may have changed since it was begun to be loaded."""
+        if _gets_signals():  # SIGHUP, which would end a process that is beginning
+            signal.signal(signal.SIGHUP, self._remember_to_reload)
+        limits = plan.settings.limits
+        held = max(4 * limits.size, plan.queue << 20)  # bytes
+        self.decoders = ThreadPoolExecutor(cpus(), "decode")
+        self.desk = Desk(plan.settings, Room(plan.queue, held), self.decoders)
+        self.desk.serve(self._opened())
+        self.desk.metrics.models.labels("loaded").inc()
+        self.watch = application(self.desk)
+        self.interrupted = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+        """Whether Ctrl-C is for this process; if several are a server, it is for their parent."""
+        self.reloading: asyncio.Task | None = None
+        self.stopping: asyncio.Task | None = None
+        self.end_of_grace = threading.Timer(plan.grace + LAST, self._give_up)
+        self.end_of_grace.daemon = True
+
+    def run(self) -> None:
+        """Answer until a signal ends it."""
+        asyncio.run(self._run())
+        self.desk.answering.close()
+        self.decoders.shutdown()
+        self.end_of_grace.cancel()
+        log("ended", {"images": self.desk.room.held_images})
+
+    def _give_up(self) -> None:
+        """End the process, whatever its threads still do: a decoder may hang for ever."""
+        log("ended unfinished", {"images": self.desk.room.held_images}, logging.ERROR)
+        os._exit(UNFINISHED)
+
+    def _opened(self) -> Served:
+        """The model as it is now, warm."""
+        said = io.StringIO()
+        try:
+            with redirect_stderr(said):  # between the lines of the log it would break them
+                runtime = self.plan.open_model()
+        finally:
+            if said.getvalue():
+                log("model read", {"said": said.getvalue().splitlines()})
+        warm_up(runtime, self.plan.settings.batch)
+        return Served(self.plan.name, runtime, datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    async def _run(self) -> None:
+        import uvicorn
+
+        config = uvicorn.Config(
+            self.watch,
+            http="h11",  # which bounds the head of a request
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=IDLE,
+            timeout_graceful_shutdown=max(1, round(self.plan.grace)),
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[self.bound]))
+        while not server.started:
+            if serving.done():
+                _say_taken(serving.exception(), self.bound)
+                return
+            await asyncio.sleep(0.01)
+        self._take_signals(server)
+        watching = asyncio.create_task(close_silent(server, self.plan.settings.limits.seconds))
+        log("ready", {"model": self.plan.name, "address": _address(self.bound)})
+        self.tell("ready")
+        if self.is_asked_again:
+            self.reload()
+        await serving
+        watching.cancel()
+
+    def _take_signals(self, server: "uvicorn.Server") -> None:
+        """Signals do what they mean here, in place of what uvicorn does. Outside of a main thread
+        there are none; on Windows, uvicorn's."""
+        loop = asyncio.get_running_loop()
+        self.loop = loop
+        self.server = server
+        if not _gets_signals():
+            return
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
+        if self.interrupted:
+            loop.add_signal_handler(signal.SIGINT, self.interrupt)
+        else:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def stop(self) -> None:
+        """Begin to end, in the loop's thread."""
+        if self.stopping is not None:
+            return
+        log("ending", {"images": self.desk.room.held_images})
+        self.end_of_grace.start()
+        self.desk.draining = True
+        self.watch.draining = True
+        self.stopping = asyncio.create_task(drain(self.server, self.bound))
+
+    def interrupt(self) -> None:
+        """As `stop`; the second time, wait for nobody."""
+        if self.stopping is not None:
+            self.server.should_exit = True
+            self.server.force_exit = True
+        self.stop()
+
+    def _remember_to_reload(self, number: int, frame) -> None:
+        """SIGHUP before the server answers: reload when it does."""
+        self.is_asked_again = True
+
+    def reload(self) -> None:
+        """Begin to load the model again, in the loop's thread; if that is being done, once more
+        after it."""
+        self.is_asked_again = True
+        if self.reloading is None or self.reloading.done():
+            self.reloading = asyncio.create_task(self._reload_newest())
+
+    async def _reload_newest(self) -> None:
+        """Load the model until nobody has asked for it meanwhile."""
+        while self.is_asked_again:
+            self.is_asked_again = False
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Take the model as it is now for all requests that come from now on; keep the one that is
+        there if it cannot be opened."""
+        metrics = self.desk.metrics
+        try:
+            served = await asyncio.to_thread(self._opened)
+        except Exception as error:  # whatever is wrong with it, the other one answers
+            metrics.models.labels("refused").inc()
+            log("model kept", {"error": str(error)}, logging.ERROR)
+            self.tell("kept")
+            return
+        before = self.desk.serve(served)
+        metrics.models.labels("loaded").inc()
+        log("model replaced", {"model": served.name, "loaded": served.loaded})
+        await asyncio.to_thread(before.close)
+        self.tell("reloaded")
+
+
+def _gets_signals() -> bool:
+    """Whether signals come here: to the main thread, and not on Windows."""
+    return threading.current_thread() is threading.main_thread() and os.name == "posix"
+
+
+def _say_taken(error: BaseException | None, bound: socket.socket) -> None:
+    """Raises ValueError for an address that another server took while this one loaded its model: until
+    one of them listens, both may have it."""
+    if error is None:  # a signal ended it
+        return
+    if not isinstance(error, OSError):
+        raise error
+    reason = error.strerror or error
+    raise ValueError(
+        f"{_address(bound)} cannot be served at any more: {reason}; choose another --port"
+    ) from None
+
+
+def _address(bound: socket.socket) -> str:
+    host, port, *_ = bound.getsockname()
+    return f"{host}:{port}"

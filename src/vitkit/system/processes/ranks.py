@@ -1,0 +1,250 @@
+"""The processes of one run, and what they tell each other.
+
+torchrun starts a run of several processes, its ranks, each with a device of its own.
+`process_group()` makes them one run: FSDP2 shards the model, each rank takes its share of a batch,
+and sums go over all ranks. In a run of one process every function here does nothing or returns its
+argument. Only this file, the watchdog and training/state/state.py name torch.distributed.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vitkit.system.errors import PeerFailed, RankLost
+from vitkit.system.machine import Precision, pick_device
+from vitkit.system.processes.watchdog import PATIENCE, watchdog
+
+T = TypeVar("T")
+
+
+class World(NamedTuple):
+    """Which of how many processes of a run this is."""
+
+    rank: int
+    world_size: int
+
+
+def world() -> World:
+    """This process among those of its run: World(0, 1) if it is alone."""
+    if not dist.is_initialized():
+        return World(rank=0, world_size=1)
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def on_rank_0() -> bool:
+    """Whether this is the process that prints and writes."""
+    return world().rank == 0
+
+
+@contextmanager
+def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.device]:
+    """A block in which this process belongs to the process group of its run; yields its device.
+
+    A process that runs alone, or is in a process group already, only gets its device.
+
+    An error is raised on the rank that fails first, and becomes a PeerFailed on the others.
+    RankLost is raised if a rank dies. If one hangs for `patience` seconds, the others say which,
+    and end with status 1.
+    """
+    own_device = pick_device(device)
+    if own_device.type == "cuda":
+        torch.cuda.set_device(own_device.index or 0)  # NCCL and new tensors use the current device
+    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield own_device
+        return
+    if own_device.type == "cuda" and ":" in device:
+        raise ValueError(
+            f"{device} is one GPU, and every process of torchrun needs its own; say --device cuda"
+        )
+
+    # All ranks meet in a store. Collective operations time out later than the watchdog, because
+    # the watchdog can tell who is missing.
+    timeout = timedelta(seconds=2 * patience + 30)
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timeout)))
+    store = dist.PrefixStore(_session(store, rank, world_size), store)
+    watchdog.begin(store, rank, world_size, patience)
+    backend = "gloo"
+    if own_device.type == "cuda":
+        backend = "cpu:gloo,cuda:nccl"
+
+    # The run, and which rank reports its failure
+    try:
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=timeout
+        )
+        yield own_device
+    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
+        if not watchdog.first_to_report():
+            raise PeerFailed(str(error)) from error
+        if any(word in str(error) for word in ("gloo", "NCCL", "Connection closed")):
+            # The backends' own errors: the fault is elsewhere
+            raise RankLost(
+                f"rank {rank} lost contact with another one, which died or cannot be reached; "
+                "torchrun's own report says which. The same command continues from the last "
+                f"checkpoint ({str(error).splitlines()[0]})"
+            ) from error
+        raise
+    finally:
+        watchdog.end()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _session(store: dist.Store, rank: int, world_size: int) -> str:
+    """A name that all ranks of this start share, and those of no other start: a prefix for their
+    keys.
+
+    torchrun keeps its store when it restarts the ranks of a run. What the ranks of an earlier start
+    left there, above all their addresses, must not be taken for ours. So rank 0 makes up the name
+    and sends it to whoever has announced itself, again and again until every rank has confirmed it.
+    Ranks of an earlier start never confirm.
+    """
+    rank_id = uuid.uuid4().hex  # no rank of an earlier start has it
+    if rank > 0:
+        store.set(f"vitkit/announced/{rank}", rank_id)
+        session = store.get(f"vitkit/session_for/{rank_id}").decode()  # waits until it is set
+        store.set(f"vitkit/confirmed/{session}/{rank}", "")
+        return session
+
+    session = rank_id
+    unconfirmed = set(range(1, world_size))
+    deadline = time.monotonic() + store.timeout.total_seconds()
+    while unconfirmed:
+        for other in unconfirmed:
+            if store.check([f"vitkit/announced/{other}"]):
+                other_id = store.get(f"vitkit/announced/{other}").decode()
+                store.set(f"vitkit/session_for/{other_id}", session)
+        if time.monotonic() > deadline:
+            raise RankLost(f"rank {min(unconfirmed)} never came; look at its machine's log")
+        time.sleep(0.02)
+        for other in list(unconfirmed):
+            if store.check([f"vitkit/confirmed/{session}/{other}"]):
+                unconfirmed.remove(other)
+    return session
+
+
+def shard(learner: nn.Module, blocks: Iterable[nn.Module], precision: Precision) -> nn.Module:
+    """A learner, that is, a model and its objective, with its parameters sharded among the ranks by
+    FSDP2.
+
+    The parameters of each of `blocks` are gathered while it runs; those outside of them for a whole
+    forward and backward pass. Gradients are summed over ranks, in float32. In a run of one process
+    this returns the learner unchanged.
+
+    Raises ValueError for BatchNorm, whose statistics would differ between ranks.
+    """
+    if not dist.is_initialized():
+        return learner
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in learner.modules()):
+        raise ValueError(
+            "BatchNorm knows only its own rank's images; several ranks need GroupNorm (norm group)"
+        )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import (
+        FSDPModule,
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
+
+    # Parameters are gathered in this precision. Shards and activations stay float32.
+    gathered_dtype = None
+    if precision == "bfloat16":
+        gathered_dtype = torch.bfloat16
+    policy = MixedPrecisionPolicy(
+        param_dtype=gathered_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    device = next(learner.parameters()).device
+    mesh = init_device_mesh(device.type, (world().world_size,))
+    # The blocks first: the learner then takes the parameters that are in none of them
+    for module in [*blocks, learner]:
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+
+    # FSDP averages gradients over ranks by default; our losses are weighted by examples already
+    for module in learner.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+    # An empty method. Registering it makes FSDP gather the parameters outside of the blocks when it
+    # is called: see `gathered`
+    learner.gather = lambda: None
+    register_fsdp_forward_method(learner, "gather")
+    return learner
+
+
+@contextmanager
+def gathered(learner: nn.Module) -> Iterator[nn.Module]:
+    """A block in which the learner's parameters outside of its blocks are whole, so that any of its
+    modules can be called alone, not only its forward."""
+    if world().world_size == 1:
+        yield learner
+        return
+    learner.gather()
+    try:
+        yield learner
+    finally:
+        learner.reshard()
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """A sharded tensor in one piece; any other tensor as it is. Every rank must call this
+    together."""
+    if hasattr(tensor, "full_tensor"):
+        return tensor.full_tensor()
+    return tensor
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor; any other tensor as it is."""
+    if hasattr(tensor, "to_local"):
+        return tensor.to_local()
+    return tensor
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """Adds up the ranks' tensors, in place, and returns the tensor."""
+    if world().world_size > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether the flag is set on any rank; every rank gets the same answer."""
+    return bool(sum_over_ranks(torch.tensor(int(flag))))
+
+
+def from_every_rank(value: T) -> list[T]:
+    """The ranks' values, in order of rank; small values that can be pickled."""
+    if world().world_size == 1:
+        return [value]
+    values: list = [None] * world().world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def from_rank_0(make: Callable[[], T]) -> T:
+    """Calls `make` on rank 0 alone; every rank gets its result, or raises its error."""
+    if world().world_size == 1:
+        return make()
+    result = None
+    failure = None
+    if on_rank_0():
+        try:
+            result = make()
+        except (ValueError, OSError) as error:
+            failure = error
+    message = [result, failure]
+    dist.broadcast_object_list(message)  # fills it in on the other ranks
+    result, failure = message
+    if failure is not None:
+        raise failure
+    return result

@@ -1,0 +1,53 @@
+"""What is of one machine or one user alone: it stays here when a model is passed on."""
+
+import re
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from vitkit.system.storage.remote import is_address
+
+LETTERS_BEFORE = r"(?<![\w.:/\\~-])"  # a path that begins in the middle of a word is none
+_ABSOLUTE = re.compile(LETTERS_BEFORE + r"(?:/[^\s/\"'`<>()\[\],;]+){2,}")
+
+
+def public(value: Any) -> Any:
+    """The same value (a text, or a list or dict of values) for others to read: of a path that leads
+    out of the working directory only the name, of an address no user, password or signature."""
+    if isinstance(value, dict):
+        return {public(key): public(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [public(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if is_address(value):
+        return _public_address(value)
+    for kind in (PurePosixPath, PureWindowsPath):
+        path = kind(value)
+        if path.is_absolute() or ".." in path.parts or value.startswith("~"):
+            return path.name
+    return value
+
+
+def _public_address(address: str) -> str:
+    """An address as far as it is no secret; of a file on this machine its name."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "an address"
+    if parts.scheme.lower() in ("file", "local"):
+        return PurePosixPath(parts.path).name
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def paths_of_this_machine(text: str) -> list[str]:
+    """The absolute paths in a text that lead somewhere on this machine."""
+    return [path for path in _ABSOLUTE.findall(text) if _exists(path)]
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,124 @@
+"""What a run wrote down, read again: for its report, and for people who compare runs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitkit.evaluation import Metric
+from vitkit.training.record.beginning import read_begun
+from vitkit.training.record.log import read_metrics
+from vitkit.training.state.best import primary_of
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run wrote down."""
+
+    run_dir: Path
+    recipe: dict
+    """As recipe.json has it."""
+    data: dict
+    """As data.json has it."""
+    lines: list[dict]
+    """Of metrics.jsonl."""
+    begun: dict
+    """As begun.json has it; empty for a run of earlier code."""
+
+    def points(self) -> dict[str, list[tuple[int, Metric]]]:
+        """Every metric with the steps at which it was measured, but for what is neither good nor
+        bad, such as counts; the metric by which runs are compared comes first."""
+        points: dict[str, list[tuple[int, Metric]]] = {}
+        for line in self.lines:
+            if line.get("primary"):
+                points.setdefault(line["primary"], [])
+        for line in self.lines:
+            for name, metric in line.get("metrics", {}).items():
+                if metric.unit.better != "neither":
+                    points.setdefault(name, []).append((line["step"], metric))
+        return {name: of_name for name, of_name in points.items() if of_name}
+
+    def steps(self) -> int:
+        """The last step that was written down."""
+        return max((line["step"] for line in self.lines), default=0)
+
+    def seconds(self) -> float:
+        """How long its steps took, without evaluations and checkpoints."""
+        seconds = 0.0
+        before = 0
+        for line in self.lines:
+            if line["event"] == "training" and line.get("images_per_second"):
+                images = (line["step"] - before) * self.recipe["batch"]
+                seconds += images / line["images_per_second"]
+                before = line["step"]
+        return seconds
+
+    def measured_on(self) -> dict[str, str]:
+        """The digests of the images that measured it, by part."""
+        fingerprints = self.data.get("fingerprint", {})
+        return {name: digest for name, digest in fingerprints.items() if name != "train"}
+
+    def images(self) -> int:
+        """How many images its steps have seen, each time one was."""
+        return self.steps() * self.recipe["batch"]
+
+    def primary(self) -> Metric | None:
+        """The metric by which runs are compared, at its latest evaluation, or that of the best weights
+        if the run keeps those; None if nothing was measured."""
+        return primary_of(self.lines, self.recipe.get("best", ""))
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a path is a run's directory."""
+    return (Path(path) / "recipe.json").is_file()
+
+
+def read_run(run_dir: Path) -> Recorded:
+    """What a run wrote down. Raises ValueError for another directory, and for a run that has not
+    begun to train."""
+    try:
+        recipe = json.loads((run_dir / "recipe.json").read_text("utf-8"))
+        data = json.loads((run_dir / "data.json").read_text("utf-8"))
+    except OSError:
+        raise ValueError(
+            f"{run_dir} is no run: there is no {run_dir / 'recipe.json'} with a data.json beside it that "
+            "can be read; give a directory that vitkit train or finetune wrote, such as runs/digits"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{run_dir}: recipe.json or data.json is damaged: {error}") from error
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    if not lines:
+        raise ValueError(
+            f"{run_dir} has no metrics.jsonl with a line in it: it has not trained yet"
+        )
+    return Recorded(run_dir, recipe, data, lines, read_begun(run_dir))
+
+
+def run_names(runs: Sequence[Recorded]) -> list[str]:
+    """What to call runs: their directories' names, or their paths if two of those are the same."""
+    names = [run.run_dir.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    return [str(run.run_dir) for run in runs]
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting of a recipe by its whole name, such as "optim.lr"."""
+    if isinstance(values, list) and values and isinstance(values[0], dict):
+        values = dict(enumerate(values))
+    if not isinstance(values, dict):
+        return {prefix: values}
+    settings = {}
+    for name, value in values.items():
+        settings |= flat(value, f"{prefix}.{name}" if prefix else str(name))
+    return settings
+
+
+def as_typed(value: Any) -> str:
+    """A setting's value as it would be typed."""
+    if isinstance(value, list):
+        return " ".join(map(as_typed, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -1,0 +1,144 @@
+"""Runs side by side: what they reached, in what their recipes differ, and their curves."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vitkit.evaluation import Metric
+from vitkit.inspection import bullets, columns, drawing, paragraph, plot, section, table, write_page
+from vitkit.training.record.duration import took
+from vitkit.training.record.reading import Recorded, as_typed, flat, run_names
+from vitkit.training.reports.curves import metric_panels, training_panels
+
+MISSING = "-"  # in place of what only other runs have
+
+
+class Row(NamedTuple):
+    """A setting or a result, and what each run has of it."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+def settings(runs: Sequence[Recorded]) -> list[Row]:
+    """Every setting in which recipes differ."""
+    recipes = [flat(run.recipe) for run in runs]
+    rows = []
+    for name in dict.fromkeys(name for recipe in recipes for name in recipe):
+        values = tuple(as_typed(recipe.get(name, MISSING)) for recipe in recipes)
+        if len(set(values)) > 1:
+            rows.append(Row(name, values))
+    return rows
+
+
+def results(runs: Sequence[Recorded]) -> list[Row]:
+    """What the runs reached: every metric at its last and, if it was better then, at its best
+    evaluation; and what each took."""
+    rows = []
+    measured = [run.points() for run in runs]
+    for name in dict.fromkeys(name for points in measured for name in points):
+        rows.append(Row(name, tuple(_last(points.get(name, [])) for points in measured)))
+        best = tuple(_best(points.get(name, [])) for points in measured)
+        if set(best) != {MISSING}:
+            rows.append(Row(f"{name}, at its best", best))
+    costs = [took(run) for run in runs]
+    for name in dict.fromkeys(name for cost in costs for name in cost):
+        rows.append(Row(name, tuple(cost.get(name, MISSING) for cost in costs)))
+    return rows
+
+
+def verdict(runs: Sequence[Recorded]) -> str:
+    """A sentence about which run is best, by the metric that runs are compared by; it says if chance
+    may explain the difference, or if they cannot be compared."""
+    none = "neither" if len(runs) == 2 else "none"
+    measured = [run.points() for run in runs]
+    name = next(iter(measured[0]), "")
+    if not name or any(name not in points for points in measured):
+        return f"they were not measured by the same metric, so {none} is better"
+    if any(run.measured_on() != runs[0].measured_on() for run in runs):
+        return "they were measured on different images, so their results cannot be compared"
+    reached = [points[name][-1][1] for points in measured]
+    first = reached[0]
+    if any(metric.unit != first.unit for metric in reached):
+        return f"their {name} has different units, so {none} is better"
+    if all(metric.value == first.value for metric in reached):
+        return f"{name} is the same in all: {first.unit.text(first.value)}"
+
+    # Which is best, and which others might be as good
+    best = 0
+    for i, metric in enumerate(reached):
+        if metric.beats(reached[best]):
+            best = i
+    winner = runs[best].run_dir
+    sentence = f"{winner} is best by {name}"
+    if len(runs) == 2:
+        sentence = f"{winner} is better than {runs[1 - best].run_dir} by {name}"
+    near = [
+        str(run.run_dir)
+        for i, (run, metric) in enumerate(zip(runs, reached, strict=True))
+        if i != best and _overlap(metric, reached[best])
+    ]
+    if near:
+        whose = "their intervals overlap"
+        if len(runs) > 2:
+            whose = f"its interval overlaps with that of {', '.join(near)}"
+        sentence += (
+            f", but {whose}: with --against, vitkit evaluate says whether chance explains it"
+        )
+    return sentence
+
+
+def _overlap(first: Metric, second: Metric) -> bool:
+    """Whether the intervals of two metrics have a value in common; False if one has none."""
+    if not first.interval or not second.interval:
+        return False
+    low = max(first.interval[0], second.interval[0])
+    high = min(first.interval[1], second.interval[1])
+    return low <= high
+
+
+def write_comparison(path: Path, runs: Sequence[Recorded]) -> Path:
+    """Write a page about runs side by side: results, curves, and settings; returns its path. Raises
+    OSError, and ValueError for a file that vitkit did not write."""
+    names = run_names(runs)
+    by_name = dict(zip(names, runs, strict=True))
+    curves = []
+    for panel in [*training_panels(by_name), *metric_panels(by_name)]:
+        curves.append(drawing(plot([panel]), f"{panel.title} of the runs, by step"))
+    different = settings(runs)
+    recipes = paragraph("There is none: the recipes are the same.")
+    if different:
+        recipes = table(_cells(different), ("setting", *names), wraps=True)
+    blocks = [
+        bullets([verdict(runs)]),
+        section("Results", table(_cells(results(runs)), ("metric", *names))),
+        section("Curves", columns(*curves)),
+        section("Settings that differ", recipes),
+    ]
+    title = f"{', '.join(names[:-1])} and {names[-1]}"
+    return write_page(path, title, blocks)
+
+
+def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    return [(row.name, *row.values) for row in rows]
+
+
+def _last(points: Sequence[tuple[int, Metric]]) -> str:
+    """The last of a metric's values, with its interval."""
+    if not points:
+        return MISSING
+    return points[-1][1].text()
+
+
+def _best(points: Sequence[tuple[int, Metric]]) -> str:
+    """The best of a metric's values and its step, if it is not the last one."""
+    if not points:
+        return MISSING
+    best_step, best = points[-1]
+    for step, metric in points:
+        if not math.isnan(metric.value) and metric.beats(best):
+            best_step, best = step, metric
+    if best is points[-1][1]:
+        return MISSING
+    return f"{best.unit.text(best.value)} at step {best_step:,}"

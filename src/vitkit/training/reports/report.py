@@ -1,0 +1,158 @@
+"""report.html: what a run did, on one page that needs no other file."""
+
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data import pixels_for_people
+from vitkit.evaluation import metrics_table
+from vitkit.inspection import (
+    Block,
+    bullets,
+    columns,
+    drawing,
+    image_rows,
+    pairs,
+    paragraph,
+    picture,
+    plot,
+    section,
+    write_page,
+)
+from vitkit.models import KINDS
+from vitkit.system.console.text import counted
+from vitkit.training.record.duration import environment, took
+from vitkit.training.record.log import last_metrics, to_line
+from vitkit.training.record.reading import Recorded, read_run
+from vitkit.training.reports.answers import answer_sections
+from vitkit.training.reports.curves import training_panels, unit_panels
+from vitkit.training.reports.settings import settings_section
+
+
+def report(run_dir: Path | str, inside: bool = False, path: Path | None = None) -> Path:
+    """Write a run's report.html from what it has recorded, and return its path: what it reached,
+    curves, confused classes and mistakes, data, cost and recipe.
+
+    inside: also run the finished model, for as long as that takes: for what it looked at, and for the
+    figures of its filters, positions and attention; and for the answers to the held-out images, if
+    the run did not keep them. Without it only small models are run.
+
+    path: the file to write; None is report.html in the directory.
+
+    Raises ValueError for a directory of no run, and for a file that vitkit did not write.
+    """
+    # What the run has recorded
+    run = read_run(Path(run_dir))
+    blocks = _summary(run)
+
+    # What it reached, and how
+    blocks.append(
+        section("Last evaluation", metrics_table(list(last_metrics(run.run_dir).values())))
+    )
+    panels = [*training_panels({"": run}), *unit_panels(run)]
+    curves = [drawing(plot([panel]), f"{panel.title} by step") for panel in panels]
+    blocks.append(section("Curves", columns(*curves)))
+
+    # What its objective sees and predicts; what its model answers, and has inside
+    pictures = run.run_dir / "pictures.safetensors"
+    if pictures.exists():
+        images = _pictures(pictures)
+        rows = picture(image_rows(images), ", ".join(images))
+        blocks.append(section("What it sees, and makes of it", rows))
+    blocks += answer_sections(run, inside)
+
+    # Its data, and what was wrong with some of them; its bad steps, if there were any
+    notes = [paragraph(note) for note in run.data["notes"]]
+    blocks.append(section("Data", _counts(run.data), *notes))
+    broken = []
+    for of_part in run.data["skipped"].values():
+        broken += [text for _, text in of_part]
+    if broken:
+        blocks.append(section("Images left out", bullets(broken)))
+    events = [to_line(line) for line in run.lines if line["event"] in ("skipped", "rollback")]
+    if events:
+        blocks.append(section("Steps that were not finite", bullets(events)))
+
+    # What it took, on what, by which recipe
+    blocks.append(section("Cost", pairs(took(run))))
+    blocks.append(section("Environment", pairs(environment(run))))
+    blocks.append(settings_section(run.recipe))
+    return write_page(path or run.run_dir / "report.html", _title(run), blocks)
+
+
+def _title(run: Recorded) -> str:
+    """The name of the run, and of its recipe if that is another."""
+    name = run.run_dir.resolve().name
+    if run.recipe["name"] in name:
+        return name
+    return f"{name}: {run.recipe['name']}"
+
+
+def _summary(run: Recorded) -> list[Block]:
+    """What was trained on what with which result, when, and how long it took."""
+    # The result
+    blocks = []
+    result = "Nothing was measured"
+    primary = run.primary()
+    if primary is not None:
+        blocks.append(paragraph(primary.unit.text(primary.value), "headline"))
+        interval = primary.name
+        if primary.interval is not None:
+            interval += f", {primary.interval_text()} at 95 % confidence"
+        blocks.append(paragraph(interval, "faint"))
+        result = f"{primary.name} is {primary.text()}"
+
+    # The run
+    beginning = "from scratch"
+    if run.recipe.get("init"):
+        beginning = f"from {run.recipe['init']}"
+    images = counted(run.data["counts"].get("train", 0), "training image")
+    spent = took(run)
+    when = ""
+    if "begun" in spent:
+        when = f", begun {spent['begun']}"
+    sentence = (
+        f"{_model(run.recipe['model'])}, {beginning}, on {images} of {run.data['source']}: {result} "
+        f"after {spent['steps']} steps of {run.recipe['batch']:,} images in "
+        f"{spent['time of the steps']}{when}."
+    )
+    return [*blocks, paragraph(sentence)]
+
+
+def _model(config: dict) -> str:
+    """A model in half a line."""
+    by_class = {kind.__name__: kind.title for kind in KINDS.values()}
+    title = by_class.get(config.get("class", ""), "A model")
+    size = ""
+    if "depth" in config and "width" in config:
+        size = (
+            f" of {config['depth']} layers, width {config['width']}, patches of {config['patch']}"
+        )
+    pixels = " × ".join(map(str, config.get("image", ())))
+    if pixels:
+        size += f", {pixels} pixels"
+    return f"{title}{size}"
+
+
+def _pictures(file: Path) -> dict:
+    """An objective's pictures by title, uint8 (N, h, w, 3) each, in the order that it gave
+    them."""
+    from safetensors import safe_open
+
+    with safe_open(file, "numpy") as opened:
+        names = (opened.metadata() or {}).get("order", "").split(",")
+        pictures = {}
+        for name in names:
+            drawn = opened.get_tensor(name).transpose(0, 2, 3, 1)  # (N, h, w, C)
+            pictures[name] = np.stack([pixels_for_people(picture) for picture in drawn])
+        return pictures
+
+
+def _counts(data: dict) -> Block:
+    """How many images of which part there were, and how many were left out."""
+    values = {"source": data["source"], "classes": f"{len(data['labels']):,}"}
+    values |= {name: f"{count:,} images" for name, count in data["counts"].items()}
+    values |= {name: f"{count:,} images" for name, (count, _) in data["others"].items()}
+    for name, broken in data["skipped"].items():
+        values[f"left out of {name}"] = f"{len(broken):,} broken images"
+    return pairs(values)

@@ -1,0 +1,323 @@
+"""Everything that a run must remember, and how it is written to a checkpoint and read from it.
+
+One process writes its tensors to one file, and training waits for it. Several processes write
+through torch.distributed.checkpoint: each copies its shards, and a thread writes the copies while
+training goes on. What some number of processes wrote, any other number can read.
+"""
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from vitkit.objectives import Learner
+from vitkit.system.processes.ranks import any_rank, from_rank_0, gathered, on_rank_0, world
+from vitkit.system.processes.watchdog import watchdog
+from vitkit.training.state.checkpoints import (
+    COUNTERS,
+    checksum,
+    complete,
+    new_folder,
+    prune,
+    verify,
+)
+
+ONE_FILE = "state.safetensors"  # of a run of one process
+
+
+class Writing(NamedTuple):
+    """A checkpoint that is being written."""
+
+    folder: Path
+    """Where its files go until it is complete."""
+    facts: dict
+    """What its state.json says."""
+    keep: int
+    """How many of the recipe's checkpoints stay on the disk."""
+    damaged: set[str]
+    """Names of checkpoints that are not counted among those."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory of the run."""
+        return self.folder.parent.parent
+
+
+@dataclass
+class State:
+    """What changes while a run trains. Only the loop changes it."""
+
+    learner: Learner
+    """What is trained: the model, under the name `model`, and what its objective adds."""
+    optimizer: torch.optim.Optimizer
+    """With its moments."""
+    average: dict[str, Tensor] | None = None
+    """The Polyak average of the trained weights, by their names; None if it is off."""
+    record: dict = field(default_factory=dict)
+    """What every checkpoint repeats of its run: "recipe" and "data", as recipe.json and data.json
+    have them."""
+    step: int = 0
+    """Finished steps, including the skipped ones."""
+    skipped: int = 0
+    """Steps whose loss or gradient was not finite."""
+    bad_in_row: int = 0
+    """How many of the latest steps were skipped."""
+    rollbacks: int = 0
+    """How often the run went back to an earlier checkpoint's weights."""
+    saved_step: int = -1
+    """The step whose checkpoint this process wrote or read last: it need not be written again."""
+    damaged: set[str] = field(default_factory=set)
+    """Names of checkpoints that could not be read."""
+    writing: Future | None = None
+    """The checkpoint that a thread is writing; None if there is none."""
+    group: dist.ProcessGroup | None = None
+    """The process group of those threads. They cannot use the training's own at the same time."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the learner's parameters."""
+        return next(self.learner.parameters()).device
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Those that the optimiser changes, by name. Collected once: to go through all modules of a
+        small model takes longer than to update its weights."""
+        return {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def update_average(self, factor: float) -> None:
+        """average <- factor * average + (1 - factor) * weights (Section 4.1 gives the factor)."""
+        # The factor grows to its value over the first steps, so that initial weights do not linger:
+        # as in TensorFlow's ExponentialMovingAverage with num_updates
+        factor = min(factor, (1 + self.step) / (10 + self.step))
+        averages = list(self.average.values())
+        weights = [self.parameters[name] for name in self.average]
+        torch._foreach_lerp_(averages, weights, 1 - factor)
+
+    @contextmanager
+    def averaged(self) -> Iterator[Learner]:
+        """The learner with the averaged weights, if there is an average. Afterwards it has the
+        trained ones again."""
+        self._swap_average()
+        try:
+            yield self.learner
+        finally:
+            self._swap_average()
+
+    @contextmanager
+    def deployed(self) -> Iterator[Learner]:
+        """The learner with the model as it would be saved now. Afterwards it is as it was.
+
+        In this order: the averaged weights are swapped in; then the objective changes them to what
+        it deploys (Learner.deployed); then every rank gathers whole modules, so that each can be
+        called.
+        """
+        with self.averaged() as learner, learner.deployed(), gathered(learner):
+            yield learner
+
+    def _swap_average(self) -> None:
+        """Exchange the values of weights and averages. The tensors stay, because FSDP holds on to
+        its shards."""
+        weights = trained(self.learner)
+        for name, average in (self.average or {}).items():
+            weight = weights[name].clone()
+            weights[name].copy_(average)
+            average.copy_(weight)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of a checkpoint by name, not copied: weights, average, and what the
+        optimiser has of each parameter ("optimizer.exp_avg.model.norm.weight")."""
+        named = self._model_tensors()
+        for name, parameter in self.learner.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if value is not None:
+                    named[f"optimizer.{key}.{name}"] = value
+        return named
+
+    def _model_tensors(self) -> dict[str, Tensor]:
+        """Weights and average by name: the tensors that exist before the first step."""
+        named = {f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()}
+        for name, tensor in (self.average or {}).items():
+            named[f"average.{name}"] = tensor
+        return named
+
+    def save(self, run_dir: Path, keep: int, scheduled: bool = True) -> None:
+        """Write a checkpoint, then move the pointer to it. If that fails, as on a full disk, the
+        earlier checkpoints are untouched.
+
+        Several ranks return when their shards are copied; `wait` waits until they are written, and
+        raises what failed. `scheduled` is False if an interruption asks for it, not the recipe.
+        """
+        self.wait()
+        if self.saved_step == self.step:
+            return
+
+        # What is to be written, and where
+        facts = {name: getattr(self, name) for name in COUNTERS}
+        facts["scheduled"] = scheduled
+        facts |= self.record
+        with _explaining_failure(run_dir, self.step):
+            folder = from_rank_0(lambda: new_folder(run_dir, self.step))
+        writing = Writing(folder, facts, keep, set(self.damaged))
+
+        # By this process alone, or by a thread of every process
+        if world().world_size == 1:
+            _write_one_file(self.tensors(), writing)
+        else:
+            self._write_in_a_thread(writing)
+        self.saved_step = self.step
+
+    def _write_in_a_thread(self, writing: Writing) -> None:
+        """Copy this rank's shards now, so that training can go on with the originals, and let a
+        thread write them."""
+        if self.group is None:
+            self.group = dist.new_group(backend="gloo")
+        in_plain_memory = StagingOptions(
+            use_pinned_memory=False,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=False,
+        )
+        copies = DefaultStager(in_plain_memory).stage(self.tensors())
+        thread = ThreadPoolExecutor(1)
+        self.writing = thread.submit(_write_shards, copies, self.group, writing)
+        thread.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is on the disk. Raises OSError if it could not be
+        written."""
+        if self.writing is not None:
+            writing = self.writing
+            self.writing = None
+            watchdog.pause()  # a slow disk is no reason to end the run
+            writing.result()
+
+    def load(self, checkpoint: Path) -> None:
+        """Read a checkpoint into this state.
+
+        Raises ValueError if it is damaged, which `damaged` then says, or of another model; nothing
+        else has changed then.
+        """
+        self.wait()
+        counters = self._verified(checkpoint)
+
+        # Its weights and its average must be those of this learner. dcp's reader for files of
+        # safetensors takes one file, or one of each rank
+        reader = dcp.HuggingFaceStorageReader(str(checkpoint))
+        stored = reader.read_metadata().state_dict_metadata
+        of_optimizer = sorted(name for name in stored if name.startswith("optimizer."))
+        stored_shapes = {name: stored[name].size for name in stored.keys() - set(of_optimizer)}
+        tensors = self._model_tensors()
+        if {name: tensor.shape for name, tensor in tensors.items()} != stored_shapes:
+            raise ValueError(f"{checkpoint} holds another model than this recipe's")
+
+        # The optimiser makes its tensors in its first step only, so make them here
+        parameters = dict(self.learner.named_parameters())
+        self.optimizer.state.clear()
+        for name in of_optimizer:
+            _, key, path = name.split(".", 2)  # "optimizer.exp_avg.model.norm.weight"
+            parameter = parameters[path]
+            value = _optimizer_zeros(parameter.detach(), key, stored[name].size)
+            self.optimizer.state[parameter][key] = value
+            tensors[name] = value
+
+        # Read all of them in place
+        alone = world().world_size == 1
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as `no_dist` says
+            dcp.load(tensors, storage_reader=reader, no_dist=alone)
+        for name in COUNTERS:
+            setattr(self, name, counters[name])
+        self.saved_step = self.step
+
+    def _verified(self, checkpoint: Path) -> dict:
+        """The facts of a checkpoint, whose files the ranks check together. Raises ValueError on
+        every rank if one of them finds it damaged."""
+        facts = {}
+        problem = None
+        try:
+            facts = verify(checkpoint, world())
+        except ValueError as error:
+            problem = error
+        if any_rank(problem is not None):
+            self.damaged.add(checkpoint.name)
+            raise problem or ValueError(f"checkpoint {checkpoint} is damaged: another rank says so")
+        return facts
+
+
+def trained(learner: nn.Module) -> dict[str, Tensor]:
+    """The parameters that the optimiser changes, by name, detached."""
+    return {name: p.detach() for name, p in learner.named_parameters() if p.requires_grad}
+
+
+def _optimizer_zeros(parameter: Tensor, key: str, shape: torch.Size) -> Tensor:
+    """Zeros for a tensor that the optimiser has of a parameter: sharded as the parameter is, but
+    Adam's "step", a count, is whole on every rank."""
+    if shape == parameter.shape and key != "step":
+        return torch.zeros_like(parameter)
+    return torch.zeros(shape, device=parameter.device)
+
+
+def _write_one_file(tensors: dict[str, Tensor], writing: Writing) -> None:
+    """Write the checkpoint of a run of one process. Raises OSError."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    path = writing.folder / ONE_FILE
+    with _explaining_failure(writing.run_dir, writing.facts["step"], writing.folder):
+        try:
+            save_file(on_cpu, path)
+        except SafetensorError as error:  # safetensors' name for a full disk
+            raise OSError(str(error)) from error
+        complete(writing.folder, writing.facts, {ONE_FILE: checksum(path)})
+    prune(writing.run_dir, writing.keep, writing.damaged)
+
+
+def _write_shards(tensors: dict, group: dist.ProcessGroup, writing: Writing) -> None:
+    """Write the checkpoint of a run of several processes, a file of each. Raises OSError."""
+    rank, world_size = world()
+    folder = writing.folder
+    with _explaining_failure(writing.run_dir, writing.facts["step"], folder):
+        # Every rank writes its shards
+        writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        dcp.save(tensors, storage_writer=writer, process_group=group)
+
+        # The ranks share the work of making checksums
+        files = sorted(folder.glob("*.safetensors"))[rank::world_size]
+        own = {path.name: checksum(path) for path in files}
+        everyone: list = [None] * world_size
+        dist.all_gather_object(everyone, own, group)
+
+        # Now that every file is written, rank 0 makes the folder a checkpoint
+        if on_rank_0():
+            checksums = {}
+            for of_rank in everyone:
+                checksums |= of_rank
+            complete(folder, writing.facts, checksums)
+            prune(writing.run_dir, writing.keep, writing.damaged)
+
+
+@contextmanager
+def _explaining_failure(run_dir: Path, step: int, folder: Path | None = None) -> Iterator[None]:
+    """If the writing within fails, remove the unfinished `folder`, which frees its room, and raise
+    OSError that says what to do."""
+    try:
+        yield
+    except (OSError, dcp.CheckpointException) as error:
+        if folder is not None and on_rank_0():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise OSError(
+            f"could not write a checkpoint at step {step} to {run_dir / 'checkpoints'} ({error}); "
+            "the earlier ones are untouched: make room and run the same command again"
+        ) from error

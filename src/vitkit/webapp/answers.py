@@ -1,0 +1,123 @@
+"""What happens on `vitkit app`'s page: functions of what a person gave and chose, which return what
+is to be shown. The page itself is in app.py."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vitkit.inspection import READER
+from vitkit.system.console.text import counted, printable
+from vitkit.webapp import html
+from vitkit.webapp.corrections import Correction, corrected
+from vitkit.webapp.viewer import (
+    Answer,
+    Photograph,
+    Viewer,
+    drawn,
+    open_photograph,
+    softened,
+)
+
+ALL = "all layers"
+ONE = "one layer"
+MEAN = "mean of all"
+
+
+class Current(NamedTuple):
+    """What one person looks at."""
+
+    photograph: Photograph
+    answers: tuple[Answer, ...]
+    """One for each model."""
+
+
+class Choice(NamedTuple):
+    """What a person wants to see of a model's attention."""
+
+    layers: str
+    """ALL or ONE."""
+    layer: int
+    """From 1, as people count."""
+    head: str
+    """MEAN, or a number from 1."""
+    query: tuple[int, int] | None
+    """The patch that looks, or None for what the model's head reads."""
+
+
+def answer_file(payload: dict | None, viewers: Sequence[Viewer]) -> tuple[Current | None, str]:
+    """What the models say of an uploaded file, and a sentence if that is not possible.
+
+    payload: what gradio knows of the file, which it has put into its own folder; None if the person
+    took the photograph away.
+    """
+    if payload is None:
+        return None, ""
+    if not payload.get("path"):
+        return None, html.problem("no file arrived; choose it again")
+    path = Path(payload["path"])
+    name = payload.get("orig_name") or path.name
+    try:
+        photograph = open_photograph(path, name, viewers)
+        pairs = zip(viewers, photograph.views, strict=True)
+        answers = tuple(viewer.answer(view) for viewer, view in pairs)
+    except (ValueError, OSError) as error:
+        return None, html.problem(printable(str(error)))
+    return Current(photograph, answers), ""
+
+
+def reader_of(viewer: Viewer) -> str:
+    """What the head of a model reads, in words."""
+    return READER[viewer.classifier.model.config.pool]
+
+
+def look(current: Current, number: int, viewer: Viewer, choice: Choice) -> tuple:
+    """The picture for a choice, uint8 (h, w, 3), and a sentence that says what it shows, as HTML.
+
+    Without attention, the picture is the photograph as the model gets it.
+    """
+    view = current.photograph.views[number]
+    if not viewer.layers:
+        return view.pixels, html.caption(f"No map: {viewer.why_no_map}.")
+    reader = reader_of(viewer)
+    if choice.layers == ALL:
+        weights = current.answers[number].rollout
+        words = (
+            f"Attention rollout: what reaches {reader} through {counted(len(viewer.layers), 'layer')}. "
+            "Click a patch to see where it looks."
+        )
+        return drawn(view, weights), html.caption(words)
+
+    # One layer, and a head or all
+    layer = min(max(int(choice.layer), 1), len(viewer.layers)) - 1
+    head = None
+    heads = f"mean of {counted(viewer.heads, 'head')}"
+    if choice.head != MEAN:
+        head = int(choice.head) - 1
+        heads = f"head {choice.head} of {viewer.heads}"
+    try:
+        weights = viewer.look(view, layer, head, choice.query)
+    except ValueError as error:
+        return view.pixels, html.problem(str(error))
+    if choice.query is not None:
+        reader = f"the framed patch (row {choice.query[0] + 1}, column {choice.query[1] + 1})"
+    name = viewer.layers[layer].capitalize()
+    words = f"{name}, {heads}: where {reader} looks."
+    return drawn(view, softened(weights), choice.query), html.caption(words)
+
+
+def correct(
+    current: Current | None, known: tuple[Correction, ...], label: str | None
+) -> tuple[tuple[Correction, ...], str]:
+    """The corrections with one for the current photograph, and a sentence, as HTML."""
+    if current is None:
+        return known, html.problem("there is no photograph to correct; choose one first")
+    photograph = current.photograph
+    predicted = ""
+    if current.answers[0].classes:
+        predicted = current.answers[0].classes[0][0]
+    new = Correction(photograph.name, photograph.data, photograph.kind, label or "", predicted)
+    try:
+        known = corrected(known, new)
+    except ValueError as error:
+        return known, html.problem(printable(str(error)))
+    return known, html.note(f"{counted(len(known), 'photograph')} corrected.")

@@ -1,0 +1,129 @@
+"""Serving the page of `vitkit app`: a port, a server that stops in one moment, and files that are
+gone afterwards."""
+
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitkit.webapp import html as app_html
+from vitkit.webapp.viewer import LARGEST_FILE, Viewer
+
+if TYPE_CHECKING:
+    import uvicorn
+
+PORTS = 20  # that are tried, from the one that was asked for
+
+
+def check_gradio() -> None:
+    """Raises ValueError if gradio, which makes the page, is not installed."""
+    if find_spec("gradio") is None:
+        raise ValueError("the page needs gradio: pip install 'vitkit[app]'")
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens at the port, or at the first free one of the PORTS from there.
+
+    Raises ValueError for an address that is not this machine's, and if no port is free.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ValueError(f"host is {host!r}, which is no address: {error}") from None
+    problem = ""
+    for candidate in range(port, min(port + PORTS, 65536)):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address[0], candidate, *address[2:]))
+            listener.listen()
+            return listener
+        except OSError as error:
+            listener.close()
+            problem = error.strerror or str(error)
+    raise ValueError(
+        f"no page can be served at {host}, ports {port} to {min(port + PORTS, 65536) - 1}: "
+        f"{problem}; choose others with --host and --port"
+    )
+
+
+def serve(viewers: Sequence[Viewer], listener: socket.socket, started: Callable[[], None]) -> None:
+    """Serve the page until Ctrl-C or SIGTERM. `started` is called when it answers.
+
+    What people upload is kept in a folder of this process, which is removed at the end.
+    """
+    # A folder of its own, which gradio reads from the environment when it is imported; and nothing
+    # of it calls home
+    with closing(listener), tempfile.TemporaryDirectory(prefix="vitkit-app-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+        os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+        server = _server(viewers, Path(folder))
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        signal.signal(signal.SIGTERM, _interrupt)  # so that the folder is removed then, too
+        thread.start()
+        try:
+            while thread.is_alive() and not server.started:
+                time.sleep(0.05)
+            started()
+            while thread.is_alive():  # a join that is interrupted takes the thread for ended
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            # Not to wait for browsers, which keep their connections open
+            server.should_exit = True
+            server.force_exit = True
+            thread.join(2)
+
+
+def _interrupt(*_) -> None:
+    raise KeyboardInterrupt
+
+
+def _server(viewers: Sequence[Viewer], folder: Path) -> "uvicorn.Server":
+    """The page and its server, which reports nothing but what goes wrong."""
+    import gradio as gr
+    import uvicorn
+    from fastapi import FastAPI
+
+    from vitkit.webapp.page import build
+
+    theme = gr.themes.Base(
+        primary_hue=gr.themes.colors.teal,
+        neutral_hue=gr.themes.colors.gray,
+        font=["system-ui", "sans-serif"],
+        font_mono=["ui-monospace", "monospace"],
+    ).set(
+        block_background_fill="transparent",
+        block_background_fill_dark="transparent",
+        block_border_width="0px",
+        block_border_width_dark="0px",
+        block_padding="0px",
+        block_label_text_color="var(--vk-faint)",
+        block_title_text_color="var(--vk-faint)",
+        block_title_text_color_dark="var(--vk-faint)",
+        block_info_text_color="var(--vk-faint)",
+    )
+    page = build(viewers, folder)
+    page.queue(default_concurrency_limit=4, max_size=64)
+    application = gr.mount_gradio_app(
+        FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
+        page,
+        path="/",
+        footer_links=[],
+        run_history=False,
+        max_file_size=LARGEST_FILE,
+        ssr_mode=False,
+        show_error=False,
+        theme=theme,
+        css=app_html.STYLE,
+    )
+    return uvicorn.Server(uvicorn.Config(application, log_level="critical"))

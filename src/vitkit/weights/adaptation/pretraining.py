@@ -1,0 +1,117 @@
+"""What pre-training added to a model, which no classifier reads: a mask embedding, a decoder, the
+layer that predicts. It travels with the model, so that pre-training can go on where it ended.
+
+In a model directory it is a file of its own, which other libraries do not look at. Its tensors have
+the names that the objective's learner gives them.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitkit.models import sincos
+from vitkit.weights.files import Lazy, Tensors, joined, write_safetensors
+from vitkit.weights.files.lazy import FLOATS, KEY, WRITTEN_WITH
+from vitkit.weights.files.opening import PRETRAINING
+from vitkit.weights.ownership import check_finite
+
+# The decoder of masked autoencoders in the names of Hugging Face's ViT-MAE and of MAE's own code: a
+# pattern -> the learner's name (objectives/autoencoder.py)
+LAYER = r"(?:decoder_layers|decoder_encoder\.layer|decoder_blocks)\.(\d+)\."
+DECODER = {
+    r"decoder_embed\.": "enter.",
+    r"decoder_pred\.": "predict.",
+    r"decoder_norm\.": "decoder.norm.",
+    r"mask_token$": "mask",
+    LAYER + r"(?:layernorm_before|norm1)\.": r"decoder.blocks.\1.norm1.",
+    LAYER + r"(?:layernorm_after|norm2)\.": r"decoder.blocks.\1.norm2.",
+    LAYER + r"(?:attention\.attention\.query|attention\.q_proj)\.": r"decoder.blocks.\1.q.",
+    LAYER + r"(?:attention\.attention\.key|attention\.k_proj)\.": r"decoder.blocks.\1.k.",
+    LAYER + r"(?:attention\.attention\.value|attention\.v_proj)\.": r"decoder.blocks.\1.v.",
+    LAYER + r"attn\.qkv\.": r"decoder.blocks.\1.attention.qkv.",
+    LAYER + r"(?:attention\.output\.dense|attention\.o_proj|attn\.proj)\.": (
+        r"decoder.blocks.\1.attention.out."
+    ),
+    LAYER + r"(?:intermediate\.dense|mlp\.fc1)\.": r"decoder.blocks.\1.mlp.expand.",
+    LAYER + r"(?:output\.dense|mlp\.fc2)\.": r"decoder.blocks.\1.mlp.contract.",
+}
+POSITIONS = "decoder_pos_embed"
+PREDICTION = "decoder_pred.weight"
+
+
+def decoder_of(tensors: Tensors) -> tuple[Tensors, list[str]]:
+    """The decoder of a masked autoencoder under the learner's names, and notes. None of it if
+    something in it has no place there."""
+    if PREDICTION not in tensors:
+        return {}, []
+    decoder = {}
+    unknown = []
+    for name, lazy in tensors.items():
+        pattern = next((pattern for pattern in DECODER if re.match(pattern, name)), None)
+        if pattern:
+            decoder[re.sub(pattern, DECODER[pattern], name)] = lazy
+        elif name != POSITIONS:
+            unknown.append(name)
+
+    # q, k and v are one layer
+    for name in [name for name in decoder if re.search(r"\.q\.(weight|bias)$", name)]:
+        parts = [name.replace(".q.", f".{part}.") for part in "qkv"]
+        if all(part in decoder for part in parts):
+            qkv = joined(*(decoder.pop(part) for part in parts))
+            decoder[name.replace(".q.", ".attention.qkv.")] = qkv
+    if unknown:
+        return {}, [f"left out: a decoder with {unknown[0]}, which vitkit's has not"]
+    if POSITIONS in tensors and not _has_maes_positions(tensors[POSITIONS]):
+        return {}, ["left out: a decoder with other positions than MAE's fixed sines and cosines"]
+    return decoder, [f"kept for more pre-training: its decoder, {len(decoder)} tensors"]
+
+
+def _has_maes_positions(table: Lazy) -> bool:
+    """Whether a table (1, 1 + N, W) is the one that MAE computes: zeros for the class token, and
+    sines and cosines for a square of patches."""
+    if len(table.shape) != 3 or table.shape[2] % 4:
+        return False
+    side = round((table.shape[1] - 1) ** 0.5)
+    if side * side != table.shape[1] - 1:
+        return False
+    values = table.read().float()
+    patches = sincos((side, side), table.shape[2], "sincos-mae")
+    return not values[:, :1].any() and torch.allclose(values[:, 1:], patches, atol=1e-5)
+
+
+def mask_of(lazy: Lazy | None) -> tuple[Tensors, list[str]]:
+    """A mask embedding of patches, (1, D) or (1, 1, D), under the learner's name as (D,), and a
+    note. Nothing if there is none, or one that was never trained: all zeros."""
+    if lazy is None or lazy.dtype not in FLOATS or not lazy.read().any():
+        return {}, []
+    mask = Lazy(lazy.shape[-1:], lazy.dtype, lambda: lazy.read().flatten())
+    return {"mask": mask}, ["kept for more pre-training: its mask embedding"]
+
+
+def read_pretraining(tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors as float32. Raises ValueError for what are no finite numbers."""
+    others = [name for name, lazy in tensors.items() if lazy.dtype not in FLOATS]
+    if others:
+        raise ValueError(
+            f"{others[0]} holds {tensors[others[0]].dtype}, not floating-point numbers"
+        )
+    state = {name: lazy.read().float() for name, lazy in tensors.items()}
+    check_finite(state)
+    return state
+
+
+def write_pretraining(folder: Path, tensors: dict[str, Tensor], description_id: str) -> None:
+    """Write the file of a model directory whose description has this identity; nothing for no
+    tensors."""
+    if tensors:
+        ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        written_with = json.dumps({WRITTEN_WITH: description_id})
+        write_safetensors(folder / PRETRAINING, ours, {KEY: written_with})
+
+
+def remove_pretraining(folder: Path) -> None:
+    """Remove what an earlier model's pre-training left in a directory whose model has none."""
+    (folder / PRETRAINING).unlink(missing_ok=True)

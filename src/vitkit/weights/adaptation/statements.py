@@ -1,0 +1,93 @@
+"""What a user may say of a model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vitkit.data import Interpolation
+
+LARGEST_SIDE = 16384  # pixels of an image's side; positions of so many patches fit into no memory
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the user says of a model, because its file does not say it or another is wanted."""
+
+    image: tuple[int, ...] = ()
+    """Height and width of the images in pixels, or one side of a square. If the position table can
+    be for this size, it is; else positions are resampled to it. Default: what the file says, or a
+    square table."""
+    stride: int | tuple[int, ...] | None = None
+    """Pixels from one patch to the next, if patches are to overlap, such as 8 for patches of 16: four
+    times as many tokens, cut by the same projection, at positions that are resampled. Two numbers are
+    down and across. Default: the model's own, which for published models is the patch."""
+    channels: int | None = None
+    """Channels of the images, if they are not red, green and blue: 1 for grey, 4 with opacity, 12 for
+    12 bands. Weights for colours are adapted: summed for grey, repeated for many. Default: the
+    model's own."""
+    heads: int | None = None
+    """Attention heads, if the file does not say how many. Default: those of the published model of
+    the same width."""
+    pool: Literal["token", "gap", "corner"] | None = None
+    """What the head reads, if the file does not say: the class token, the mean of the patches, or
+    the first patch (big_vision's pool_type "0"). Default: what such files usually mean."""
+    statistics: Literal["imagenet", "half", "clip"] | None = None
+    """Mean and standard deviation that images are normalised with: ImageNet's (DeiT, MAE, DINO,
+    torchvision), 0.5, or CLIP's. Default: the file's, or a guess, which is printed."""
+    resize: int | None = None
+    """Side in pixels that images are resized to before the centre is cut out, such as 256.
+    Default: the file's, or the usual one."""
+    crop: Literal["centre", "whole"] | None = None
+    """centre: the shorter side is resized, and the centre cut out. whole: both sides are resized at
+    once to the model's size, as Google's models have it. Default: the file's, or the usual one."""
+    interpolation: Interpolation | None = None
+    """How images are resized. Default: the file's, or the usual one."""
+    labels: Path | None = None
+    """Text file with the name of a class on each line, in the order of the model's outputs.
+    Default: the file's names, ImageNet-1k's for 1,000 classes, or numbers."""
+
+    def __post_init__(self):
+        image = self.image
+        if isinstance(image, int):
+            image = (image,)
+        if not isinstance(image, tuple | list):
+            raise ValueError(
+                f"the size of images is {image!r}; give one side in pixels, or height and width"
+            )
+        image = tuple(image)
+        if len(image) == 1:
+            image *= 2
+        if len(image) not in (0, 2) or any(side < 1 for side in image):
+            raise ValueError(
+                f"the size of images is {image}; give one side in pixels, or height and width"
+            )
+        if image and max(image) > LARGEST_SIDE:
+            raise ValueError(
+                f"the size of images is {image}; a side has at most {LARGEST_SIDE:,} pixels"
+            )
+        self._check_stride()
+        if self.channels is not None and self.channels < 1:
+            raise ValueError(f"channels is {self.channels}; it must be at least 1")
+        if self.heads is not None and self.heads < 1:
+            raise ValueError(f"heads is {self.heads}; it must be at least 1")
+        if self.crop == "whole" and self.resize:
+            raise ValueError(
+                f'resize is {self.resize}, but nothing is cut out if crop is "whole"; leave out one '
+                "of the two"
+            )
+        object.__setattr__(self, "image", image)
+
+    def _check_stride(self) -> None:
+        """Raises ValueError for a stride that is neither a number of pixels nor two."""
+        stride = self.stride
+        if stride is None:
+            return
+        sides = stride
+        if not isinstance(stride, tuple | list):
+            sides = (stride, stride)
+        if len(sides) != 2 or any(not isinstance(side, int) or side < 1 for side in sides):
+            raise ValueError(
+                f"stride is {stride!r}; it is a number of pixels, at least 1, or two: down and across"
+            )
+        if isinstance(stride, list):  # as JSON has it
+            object.__setattr__(self, "stride", tuple(stride))

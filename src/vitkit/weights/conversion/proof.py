@@ -1,0 +1,214 @@
+"""Writing a model in another format, with the proof that it is the same model there."""
+
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitkit.data import open_image
+from vitkit.models import ModelConfig
+from vitkit.system.storage.files import temporary_folder
+from vitkit.weights.classifier import Classifier
+from vitkit.weights.conversion.writing import check_destination, write_model
+from vitkit.weights.formats import cannot, format_of, formats_for, names
+from vitkit.weights.formats.format import Elsewhere, Format
+from vitkit.weights.store import load
+
+PROBES = 4  # images
+TOLERANCE = 1e-4
+"""Largest difference of the logits of two models that counts as the same."""
+
+
+class Proof(NamedTuple):
+    """What was measured after writing."""
+
+    path: Path
+    differences: tuple[str, ...]
+    """What the other library computes a little differently."""
+    library: str
+    """Its name and version; empty if it is not installed."""
+    largest: float | None
+    """Largest difference between its logits and vitkit's, on random images; None without the
+    library."""
+    scale: float
+    """Largest logit, for comparison."""
+    pixels: float | None = None
+    """Largest difference between the pixels that its preprocessing and vitkit's make of
+    images, in levels of 255; None without the library, or if the files describe no preprocessing."""
+
+
+def convert(
+    classifier: Classifier,
+    path: Path | str,
+    to: str,
+    approximate: bool = False,
+    tolerance: float = TOLERANCE,
+) -> Proof:
+    """Write `classifier` to `path` in a format: huggingface and native (a directory), google
+    (.npz), timm (a directory for its hub, or a file), torchvision (a file: .safetensors, or .pth).
+
+    It is proved first, in a temporary folder beside `path`: what is written there is opened again,
+    every tensor must come back to the bit, and if the other library is installed its logits are
+    compared with vitkit's.
+
+    Raises ValueError for what the format cannot express; and, unless `approximate`, for what the
+    other library would compute a little differently, and for logits there that differ by more than
+    the tolerance or are not finite. Then nothing is written.
+    """
+    path = Path(path)
+    format, differences = _format_for(classifier.model.config, to, approximate)
+    check_destination(classifier, format, path)
+
+    # Prove it where nothing is lost
+    with temporary_folder(path) as folder:
+        proof = _prove(classifier, format, folder / path.name)
+    proof = proof._replace(path=path, differences=tuple(differences))
+    if not approximate:
+        _check_logits(proof, to, tolerance)
+
+    # Then write it
+    write_model(classifier, format, path)
+    return proof
+
+
+def _prove(classifier: Classifier, format: Format, path: Path) -> Proof:
+    """Write a model, open it again, and compare it with its origin."""
+    write_model(classifier, format, path)
+
+    # The same tensors, to the bit
+    reopened = load(path, quiet=True)
+    _check_bits(classifier, reopened, path)
+
+    # The same logits in the other library
+    elsewhere = _open_elsewhere(classifier, path, format)
+    images = _probes(classifier.model.config)
+    library = ""
+    largest = None
+    with torch.inference_mode():
+        logits = reopened.model(images)
+        if elsewhere:
+            library = elsewhere.library
+            their_logits = elsewhere.model.eval()(images)
+            largest = float((their_logits - logits).abs().max())
+
+    return Proof(
+        path=path,
+        differences=(),
+        library=library,
+        largest=largest,
+        scale=float(logits.abs().max()),
+        pixels=_pixels(classifier, path, format),
+    )
+
+
+def _check_logits(proof: Proof, to: str, tolerance: float) -> None:
+    """Raises ValueError if the other library's logits are not vitkit's, or no numbers."""
+    if not isfinite(proof.scale):
+        raise ValueError("the model's logits on random images are not finite; nothing is written")
+    if proof.largest is None or proof.largest <= tolerance:  # NaN is not
+        return
+    raise ValueError(
+        f"as {to} the logits of {proof.library} differ by {proof.largest:.1e} (the largest logit is "
+        f"{proof.scale:.3g}), more than {tolerance:g}, so nothing is written; write it all the same "
+        "with --approximate"
+    )
+
+
+def _format_for(config: ModelConfig, to: str, approximate: bool) -> tuple[Format, list[str]]:
+    """The format, and what its library computes differently. Raises ValueError for what must not be
+    written."""
+    if to not in names():
+        raise ValueError(f"no format {to!r}; there are {', '.join(names())}")
+    if problems := cannot(to, config):
+        others = ", ".join(format.name for format in formats_for(config))
+        missing = ", ".join(dict.fromkeys(problems))  # a format's own words, and those of all
+        raise ValueError(f"{to} has no place for {missing}; there is one in {others}")
+    format = format_of(to, config)
+    differences = format.differs(config)
+    if differences and not approximate:
+        raise ValueError(
+            f"{to} would compute another function ({'; '.join(differences)}); "
+            "write it all the same with --approximate"
+        )
+    return format, differences
+
+
+def _check_bits(written: Classifier, reopened: Classifier, path: Path) -> None:
+    """Raises RuntimeError unless all tensors are the same."""
+    state = reopened.model.state_dict()
+    for name, tensor in written.model.state_dict().items():
+        if not torch.equal(tensor.cpu(), state[name]):
+            raise RuntimeError(
+                f"{name} did not come back to the bit from {path}; "
+                "this is a defect of vitkit, please report it"
+            )
+
+
+def _probes(config: ModelConfig) -> torch.Tensor:
+    """Random images (B, C, H, W), normalised."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(PROBES, config.channels, *config.image, generator=generator)
+
+
+def _open_elsewhere(classifier: Classifier, path: Path, format: Format) -> Elsewhere | None:
+    """The written model in the format's library; None if there is no library, or it is not
+    installed."""
+    if format.open_elsewhere is None:
+        return None
+    try:
+        return format.open_elsewhere(classifier, path)
+    except ImportError:
+        return None
+
+
+def _pixels(classifier: Classifier, path: Path, format: Format) -> float | None:
+    """The largest difference between the library's preprocessing and vitkit's of some images, in
+    levels of 255.
+
+    The library's is what the written files describe; None if they describe none.
+    """
+    if format.pixels_elsewhere is None or not path.is_dir():
+        return None
+    if classifier.model.config.channels != 3:
+        return None
+
+    images = _photographs(classifier)
+    try:
+        return max(_pixels_of(image, classifier, path, format) for image in images)
+    except ImportError:
+        return None
+
+
+def _photographs(classifier: Classifier) -> list[Image.Image]:
+    """Images of random colours made smooth, as in a photograph: of each that is resized and cropped,
+    the margin beside the crop leaves another remainder when it is divided by 4. Libraries round
+    half of an odd margin in different ways."""
+    colours = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    preprocessing = classifier.preprocessing
+    shorter_side = preprocessing.resize or max(preprocessing.size)
+    by_remainder = {}
+    for width in range(400, 800):
+        margin = int(shorter_side * width / 300) - preprocessing.size[1]
+        by_remainder.setdefault(margin % 4, width)
+    images = []
+    for width in by_remainder.values():
+        image = Image.fromarray(colours).resize((width, 300), Image.Resampling.BICUBIC)
+        images.append(image)
+    return images
+
+
+def _pixels_of(image: Image.Image, classifier: Classifier, path: Path, format: Format) -> float:
+    """The largest difference of one image's pixels, in levels of 255."""
+    theirs = format.pixels_elsewhere(path, image)
+    preprocessing = classifier.preprocessing
+    picture = open_image(np.asarray(image), "probe")
+    ours = preprocessing.normalise(classifier.batch([picture]).cpu())
+
+    if theirs.shape != ours.shape:  # no pixel can be compared: the largest difference there is
+        return 255.0
+    largest = (theirs - ours).abs().amax((0, 2, 3))  # of each channel, normalised
+    levels = largest * torch.tensor(preprocessing.std) * 255
+    return float(levels.max())

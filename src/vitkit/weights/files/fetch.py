@@ -1,0 +1,202 @@
+"""Where a model is: a path, a repository on the Hugging Face hub, or one of Google's published
+files.
+
+What has to be downloaded is downloaded once, to the cache.
+"""
+
+import os
+import re
+import socket
+from pathlib import Path
+from urllib.request import getproxies
+
+from vitkit.system.storage.download import download
+from vitkit.system.storage.files import cache_dir, nearest
+from vitkit.system.storage.private import paths_of_this_machine
+from vitkit.weights.files.opening import UNKNOWN
+from vitkit.weights.provenance.licenses import CARD, NAMES, License
+
+# Google's files: the buckets that https://github.com/google-research/vision_transformer lists
+ENDPOINT = "https://storage.googleapis.com/vit_models"
+BUCKETS = ("imagenet21k", "imagenet21k+imagenet2012", "augreg", "sam", "gsam")
+AUGREG = re.compile(r"[A-Za-z0-9_]+-i(1k|21k|21k_30)-\d+ep-lr_[\w.\-]+?(\.npz)?")
+FILE = re.compile(r"[\w\-+][\w\-+.]*")
+
+# The hub's: OWNER/NAME, or OWNER/NAME@REVISION
+HUB = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}(@[\w\-./]+)?")
+# The files that are downloaded, PyTorch's own only if there is no safetensors; and those uploaded
+DESCRIPTIONS = ("config.json", "preprocessor_config.json")
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
+SENT = (*DESCRIPTIONS, "model.safetensors", UNKNOWN, CARD, *NAMES)
+
+
+def fetch(source: Path | str) -> Path:
+    """The local path of a model, downloaded if it is a name and not there yet.
+
+    Names are a hub repository ("google/vit-base-patch16-224", "timm/...", with @REVISION if
+    wanted), a file of Google's bucket ("imagenet21k/ViT-B_16", or the whole name of an AugReg
+    checkpoint), or its address. Raises ValueError.
+    """
+    if Path(source).exists():
+        return Path(source)
+    name = str(source)
+    if google := google_name(name):
+        return from_google(google)
+    repository = name.removeprefix("hf-hub:")
+    if isinstance(source, str) and HUB.fullmatch(repository) and ".." not in repository:
+        try:
+            return from_hub(repository)
+        except ValueError as error:
+            raise ValueError(f"{error}{nearest(name)}") from error
+    if near := nearest(name):
+        raise ValueError(f"there is nothing at {name}{near}")
+    raise ValueError(
+        f"there is nothing at {name}, and it is not the name of a model; give a run, "
+        "a model directory, a file of weights, a hub repository such as "
+        "google/vit-base-patch16-224, or one of Google's such as imagenet21k/ViT-B_16"
+    )
+
+
+def google_name(name: str) -> str | None:
+    """The name of one of Google's files as "BUCKET/FILE.npz"; None if it is no such name."""
+    if AUGREG.fullmatch(name):
+        name = f"augreg/{name}"
+    for address in (f"{ENDPOINT}/", "gs://vit_models/"):
+        name = name.removeprefix(address)
+    bucket, _, file = name.rpartition("/")
+    if bucket not in BUCKETS or not FILE.fullmatch(file):
+        return None
+    return f"{bucket}/{file.removesuffix('.npz')}.npz"
+
+
+def from_google(name: str) -> Path:
+    """A file of Google's, from the cache if it is there. Raises ValueError."""
+    url = f"{ENDPOINT}/{name.replace('+', '%2B')}"
+    try:
+        return download(url, cache_dir() / "google" / name)
+    except FileNotFoundError as error:
+        names = "https://github.com/google-research/vision_transformer"
+        raise ValueError(f"{error}; the names are listed at {names}") from error
+    except OSError as error:
+        raise ValueError(str(error)) from error
+
+
+def license_of_download(path: Path) -> License | None:
+    """The licence of one of Google's files in the cache, which do not say it themselves: that of
+    their repository. None for any other file."""
+    if not path.is_relative_to(cache_dir() / "google"):
+        return None
+    return License("apache-2.0", link="https://github.com/google-research/vision_transformer")
+
+
+def from_hub(name: str) -> Path:
+    """A snapshot of a hub repository: its JSON files, card, licence and weights, from the cache if
+    there is no network."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
+    except ImportError:
+        raise ValueError(
+            f"{name} is on the Hugging Face hub; to download it: pip install 'vitkit[hf]'"
+        ) from None
+    repository, _, revision = name.partition("@")
+
+    def snapshot(weights: tuple[str, ...]) -> Path:
+        patterns = [*DESCRIPTIONS, UNKNOWN, CARD, *NAMES, *weights]
+        folder = snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
+        return Path(folder)
+
+    try:
+        folder = snapshot(SAFETENSORS)
+        if any(folder.glob("model*.safetensors")):
+            return folder
+        return snapshot(PICKLES)
+    except LocalEntryNotFoundError as error:
+        raise ValueError(
+            f"{name} is not on this machine, and the Hugging Face hub cannot be reached: "
+            f"{_first_line(error.__cause__ or error)}; give a run, a directory or a file of weights "
+            "that is here"
+        ) from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ValueError(
+            f"{name} is neither a local path nor a model that the hub gives: {_first_line(error)}"
+        ) from error
+
+
+def hub_host() -> str:
+    """The name of the Hugging Face hub's machine, with its port if one is given: HF_ENDPOINT's, if
+    that is set."""
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    return address.rpartition("://")[2].partition("/")[0]
+
+
+def hub_answers() -> bool:
+    """Whether the hub can be reached: within two seconds, or through a proxy, which is not tried."""
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return False
+    if "https" in getproxies():
+        return True
+    name, _, port = hub_host().partition(":")
+    try:
+        socket.create_connection((name, int(port or 443)), timeout=2).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def push(folder: Path, name: str, private: bool = False) -> str:
+    """Upload a model directory to the Hugging Face hub; returns its address. The repository is made
+    if it is not there.
+
+    Only what a model directory holds is sent. Raises ValueError if the hub refuses, and says how to
+    log in.
+    """
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalTokenNotFoundError,
+        )
+    except ImportError:
+        raise ValueError("to upload to the Hugging Face hub: pip install 'vitkit[hf]'") from None
+    try:
+        api = HfApi()
+        address = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            allow_patterns=list(SENT),
+            commit_message="Upload by vitkit",
+        )
+    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
+        raise ValueError(
+            f"the hub did not take {name}: {_first_line(error)}; to log in: hf auth login"
+        ) from error
+    except HfHubHTTPError.__bases__ as error:  # whatever the hub's HTTP client raises
+        raise ValueError(f"the Hugging Face hub cannot be reached: {_first_line(error)}") from error
+    return str(address)
+
+
+def paths_in(folder: Path) -> list[str]:
+    """The paths of this machine in the text files that would be uploaded: "FILE holds PATH"
+    each."""
+    found = []
+    for name in (*DESCRIPTIONS, CARD):
+        if (folder / name).is_file():
+            text = (folder / name).read_text("utf-8", errors="replace")
+            found += [f"{folder / name} holds {path}" for path in paths_of_this_machine(text)]
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error's message; the error's type if it has none."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0]
