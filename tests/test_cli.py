@@ -18,8 +18,8 @@ from vitkit import cli
 from vitkit.cli import main
 from vitkit.commands import COMMANDS
 from vitkit.commands.help import EVERYDAY
-from vitkit.commands.options import options
 from vitkit.system.span import Span
+from vitkit.verbs.settings import options
 
 PATHS = os.environ | {"PYTHONPATH": str(Path(vitkit.__file__).parents[1])}
 

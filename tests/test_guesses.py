@@ -11,7 +11,7 @@ from pictures import encoded, make_photographs, photograph
 from vitkit.cli import main
 from vitkit.commands import COMMANDS, foreign
 from vitkit.commands.guesses import meant
-from vitkit.commands.options import options
+from vitkit.verbs.settings import options
 
 NAMES = {command.name: command for command in COMMANDS}
 

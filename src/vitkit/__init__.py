@@ -5,8 +5,11 @@ Importing it imports nothing heavy. A public name imports its room when it is fi
 
 __version__ = "0.1.0"
 
+# Verbs: what commands do, as functions of the same names
+_VERBS = ("fewshot",)
 # public name -> the room that has it
 _ROOM_OF = {
+    **dict.fromkeys(_VERBS, "vitkit.verbs"),
     "ViTConfig": "vitkit.models",
     "VisionTransformer": "vitkit.models",
     "vit": "vitkit.models",
@@ -26,8 +29,9 @@ __all__ = ["__version__", *_ROOM_OF]
 
 # Rooms that `import vitkit` is enough for: vitkit.recipes.digits()
 _ROOMS = (
-    *("curate", "data", "deploy", "evaluate", "inspection", "models", "objectives", "recipes"),
-    *("photographs", "studies", "suites", "training", "weights"),
+    *("benching", "curation", "data", "evaluation", "exporting", "inspection", "models"),
+    *("objectives", "prediction", "quick", "recipes", "runtimes", "serving", "studies", "suites"),
+    *("training", "verbs", "webapp", "weights"),
 )
 
 

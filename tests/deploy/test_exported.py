@@ -16,6 +16,7 @@ from vitkit.cli import main
 from vitkit.commands.runtime import precision_of
 from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation.probes.features import arithmetic
+from vitkit.exporting import features_on, open_runtime
 from vitkit.exporting.exact_layers import (
     Spread,
     is_of_one_token,
@@ -29,9 +30,9 @@ from vitkit.exporting.int8 import GROUP
 from vitkit.exporting.resizing import PictureResize
 from vitkit.models import create, vit
 from vitkit.prediction import predict
-from vitkit.runtimes.as_classifier import features_on, of_file
+from vitkit.runtimes.as_classifier import of_file
 from vitkit.runtimes.exported import Exported, inverted
-from vitkit.runtimes.opening import open_file, open_runtime
+from vitkit.runtimes.opening import open_file
 from vitkit.runtimes.openvino import core
 from vitkit.webapp.viewer import View, Viewer
 from vitkit.weights import Classifier, save

@@ -29,7 +29,7 @@ PHOTOGRAPH = (480, 640)  # pixels of the image that a process answers
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """What to measure, and for how long."""
 
     batches: tuple[int, ...] = (1, 8, 32)
     """Images of a forward pass."""

@@ -9,16 +9,12 @@ imported when the command is run: so the overview is there at once, without PyTo
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-MODEL = (
-    "A run, a model directory, a file of weights (vitkit's, Hugging Face's, timm's, torchvision's "
-    "or Google's), or the name of a published model."
-)
-DATA = (
-    "A folder, a manifest, parquet files, tar shards, an address (https://, s3://, gs://), hf:NAME "
-    "on the Hugging Face hub, file.py:function, or digits."
-)
+from vitkit.verbs import DATA, MODEL
+
+if TYPE_CHECKING:
+    from vitkit.verbs import Verb
 
 
 class Command(NamedTuple):
@@ -30,19 +26,40 @@ class Command(NamedTuple):
     """The words that follow it, for the overview."""
     summary: str
     """What it does, in half a line."""
-    action: str
-    """The function that does it and returns an exit status, as "file.function" of this room."""
+    action: str = ""
+    """The function that does it and returns an exit status, as "file.function" of this room; empty for
+    a verb of the same name, whose result is printed."""
     defaults: str = ""
     """For a command whose defaults depend on its first words (a recipe, a model): the function that
     reads those words, as "file.function"."""
 
     def load_action(self) -> Callable[[Any], int]:
         """The function that takes the settings."""
+        if not self.action:
+            return self._print_verb
         return _function(self.action)
+
+    def load_verb(self) -> "Verb":
+        """The function of the same name in Python; "data stats" is called stats."""
+        from vitkit import verbs
+
+        return getattr(verbs, self.name.split()[-1])
+
+    def _print_verb(self, settings: Any) -> int:
+        """Do it, and print what it returns."""
+        from vitkit.system.processes.ranks import on_rank_0
+        from vitkit.verbs import print_result
+
+        returned = self.load_verb().run(settings)
+        if on_rank_0():
+            print_result(returned)
+        return 0
 
     def load_settings(self) -> type:
         """The class of its settings: the type of the action's argument, which is always called
-        `command`."""
+        `command`, or those of the verb."""
+        if not self.action:
+            return self.load_verb().settings
         return get_type_hints(self.load_action())["command"]
 
     def load_defaults(self) -> Callable[[list[str]], "Defaults"] | None:
@@ -91,8 +108,7 @@ COMMANDS = (
             "measure the accuracy of a model on images with labels",
             "evaluate.evaluate"),
     Command("fewshot", "MODEL DATA...",
-            "measure what a model makes of a few images a class",
-            "fewshot.fewshot"),
+            "measure what a model makes of a few images a class"),
     Command("probe", "MODEL DATA",
             "fit a new head in closed form: a classifier in seconds",
             "probe.probe"),

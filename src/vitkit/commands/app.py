@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Device, ModelHints, ModelOrFile, Runtime
 from vitkit.commands.runtime import runtime_of_file
 from vitkit.runtimes import is_exported
 from vitkit.system.console.text import printable
 from vitkit.system.machine import pick_device
+from vitkit.verbs import Device, ModelHints, ModelOrFile, Runtime
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def app(command: App) -> int:
 
 def _viewer(command: App, name: str, hints: Hints, device: "torch.device") -> "Viewer":
     """A model, or an exported file, for the page."""
-    from vitkit.runtimes import of_file, open_runtime
+    from vitkit.exporting import open_runtime
+    from vitkit.runtimes import of_file
     from vitkit.webapp import Viewer
     from vitkit.weights import load_as
 

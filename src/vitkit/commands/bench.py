@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.commands.arguments import Model, ModelHints
+from vitkit.verbs import Model, ModelHints
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:

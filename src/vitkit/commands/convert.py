@@ -6,8 +6,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Model, ModelHints
 from vitkit.system.console.text import as_word
+from vitkit.verbs import Model, ModelHints
 from vitkit.weights import Hints
 
 NOT_COMPARED = {

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Data, DataColumns
 from vitkit.curation import Packed, Packing
 from vitkit.data import Columns
 from vitkit.system.console.text import as_word, printable
+from vitkit.verbs import Data, DataColumns
 
 LISTED = 10  # images left out that are printed
 

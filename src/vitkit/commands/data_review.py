@@ -14,11 +14,11 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands import MODEL
-from vitkit.commands.arguments import Data, DataColumns, Device, ModelHints
 from vitkit.data import Columns, Source, Splits, subset
 from vitkit.evaluation import KINDS, Finding
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.storage.files import check_replaceable
+from vitkit.verbs import Data, DataColumns, Device, ModelHints
 from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+
+from vitkit.commands.findings import Finding
 
 
 @dataclass
@@ -28,14 +29,6 @@ class Doctor:
     """Where --model computes: cpu, cuda, cuda:1 or mps; auto takes the best there is."""
     json: bool = False
     """Print JSON."""
-
-
-class Finding(NamedTuple):
-    """A fact about the machine, and what to do about it if it could be better."""
-
-    name: str
-    value: str
-    advice: str = ""
 
 
 def doctor(command: Doctor) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from vitkit.commands.doctor import Finding
+from vitkit.commands.findings import Finding
 from vitkit.data import Source, Splits, subset
 from vitkit.system.console.text import as_word, counted
 

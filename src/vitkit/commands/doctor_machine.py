@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from urllib.request import getproxies
 
-from vitkit.commands.doctor import Finding
+from vitkit.commands.findings import Finding
 
 
 def examine_machine() -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.commands.doctor import Finding
+from vitkit.commands.findings import Finding
 from vitkit.data import (
     Augmentation,
     Preprocessing,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vitkit.commands.doctor import Finding
+from vitkit.commands.findings import Finding
 from vitkit.training import Recorded, read_run
 
 WAITS = 0.25  # share of the time spent waiting for data from which a run is input-bound

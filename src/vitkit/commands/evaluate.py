@@ -9,17 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 from tyro.conf import arg
 
-from vitkit.commands.arguments import (
-    Data,
-    DataColumns,
-    Device,
-    ModelHints,
-    ModelOrFile,
-    OnBadImage,
-    Precision,
-    Runtime,
-    pick_precision,
-)
 from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import check_files, print_table
 from vitkit.commands.runtime import classifier_on
@@ -40,6 +29,17 @@ from vitkit.evaluation import (
 from vitkit.runtimes import is_exported
 from vitkit.system.console.text import as_word
 from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.verbs import (
+    Data,
+    DataColumns,
+    Device,
+    ModelHints,
+    ModelOrFile,
+    OnBadImage,
+    Precision,
+    Runtime,
+    pick_precision,
+)
 from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitkit.commands.leaving_out import without_broken, without_unknown
 from vitkit.data import Columns, Source
 from vitkit.evaluation import Evaluator, learns
 from vitkit.system.console.text import counted, printable
 from vitkit.system.processes.ranks import on_rank_0
+from vitkit.verbs import without_broken, without_unknown
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.commands.arguments import Model, ModelHints
 from vitkit.system.console.text import as_word, counted
+from vitkit.verbs import Model, ModelHints
 from vitkit.weights import Hints
 
 ENDINGS = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}

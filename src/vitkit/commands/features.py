@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.commands.arguments import (
+from vitkit.data import Columns
+from vitkit.system.console.text import counted
+from vitkit.verbs import (
+    As,
     Data,
     DataColumns,
     Device,
@@ -15,12 +18,12 @@ from vitkit.commands.arguments import (
     OnBadImage,
     Precision,
     Runtime,
+    as_words,
+    loaded_for_features,
+    parts_of,
     pick_precision,
+    without_broken,
 )
-from vitkit.commands.learning_data import As, as_words, loaded_for_features, parts_of
-from vitkit.commands.leaving_out import without_broken
-from vitkit.data import Columns
-from vitkit.system.console.text import counted
 from vitkit.weights import Hints
 
 
@@ -70,7 +73,7 @@ def features(command: WriteFeatures) -> int:
         parts = {}
         precision = pick_precision(command.precision, device)
         if command.runtime not in ("auto", "torch"):
-            from vitkit.runtimes import features_on
+            from vitkit.exporting import features_on
 
             classifier = features_on(classifier, command.runtime, precision)
         with autocast(device, precision):

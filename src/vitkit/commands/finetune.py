@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.commands import Defaults
-from vitkit.commands.arguments import Data, DataColumns, Device, Model, ModelHints
 from vitkit.commands.finetune_quick import earlier_model, finetune_quick
 from vitkit.commands.guesses import is_model
 from vitkit.commands.parsing import read_some
@@ -24,6 +23,7 @@ from vitkit.system.machine import pick_device
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.training import Recipe, default_run_dir
+from vitkit.verbs import Data, DataColumns, Device, Model, ModelHints
 from vitkit.weights import Hints
 
 HELP = ("-h", "--help")

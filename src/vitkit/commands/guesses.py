@@ -115,7 +115,7 @@ def _names_first(command: Command, words: list[str]) -> list[str]:
     them, if they were given after the options: `vitkit finetune --minutes 1 photos/`."""
     if command.load_defaults() is None or not words or not words[0].startswith("-"):
         return words
-    from vitkit.commands.options import options  # not at hand for help alone
+    from vitkit.verbs import options
 
     settings = options(command.load_settings())
     flags = {f"--{option.name}" for option in settings if isinstance(option.value, bool)}

@@ -6,9 +6,9 @@ Commands with a few settings have one level: they are not in the table.
 from typing import Any
 
 from vitkit.commands import Command
-from vitkit.commands.options import MISSING, Option, options
 from vitkit.system.console.terminal import fill, paragraphs, titled, two_columns
 from vitkit.system.span import Span
+from vitkit.verbs import MISSING, Option, options
 
 RUN = ("workdir DIR", "device NAME", "data.workers N", "seed N")
 EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.commands.app import short_name
-from vitkit.commands.arguments import Device, Images, Model, ModelHints
 from vitkit.system.console.text import as_word, counted, printable
 from vitkit.system.machine import pick_device
 from vitkit.system.storage.files import check_can_be_made, check_replaceable
+from vitkit.verbs import Device, Images, Model, ModelHints
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:

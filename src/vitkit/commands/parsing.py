@@ -19,9 +19,9 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from vitkit.commands.options import MISSING, default_of, docstrings
 from vitkit.system.console.terminal import fill, paragraphs
 from vitkit.system.span import Span
+from vitkit.verbs import MISSING, default_of, docstrings
 
 SIZES = ("--image", "--stride")  # options of one number or two
 

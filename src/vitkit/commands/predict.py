@@ -11,18 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import (
-    IMAGES,
-    Device,
-    ModelHints,
-    ModelOrFile,
-    Precision,
-    Runtime,
-)
 from vitkit.commands.predict_checks import INPUT, check
 from vitkit.commands.predict_images import answers_of, items_of
 from vitkit.commands.predict_parts import predict_parts
 from vitkit.commands.predict_runtime import runtime_of
+from vitkit.verbs import IMAGES, Device, ModelHints, ModelOrFile, Precision, Runtime
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:

@@ -13,7 +13,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vitkit.commands.arguments import (
+from vitkit.commands.probe_saving import Fitted, save_probe
+from vitkit.data import Columns, Source, Splits
+from vitkit.evaluation import Features, Metric
+from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.storage.files import check_can_be_made
+from vitkit.verbs import (
+    As,
     Data,
     DataColumns,
     Device,
@@ -22,13 +28,8 @@ from vitkit.commands.arguments import (
     OnBadImage,
     Precision,
     pick_precision,
+    splits_to_learn_from,
 )
-from vitkit.commands.learning_data import As, splits_to_learn_from
-from vitkit.commands.probe_saving import Fitted, save_probe
-from vitkit.data import Columns, Source, Splits
-from vitkit.evaluation import Features, Metric
-from vitkit.system.console.text import as_word, counted, printable
-from vitkit.system.storage.files import check_can_be_made
 from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:

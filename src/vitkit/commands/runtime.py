@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.commands.arguments import pick_precision
 from vitkit.runtimes import is_exported, takes_pictures
 from vitkit.system.console.text import counted
+from vitkit.verbs import pick_precision
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def runtime_of_model(
     """What computes a model. auto is the fastest that `vitkit bench` has found for it on this machine,
     which the standard error says; before that, and for a model with limits for unknown images, which
     are of its features, it is PyTorch."""
-    from vitkit.runtimes import open_file, open_runtime
+    from vitkit.exporting import open_runtime
+    from vitkit.runtimes import open_file
     from vitkit.system.machine import pick_device
 
     is_free = runtime == "auto" and classifier.unknown is None
@@ -106,7 +107,8 @@ def classifier_on(
     """A model by its name, or an exported file, as a Classifier that this runtime computes: for
     commands that take one. An exported file computes in its own precision, unless that is float32
     and bfloat16 is asked for."""
-    from vitkit.runtimes import of_file, on_runtime, open_runtime
+    from vitkit.exporting import open_runtime
+    from vitkit.runtimes import of_file, on_runtime
     from vitkit.weights import load_as
 
     if is_exported(name):

@@ -11,18 +11,12 @@ from urllib.parse import urlsplit
 from tyro.conf import arg
 
 from vitkit.commands.app import short_name
-from vitkit.commands.arguments import (
-    Device,
-    ModelHints,
-    ModelOrFile,
-    Precision,
-    Runtime,
-)
 from vitkit.commands.runtime import classifier_with_head, precision_of, runtime_of_file
 from vitkit.runtimes import Runtime as AnyRuntime
 from vitkit.runtimes import is_exported
 from vitkit.system.limits import VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
+from vitkit.verbs import Device, ModelHints, ModelOrFile, Precision, Runtime
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -200,7 +194,7 @@ def open_model(command: Serve) -> AnyRuntime:
         return runtime_of_file(
             command.model, command.hints, command.runtime, command.precision, command.device
         )
-    from vitkit.runtimes import open_runtime
+    from vitkit.exporting import open_runtime
 
     classifier = classifier_with_head(command.model, command.hints)
     precision = precision_of(command.runtime, command.precision, pick_device(command.device))

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitkit.commands import DATA, Defaults
-from vitkit.commands.arguments import Device
 from vitkit.commands.shard import read_shard
 from vitkit.commands.study_output import description, listing, say_plan, write
 from vitkit.studies import (
@@ -24,6 +23,7 @@ from vitkit.studies import (
     run_study,
 )
 from vitkit.system.console.text import counted
+from vitkit.verbs import Device
 
 HELP = ("-h", "--help", "--help-all")
 

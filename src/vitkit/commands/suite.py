@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
 from vitkit.commands.shard import read_shard
 from vitkit.system.console.text import as_word, printable
+from vitkit.verbs import Device, Model, ModelHints, Precision, pick_precision
 from vitkit.weights import Hints
 
 TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves

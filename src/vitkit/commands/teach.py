@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Device, Model, ModelHints, Precision, pick_precision
 from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.verbs import Device, Model, ModelHints, Precision, pick_precision
 from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vitkit.commands.leaving_out import broken_images
 from vitkit.commands.teach_words import photographs_of
 from vitkit.data import Source, subset
 from vitkit.evaluation import Memory, NewExamples, digest_of, features
 from vitkit.system.console.text import counted, printable
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
+from vitkit.verbs import broken_images
 from vitkit.weights import Classifier
 
 

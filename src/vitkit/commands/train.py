@@ -7,7 +7,6 @@ from typing import Annotated
 from tyro.conf import arg
 
 from vitkit.commands import Defaults
-from vitkit.commands.arguments import Device
 from vitkit.commands.recipe import first_recipe
 from vitkit.commands.transfer_output import Regularise, print_transfer, say_regularisation
 from vitkit.evaluation import EvaluatorName
@@ -17,6 +16,7 @@ from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.training import Recipe, default_run_dir, tidied
 from vitkit.training import train as run
+from vitkit.verbs import Device
 from vitkit.weights import Classifier, load
 
 

@@ -85,7 +85,7 @@ def _device(word: str, value: str, waiting: list[str]) -> list[str]:
 
 def _own_options(command: Command) -> set[str]:
     """The names of a command's options, with a dot at the end of those that stand for others."""
-    from vitkit.commands.options import options
+    from vitkit.verbs import options
 
     names = set()
     for option in options(command.load_settings()):

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.commands.arguments import Model, ModelHints
 from vitkit.system.console.text import as_word, printable
+from vitkit.verbs import Model, ModelHints
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:  # --help imports no model

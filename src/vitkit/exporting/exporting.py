@@ -26,10 +26,8 @@ from vitkit.exporting.int8 import (
     quantise_onnx,
 )
 from vitkit.exporting.request import (
-    ENDINGS,
     Export,
     check,
-    check_packages,
     needed,
     needs_calibration,
     size_of,
@@ -46,16 +44,11 @@ from vitkit.exporting.writers import (
 )
 from vitkit.models import parameters
 from vitkit.runtimes import (
-    KEY,
     MERGED,
     Exported,
-    FileRuntime,
-    check_answer,
-    check_onnx_precision,
     eager,
     open_file,
 )
-from vitkit.system.machine import PrecisionChoice, pick_device, pick_precision
 from vitkit.system.storage.files import MARK, write_json
 from vitkit.system.storage.private import public
 from vitkit.weights import Classifier, license_to_json
@@ -203,22 +196,3 @@ def written_whole(path: Path) -> Iterator[Path]:
                 os.fsync(opened.fileno())
         for file in files:
             file.replace(parent / file.name)
-
-
-def exported_temporarily(
-    classifier: Classifier, library: str, precision: PrecisionChoice = "float32"
-) -> FileRuntime:
-    """A classifier as another library computes it, through a file that is deleted once it is open."""
-    weights = "float32"
-    if library == "openvino":
-        weights = pick_precision(precision, pick_device("cpu")).precision
-    else:
-        check_onnx_precision(precision)
-    wanted = Export(to=library, precision=weights)
-    check_answer(classifier)
-    check_packages(wanted)
-    exported = described(classifier, wanted)
-    with TemporaryDirectory(prefix="vitkit-") as folder:
-        path = Path(folder) / f"{KEY}{ENDINGS[library]}"
-        write(classifier, exported, wanted, path, Trial("", (), ()))
-        return open_file(path)

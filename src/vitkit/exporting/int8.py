@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from vitkit.exporting.exact_layers import always_exact_in_openvino, has_weights
 from vitkit.exporting.writers import quiet
 
 ONNX_BITS = 7  # of int8 weights in a .onnx file
+if TYPE_CHECKING:
+    import openvino
+
 GROUP = 32  # divides the width of every published model
 
 
@@ -29,7 +33,7 @@ def only_errors(logger: str | None) -> Iterator[None]:
         log.setLevel(level)
 
 
-def int8_openvino(model):
+def int8_openvino(model: "openvino.Model") -> "openvino.Model":
     """An OpenVINO model with its weights in int8, each output channel with a scale and a zero of its
     own. Its CPU plugin makes int8 of the inputs of each dense layer too when it computes them, every GROUP
     numbers of a token by their own largest, so that no image is needed to calibrate.
@@ -46,7 +50,9 @@ def int8_openvino(model):
     return model
 
 
-def calibrated_openvino(model, images: Sequence[np.ndarray], exact: Sequence[str] = ()):
+def calibrated_openvino(
+    model: "openvino.Model", images: Sequence[np.ndarray], exact: Sequence[str] = ()
+) -> "openvino.Model":
     """An OpenVINO model in int8, the range of each layer's inputs fixed by images, which come one at a
     time, as the model takes them. Attention's softmax and its products stay exact, and these layers."""
     with _nncf_at_work() as nncf:
@@ -61,7 +67,7 @@ def calibrated_openvino(model, images: Sequence[np.ndarray], exact: Sequence[str
         )
 
 
-def load_nncf():
+def load_nncf() -> ModuleType:
     """The package, which imports a part of PyTorch that warns of a missing GPU."""
     with quiet(), only_errors("torch.utils.cpp_extension"):
         import nncf

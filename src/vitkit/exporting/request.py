@@ -25,7 +25,7 @@ NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino"
 
 @dataclass(frozen=True)
 class Export:
-    """What to write."""
+    """What kind of file to write."""
 
     to: To = "onnx"
     """For whom: ONNX Runtime and all that read ONNX, OpenVINO, or PyTorch's exported programs."""

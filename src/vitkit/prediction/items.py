@@ -83,6 +83,7 @@ class FileNames:
         return len(self.names)
 
     def item(self, i: int) -> Item:
+        """The example with this number, as something to classify."""
         return file_item(self.names[i])
 
 
@@ -98,6 +99,7 @@ class Examples:
         return len(self.source)
 
     def item(self, i: int) -> Item:
+        """The example with this number, as something to classify."""
         return Item(self.source.name(i), partial(_image, self.source, i), self._truth(i))
 
     def _truth(self, i: int) -> str | None:

@@ -3,6 +3,9 @@
 from vitkit.system.lazy import lazily
 
 _FILE_OF = {
+    "check_installed": "opening",
+    "answering_features": "as_classifier",
+    "FeaturesOnRuntime": "as_classifier",
     "Compute": "exported",
     "Eager": "pytorch",
     "Exported": "exported",
@@ -27,7 +30,6 @@ _FILE_OF = {
     "core": "openvino",
     "eager": "pytorch",
     "exiting": "less_work",
-    "features_on": "as_classifier",
     "fit_exits": "less_work",
     "folder_of": "fastest",
     "is_exported": "exported",
@@ -38,7 +40,6 @@ _FILE_OF = {
     "open_model_file": "opening",
     "open_onnx": "onnx",
     "open_openvino": "openvino",
-    "open_runtime": "opening",
     "remembered": "fastest",
     "takes_pictures": "exported",
     "threads": "exported",

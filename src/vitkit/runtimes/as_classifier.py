@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from vitkit.data import Preprocessing
 from vitkit.models import same_memory
 from vitkit.runtimes.exported import FileRuntime, PictureRuntime, takes_pictures
-from vitkit.runtimes.opening import open_runtime
 from vitkit.runtimes.runtime import Runtime
-from vitkit.system.machine import Precision
 from vitkit.weights import Classifier
 
 BLACK = np.zeros((8, 8, 3), np.uint8)  # a picture
@@ -67,19 +65,6 @@ class FeaturesOnRuntime(nn.Module):
         """(B, 3, h, w), as the preprocessing normalises them -> float32 (B, D)."""
         levels = self.preprocessing.levels(images)
         return torch.from_numpy(self.runtime.logits(levels.cpu().numpy())).to(images.device)
-
-
-def features_on(classifier: Classifier, runtime: str, precision: Precision) -> Classifier:
-    """The same classifier, for its features alone, which another runtime computes: "compiled", "onnx"
-    or "openvino". Raises ValueError as `open_runtime` does."""
-    if classifier.preprocessing.values != "uint8":
-        raise ValueError(
-            f"the model takes images in {classifier.preprocessing.values}, whose features PyTorch "
-            f"computes; leave out --runtime {runtime}"
-        )
-    opened = open_runtime(answering_features(classifier), runtime, precision)
-    computed_by = f"{runtime} {precision}"
-    return replace(classifier, model=FeaturesOnRuntime(classifier, opened, computed_by))
 
 
 def answering_features(classifier: Classifier) -> Classifier:

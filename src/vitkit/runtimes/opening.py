@@ -12,13 +12,11 @@ from vitkit.runtimes.exported import (
     Opened,
     PictureRuntime,
 )
-from vitkit.runtimes.runtime import Runtime
 from vitkit.system.machine import has_vnni
 from vitkit.system.storage.files import nearest
 
 if TYPE_CHECKING:
     from vitkit.system.machine import PrecisionChoice
-    from vitkit.weights import Classifier
 
 RuntimeName = Literal["auto", "torch", "compiled", "onnx", "openvino"]
 LIBRARIES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch"}
@@ -27,49 +25,14 @@ PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "torch": ("torch",)}
 
 
-def open_runtime(
-    model: "Path | str | Classifier",
-    runtime: RuntimeName = "auto",
-    precision: "PrecisionChoice | None" = None,
-    device: str = "auto",
-) -> Runtime:
-    """What computes the logits of a model: of a Classifier, or of a file that `vitkit export` has
-    written (.onnx or .xml).
-
-        runtime = open_runtime("model.onnx")
-        logits = runtime.logits(images)  # uint8 (B, 3, h, w) -> float32 (B, K), both numpy's
-
-    runtime: "auto" is PyTorch for a Classifier, and for a file the library that it was written for.
-    A Classifier that another library shall compute is exported to a temporary file, which takes
-    some ten seconds.
-    precision: of the matrix products; by default float32 of a Classifier, and of a file what it was
-    written for. Of files, OpenVINO computes in bfloat16 too.
-
-    Raises ValueError for a file that no such library can compute, or that is not vitkit's.
-    """
-    if isinstance(model, str | Path):
-        return open_model_file(Path(model), runtime, precision or "auto")
-    precision = precision or "float32"
-    if runtime in ("auto", "torch"):
-        from vitkit.runtimes.pytorch import eager
-
-        return eager(model, device, precision)
-    if runtime == "compiled":
-        from vitkit.runtimes.pytorch import compiled
-
-        return compiled(model, device, precision)
-    from vitkit.exporting import exported_temporarily
-
-    return exported_temporarily(model, runtime, precision)
-
-
 def open_file(
     path: Path,
     runtime: RuntimeName = "auto",
     precision: "PrecisionChoice" = "auto",
     trusted: bool = False,
 ) -> FileRuntime:
-    """What computes an exported file. Raises ValueError as `open_runtime` does.
+    """What computes an exported file. Raises ValueError for a file
+    that no such library can compute, or that is not vitkit's.
 
     trusted: a .pt2 file is opened too, which can run anything.
     """

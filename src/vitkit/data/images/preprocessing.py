@@ -296,7 +296,7 @@ def _check_numbers(name: str, values: tuple) -> None:
         raise ValueError(f"{name} is {values}; it is a number for each channel: three, for r, g, b")
 
 
-def check_choice(name: str, value, known: tuple) -> None:
+def check_choice(name: str, value: object, known: tuple) -> None:
     """Raises ValueError unless a setting has one of its known values."""
     if value not in known:
         raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(str, known))}")

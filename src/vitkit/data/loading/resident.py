@@ -56,13 +56,15 @@ class Pixels:
         return self.block[start:end].reshape(height, width, self.channels)
 
     def name(self, row: int) -> str:
+        """The origin's name of it."""
         return self.origin.name(int(self.rows[row]))
 
     def identity(self, row: int) -> str:
+        """The origin's identity of it."""
         return self.origin.identity(int(self.rows[row]))
 
     def prepare(self, rows: np.ndarray) -> None:
-        pass
+        """All of them are here."""
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""

@@ -123,13 +123,15 @@ class Arrays:
         return self.array[row]
 
     def name(self, row: int) -> str:
+        """What a user would call it, such as "digits image 3"."""
         return f"{self.title} image {row}"
 
     def identity(self, row: int) -> str:
+        """Its name: arrays do not move."""
         return self.name(row)
 
     def prepare(self, rows: np.ndarray) -> None:
-        pass
+        """Nothing has to be fetched."""
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""
@@ -144,6 +146,7 @@ class Files:
 
     @classmethod
     def of(cls, root: Path | str, names: Sequence[str]) -> "Files":
+        """The files of these names below a folder."""
         return cls(str(root), Names.of(names))
 
     def read(self, row: int) -> bytes:
@@ -151,9 +154,11 @@ class Files:
         return read_file(self.name(row))
 
     def name(self, row: int) -> str:
+        """Its path, as it was written."""
         return f"{self.root}{os.sep}{self.names[row]}"
 
     def identity(self, row: int) -> str:
+        """Its path below the folder, with its size: a file that was replaced is another one."""
         try:
             size = os.stat(self.name(row)).st_size  # noqa: PTH116
         except OSError:  # reading it will raise this again
@@ -161,7 +166,7 @@ class Files:
         return f"{self.names[row]} {size}"
 
     def prepare(self, rows: np.ndarray) -> None:
-        pass
+        """Nothing has to be fetched."""
 
     def chunks(self, rows: np.ndarray) -> None:
         """One is read as quickly as another."""

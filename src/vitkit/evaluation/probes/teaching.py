@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 
 class NewExamples(NamedTuple):
-    """Photographs to add."""
+    """Photographs to add, with their features and classes."""
 
     x: np.ndarray
     """Their features, float32 (n, D)."""

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands import DATA, MODEL
 from vitkit.data import Columns
 from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
 from vitkit.system.machine import PrecisionChoice
+from vitkit.verbs.words import DATA, MODEL
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:

@@ -1,19 +1,20 @@
 """Data sets to learn from, as `vitkit fewshot` and `probe` open them; and the model of those and
 `features`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from vitkit.commands.leaving_out import splits_without_broken
 from vitkit.evaluation import SetName
 from vitkit.system.console.text import as_word
+from vitkit.verbs.leaving_out import splits_without_broken
 
 if TYPE_CHECKING:
     import torch
 
-    from vitkit.commands.arguments import OnBadImage
     from vitkit.data import Columns, Parts, Splits
+    from vitkit.verbs.arguments import OnBadImage
     from vitkit.weights import Classifier, Hints
 
 As = Annotated[
@@ -26,9 +27,13 @@ As = Annotated[
 ]
 
 
-def as_words(model: str, data: str, named: SetName | None) -> str:
-    """MODEL DATA, and what the data is, as they are typed after another command's name."""
-    words = f"{as_word(model)} {as_word(data)}"
+def as_words(model: "str | Classifier", data: str, named: SetName | None) -> str:
+    """MODEL DATA, and what the data is, as they are typed after another command's name. A classifier
+    that a program holds is called MODEL."""
+    name = "MODEL"
+    if isinstance(model, str | Path):
+        name = as_word(model)
+    words = f"{name} {as_word(data)}"
     if named is not None:
         words += f" --as {named}"
     return words
@@ -58,9 +63,13 @@ def splits_to_learn_from(
     return splits, made
 
 
-def loaded_for_features(model: str, hints: "Hints", device: "torch.device") -> "Classifier":
-    """A model on its device, to read features of."""
+def loaded_for_features(
+    model: "str | Classifier", hints: "Hints", device: "torch.device"
+) -> "Classifier":
+    """A model on its device, to read features of: by its name, or as a program holds it."""
     from vitkit.system.processes.ranks import on_rank_0
-    from vitkit.weights import load_as
+    from vitkit.weights import Classifier, load_as
 
-    return load_as(model, hints, quiet=not on_rank_0()).to(device).for_inference()
+    if not isinstance(model, Classifier):
+        model = load_as(model, hints, quiet=not on_rank_0())
+    return model.to(device).for_inference()

@@ -1,0 +1,88 @@
+"""What computes a model's answers, whichever model and library: a classifier that another library shall
+compute is exported in passing, to a file that is deleted once it is open."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from vitkit.exporting.exporting import described, write
+from vitkit.exporting.request import ENDINGS, Export, check_packages
+from vitkit.exporting.trial import Trial
+from vitkit.runtimes import (
+    KEY,
+    FeaturesOnRuntime,
+    FileRuntime,
+    Runtime,
+    RuntimeName,
+    answering_features,
+    check_answer,
+    check_onnx_precision,
+    compiled,
+    eager,
+    open_file,
+    open_model_file,
+)
+from vitkit.system.machine import Precision, PrecisionChoice, pick_device, pick_precision
+from vitkit.weights import Classifier
+
+
+def open_runtime(
+    model: Path | str | Classifier,
+    runtime: RuntimeName = "auto",
+    precision: PrecisionChoice | None = None,
+    device: str = "auto",
+) -> Runtime:
+    """What computes the logits of a model: of a Classifier, or of a file that `vitkit export` has
+    written (.onnx or .xml).
+
+        runtime = open_runtime("model.onnx")
+        logits = runtime.logits(images)  # uint8 (B, 3, h, w) -> float32 (B, K), both numpy's
+
+    runtime: "auto" is PyTorch for a Classifier, and for a file the library that it was written for.
+    A Classifier that another library shall compute is exported to a temporary file, which takes
+    some ten seconds.
+    precision: of the matrix products; by default float32 of a Classifier, and of a file what it was
+    written for. Of files, OpenVINO computes in bfloat16 too.
+
+    Raises ValueError for a file that no such library can compute, or that is not vitkit's.
+    """
+    if isinstance(model, str | Path):
+        return open_model_file(Path(model), runtime, precision or "auto")
+    precision = precision or "float32"
+    if runtime in ("auto", "torch"):
+        return eager(model, device, precision)
+    if runtime == "compiled":
+        return compiled(model, device, precision)
+    return exported_temporarily(model, runtime, precision)
+
+
+def exported_temporarily(
+    classifier: Classifier, library: str, precision: PrecisionChoice = "float32"
+) -> FileRuntime:
+    """A classifier as another library computes it, through a file that is deleted once it is open."""
+    weights = "float32"
+    if library == "openvino":
+        weights = pick_precision(precision, pick_device("cpu")).precision
+    else:
+        check_onnx_precision(precision)
+    wanted = Export(to=library, precision=weights)
+    check_answer(classifier)
+    check_packages(wanted)
+    exported = described(classifier, wanted)
+    with TemporaryDirectory(prefix="vitkit-") as folder:
+        path = Path(folder) / f"{KEY}{ENDINGS[library]}"
+        write(classifier, exported, wanted, path, Trial("", (), ()))
+        return open_file(path)
+
+
+def features_on(classifier: Classifier, runtime: str, precision: Precision) -> Classifier:
+    """The same classifier, for its features alone, which another runtime computes: "compiled", "onnx"
+    or "openvino". Raises ValueError as `open_runtime` does."""
+    if classifier.preprocessing.values != "uint8":
+        raise ValueError(
+            f"the model takes images in {classifier.preprocessing.values}, whose features PyTorch "
+            f"computes; leave out --runtime {runtime}"
+        )
+    opened = open_runtime(answering_features(classifier), runtime, precision)
+    computed_by = f"{runtime} {precision}"
+    return replace(classifier, model=FeaturesOnRuntime(classifier, opened, computed_by))

@@ -1,0 +1,73 @@
+"""What is said while work goes on: sentences and progress, to whoever listens.
+
+A library does not print. What it has to tell goes to the listener of the call: the command line prints
+it, a program may take it, and by default it goes to the standard error, where results do not.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from vitkit.system.console.text import printable
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage of the work is."""
+
+    stage: str
+    """What is done, such as "computing features"."""
+    done: int
+    total: int
+
+
+Listener = Callable[[str | Progress], None]
+
+
+def to_standard_error(told: str | Progress) -> None:
+    """The listener of a program that named none. Progress has a bar of its own there."""
+    if isinstance(told, str):
+        print(printable(told), file=sys.stderr, flush=True)
+
+
+def to_standard_output(told: str | Progress) -> None:
+    """The listener of the command line."""
+    if isinstance(told, str):
+        print(printable(told), flush=True)
+
+
+def to_nobody(told: str | Progress) -> None:
+    """The listener of a call that is to be quiet."""
+
+
+_listener: ContextVar[Listener] = ContextVar("listener", default=to_standard_error)
+
+
+def say(sentence: str) -> None:
+    """Tell a sentence; of several ranks, rank 0 tells it."""
+    from vitkit.system.processes.ranks import on_rank_0
+
+    if on_rank_0():
+        _listener.get()(sentence)
+
+
+def progress_of(stage: str, done: int, total: int) -> None:
+    """Tell how far a stage is."""
+    _listener.get()(Progress(stage, done, total))
+
+
+def bars_are_shown() -> bool:
+    """Whether progress is shown as a bar, because nobody takes it."""
+    return _listener.get() in (to_standard_error, to_standard_output)
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """A block in which a listener is told everything."""
+    before = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(before)

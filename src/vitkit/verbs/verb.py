@@ -1,0 +1,244 @@
+"""Verbs: what a command does, as a function of the same name.
+
+The settings of a verb are one dataclass, from which the command line is made too; a program gives
+them as keyword arguments. What a verb returns is a frozen value that prints itself, shows itself in a
+notebook, and is a table.
+
+    @verb
+    def fewshot(settings: MeasureFewshot) -> FewshotAccuracy: ...
+
+    vitkit.fewshot("google/vit-base-patch16-224", "photos/", shots=(1, 5))
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from functools import cached_property, update_wrapper
+from io import StringIO
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from vitkit.system.console.saying import Listener, heard_by, to_nobody
+from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import RenderableType
+
+WIDTH = 100  # columns of a result as text, where there is no terminal
+
+
+class Verb:
+    """A function whose arguments are the fields of its settings.
+
+    The fields without a default, such as MODEL and DATA, may be given by position; all others are
+    keyword arguments. `quiet` says nothing while it works; `progress` is called with each sentence
+    (str) and each step of a bar (Progress) instead of the standard error.
+    """
+
+    def __init__(self, run: Callable[[Any], Any]):
+        self.run = run
+        """The function of the settings."""
+        update_wrapper(self, run)
+
+    @cached_property
+    def settings(self) -> type:
+        """The class of the settings."""
+        return get_type_hints(self.run)["settings"]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What help() and notebooks show."""
+        parameters = []
+        for parameter in _parameters(self.settings):
+            parameters.append(parameter)
+        for name, default in (("quiet", False), ("progress", None)):
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=default))
+        return inspect.Signature(parameters)
+
+    def __call__(
+        self,
+        *words: Any,
+        quiet: bool = False,
+        progress: Listener | None = None,
+        **values: Any,
+    ) -> Any:
+        """Do it. Raises TypeError for an argument that there is none of, and what the verb says."""
+        settings = settings_from(self.settings, self.run.__name__, words, values)
+        if quiet and progress is None:
+            progress = to_nobody
+        if progress is None:
+            return self.run(settings)
+        with heard_by(progress):
+            return self.run(settings)
+
+
+def verb(run: Callable[[Any], Any]) -> Verb:
+    """Makes a verb of a function whose one argument is called `settings`, a dataclass."""
+    return Verb(run)
+
+
+def settings_from(kind: type, name: str, words: Sequence[Any], values: dict[str, Any]) -> Any:
+    """The settings of a verb from the arguments of a call. Those of a part without a name of its own
+    (Hints) may be given beside the others. Raises TypeError, with the nearest name, for one that there
+    is none of."""
+    # By position
+    given = dict(values)
+    positional = [field.name for field in _words(kind)]
+    variadic = positional and _is_variadic(kind, positional[-1])
+    if variadic and len(words) >= len(positional):
+        last = len(positional) - 1
+        words = [*words[:last], _joined(words[last:])]
+    if len(words) > len(positional):
+        raise TypeError(
+            f"vitkit.{name} takes {' and '.join(positional) or 'nothing'} by position; the other "
+            "settings by name"
+        )
+    for field_name, word in zip(positional, words, strict=False):
+        if field_name in given:
+            raise TypeError(f"vitkit.{name} got {field_name} twice")
+        given[field_name] = word
+
+    # By name
+    own = {field.name for field in dataclasses.fields(kind)}
+    parts = {part: {} for part in _unnamed_parts(kind)}
+    for argument in list(given):
+        if argument in own:
+            continue
+        owner = next((part for part, names in _names_of_parts(kind) if argument in names), None)
+        if owner is None:
+            known = [*own, *(each for _, names in _names_of_parts(kind) for each in names)]
+            near = get_close_matches(argument, known, 1)
+            question = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"vitkit.{name} has no setting {argument!r}{question}")
+        parts[owner][argument] = given.pop(argument)
+    for part, changes in parts.items():
+        if changes:
+            before = given.get(part, default_of(_field(kind, part), None))
+            given[part] = dataclasses.replace(before, **changes)
+    return kind(**{field: _plain(value) for field, value in given.items()})
+
+
+def _joined(words: Sequence[Any]) -> tuple:
+    """Words of which there may be any number, whether given one by one or as one list."""
+    if len(words) == 1 and isinstance(words[0], list | tuple):
+        return tuple(_plain(word) for word in words[0])
+    return tuple(_plain(word) for word in words)
+
+
+def _plain(value: Any) -> Any:
+    """A list as settings have it, which are frozen."""
+    if isinstance(value, list):
+        return tuple(value)
+    return value
+
+
+def _field(kind: type, name: str) -> dataclasses.Field:
+    return next(field for field in dataclasses.fields(kind) if field.name == name)
+
+
+def _words(kind: type) -> Iterator[dataclasses.Field]:
+    """The fields that may be given by position."""
+    types = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        if is_word(types[field.name]):
+            yield field
+
+
+def _is_variadic(kind: type, name: str) -> bool:
+    """Whether a field takes any number of words."""
+    annotation = bare(get_type_hints(kind, include_extras=True)[name])
+    return getattr(annotation, "__origin__", None) is tuple
+
+
+def _unnamed_parts(kind: type) -> list[str]:
+    """The fields that are parts whose settings stand beside the others, as on the command line."""
+    types = get_type_hints(kind, include_extras=True)
+    names = []
+    for field in dataclasses.fields(kind):
+        annotation = types[field.name]
+        if mark(annotation, "name") == "" and dataclasses.is_dataclass(bare(annotation)):
+            names.append(field.name)
+    return names
+
+
+def _names_of_parts(kind: type) -> list[tuple[str, set[str]]]:
+    """Those parts, with the names of their settings."""
+    types = get_type_hints(kind)
+    return [
+        (part, {field.name for field in dataclasses.fields(types[part])})
+        for part in _unnamed_parts(kind)
+    ]
+
+
+def _parameters(kind: type) -> Iterator[inspect.Parameter]:
+    """The arguments of a verb with these settings."""
+    words = {field.name for field in _words(kind)}
+    types = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        how = inspect.Parameter.KEYWORD_ONLY
+        if field.name in words:
+            how = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        default = default_of(field, None)
+        if default is MISSING:
+            default = inspect.Parameter.empty
+        yield inspect.Parameter(field.name, how, default=default, annotation=types[field.name])
+
+
+# What a verb returns
+
+
+def result(kind: type) -> type:
+    """Makes a result of a frozen dataclass with a method `shown`, which gives what its command prints:
+    sentences, and tables of rich. It gets `__str__`, and HTML for notebooks; with a method `rows`,
+    one dict a row, also `to_frame`."""
+    kind.__str__ = as_text
+    kind._repr_html_ = as_html
+    if hasattr(kind, "rows"):
+        kind.to_frame = to_frame
+    return kind
+
+
+def as_text(value: Any) -> str:
+    """What a command prints, without colours."""
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=WIDTH)
+    print_result(value, console)
+    return console.file.getvalue().rstrip("\n")
+
+
+def as_html(value: Any) -> str:
+    """The same for a notebook."""
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=WIDTH, record=True, force_jupyter=False)
+    print_result(value, console)
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+def print_result(value: Any, console: "Console | None" = None) -> None:  # noqa: F821
+    """Print what a verb has returned, as its command does."""
+    from rich.console import Console
+
+    console = console or Console()
+    for part in value.shown():
+        _print(part, console)
+
+
+def _print(part: "RenderableType", console: Any) -> None:
+    """Print a sentence as it is, and a table as wide as there is room."""
+    if isinstance(part, str):
+        console.print(part, highlight=False, markup=False, soft_wrap=True)
+    else:
+        console.print(part)
+
+
+def to_frame(value: Any) -> "pandas.DataFrame":
+    """The rows as a table of pandas. Raises ImportError without pandas."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_frame needs pandas: pip install pandas") from error
+    return pandas.DataFrame(value.rows())
