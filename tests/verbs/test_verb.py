@@ -1,0 +1,126 @@
+"""Verbs: arguments become settings, results show themselves, and nobody is told twice."""
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import pytest
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+import vitkit
+from vitkit.commands import COMMANDS
+from vitkit.system.console.saying import Progress, heard_by, progress_of, say
+from vitkit.verbs import result, verb
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What may be said of a model."""
+
+    heads: int | None = None
+    crop: float = 1.0
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count some images."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE...")] = ()
+    times: tuple[int, ...] = (1,)
+    hints: Annotated[Hints, arg(name="")] = field(default_factory=Hints)
+
+
+@result
+@dataclass(frozen=True)
+class Counted:
+    """How many there are."""
+
+    settings: Count
+
+    def rows(self):
+        return [
+            {"image": image, "times": times} for image in self.settings.images for times in (1, 2)
+        ]
+
+    def shown(self):
+        table = Table("image", "[b]")
+        for image in self.settings.images:
+            table.add_row(image, "1")
+        yield table
+        yield "counted [all] of them"
+
+
+@verb
+def count(settings: Count) -> Counted:
+    """Count the images."""
+    say("counting")
+    progress_of("counting", 1, 2)
+    return Counted(settings)
+
+
+def test_arguments_become_settings():
+    settings = count("m", "a.jpg", "b.jpg", times=[2, 3], quiet=True).settings
+    assert settings == Count("m", ("a.jpg", "b.jpg"), (2, 3))
+    assert count("m", ["a.jpg", "b.jpg"], quiet=True).settings.images == ("a.jpg", "b.jpg")
+    assert count(model="m", images=("a.jpg",), quiet=True).settings.images == ("a.jpg",)
+
+
+def test_parts_without_a_name_stand_beside_the_others():
+    assert count("m", heads=3, quiet=True).settings.hints == Hints(heads=3)
+    both = count("m", heads=3, hints=Hints(crop=0.9), quiet=True).settings.hints
+    assert both == Hints(3, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "sentence"),
+    [
+        (("m",), {"time": 1}, "has no setting 'time'; did you mean times"),
+        (("m",), {"model": "n"}, "got model twice"),
+        ((), {}, "model"),
+    ],
+)
+def test_what_is_no_setting_is_a_sentence(words, values, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        count(*words, **values)
+
+
+def test_a_result_is_text_html_and_a_table():
+    pytest.importorskip("pandas")
+    counted = count("m", "a.jpg", quiet=True)
+    assert "a.jpg" in str(counted) and str(counted).endswith("counted [all] of them")
+    assert "a.jpg" in counted._repr_html_() and "<pre" in counted._repr_html_()
+    assert counted.to_frame()["times"].tolist() == [1, 2]
+
+
+def test_what_is_told_goes_to_whoever_listens(capsys):
+    told = []
+    count("m", progress=told.append)
+    assert told == ["counting", Progress("counting", 1, 2)]
+    count("m", quiet=True)
+    assert capsys.readouterr() == ("", "")
+    count("m")
+    assert capsys.readouterr() == ("", "counting\n")
+    with heard_by(told.append):
+        count("m")
+    assert len(told) == 4
+
+
+def test_help_shows_every_setting():
+    assert str(inspect.signature(count)).startswith("(model: str, images: tuple[str, ...] = ()")
+    assert "quiet=False, progress=None" in str(inspect.signature(count))
+    assert count.__doc__ == "Count the images."
+
+
+@pytest.mark.parametrize(
+    "command", [each for each in COMMANDS if not each.action], ids=lambda each: each.name
+)
+def test_a_command_is_its_verb(command):
+    """The settings of the command are the arguments of the function of its name, with the same
+    defaults."""
+    by_name = getattr(vitkit, command.name.split()[-1])
+    assert by_name is command.load_verb() and by_name.settings is command.load_settings()
+    parameters = inspect.signature(by_name).parameters
+    assert list(parameters)[-2:] == ["quiet", "progress"]
+    assert by_name.__doc__
