@@ -119,7 +119,7 @@ def test_help_shows_every_setting():
 def test_a_command_is_its_verb(command):
     """The settings of the command are the arguments of the function of its name, with the same
     defaults."""
-    by_name = getattr(vitkit, command.name.split()[-1])
+    by_name = getattr(vitkit, command.verb)
     assert by_name is command.load_verb() and by_name.settings is command.load_settings()
     parameters = inspect.signature(by_name).parameters
     assert list(parameters)[-2:] == ["quiet", "progress"]

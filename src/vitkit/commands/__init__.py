@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from vitkit.verbs import Verb
 
 
+VERBS = {"models": "list_models"}  # commands that are called otherwise in Python
+
+
 class Command(NamedTuple):
     """A line of the table."""
 
@@ -40,10 +43,16 @@ class Command(NamedTuple):
         return _function(self.action)
 
     def load_verb(self) -> "Verb":
-        """The function of the same name in Python; "data stats" is called stats."""
+        """The same in Python."""
         from vitkit import verbs
 
-        return getattr(verbs, self.name.split()[-1])
+        return getattr(verbs, self.verb)
+
+    @property
+    def verb(self) -> str:
+        """What it is called there: "data stats" is stats, and models, a room's name, list_models."""
+        last = self.name.split()[-1]
+        return VERBS.get(last, last)
 
     def _print_verb(self, settings: Any) -> int:
         """Do it, and print what it returns."""
@@ -146,8 +155,7 @@ COMMANDS = (
             "set two runs side by side, or two models layer by layer, on images",
             "compare.compare"),
     Command("convert", "MODEL DEST --to FORMAT",
-            "write a model for Transformers, timm, torchvision or Google's code, and check it",
-            "convert.convert"),
+            "write a model for Transformers, timm, torchvision or Google's code, and check it"),
     Command("export", "MODEL -o FILE",
             "write a model for ONNX Runtime, OpenVINO or PyTorch, and measure that it is the same",
             "export.export"),
@@ -167,8 +175,7 @@ COMMANDS = (
             "find labels that are probably wrong, duplicates and odd images",
             "data_review.review"),
     Command("models", "[NAME...]",
-            "list every named model, with what it costs",
-            "models.models"),
+            "list every named model, with what it costs"),
     Command("doctor", "",
             "say what this machine can do, what is fast, and what is missing",
             "doctor.doctor"),

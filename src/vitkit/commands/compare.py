@@ -13,10 +13,9 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from vitkit.commands import MODEL
-from vitkit.commands.convert import check_tolerance
 from vitkit.commands.predict_images import spread
 from vitkit.system.console.text import as_word, printable
-from vitkit.verbs import Images, ModelHints
+from vitkit.verbs import Images, ModelHints, check_tolerance
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:  # --help imports no model

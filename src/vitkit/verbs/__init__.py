@@ -4,6 +4,7 @@ from vitkit.system.lazy import lazily
 
 _FILE_OF = {
     "As": "learning_data",
+    "Converted": "files.convert",
     "DATA": "words",
     "Data": "arguments",
     "DataColumns": "arguments",
@@ -15,6 +16,7 @@ _FILE_OF = {
     "MODEL": "words",
     "Model": "arguments",
     "ModelHints": "arguments",
+    "ModelList": "files.zoo",
     "ModelOrFile": "arguments",
     "OnBadImage": "arguments",
     "Option": "settings",
@@ -23,9 +25,12 @@ _FILE_OF = {
     "Verb": "definition",
     "as_words": "learning_data",
     "broken_images": "leaving_out",
+    "check_tolerance": "files.convert",
+    "convert": "files.convert",
     "default_of": "settings",
     "docstrings": "settings",
     "fewshot": "evaluation.fewshot",
+    "list_models": "files.zoo",
     "loaded_for_features": "learning_data",
     "option_name": "settings",
     "options": "settings",

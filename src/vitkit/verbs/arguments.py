@@ -1,6 +1,7 @@
 """Arguments that several commands have: each is described once."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
@@ -8,6 +9,7 @@ from tyro.conf import Positional, arg
 from vitkit.data import Columns
 from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
+from vitkit.system.console.text import as_word
 from vitkit.system.machine import PrecisionChoice
 from vitkit.verbs.words import DATA, MODEL
 from vitkit.weights import Hints
@@ -71,3 +73,10 @@ def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.P
     if picked.why and on_rank_0():
         print(picked.why, file=sys.stderr)
     return picked.precision
+
+
+def word_of(model: object) -> str:
+    """A model as it is typed after another command's name; MODEL for one that a program holds."""
+    if isinstance(model, str | Path):
+        return as_word(model)
+    return "MODEL"

@@ -49,9 +49,7 @@ class Verb:
     @property
     def __signature__(self) -> inspect.Signature:
         """What help() and notebooks show."""
-        parameters = []
-        for parameter in _parameters(self.settings):
-            parameters.append(parameter)
+        parameters = sorted(_parameters(self.settings), key=lambda each: each.kind)
         for name, default in (("quiet", False), ("progress", None)):
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(name, kind, default=default))

@@ -1,13 +1,13 @@
 """Data sets to learn from, as `vitkit fewshot` and `probe` open them; and the model of those and
 `features`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
 from vitkit.evaluation import SetName
 from vitkit.system.console.text import as_word
+from vitkit.verbs.arguments import word_of
 from vitkit.verbs.leaving_out import splits_without_broken
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ As = Annotated[
 def as_words(model: "str | Classifier", data: str, named: SetName | None) -> str:
     """MODEL DATA, and what the data is, as they are typed after another command's name. A classifier
     that a program holds is called MODEL."""
-    name = "MODEL"
-    if isinstance(model, str | Path):
-        name = as_word(model)
-    words = f"{name} {as_word(data)}"
+    words = f"{word_of(model)} {as_word(data)}"
     if named is not None:
         words += f" --as {named}"
     return words

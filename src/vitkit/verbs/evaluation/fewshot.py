@@ -25,8 +25,8 @@ from vitkit.verbs.arguments import (
     Precision,
     pick_precision,
 )
-from vitkit.verbs.learning_data import As, as_words, loaded_for_features, splits_to_learn_from
 from vitkit.verbs.definition import result, verb
+from vitkit.verbs.learning_data import As, as_words, loaded_for_features, splits_to_learn_from
 from vitkit.verbs.words import DATA
 from vitkit.weights import Classifier, Hints
 

@@ -1,0 +1,1 @@
+"""Verbs that are about models as files, and in lists."""

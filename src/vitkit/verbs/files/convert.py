@@ -1,0 +1,124 @@
+"""A model in another library's format."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vitkit.system.console.text import as_word
+from vitkit.verbs.arguments import Model, ModelHints, word_of
+from vitkit.verbs.definition import result, verb
+from vitkit.weights import Classifier, Hints, Proof, is_somebodys, license_text, load_as
+from vitkit.weights import convert as converted
+
+NOT_COMPARED = {
+    "native": "only vitkit reads this format",
+    "google": "Google's code computes what vitkit computes",
+    "huggingface": "Transformers is not installed; pip install transformers",
+    "timm": "timm is not installed; pip install timm",
+    "torchvision": "torchvision is not installed; pip install torchvision",
+}
+"""Why there may be no other library's logits to compare a converted model with, by format."""
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write a model in another library's format, and check that it is the same model there."""
+
+    source: Model
+    dest: Annotated[Positional[Path], arg(metavar="DEST")]
+    """What to write: a directory (huggingface, native, timm) or a file (.npz, .safetensors,
+    .pth)."""
+    to: Annotated[str, arg(metavar="FORMAT")]
+    """The format: huggingface, timm, google, torchvision or native."""
+    approximate: bool = False
+    """Write the model even if the other library computes a little differently, such as with another
+    form of the GELU, or its logits differ by more than the tolerance."""
+    tolerance: float = 1e-4
+    """Largest difference of the logits there that counts as the same. Beyond it the status is 1,
+    and nothing is written."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+@result
+@dataclass(frozen=True)
+class Converted:
+    """A model in another format, with the proof that it is the same there."""
+
+    settings: Convert
+    classifier: Classifier
+    """What was converted."""
+    proof: Proof
+
+    @property
+    def path(self) -> Path:
+        """What was written."""
+        return self.proof.path
+
+    def shown(self) -> Iterator[str]:
+        """What was written, what stayed behind, and how far the logits differ."""
+        proof = self.proof
+        yield f"wrote {proof.path}; read back, every tensor is the same to the bit"
+        if proof.path.is_dir() and is_somebodys(proof.path / "README.md"):
+            yield "kept README.md, which is your own: no model card was written"
+        yield from self._left_out()
+        for difference in proof.differences:
+            yield f"computed differently there: {difference}"
+        if proof.largest is None:
+            yield f"logits were not compared: {NOT_COMPARED[self.settings.to]}"
+        else:
+            yield (
+                f"logits differ by {proof.largest:.1e} at most from those of {proof.library} "
+                f"(the largest logit is {proof.scale:.3g})"
+            )
+        if proof.pixels is not None:
+            yield (
+                f"test images after the preprocessing of {proof.library} differ by "
+                f"{proof.pixels:.2g} of 255 levels at most (it rounds and crops in its own way: "
+                "docs/weights.md)"
+            )
+        yield f"next: vitkit compare {word_of(self.settings.source)} {as_word(proof.path)} IMAGE..."
+
+    def _left_out(self) -> Iterator[str]:
+        """What of the model goes with it, and what does not."""
+        classifier = self.classifier
+        path = self.proof.path
+        if classifier.license and classifier.license.text:
+            text = license_text(path)
+            yield f"with it the text of its licence, {classifier.license.called}, in {text}"
+        if classifier.pretraining and not path.is_dir():
+            names = sorted({name.split(".")[0] for name in classifier.pretraining})
+            yield (
+                f"left out: what pre-training added ({', '.join(names)}), which a model directory "
+                "keeps"
+            )
+        if classifier.unknown is not None and not path.is_dir():
+            yield "left out: the limits for unknown images, which a model directory keeps"
+        elif classifier.unknown is not None and self.proof.library:
+            yield f"only vitkit says of images that they are unknown: {self.proof.library} names a class"
+
+
+@verb
+def convert(settings: Convert) -> Converted:
+    """Write a model in another library's format, and prove that it is the same there: every tensor read
+    back to the bit, and the logits of the other library where it is installed.
+
+    Raises ValueError for what the format cannot express, unless `approximate`, and for logits that
+    differ by more than the tolerance.
+    """
+    check_tolerance(settings.tolerance)
+    classifier = settings.source
+    if not isinstance(classifier, Classifier):
+        classifier = load_as(classifier, settings.hints)
+    proof = converted(
+        classifier, settings.dest, settings.to, settings.approximate, settings.tolerance
+    )
+    return Converted(settings, classifier, proof)
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raises ValueError for a tolerance that is no number from 0 on."""
+    if not tolerance >= 0:  # NaN too
+        raise ValueError(f"--tolerance is {tolerance}; it is a number from 0 on")
