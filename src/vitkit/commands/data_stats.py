@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.commands.data_pack import training_command
 from vitkit.commands.predict_checks import check_sheet
 from vitkit.commands.stats_tables import print_tables, same_or_like
 from vitkit.curation import Pair, Survey
 from vitkit.data import Columns, Source, Splits
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.storage.files import check_replaceable
-from vitkit.verbs import Data, DataColumns
+from vitkit.verbs import Data, DataColumns, training_command
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]

@@ -1,0 +1,1 @@
+"""Verbs that are about data sets."""

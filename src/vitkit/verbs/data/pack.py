@@ -1,0 +1,101 @@
+"""A data set written as shards."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vitkit.curation import Packed, Packing
+from vitkit.curation import pack as packed_to
+from vitkit.data import Columns, open_parts
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, printable
+from vitkit.system.machine import cpus
+from vitkit.verbs.arguments import Data, DataColumns
+from vitkit.verbs.definition import result, verb
+
+LISTED = 10  # images left out that are printed
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Write a data set as shards. After an interruption, run the same command to continue."""
+
+    source: Data
+    dest: Annotated[Positional[Path], arg(metavar="DEST")]
+    """Directory for the shards, classes.txt and left-out.txt."""
+    packing: Annotated[Packing, arg(name="")] = field(default_factory=Packing)
+    columns: DataColumns = field(default_factory=Columns)
+    workers: int = -1
+    """Processes, each writing a shard; -1 follows the CPU quota."""
+
+
+@result
+@dataclass(frozen=True)
+class PackedData:
+    """The shards of a data set."""
+
+    settings: Pack
+    packed: Packed
+    """What was written, and what was left out."""
+    images: int
+    """How many the data set has."""
+    target_kind: str
+
+    @property
+    def path(self) -> Path:
+        """The directory of the shards."""
+        return self.settings.dest
+
+    def shown(self) -> Iterator[str]:
+        """How many images were written, and which were not."""
+        packed = self.packed
+        sentence = (
+            f"{packed.written:,} of {self.images:,} images in {self.path}, "
+            f"{packed.bytes / 1e6:,.1f} MB"
+        )
+        if packed.shrunk:
+            sentence += f"; {packed.shrunk:,} made smaller"
+        yield sentence
+        for line in packed.left_out[:LISTED]:
+            yield f"left out: {printable(line)}"
+        if packed.left_out:
+            list_file = self.path / "left-out.txt"
+            yield f"{len(packed.left_out):,} images were left out; all are listed in {list_file}"
+        yield f"next: {training_command(self.path, self.target_kind)}"
+
+
+@verb
+def pack(settings: Pack) -> PackedData:
+    """Write a data set as shards; the same call continues after an interruption.
+
+    Raises ValueError for a data set that shards cannot tell what it is, and for a directory that holds
+    other ones.
+    """
+    parts, notes, unlearned = open_parts(settings.source, settings.columns)
+    if unlearned:  # shards declare their classes: nothing could tell it of them any more
+        raise ValueError(f"{unlearned}; rename or remove it")
+    for note in notes:
+        say(note)
+    workers = settings.workers
+    if workers < 0:
+        workers = cpus()
+    try:
+        packed = packed_to(parts, settings.dest, settings.packing, workers, "packing")
+    except KeyboardInterrupt:
+        say("stopped; run the same command to continue")
+        raise
+    images = sum(map(len, parts.values()))
+    return PackedData(settings, packed, images, next(iter(parts.values())).target_kind)
+
+
+def training_command(source: Path | str, target: str) -> str:
+    """The command that trains on a data set whose targets are of this kind."""
+    if target == "none":
+        return f"vitkit train mae.B16 --data.source {as_word(source)}"
+    command = f"vitkit train scratch --data.source {as_word(source)}"
+    if target == "number":
+        command += " --data.columns.target number"
+    return command
