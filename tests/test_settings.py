@@ -493,14 +493,12 @@ def observe_packing(packing, folder) -> str:
 
 
 def observe_machine(machine, folder) -> str:
-    from vitkit.commands.plan import Plan, plan
+    from vitkit import plan
     from vitkit.training import Facts, resolve
 
     recipe = replace(BASES[Recipe](), batch=48)
     said = spent(resolve(recipe, Facts(480, tuple("0123456789"))), machine)
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        plan(Plan(recipe, machine=machine, examples=480, classes=10))
-    return str(said) + out.getvalue()
+    return str(said) + str(plan(recipe, machine=machine, examples=480, classes=10, quiet=True))
 
 
 def observe_tune(tune, folder) -> str:

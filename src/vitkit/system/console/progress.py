@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from vitkit.system.console.saying import Progress, bars_are_shown, current_listener, progress_of
+
 PATIENCE = 2.0  # seconds before there is a bar
 FIRST_LINE = 5.0  # seconds before there is a line, where there is no terminal,
 BETWEEN_LINES = 30.0  # and between two
@@ -36,8 +38,10 @@ def bar(text: str) -> Shown:
         else:
             return
 
-        # The remaining items under another bar, with lines, or under a bar
-        if _is_shown_already():
+        # The remaining items for whoever listens, under another bar, with lines, or under a bar
+        if not bars_are_shown():
+            yield from _told(items, text, done, total)
+        elif _is_shown_already():
             yield from items
         elif not _is_terminal():
             yield from _with_lines(items, text, done, total)
@@ -58,9 +62,15 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
     count() tells how much of `total` is done.
     """
     ended = threading.Event()
+    listener = current_listener()  # the thread has none of its own
+    listener_shows_bars = bars_are_shown()
 
     def show() -> None:
         if ended.wait(PATIENCE) or _is_shown_already():  # or the work was quick
+            return
+        if not listener_shows_bars:
+            while not ended.wait(1.0):
+                listener(Progress(text, count(), total))
             return
         began = time.monotonic()
         if not _is_terminal():
@@ -68,9 +78,9 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
                 _print_line(text, count(), total, time.monotonic() - began)
             return
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import Progress as Bar
 
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        with Bar(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(text, total=total)
             while not ended.wait(0.2):
                 progress.update(task, completed=count())
@@ -82,6 +92,26 @@ def counted(text: str, total: int, count: Callable[[], int]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """A block whose end nobody knows: a terminal shows that something goes on."""
+    if not (bars_are_shown() and _is_terminal()):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+def _told(items: Iterable, text: str, done: int, total: int) -> Iterator:
+    """The same items, of which `done` are behind; a listener is told of each."""
+    for item in items:
+        yield item
+        done += 1
+        progress_of(text, done, total)
 
 
 def _with_lines(items: Iterable, text: str, done: int, total: int) -> Iterator:

@@ -58,6 +58,11 @@ def progress_of(stage: str, done: int, total: int) -> None:
     _listener.get()(Progress(stage, done, total))
 
 
+def current_listener() -> Listener:
+    """Who is told, for a thread to tell it: each has a context of its own."""
+    return _listener.get()
+
+
 def bars_are_shown() -> bool:
     """Whether progress is shown as a bar, because nobody takes it."""
     return _listener.get() in (to_standard_error, to_standard_output)

@@ -1,0 +1,1 @@
+"""Verbs that train, or plan it."""
