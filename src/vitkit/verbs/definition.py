@@ -31,8 +31,8 @@ WIDTH = 100  # columns of a result as text, where there is no terminal
 class Verb:
     """A function whose arguments are the fields of its settings.
 
-    The fields without a default, such as MODEL and DATA, may be given by position; all others are
-    keyword arguments. `quiet` says nothing while it works; `progress` is called with each sentence
+    What has no default, and words such as IMAGE..., may be given by position; all others are keyword
+    arguments. `quiet` says nothing while it works; `progress` is called with each sentence
     (str) and each step of a bar (Progress) instead of the standard error.
     """
 
@@ -137,10 +137,10 @@ def _field(kind: type, name: str) -> dataclasses.Field:
 
 
 def _words(kind: type) -> Iterator[dataclasses.Field]:
-    """The fields that may be given by position."""
+    """The fields that may be given by position: words, and what has no default."""
     types = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
-        if is_word(types[field.name]):
+        if is_word(types[field.name]) or default_of(field, None) is MISSING:
             yield field
 
 
