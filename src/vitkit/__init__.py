@@ -6,7 +6,19 @@ Importing it imports nothing heavy. A public name imports its room when it is fi
 __version__ = "0.1.0"
 
 # Verbs: what commands do, as functions of the same names
-_VERBS = ("convert", "features", "fewshot", "list_models", "pack", "plan", "push", "show")
+_VERBS = (
+    "compare",
+    "convert",
+    "export",
+    "features",
+    "fewshot",
+    "list_models",
+    "pack",
+    "plan",
+    "push",
+    "report",
+    "show",
+)
 # public name -> the room that has it
 _ROOM_OF = {
     **dict.fromkeys(_VERBS, "vitkit.verbs"),

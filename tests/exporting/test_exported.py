@@ -13,7 +13,6 @@ from pictures import photograph
 from PIL import Image
 
 from vitkit.cli import main
-from vitkit.commands.runtime import precision_of
 from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation.probes.features import arithmetic
 from vitkit.exporting import features_on, open_runtime
@@ -34,6 +33,7 @@ from vitkit.runtimes.as_classifier import of_file
 from vitkit.runtimes.exported import Exported, inverted
 from vitkit.runtimes.opening import open_file
 from vitkit.runtimes.openvino import core
+from vitkit.verbs import precision_of
 from vitkit.webapp.viewer import View, Viewer
 from vitkit.weights import Classifier, save
 from vitkit.weights.activation import activate_array

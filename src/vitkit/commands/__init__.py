@@ -55,14 +55,15 @@ class Command(NamedTuple):
         return VERBS.get(last, last)
 
     def _print_verb(self, settings: Any) -> int:
-        """Do it, and print what it returns."""
+        """Do it, and print what it returns. The status is 1 if that says so, as of models that are
+        not the same."""
         from vitkit.system.processes.ranks import on_rank_0
         from vitkit.verbs import print_result
 
         returned = self.load_verb().run(settings)
         if on_rank_0():
             print_result(returned)
-        return 0
+        return getattr(returned, "status", 0)
 
     def load_settings(self) -> type:
         """The class of its settings: the type of the action's argument, which is always called
@@ -147,16 +148,13 @@ COMMANDS = (
     Command("show", "MODEL",
             "print what a model is and where it came from"),
     Command("report", "RUN...",
-            "write a page about a run, or about several side by side",
-            "report.report"),
+            "write a page about a run, or about several side by side"),
     Command("compare", "ONE TWO [IMAGE...]",
-            "set two runs side by side, or two models layer by layer, on images",
-            "compare.compare"),
+            "set two runs side by side, or two models layer by layer, on images"),
     Command("convert", "MODEL DEST --to FORMAT",
             "write a model for Transformers, timm, torchvision or Google's code, and check it"),
     Command("export", "MODEL -o FILE",
-            "write a model for ONNX Runtime, OpenVINO or PyTorch, and measure that it is the same",
-            "export.export"),
+            "write a model for ONNX Runtime, OpenVINO or PyTorch, and measure that it is the same"),
     Command("bench", "MODEL",
             "measure how fast a model is here, in every runtime and precision",
             "bench.bench"),

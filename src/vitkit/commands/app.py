@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.commands.runtime import runtime_of_file
 from vitkit.runtimes import is_exported
 from vitkit.system.console.text import printable
 from vitkit.system.machine import pick_device
-from vitkit.verbs import Device, ModelHints, ModelOrFile, Runtime
+from vitkit.verbs import Device, ModelHints, ModelOrFile, Runtime, runtime_of_file
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from tyro.conf import arg
 
 from vitkit.commands.evaluate_data import images_of, named_images, train_part
 from vitkit.commands.evaluate_output import check_files, print_table
-from vitkit.commands.runtime import classifier_on
 from vitkit.data import Columns, Source
 from vitkit.evaluation import (
     EVALUATORS,
@@ -38,6 +37,7 @@ from vitkit.verbs import (
     OnBadImage,
     Precision,
     Runtime,
+    classifier_on,
     pick_precision,
 )
 from vitkit.weights import Classifier, Hints

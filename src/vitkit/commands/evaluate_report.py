@@ -14,11 +14,11 @@ import torch
 from vitkit.commands import evaluate_corruptions
 from vitkit.commands.evaluate_output import as_json, print_report, write
 from vitkit.commands.flags import flags
-from vitkit.commands.runtime import classifier_on
 from vitkit.data import Source
 from vitkit.evaluation import Part, batches_of
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+from vitkit.verbs import classifier_on
 from vitkit.weights import Classifier, Hints
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vitkit.commands.predict_images import spread
 from vitkit.data import BadImage, Picture, open_image
 from vitkit.inspection import Subject, check_transformer, layer_names
+from vitkit.prediction import spread
 from vitkit.system.console.progress import bar
 from vitkit.system.console.text import printable, printable_name
 from vitkit.weights import Classifier

@@ -24,7 +24,7 @@ def written_to(command: "Predict") -> list[Path]:
 
 def items_of(command: "Predict", labels: Sequence[str]) -> "Pictures | list[Item]":
     """The images that the command names."""
-    from vitkit.prediction import pictures
+    from vitkit.prediction import pictures, spread
 
     items = pictures(command.images, labels, written_to(command))
     if command.sort_into is not None and not items.are_files():
@@ -33,13 +33,6 @@ def items_of(command: "Predict", labels: Sequence[str]) -> "Pictures | list[Item
             f"{printable(' '.join(command.images))} are others"
         )
     return spread(items, command.limit)
-
-
-def spread(items: "Pictures", limit: int) -> "Pictures | list[Item]":
-    """At most `limit` of the items, evenly spread; 0 is all."""
-    if not 0 < limit < len(items):
-        return items
-    return [items[i * len(items) // limit] for i in range(limit)]
 
 
 def answers_of(

@@ -3,16 +3,16 @@
 import sys
 from typing import TYPE_CHECKING
 
-from vitkit.commands.runtime import (
+from vitkit.runtimes import is_exported
+from vitkit.system.console.text import as_word, counted
+from vitkit.system.machine import pick_device
+from vitkit.verbs import (
     any_runtime_of_file,
     classifier_with_head,
     precision_of,
     runtime_of_file,
     runtime_of_model,
 )
-from vitkit.runtimes import is_exported
-from vitkit.system.console.text import as_word, counted
-from vitkit.system.machine import pick_device
 
 if TYPE_CHECKING:
     from vitkit.commands.predict import Predict

@@ -11,12 +11,20 @@ from urllib.parse import urlsplit
 from tyro.conf import arg
 
 from vitkit.commands.app import short_name
-from vitkit.commands.runtime import classifier_with_head, precision_of, runtime_of_file
 from vitkit.runtimes import Runtime as AnyRuntime
 from vitkit.runtimes import is_exported
 from vitkit.system.limits import VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
-from vitkit.verbs import Device, ModelHints, ModelOrFile, Precision, Runtime
+from vitkit.verbs import (
+    Device,
+    ModelHints,
+    ModelOrFile,
+    Precision,
+    Runtime,
+    classifier_with_head,
+    precision_of,
+    runtime_of_file,
+)
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:

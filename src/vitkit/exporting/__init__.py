@@ -6,6 +6,7 @@ _FILE_OF = {
     "Agreement": "agreement",
     "ENDINGS": "request",
     "Export": "request",
+    "FILES": "request",
     "LARGEST_BATCH": "writers",
     "LEAST": "agreement",
     "OPSET": "writers",

@@ -35,6 +35,7 @@ _FILE_OF = {
     "predictions_of": "predictions",
     "prepare": "preparing",
     "read_by_head": "unknown",
+    "spread": "items",
     "words_of_model": "items",
     "write_parts": "parts",
 }

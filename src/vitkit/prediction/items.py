@@ -291,3 +291,10 @@ def items_of(name: str, leave_out: Sequence[Path] = ()) -> Iterator[Item]:
 def _refuse(sentence: str) -> bytes:
     """Raises BadImage with this sentence."""
     raise BadImage(sentence)
+
+
+def spread(items: "Pictures", limit: int) -> Pictures | list[Item]:
+    """At most `limit` of the items, evenly spread; 0 is all."""
+    if not 0 < limit < len(items):
+        return items
+    return [items[i * len(items) // limit] for i in range(limit)]

@@ -1,6 +1,5 @@
 """Arguments that several commands have: each is described once."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,6 +8,7 @@ from tyro.conf import Positional, arg
 from vitkit.data import Columns
 from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word
 from vitkit.system.machine import PrecisionChoice
 from vitkit.verbs.words import DATA, MODEL
@@ -65,13 +65,13 @@ Runtime = Annotated[
 
 
 def pick_precision(choice: PrecisionChoice, device: "torch.device") -> machine.Precision:
-    """The precision to compute in, the same on all ranks. If nobody asked for one, the standard error
-    says which was taken, and why."""
-    from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+    """The precision to compute in, the same on all ranks. If nobody asked for one, it is
+    said which was taken, and why."""
+    from vitkit.system.processes.ranks import from_rank_0
 
     picked = from_rank_0(lambda: machine.pick_precision(choice, device))
-    if picked.why and on_rank_0():
-        print(picked.why, file=sys.stderr)
+    if picked.why:
+        say(picked.why)
     return picked.precision
 
 

@@ -12,14 +12,23 @@ notebook, and is a table.
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cached_property, update_wrapper
 from io import StringIO
-from typing import TYPE_CHECKING, Any, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from vitkit.system.console.saying import Listener, heard_by, to_nobody
-from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark
+from vitkit.system.console.saying import (
+    Listener,
+    Progress,
+    bars_are_shown,
+    current_listener,
+    heard_by,
+    to_nobody,
+)
+from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark, options
 
 if TYPE_CHECKING:
     import pandas
@@ -62,19 +71,53 @@ class Verb:
         progress: Listener | None = None,
         **values: Any,
     ) -> Any:
-        """Do it. Raises TypeError for an argument that there is none of, and what the verb says."""
+        """Do it. Raises TypeError for an argument that there is none of, and what the verb says: its
+        sentences name arguments, where those of the command name options."""
         settings = settings_from(self.settings, self.run.__name__, words, values)
-        if quiet and progress is None:
-            progress = to_nobody
-        if progress is None:
-            return self.run(settings)
-        with heard_by(progress):
-            return self.run(settings)
+        listener = progress or (to_nobody if quiet else current_listener())
+
+        def in_python(told: str | Progress) -> None:
+            if isinstance(told, str):
+                told = arguments_for_options(told, self.settings)
+            listener(told)
+
+        in_python.shows_bars = bars_are_shown(listener)
+        try:
+            with heard_by(in_python):
+                return self.run(settings)
+        except (ValueError, OSError) as error:
+            if error.args and isinstance(error.args[0], str):
+                sentence = arguments_for_options(error.args[0], self.settings)
+                error.args = (sentence, *error.args[1:])
+            raise
 
 
 def verb(run: Callable[[Any], Any]) -> Verb:
     """Makes a verb of a function whose one argument is called `settings`, a dataclass."""
     return Verb(run)
+
+
+OPTION = re.compile(r"--(no-)?([a-z][a-z0-9.-]*[a-z0-9])(?:[ =]([0-9A-Z][\w./:-]*))?")
+"""An option in a sentence, with the value or the word in capitals that may follow it."""
+
+
+def arguments_for_options(sentence: str, kind: type) -> str:
+    """A sentence about the options of a command, as one about the arguments of its verb: "--shots 5"
+    becomes "shots=5". What is not this verb's stays, such as what other programs take."""
+    names = {option.name for option in options(kind) if not option.is_word}
+
+    def argument(match: re.Match) -> str:
+        negative, name, value = match.groups()
+        if name not in names:
+            return match.group()
+        name = name.replace("-", "_")
+        if negative:
+            return f"{name}=False"
+        if value:
+            return f"{name}={value}"
+        return name
+
+    return OPTION.sub(argument, sentence)
 
 
 def settings_from(kind: type, name: str, words: Sequence[Any], values: dict[str, Any]) -> Any:
@@ -115,20 +158,29 @@ def settings_from(kind: type, name: str, words: Sequence[Any], values: dict[str,
         if changes:
             before = given.get(part, default_of(_field(kind, part), None))
             given[part] = dataclasses.replace(before, **changes)
-    return kind(**{field: _plain(value) for field, value in given.items()})
+    types = get_type_hints(kind)
+    return kind(**{name: _as(types.get(name), value) for name, value in given.items()})
 
 
 def _joined(words: Sequence[Any]) -> tuple:
     """Words of which there may be any number, whether given one by one or as one list."""
     if len(words) == 1 and isinstance(words[0], list | tuple):
-        return tuple(_plain(word) for word in words[0])
-    return tuple(_plain(word) for word in words)
+        return tuple(words[0])
+    return tuple(words)
 
 
-def _plain(value: Any) -> Any:
-    """A list as settings have it, which are frozen."""
+def _as(annotation: Any, value: Any) -> Any:
+    """A value as settings have it: paths for strings, and tuples, which cannot change, for lists."""
     if isinstance(value, list):
-        return tuple(value)
+        value = tuple(value)
+    kinds = {annotation, *get_args(annotation)}
+    if Path in kinds and str not in kinds:
+        if isinstance(value, str):
+            return Path(value)
+        if isinstance(value, tuple):
+            return tuple(Path(each) for each in value)
+    if isinstance(value, Path) and Path not in kinds:
+        return str(value)
     return value
 
 

@@ -63,9 +63,12 @@ def current_listener() -> Listener:
     return _listener.get()
 
 
-def bars_are_shown() -> bool:
+def bars_are_shown(listener: Listener | None = None) -> bool:
     """Whether progress is shown as a bar, because nobody takes it."""
-    return _listener.get() in (to_standard_error, to_standard_output)
+    listener = listener or _listener.get()
+    if listener in (to_standard_error, to_standard_output):
+        return True
+    return getattr(listener, "shows_bars", False)
 
 
 @contextmanager

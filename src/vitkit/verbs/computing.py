@@ -1,12 +1,12 @@
-"""What computes a model's answers, as --runtime and the model's name say."""
+"""The model of a verb, and what computes its answers, as `runtime` and the model's name say."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitkit.runtimes import is_exported, takes_pictures
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
-from vitkit.verbs import pick_precision
+from vitkit.verbs.arguments import pick_precision, word_of
 from vitkit.weights import Hints
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ def any_runtime_of_file(
     opened = open_model_file(Path(name), runtime, precision)
     merged = opened.exported.merged
     if merged:
-        print(
+        say(
             f"{name} merges {counted(merged, 'token')} at most in every block, so its answers differ a "
-            "little from the model's",
-            file=sys.stderr,
+            "little from the model's"
         )
     return opened
 
@@ -56,12 +55,20 @@ def runtime_of_file(
     return opened
 
 
-def classifier_with_head(name: str, hints: Hints) -> "Classifier":
-    """A model by its name. Raises ValueError for one that names no classes."""
-    from vitkit.weights import load_as
+def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
+    """A model by its name, or as a program holds it."""
+    from vitkit.weights import Classifier, load_as
 
-    classifier = load_as(name, hints)
+    if isinstance(model, Classifier):
+        return model
+    return load_as(model, hints)
+
+
+def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier":
+    """The same. Raises ValueError for one that names no classes."""
+    classifier = classifier_of(model, hints)
     if not classifier.labels:
+        name = word_of(model)
         raise ValueError(
             f"{name} has no classification head, so it names no classes; "
             f"vitkit show {name} says what it is"
@@ -96,13 +103,17 @@ def runtime_of_model(
         found = remembered(classifier, precision)
         if found is not None:
             fastest, path = found
-            print(f"computed by {fastest}; --runtime torch is PyTorch", file=sys.stderr)
+            say(f"computed by {fastest}; --runtime torch is PyTorch")
             return open_file(path)
     return open_runtime(classifier, runtime, precision, device)
 
 
 def classifier_on(
-    name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", quiet: bool
+    name: "str | Classifier",
+    hints: Hints,
+    runtime: "RuntimeName",
+    precision: "PrecisionChoice",
+    quiet: bool,
 ) -> "Classifier":
     """A model by its name, or an exported file, as a Classifier that this runtime computes: for
     commands that take one. An exported file computes in its own precision, unless that is float32
@@ -111,11 +122,13 @@ def classifier_on(
     from vitkit.runtimes import of_file, on_runtime
     from vitkit.weights import load_as
 
-    if is_exported(name):
+    if isinstance(name, str) and is_exported(name):
         if precision == "float32":
             precision = "auto"
         return of_file(any_runtime_of_file(name, hints, runtime, precision, "cpu"))
-    classifier = load_as(name, hints, quiet=quiet)
+    classifier = name
+    if isinstance(name, str):
+        classifier = load_as(name, hints, quiet=quiet)
     if runtime in ("auto", "torch"):
         return classifier
     return on_runtime(classifier, open_runtime(classifier, runtime, precision))

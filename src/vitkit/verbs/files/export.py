@@ -1,0 +1,169 @@
+"""A model as a file for another program, tried on real images."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from vitkit.exporting import (
+    FILES,
+    Agreement,
+    Export,
+    Trial,
+    check,
+    needs_calibration,
+    sample_trial,
+    size_of,
+    trial_on,
+)
+from vitkit.exporting import export as write
+from vitkit.models import tokens_left
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, counted
+from vitkit.verbs.arguments import Model, ModelHints
+from vitkit.verbs.computing import classifier_of
+from vitkit.verbs.definition import result, verb
+from vitkit.weights import Classifier, Hints
+
+
+@dataclass(frozen=True)
+class ExportModel:
+    """Write a model as a file that needs no vitkit and no Python, and measure on real images that it
+    answers as the model does. A file that does not is not written."""
+
+    model: Model
+    output: Annotated[Path, arg(aliases=["-o"])]
+    """File to write: .onnx, .xml (with a .bin beside it) or .pt2. What was measured goes to
+    FILE.json."""
+    to: Literal["onnx", "openvino", "torch"] | None = None
+    """For ONNX Runtime and all that read ONNX, for OpenVINO, or a program of torch.export. Default:
+    what the file's ending says."""
+    precision: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    """Numbers of the weights. float16 and bfloat16 halve the file; with bfloat16 OpenVINO also computes
+    in it, and with int8 in int8."""
+    preprocessing: bool = False
+    """Put the preprocessing inside: pictures of any size go in, uint8 (batch, height, width, 3), and
+    probabilities come out. vitkit prepares images faster itself, in other processes: its own commands
+    are quicker with files without it."""
+    merge: int = 0
+    """Merge so many tokens in every block: less work, and answers that differ a little. The file is
+    held to the bounds of int8."""
+    data: Annotated[str, arg(metavar="DATA")] = ""
+    """Images to try the file on: the test part of a data set. Default: parts of two photographs that
+    come with scikit-learn."""
+    calibrate: Annotated[str, arg(metavar="DATA")] = ""
+    """int8 by fixed ranges, which these images give, 300 at most: faster in OpenVINO than by the ranges
+    of each image, and somewhat less exact. ONNX Runtime needs it, and small models may not pass then;
+    its default is the training part of --data, and if that has but one part, every second image, and
+    the file is tried on the others."""
+    limit: int = 500
+    """Largest number of images to try the file on, spread evenly."""
+    agreement: float | None = None
+    """Least share of the images with the model's own answer. Default: 0.99, 0.95 for bfloat16, 0.9
+    for int8; and what the other answers cost is bounded too (docs/export.md). 0 accepts anything."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+@result
+@dataclass(frozen=True)
+class ExportedModel:
+    """A file for another program, and how far it agrees with its model."""
+
+    settings: ExportModel
+    classifier: Classifier
+    """The model that was written."""
+    format: Literal["onnx", "openvino", "torch"]
+    agreement: Agreement
+    """The file's answers beside the model's."""
+    tried_on: str
+    """The images of the comparison."""
+    calibrated_on: int
+    """Images that gave the ranges of int8; 0 if none did."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.settings.output
+
+    @property
+    def megabytes(self) -> float:
+        """Its size."""
+        return size_of(self.path) / 1e6
+
+    @property
+    def measured(self) -> dict:
+        """What was written beside it as JSON."""
+        return json.loads(Path(f"{self.path}.json").read_text())
+
+    def shown(self) -> Iterator[str]:
+        """What was written, and what was measured."""
+        settings = self.settings
+        yield f"wrote {self.path}: {self.megabytes:,.1f} MB, {settings.precision}"
+        if settings.merge:
+            left = tokens_left(self.classifier.model.config, settings.merge)
+            yield (
+                f"{counted(settings.merge, 'token')} at most merged in every block, {left:,} left in "
+                "the last; compared with the whole model:"
+            )
+        yield f"on {self.tried_on}: {self.agreement}"
+        if self.calibrated_on:
+            calibrated = counted(self.calibrated_on, "image")
+            yield f"calibrated on {calibrated} of {settings.calibrate or self.tried_on}"
+        if not settings.data:
+            yield "these say little of your own images: --data DATA measures on them"
+        if self.classifier.unknown is not None:
+            yield "left out: the limits for unknown images, which a model directory keeps"
+        yield f"wrote {self.path}.json: what was measured"
+        if self.format == "torch":
+            yield f"next: torch.export.load({str(self.path)!r}).module()(images), in Python"
+        else:
+            yield f"next: vitkit predict {as_word(self.path)} IMAGE..., without PyTorch"
+
+
+@verb
+def export(settings: ExportModel) -> ExportedModel:
+    """Write a model for ONNX Runtime, OpenVINO or torch.export, and measure on real images that the
+    file answers as the model does.
+
+    Raises ValueError, and writes nothing, if the file falls short.
+    """
+    # What is wanted
+    to = settings.to or FILES.get(settings.output.suffix.lower())
+    if to is None:
+        raise ValueError(
+            f"--output is {settings.output}; give the name of a file that ends in "
+            f"{', '.join(FILES)}, or --to"
+        )
+    if settings.limit < 1:
+        raise ValueError(f"--limit is {settings.limit}; it is a number of images, at least 1")
+    if settings.calibrate and not (settings.data and settings.precision == "int8"):
+        raise ValueError("--calibrate goes with --precision int8, and --data to try the file on")
+    wanted = Export(
+        to,
+        settings.precision,
+        settings.preprocessing,
+        calibrated=bool(settings.calibrate),
+        merge=settings.merge,
+        least=settings.agreement,
+    )
+    classifier = classifier_of(settings.model, settings.hints)
+    check(classifier, settings.output, wanted)
+    trial = _trial(settings, wanted, classifier)
+
+    # Write it, and compare
+    tried = counted(len(trial.items), "image")
+    say(f"exporting; then the file is tried on {tried}")
+    agreement = write(classifier, settings.output, wanted, trial)
+    calibrated_on = len(trial.for_calibration) if needs_calibration(wanted) else 0
+    return ExportedModel(settings, classifier, to, agreement, trial.name, calibrated_on)
+
+
+def _trial(settings: ExportModel, wanted: Export, classifier: Classifier) -> Trial:
+    """The images to try the file on, and those that give the ranges of int8."""
+    if not settings.data:
+        return sample_trial()
+    calibrate = settings.calibrate if needs_calibration(wanted) else None
+    return trial_on(settings.data, classifier.labels, settings.limit, calibrate)

@@ -1,0 +1,1 @@
+"""Verbs about this machine: how fast it is, and what is wrong."""

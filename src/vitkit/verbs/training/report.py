@@ -1,0 +1,89 @@
+"""A run on one page, or several side by side."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from vitkit.system.console.text import as_word, counted
+from vitkit.training import Recorded, is_run, read_run, write_comparison
+from vitkit.training import report as write_report
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.training.runs import comparison_rows, side_by_side
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write a run's report.html again, with all that can be seen of its model: confused classes, the
+    most confident mistakes beside what the model looked at, filters, positions, attention.
+
+    Several runs are set side by side on one page: results, curves, cost, and the settings that
+    differ."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
+    """Directories of runs, such as runs/digits."""
+    output: Path | None = None
+    """The page to write. Default: report.html in the directory of a single run, runs.html for
+    several."""
+
+
+@result
+@dataclass(frozen=True)
+class WrittenReport:
+    """A page about a run, or about several."""
+
+    path: Path
+    """The page."""
+    runs: tuple[Recorded, ...]
+    """What the runs wrote down."""
+
+    def rows(self) -> list[dict]:
+        """A row for each result and for each setting that differs, with a column for each run."""
+        return comparison_rows(self.runs)
+
+    def shown(self) -> Iterator[str | Table]:
+        """Where the page is; of several runs also what they reached and in what they differ."""
+        first = as_word(self.runs[0].run_dir)
+        if len(self.runs) == 1:
+            yield f"wrote {self.path}"
+            yield f"next: vitkit report {first} OTHER sets another run beside it"
+            return
+        yield from side_by_side(self.runs)
+        yield f"wrote {self.path}"
+        yield f"next: vitkit report {first} is about one of them alone"
+
+
+@verb
+def report(settings: Report) -> WrittenReport:
+    """Write a page about a run, with all that can be seen of its model; or about several runs, side by
+    side. Raises ValueError for what is no run."""
+    if not settings.runs:
+        raise ValueError("no run: say whose report to write, as in vitkit report runs/digits")
+    for run_dir in settings.runs:
+        _check(run_dir)
+    places = [run_dir.resolve() for run_dir in settings.runs]
+    for run_dir, place in zip(settings.runs, places, strict=True):
+        if places.count(place) > 1:
+            raise ValueError(f"{run_dir} is given twice; give each run once")
+
+    if len(settings.runs) == 1:
+        (run_dir,) = settings.runs
+        page = write_report(run_dir, inside=True, path=settings.output)
+        return WrittenReport(page, (read_run(run_dir),))
+    runs = tuple(read_run(run_dir) for run_dir in settings.runs)
+    page = write_comparison(settings.output or Path("runs.html"), runs)
+    return WrittenReport(page, runs)
+
+
+def _check(run_dir: Path) -> None:
+    """Raises ValueError for what is no run, with the runs that are in it."""
+    inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
+    if is_run(run_dir) or not inner:
+        return
+    words = " ".join(as_word(path) for path in inner[:3])
+    raise ValueError(
+        f"{run_dir} is no run, but holds {counted(len(inner), 'run')}: vitkit report {words}"
+    )
