@@ -40,7 +40,7 @@ def test_it_advises_where_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(turbojpeg, "library", lambda: None)
     monkeypatch.setattr("vitkit.system.machine.cpus", lambda: 64)
     monkeypatch.setattr("vitkit.system.machine.has_avx2", lambda: False)
-    monkeypatch.setattr("vitkit.commands.doctor_machine._is_installed", lambda name: name != "peft")
+    monkeypatch.setattr("vitkit.verbs.diagnosis.machine._is_installed", lambda name: name != "peft")
     found = findings(capsys)
     assert "vitkit[fast]" in found["JPEG"]["advice"]
     assert "has no AVX2 instructions" in found["processor"]["advice"]
@@ -165,7 +165,7 @@ def test_images_that_teach_nothing(photographs, tmp_path, capsys):
 
 
 def test_a_model_learns_images_by_heart_unless_it_cannot(finished, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("vitkit.commands.doctor_model.TIMED", 0.2)
+    monkeypatch.setattr("vitkit.verbs.diagnosis.model.TIMED", 0.2)
     text = advice(capsys, finished, "--data", "digits", "--model", finished, "--device", "cpu")
     assert "learning 16 images by heart" in text and "images/s are loaded" in text
     assert "does not even learn" not in text

@@ -7,8 +7,10 @@ __version__ = "0.1.0"
 
 # Verbs: what commands do, as functions of the same names
 _VERBS = (
+    "bench",
     "compare",
     "convert",
+    "doctor",
     "export",
     "features",
     "fewshot",
@@ -17,7 +19,9 @@ _VERBS = (
     "plan",
     "push",
     "report",
+    "review",
     "show",
+    "stats",
 )
 # public name -> the room that has it
 _ROOM_OF = {

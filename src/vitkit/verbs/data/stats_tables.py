@@ -1,10 +1,11 @@
-"""What `vitkit data stats` saw, as tables and sentences.
+"""What `stats` saw, as tables and sentences.
 
-A `description` is what `data_stats.describe` returns and --json prints; a `part` is one of its
+A `description` is what `describe` returns and --json prints; a `part` is one of its
 parts.
 """
 
-from rich.console import Console
+from collections.abc import Iterator, Sequence
+
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -15,25 +16,26 @@ SHOWN = 20  # classes whose counts are printed; of more classes, the largest and
 LISTED = 10  # broken images and duplicates that are printed
 
 
-def print_tables(description: dict, same_classes: list[str]) -> None:
-    """Print a description. same_classes: the parts that have the data set's own classes."""
-    _print_parts(description)
-    _print_classes(description, same_classes)
+def tables(description: dict, same_classes: Sequence[str]) -> Iterator[str | Table]:
+    """A description for people. same_classes: the parts that have the data set's own classes."""
+    yield _parts_table(description)
+    if description["classes"]:
+        yield _classes_table(description, same_classes)
     for name, part in description["parts"].items():
         for sentence in part["broken"][:LISTED]:
-            print(printable(f"broken, in {name}: {sentence}"))
+            yield printable(f"broken, in {name}: {sentence}")
     for pair in description["pairs"]:
-        _print_pairs(pair)
+        yield from _pairs(pair)
 
 
-def _print_parts(description: dict) -> None:
+def _parts_table(description: dict) -> Table:
     """A table with a column for every part."""
     parts = description["parts"]
     columns = [_column(part, description) for part in parts.values()]
     table = Table("", *map(escape, parts))
     for title in columns[0]:
         table.add_row(title, *(column[title] for column in columns))
-    Console().print(table)
+    return table
 
 
 def _column(part: dict, description: dict) -> dict[str, str]:
@@ -62,11 +64,9 @@ def _column(part: dict, description: dict) -> dict[str, str]:
     return column
 
 
-def _print_classes(description: dict, same_classes: list[str]) -> None:
+def _classes_table(description: dict, same_classes: Sequence[str]) -> Table:
     """A table of how many images each class has, the largest first; of many classes, both ends."""
     labels = description["classes"]
-    if not labels:
-        return
     counts_of = {name: description["parts"][name]["classes"] for name in same_classes}
     first_part = next(iter(counts_of.values()))
     by_size = sorted(range(len(labels)), key=lambda k: -first_part[k])
@@ -80,15 +80,15 @@ def _print_classes(description: dict, same_classes: list[str]) -> None:
             table.add_row(Text(printable_name(labels[k])), *numbers)
         elif rank == SHOWN // 2:
             table.add_row("...")
-    Console().print(table)
+    return table
 
 
-def _print_pairs(pair: dict) -> None:
-    """Print what two parts have in common, and the first images of it by name."""
+def _pairs(pair: dict) -> Iterator[str]:
+    """What two parts have in common, and the first images of it by name."""
     first, second = pair["parts"]
     same = pair["same"]
     alike = len(pair["pairs"]) - same
-    print(
+    yield (
         f"{first} and {second}: files in both: {same:,}; "
         f"near-duplicates in {first} of an image in {second}: {alike:,}"
     )
@@ -96,9 +96,9 @@ def _print_pairs(pair: dict) -> None:
         sentence = f"{name} is {same_or_like(bits)} {other}"
         if count > 1:
             sentence += f" and {count - 1:,} more"
-        print(f"  {printable(sentence)}")
+        yield f"  {printable(sentence)}"
     if pair["other class"]:
-        print(
+        yield (
             f"warning: pairs with different classes: {pair['other class']:,}; a label is wrong, or "
             "they are not duplicates: look at them with --sheet FILE"
         )

@@ -1,35 +1,46 @@
-"""`vitkit data review`: images that deserve a second look."""
+"""Images that deserve a second look."""
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.commands import MODEL
-from vitkit.data import Columns, Source, Splits, subset
-from vitkit.evaluation import KINDS, Finding
+from vitkit.curation import Survey, repeats, survey
+from vitkit.data import Columns, Source, Splits, open_splits, subset, write_list
+from vitkit.evaluation import (
+    KINDS,
+    Finding,
+    features,
+    label_suspects,
+    outliers,
+    probe,
+    unusual_looks,
+    write_review,
+)
+from vitkit.system.console.progress import bar
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.machine import cpus, pick_device
 from vitkit.system.storage.files import check_replaceable
-from vitkit.verbs import Data, DataColumns, Device, ModelHints
+from vitkit.training import adapted_to
+from vitkit.verbs.arguments import Data, DataColumns, Device, ModelHints, word_of
+from vitkit.verbs.computing import classifier_of
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.words import MODEL
 from vitkit.weights import Classifier, Hints
-
-if TYPE_CHECKING:
-    from vitkit.curation import Survey
 
 SHOWN = 10  # probably wrong labels on the terminal
 KNOWS_LITTLE = 0.7  # share of answers as labelled below which a model's doubts are often its own
 LEFT_OUT = ("label", "duplicate", "unreadable")  # kinds that --exclude lists
 
 
-@dataclass
+@dataclass(frozen=True)
 class Review:
     """Find images that deserve a second look: labels that are probably wrong, judged by what all
     other images make of each; the same picture twice; images unlike all others; dark, blurred and
@@ -55,75 +66,105 @@ class Review:
     hints: ModelHints = field(default_factory=Hints)
 
 
-def review(command: Review) -> int:
-    """Look at every image, print what was found, and write the page."""
-    from vitkit.data import open_splits
-    from vitkit.evaluation import write_review
-    from vitkit.system.machine import pick_device
-    from vitkit.training import adapted_to
-    from vitkit.weights import load_as
+@result
+@dataclass(frozen=True)
+class Reviewed:
+    """Images that deserve a second look."""
 
+    settings: Review
+    model: str
+    """The name of the model that has looked."""
+    splits: Splits
+    """The data set."""
+    findings: tuple[Finding, ...]
+    facts: tuple[str, ...]
+    """What was looked at, in sentences."""
+    path: Path
+    """The page of the pictures."""
+    listed: int | None
+    """Training images in the list to train without; None if none was written."""
+
+    def rows(self) -> list[dict]:
+        """A row for each finding."""
+        return [finding._asdict() for finding in self.findings]
+
+    def shown(self) -> Iterator[str | Table]:
+        """How many findings there are of each kind, and where the page is; or JSON, a line each."""
+        if self.settings.json:
+            for finding in self.findings:
+                yield json.dumps(finding._asdict())
+            return
+        for note in filter(None, (*self.splits.notes, self.splits.unlearned)):
+            yield printable(note)
+        yield from self.facts
+        yield from _tables(self.findings)
+        yield from self.written()
+        data = as_word(self.settings.data)
+        exclude = self.settings.exclude
+        if exclude is None:
+            yield f"next: open {as_word(self.path)}, and give --exclude FILE for a list to train without"
+        else:
+            yield (
+                f"next: look through {as_word(exclude)}, then vitkit finetune {as_word(self.model)} "
+                f"{data} --data.exclude {as_word(exclude)}"
+            )
+
+    def written(self) -> Iterator[str]:
+        """What was written."""
+        yield f"wrote {self.path}"
+        if self.listed is not None:
+            yield f"wrote {counted(self.listed, 'training image')} into {self.settings.exclude}"
+
+
+@verb
+def review(settings: Review) -> Reviewed:
+    """Look at every image: labels that are probably wrong, judged by what all other images make of
+    each; the same picture twice; images unlike all others. Nothing is trained, and nothing changed.
+    Raises ValueError without a model."""
     # What is to be looked at, and by which model
-    name = _name_of_model(command)
-    if command.output.suffix.lower() != ".html":
-        raise ValueError(f"--output is {command.output}; give the name of an .html file")
-    check_replaceable(command.output)
-    if command.exclude is not None:
-        check_replaceable(command.exclude)
-    splits = open_splits(command.data, command.columns, command.split_seed)
-    if command.exclude is not None and splits.train is None:
-        raise ValueError(f"{command.data} has no training images, so --exclude could list none")
-    classifier = load_as(name, replace(command.hints, channels=None))
+    model = _model_of(settings)
+    if settings.output.suffix.lower() != ".html":
+        raise ValueError(f"--output is {settings.output}; give the name of an .html file")
+    check_replaceable(settings.output)
+    if settings.exclude is not None:
+        check_replaceable(settings.exclude)
+    splits = open_splits(settings.data, settings.columns, settings.split_seed)
+    if settings.exclude is not None and splits.train is None:
+        raise ValueError(f"{settings.data} has no training images, so --exclude could list none")
+    classifier = classifier_of(model, replace(settings.hints, channels=None))
     images = next(iter(_parts(splits).values()))
-    classifier = adapted_to(classifier, command.hints.channels, images, _note)
-    classifier = classifier.to(pick_device(command.device)).for_inference()
+    classifier = adapted_to(classifier, settings.hints.channels, images, say)
+    classifier = classifier.to(pick_device(settings.device)).for_inference()
 
-    # Look
+    # Look, and write what was seen
     findings, facts = _look(splits, classifier)
-    if command.json:
-        for finding in findings:
-            print(json.dumps(finding._asdict()))
-    else:
-        for note in filter(None, (*splits.notes, splits.unlearned)):
-            print(printable(note))
-        _print(findings, facts)
-
-    # Write
-    terminal = sys.stderr if command.json else sys.stdout
-    title = f"A second look at {command.data}"
-    page = write_review(command.output, title, _parts(splits), findings, facts)
-    print(f"wrote {page}", file=terminal)
-    next_command = f"open {as_word(page)}, and give --exclude FILE for a list to train without"
-    if command.exclude is not None:
-        listed = _write_list(command.exclude, splits.train, findings)
-        print(f"wrote {counted(listed, 'training image')} into {command.exclude}", file=terminal)
-        next_command = (
-            f"look through {as_word(command.exclude)}, then vitkit finetune "
-            f"{as_word(name)} {as_word(command.data)} --data.exclude "
-            f"{as_word(command.exclude)}"
-        )
-    if not command.json:
-        print(f"next: {next_command}")
-    return 0
+    title = f"A second look at {settings.data}"
+    page = write_review(settings.output, title, _parts(splits), findings, facts)
+    listed = None
+    if settings.exclude is not None:
+        listed = _write_list(settings.exclude, splits.train, findings)
+    reviewed = Reviewed(
+        settings, word_of(model), splits, tuple(findings), tuple(facts), page, listed
+    )
+    if settings.json:  # standard output is for the JSON alone
+        for sentence in reviewed.written():
+            say(sentence)
+    return reviewed
 
 
-def _note(sentence: str) -> None:
-    print(printable(sentence), file=sys.stderr)
-
-
-def _name_of_model(command: Review) -> str:
+def _model_of(settings: Review) -> str | Classifier:
     """The model that is to look. Raises ValueError if there is none, or there are two."""
-    names = {command.model, command.named_model} - {""}
-    if not names:
+    models = [model for model in (settings.model, settings.named_model) if model != ""]
+    if not models:
         raise ValueError(
             "which model is to look? vitkit data review "
-            f"{as_word(command.data)} MODEL; any pre-trained one will do"
+            f"{as_word(settings.data)} MODEL; any pre-trained one will do"
         )
-    if len(names) > 1:
+    if len(models) == 2 and models[0] != models[1]:
         raise ValueError(
-            f"{command.model} and {command.named_model} are two models; give the one that is to look"
+            f"{models[0]} and {models[1]} are two models; give the one that is to look"
         )
-    return names.pop()
+    return models[0]
 
 
 def _parts(splits: Splits) -> dict[str, Source]:
@@ -134,11 +175,6 @@ def _parts(splits: Splits) -> dict[str, Source]:
 
 def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[str]]:
     """All findings, and what was done, in sentences."""
-    from vitkit.curation import survey
-    from vitkit.evaluation import features
-    from vitkit.system.console.progress import bar
-    from vitkit.system.machine import cpus
-
     # The pixels of every image, and its features if it can be read
     parts = _parts(splits)
     surveys = {
@@ -189,7 +225,7 @@ def _look(splits: Splits, classifier: Classifier) -> tuple[list[Finding], list[s
     return findings, facts
 
 
-def _places(surveys: "dict[str, Survey]", readable: bool) -> list[tuple[str, int]]:
+def _places(surveys: dict[str, Survey], readable: bool) -> list[tuple[str, int]]:
     """Part and number of every image, or of those that can be read, one part after the other."""
     places = []
     for name, seen in surveys.items():
@@ -218,8 +254,6 @@ def _labels(
 ) -> tuple[list[Finding], float]:
     """Labels that are probably wrong, the surest first; and how many images are answered as they
     are labelled."""
-    from vitkit.evaluation import label_suspects, probe
-
     labels = next(iter(parts.values())).labels
     targets = np.array([parts[name].targets[index] for name, index in places])
     known, classes = np.unique(targets, return_inverse=True)
@@ -235,10 +269,8 @@ def _labels(
     return findings, float((probabilities.argmax(1) == classes).mean())
 
 
-def _duplicates(parts: dict[str, Source], surveys: "dict[str, Survey]") -> Iterator[Finding]:
+def _duplicates(parts: dict[str, Source], surveys: dict[str, Survey]) -> Iterator[Finding]:
     """Pictures that are there twice. Of one in two parts, the one that is trained on is named."""
-    from vitkit.curation import repeats
-
     places = _places(surveys, readable=False)
     for pair in repeats(list(surveys.values())):
         place, like = places[pair.first], places[pair.second]
@@ -261,19 +293,15 @@ def _outliers(
     parts: dict[str, Source], places: list[tuple[str, int]], x: np.ndarray
 ) -> Iterator[Finding]:
     """Images unlike all others."""
-    from vitkit.evaluation import outliers
-
     for i, deviations in outliers(x):
         reason = f"{deviations:.1f} standard deviations from its nearest"
         yield _finding("outlier", parts, places[i], reason)
 
 
 def _looks(
-    parts: dict[str, Source], surveys: "dict[str, Survey]", places: list[tuple[str, int]]
+    parts: dict[str, Source], surveys: dict[str, Survey], places: list[tuple[str, int]]
 ) -> Iterator[Finding]:
     """Dark, blurred and odd-sized images."""
-    from vitkit.evaluation import unusual_looks
-
     seen = surveys.values()
     sizes = np.concatenate([part.sizes[part.good] for part in seen])
     thumbnails = np.concatenate([part.thumbnails[part.good] for part in seen])
@@ -284,16 +312,13 @@ def _looks(
         yield _finding("looks", parts, places[i], f"{words} ({width} x {height})")
 
 
-def _print(findings: list[Finding], facts: list[str]) -> None:
+def _tables(findings: Sequence[Finding]) -> Iterator[Table]:
     """How many findings there are of each kind, and the labels that are most probably wrong."""
-    for fact in facts:
-        print(fact)
     table = Table("a second look", "images")
     table.columns[1].justify = "right"
     for kind, heading in KINDS.items():
         table.add_row(heading, f"{sum(finding.kind == kind for finding in findings):,}")
-    console = Console()
-    console.print(table)
+    yield table
 
     labels = [finding for finding in findings if finding.kind == "label"][:SHOWN]
     if labels:
@@ -302,13 +327,11 @@ def _print(findings: list[Finding], facts: list[str]) -> None:
         for finding in labels:
             texts = (printable(finding.name), printable_name(finding.label), finding.reason)
             table.add_row(*map(escape, texts))
-        console.print(table)
+        yield table
 
 
 def _write_list(path: Path, train: Source, findings: list[Finding]) -> int:
     """List the training images to leave out, each with its reasons; returns how many."""
-    from vitkit.data import write_list
-
     reasons: dict[int, list[str]] = {}
     for finding in findings:
         if finding.part == "train" and finding.kind in LEFT_OUT:

@@ -1,19 +1,44 @@
-"""`vitkit data stats`: what is in a data set, and what is wrong with it."""
+"""What is in a data set, and what is wrong with it."""
 
 import json
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from rich.table import Table
 
-from vitkit.commands.predict_checks import check_sheet
-from vitkit.commands.stats_tables import print_tables, same_or_like
-from vitkit.curation import Pair, Survey
-from vitkit.data import Columns, Source, Splits
+from vitkit.curation import (
+    Pair,
+    Survey,
+    class_counts,
+    count_other_class,
+    identical_files,
+    near_duplicates,
+    survey,
+)
+from vitkit.data import (
+    Columns,
+    Preprocessing,
+    Source,
+    Splits,
+    open_image,
+    open_source,
+    open_splits,
+    picture_for_people,
+    write_list,
+)
+from vitkit.inspection import Tile, contact_sheet
+from vitkit.system.console.progress import bar
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
+from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
-from vitkit.verbs import Data, DataColumns, training_command
+from vitkit.verbs.arguments import Data, DataColumns
+from vitkit.verbs.data.pack import training_command
+from vitkit.verbs.data.stats_tables import same_or_like, tables
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.outputs import check_sheet
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]
@@ -21,7 +46,7 @@ Pairs = dict[tuple[str, str], list[Pair]]
 second."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stats:
     """Print sizes, classes, duplicates and broken images of a data set. Every image is read
     once."""
@@ -44,21 +69,58 @@ class Stats:
     """Print everything as one line of JSON."""
 
 
-def stats(command: Stats) -> int:
-    """`vitkit data stats`. Raises ValueError, before any image is read, for what could not be
-    compared or written."""
-    from vitkit.curation import near_duplicates, survey
-    from vitkit.data import open_splits
-    from vitkit.system.console.progress import bar
-    from vitkit.system.machine import cpus
+@result
+@dataclass(frozen=True)
+class Statistics:
+    """What is in a data set, and what is wrong with it."""
 
+    settings: Stats
+    splits: Splits
+    """The data set."""
+    description: dict
+    """Everything that was seen, as plain values: "target", "classes", "parts" and "pairs"."""
+    same_classes: tuple[str, ...]
+    """The parts that have the data set's own classes, as another data set's test part may not."""
+    notes: tuple[str, ...]
+    """What was written, in sentences."""
+    next_command: str
+
+    def rows(self) -> list[dict]:
+        """A row for each part: how much there is, of which size, and what is wrong with it."""
+        rows = []
+        for name, part in self.description["parts"].items():
+            numbers = {
+                key: value for key, value in part.items() if not isinstance(value, dict | list)
+            }
+            counts = {"broken": len(part["broken"]), "same files": len(part["same files"])}
+            rows.append({"part": name, **numbers, **counts})
+        return rows
+
+    def shown(self) -> Iterator[str | Table]:
+        """Tables and sentences, or JSON."""
+        if self.settings.json:
+            yield json.dumps(self.description)
+            return
+        splits = self.splits
+        for note in filter(None, (*splits.notes, splits.unlearned)):
+            yield printable(note)
+        yield from tables(self.description, self.same_classes)
+        yield from self.notes
+        yield f"next: {self.next_command}"
+
+
+@verb
+def stats(settings: Stats) -> Statistics:
+    """Look at every image of a data set once: sizes, classes, duplicates within and between its parts,
+    broken images. Raises ValueError, before any image is read, for what could not be compared or
+    written."""
     # Which parts there are
-    splits = open_splits(command.source, command.columns, command.split_seed)
-    parts = _parts(command, splits)
-    _check_request(command, parts)
+    splits = open_splits(settings.source, settings.columns, settings.split_seed)
+    parts = _parts(settings, splits)
+    _check_request(settings, parts)
 
     # Look at every image once, and compare the parts
-    workers = command.workers
+    workers = settings.workers
     if workers < 0:
         workers = cpus()
     surveys = {}
@@ -68,44 +130,35 @@ def stats(command: Stats) -> int:
     for first, second in _compared(list(parts)):
         pairs[first, second] = near_duplicates(surveys[first], surveys[second])
 
-    # Say what was seen
+    # Write what was asked for
+    notes = []
+    if settings.exclude:
+        count = _write_list(settings.exclude, surveys, pairs)
+        notes.append(f"wrote {count:,} training images to leave out into {settings.exclude}")
+    if settings.sheet and any(pairs.values()):
+        notes.append(f"wrote {_draw(settings.sheet, surveys, pairs)}")
+    if settings.json:  # standard output is for the JSON alone
+        for note in notes:
+            say(note)
     description = describe(surveys, pairs, splits.labels)
-    if command.json:
-        print(json.dumps(description))
-    else:
-        for note in filter(None, (*splits.notes, splits.unlearned)):
-            print(printable(note))
-        same_classes = [name for name, part in parts.items() if part.labels == splits.labels]
-        print_tables(description, same_classes)
-
-    # Write what was asked for. With --json, standard output is for the JSON alone
-    terminal = sys.stderr if command.json else sys.stdout
-    if command.exclude:
-        count = _write_list(command.exclude, surveys, pairs)
-        sentence = f"wrote {count:,} training images to leave out into {command.exclude}"
-        print(sentence, file=terminal)
-    if command.sheet and any(pairs.values()):
-        print(f"wrote {_draw(command.sheet, surveys, pairs)}", file=terminal)
-    if not command.json:
-        print(f"next: {_next_command(command, pairs, splits.target_kind)}")
-    return 0
+    next_command = _next_command(settings, pairs, splits.target_kind)
+    same_classes = tuple(name for name, part in parts.items() if part.labels == splits.labels)
+    return Statistics(settings, splits, description, same_classes, tuple(notes), next_command)
 
 
-def _parts(command: Stats, splits: Splits) -> dict[str, Source]:
+def _parts(settings: Stats, splits: Splits) -> dict[str, Source]:
     """The parts of the data set by name, and the test part of the other one under that one's
     name."""
-    from vitkit.data import open_source
-
     parts = {}
     for name in ("train", "val", "test"):
         part = getattr(splits, name)
         if part is not None:
             parts[name] = part
-    if command.test:
-        name = command.test
+    if settings.test:
+        name = settings.test
         if name in parts:  # a folder may be called "test"
             name = f"./{name}"
-        parts[name] = open_source(command.test)
+        parts[name] = open_source(settings.test)
     return parts
 
 
@@ -118,18 +171,18 @@ def _compared(names: list[str]) -> list[tuple[str, str]]:
     return [(first, second) for first, second in pairs if first in names and second in names]
 
 
-def _check_request(command: Stats, parts: dict[str, Source]) -> None:
+def _check_request(settings: Stats, parts: dict[str, Source]) -> None:
     """Raises ValueError for what could not be compared or written in the end."""
-    if "train" not in parts and (command.exclude or command.test):
+    if "train" not in parts and (settings.exclude or settings.test):
         own = [name for name in parts if name in ("val", "test")]
         raise ValueError(
-            f"{command.source} has no training images to compare, only {', '.join(own)}; "
+            f"{settings.source} has no training images to compare, only {', '.join(own)}; "
             "leave out --exclude and --test"
         )
-    if command.exclude:
-        check_replaceable(command.exclude)
-    if command.sheet:
-        check_sheet(command.sheet)
+    if settings.exclude:
+        check_replaceable(settings.exclude)
+    if settings.sheet:
+        check_sheet(settings.sheet)
 
 
 def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) -> dict:
@@ -148,8 +201,6 @@ def describe(surveys: dict[str, Survey], pairs: Pairs, labels: tuple[str, ...]) 
 
 def _describe_part(survey: Survey) -> dict:
     """One part: how much there is, of which size, and what is wrong with it."""
-    from vitkit.curation import class_counts, identical_files
-
     source = survey.source
     sides = survey.sizes[survey.good]
 
@@ -178,8 +229,6 @@ def _describe_part(survey: Survey) -> dict:
 
 def _describe_pairs(first: Survey, second: Survey, duplicates: list[Pair]) -> dict:
     """What two parts have in common."""
-    from vitkit.curation import count_other_class
-
     pairs = []
     for pair in duplicates:
         name = first.source.name(pair.first)
@@ -210,8 +259,6 @@ def _three_numbers(source: Source) -> list[float]:
 def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
     """Write a list of the training images that look like a held-out one, each with a reason;
     returns how many there are."""
-    from vitkit.data import write_list
-
     reasons = {}
     for (part, held_out), duplicates in pairs.items():
         if part != "train":
@@ -226,8 +273,6 @@ def _write_list(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> int:
 
 def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
     """Draw pairs side by side, the least alike first: those are the ones to check."""
-    from vitkit.inspection import Tile, contact_sheet
-
     rows = []
     for (first, second), duplicates in pairs.items():
         rows += [(pair, surveys[first].source, surveys[second].source) for pair in duplicates]
@@ -244,32 +289,30 @@ def _draw(path: Path, surveys: dict[str, Survey], pairs: Pairs) -> Path:
 
 def _square(source: Source, index: int) -> np.ndarray:
     """An image at 96 x 96 pixels, uint8 (96, 96, 3)."""
-    from vitkit.data import Preprocessing, open_image, picture_for_people
-
     image = open_image(source[index][0], source.name(index))
     photograph = open_image(picture_for_people(image), image.name)
     return Preprocessing(size=(96, 96))(photograph).permute(1, 2, 0).numpy()
 
 
-def _next_command(command: Stats, pairs: Pairs, target: str) -> str:
+def _next_command(settings: Stats, pairs: Pairs, target: str) -> str:
     """What to run next: a training, without the duplicates if there are some."""
-    seed = f"split-seed {command.split_seed}"
+    seed = f"split-seed {settings.split_seed}"
     duplicated = any(duplicates for (part, _), duplicates in pairs.items() if part == "train")
 
     # The list of duplicates is written
-    if command.exclude:
-        words = f"vitkit train RECIPE --data.source {as_word(command.source)}"
-        if command.split_seed:
+    if settings.exclude:
+        words = f"vitkit train RECIPE --data.source {as_word(settings.source)}"
+        if settings.split_seed:
             words += f" --data.{seed}"
-        return f"{words} --data.exclude {as_word(command.exclude)}"
+        return f"{words} --data.exclude {as_word(settings.exclude)}"
 
     # There are duplicates, and no list of them
     if duplicated:
-        words = f"vitkit data stats {as_word(command.source)}"
-        if command.test:
-            words += f" --test {as_word(command.test)}"
-        if command.split_seed:
+        words = f"vitkit data stats {as_word(settings.source)}"
+        if settings.test:
+            words += f" --test {as_word(settings.test)}"
+        if settings.split_seed:
             words += f" --{seed}"
         return f"{words} --exclude FILE lists them for vitkit train --data.exclude FILE"
 
-    return training_command(command.source, target)
+    return training_command(settings.source, target)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from vitkit.commands.findings import Finding
 from vitkit.data import Source, Splits, subset
 from vitkit.system.console.text import as_word, counted
+from vitkit.verbs.diagnosis.finding import Finding
 
 LOOKED_AT = 4_000  # images of a part that are decoded to look for duplicates
 UNEVEN = 10  # times as many images in the largest class as in the smallest

@@ -1,61 +1,65 @@
-"""What `vitkit bench` prints and writes: a table, a recommendation, the numbers, and a picture."""
+"""What `bench` shows and writes: a table, a recommendation, the numbers, and a picture."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.benching import Contender, Speed, is_good
-from vitkit.runtimes import VERSIONED
+from rich.console import Console
+from rich.table import Table
+
+from vitkit.benching import Contender, Speed, draw, is_good
+from vitkit.exporting import Trial
+from vitkit.runtimes import VERSIONED, threads
 from vitkit.system.console.terminal import terminal_width
-from vitkit.system.console.text import as_word
+from vitkit.system.matmul import processor
+from vitkit.system.storage.files import MARK, write_json
+from vitkit.system.storage.private import public
+from vitkit.verbs.arguments import word_of
+from vitkit.weights import Activation
 
 if TYPE_CHECKING:
-    from vitkit.commands.bench import Bench
-    from vitkit.exporting import Trial
-    from vitkit.weights import Activation
+    from vitkit.verbs.diagnosis.bench import Bench
 
 WIDE = 120  # columns of a terminal that the whole table fits into
 
 
-def print_table(command: "Bench", found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
+def tables(settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed]) -> Iterator[str]:
     """A table, a row for each; in a narrow terminal two, one below the other."""
-    heads = [f"images/s\nbatch {batch}" for batch in command.batch]
+    heads = [f"images/s\nbatch {batch}" for batch in settings.batch]
     heads += ["p50 ms", "p95 ms", "start s", "MB", "same", "cost", "accuracy"]
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
-        rows.append((contender.name, *_cells(command, contender, speed)))
+        rows.append((contender.name, *_cells(settings, contender, speed)))
     if terminal_width() >= WIDE:
-        _print_columns(heads, rows, range(len(heads)))
+        yield _columns(heads, rows, range(len(heads)))
         return
-    answers = len(command.batch) + 2  # behind images a second and p95
-    _print_columns(heads, rows, range(answers))
-    _print_columns(heads, rows, range(answers, len(heads)))
+    answers = len(settings.batch) + 2  # behind images a second and p95
+    yield _columns(heads, rows, range(answers))
+    yield _columns(heads, rows, range(answers, len(heads)))
 
 
-def _print_columns(
-    heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]
-) -> None:
-    """Some of the columns, behind the names of the rows."""
-    from rich.console import Console
-    from rich.table import Table
-
+def _columns(heads: Sequence[str], rows: Sequence[tuple[str, ...]], columns: Iterable[int]) -> str:
+    """Some of the columns, behind the names of the rows, however wide."""
     table = Table(box=None, pad_edge=False)
     table.add_column("runtime")
     for column in columns:
         table.add_column(heads[column], justify="right")
     for name, *cells in rows:
         table.add_row(name, *(cells[column] for column in columns))
-    Console(width=WIDE, highlight=False).print(table)
+    console = Console(width=WIDE, highlight=False, file=StringIO())
+    console.print(table)
+    return console.file.getvalue().rstrip("\n")
 
 
-def _cells(command: "Bench", contender: Contender, speed: Speed) -> list[str]:
+def _cells(settings: "Bench", contender: Contender, speed: Speed) -> list[str]:
     """The numbers of a row; "" where there is none."""
-    cells = [f"{speed.images_per_second[batch]:.1f}" for batch in command.batch]
+    cells = [f"{speed.images_per_second[batch]:.1f}" for batch in settings.batch]
     cells += ["", "", "", ""]
     if speed.p50 is not None:
         cells[-4] = f"{speed.p50:.1f}"
@@ -74,14 +78,14 @@ def _cells(command: "Bench", contender: Contender, speed: Speed) -> list[str]:
 
 
 def recommendation(
-    command: "Bench",
+    settings: "Bench",
     found: Sequence[Contender],
     speeds: Sequence[Speed],
-    activation: "Activation",
+    activation: Activation,
 ) -> str:
     """Which to take, and how: of those whose answers are as near the model's as an exported file's
     must be."""
-    batch = max(command.batch)
+    batch = max(settings.batch)
     exact = next(i for i, contender in enumerate(found) if contender.name == "PyTorch float32")
     base = speeds[exact].images_per_second[batch]
     fit = []
@@ -103,14 +107,14 @@ def recommendation(
         line = f"{title}: {found[best].name}, {ratio:.2f} times PyTorch float32 at batch {batch}"
         if found[best].file is not None:
             ending = found[best].file.suffix
-            words = f"vitkit export {as_word(command.model)} -o model{ending}"
+            words = f"vitkit export {word_of(settings.model)} -o model{ending}"
             if found[best].precision != "float32":
                 words += f" --precision {found[best].precision} --data DATA"
             if found[best].is_calibrated:
                 words += " --calibrate DATA"
             line += f"; {words}"
         lines.append(line)
-    if command.data == "":
+    if settings.data == "":
         lines.append(
             "these answers are to parts of two photographs: --data DATA compares on your own"
         )
@@ -126,15 +130,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def facts(
-    command: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], trial: "Trial"
+def described(
+    settings: "Bench", found: Sequence[Contender], speeds: Sequence[Speed], trial: Trial
 ) -> dict:
     """All that was measured, and on what."""
-    from vitkit.runtimes import threads
-    from vitkit.system.matmul import processor
-    from vitkit.system.storage.files import MARK
-    from vitkit.system.storage.private import public
-
     rows = []
     for contender, speed in zip(found, speeds, strict=True):
         agreement = contender.agreement
@@ -155,27 +154,24 @@ def facts(
         load = os.getloadavg()[0]
     return {
         "made": MARK,
-        "model": public(command.model),
+        "model": public(word_of(settings.model)),
         "images": public(trial.name),
         "machine": processor(),
         "threads": threads(),
         "versions": versions(),
         "load": load,
         "date": date.today().isoformat(),
-        "rounds": command.rounds,
-        "seconds": command.seconds,
+        "rounds": settings.rounds,
+        "seconds": settings.seconds,
         "runtimes": rows,
     }
 
 
 def write(path: Path, written: dict, found: Sequence[Contender], speeds: Sequence[Speed]) -> None:
     """The numbers, or a picture of them."""
-    from vitkit.system.storage.files import write_json
-
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
         write_json(path, written)
         return
-    from vitkit.benching import draw
 
     draw(path, found, speeds)

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.commands.findings import Finding
 from vitkit.data import (
     Augmentation,
     Preprocessing,
@@ -24,6 +23,7 @@ from vitkit.data import (
     train_batches,
 )
 from vitkit.system.console.text import as_word, counted
+from vitkit.verbs.diagnosis.finding import Finding
 from vitkit.weights import STATISTICS, Classifier
 
 BATCH = 16  # images that a model is to learn by heart

@@ -1,0 +1,1 @@
+"""Verbs that examine: this machine, runs, images and models; and how fast a model is here."""

@@ -1,0 +1,247 @@
+"""How fast a model is on this machine, in every runtime and precision, side by side."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from vitkit.benching import (
+    MEASURED,
+    Contender,
+    Plan,
+    Speed,
+    contenders,
+    measure,
+    of_timm,
+    remember,
+    starts,
+    with_less_work,
+)
+from vitkit.exporting import (
+    Export,
+    Trial,
+    missing_packages,
+    prepared_images,
+    sample_trial,
+    trial_on,
+)
+from vitkit.runtimes import PACKAGES, Fastest, check_less_work
+from vitkit.system.console.saying import say
+from vitkit.system.storage.files import check_replaceable
+from vitkit.verbs.arguments import Model, ModelHints
+from vitkit.verbs.computing import classifier_of
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.diagnosis.bench_output import described, recommendation, tables, write
+from vitkit.weights import Classifier, Hints, save
+
+WRITTEN = (".json", ".png")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure how fast a model is on this machine, on the CPU, in every runtime and precision that is
+    installed, side by side; and how far each gives the model's answers."""
+
+    model: Model
+    data: Annotated[str, arg(metavar="DATA")] = ""
+    """Images to compare answers on: the test part of a data set. Default: parts of two photographs
+    that come with scikit-learn."""
+    calibrate: Annotated[str, arg(metavar="DATA")] = ""
+    """Images that int8 is calibrated on, and exits are fitted on, 300 at most. Default: the training
+    part of --data; if that has but one part, every second image, and answers are compared on the
+    others."""
+    batch: tuple[int, ...] = (1, 8, 32)
+    """Images of a forward pass, one or several sizes."""
+    rounds: int = 5
+    """Turns of each runtime, at each size."""
+    seconds: float = 0.5
+    """What a turn takes."""
+    limit: int = 200
+    """Largest number of images to compare answers on."""
+    runtimes: tuple[Literal["torch", "compiled", "onnx", "openvino"], ...] = (
+        "torch",
+        "onnx",
+        "openvino",
+    )
+    """What to measure, as far as it is installed. compiled, by torch.compile, takes minutes to begin."""
+    precisions: tuple[Literal["float32", "bfloat16", "int8"], ...] = ("float32", "bfloat16", "int8")
+    """In which numbers, as far as this machine computes in them."""
+    timm: tuple[str, ...] = ()
+    """Models of timm's to compare with, such as vit_tiny_patch16_224, as timm computes them."""
+    merge: tuple[int, ...] = ()
+    """Measure PyTorch with so many tokens merged in every block too, such as 4 8 16: less work, and
+    answers that differ a little (docs/export.md)."""
+    exit: tuple[float, ...] = ()
+    """Measure PyTorch with early exits too, which end the computation of an image when a class has
+    such a probability, such as 0.9 0.7."""
+    start_up: bool = True
+    """Measure processes too: from their start to one answer, and their memory."""
+    report: tuple[Path, ...] = ()
+    """Files to write: .json for the numbers, .png for a picture of them."""
+    json: bool = False
+    """Print the numbers as one line of JSON."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+@result
+@dataclass(frozen=True)
+class Benchmark:
+    """How fast a model is on this machine, in every runtime and precision."""
+
+    settings: Bench
+    classifier: Classifier
+    contenders: tuple[Contender, ...]
+    """What was measured, each with how far it gives the model's answers."""
+    speeds: tuple[Speed, ...]
+    """Theirs, in the same order."""
+    facts: dict
+    """All that was measured, and on what, as plain values."""
+    remembered: tuple[Fastest, ...]
+    """What the runtime "auto" takes from now on."""
+
+    def rows(self) -> list[dict]:
+        """A row for each runtime and precision."""
+        rows = []
+        for values in self.facts["runtimes"]:
+            row = {}
+            for name, value in values.items():
+                if isinstance(value, dict):
+                    row |= {f"{name}.{key}": each for key, each in value.items()}
+                else:
+                    row[name] = value
+            rows.append(row)
+        return rows
+
+    def shown(self) -> Iterator[str]:
+        """A table, what was written, and which to take; or JSON."""
+        settings = self.settings
+        if settings.json:
+            yield json.dumps(self.facts)
+            return
+        yield from tables(settings, self.contenders, self.speeds)
+        for path in settings.report:
+            yield f"wrote {path}"
+        for fastest in self.remembered:
+            yield f"remembered for --runtime auto: {fastest}"
+        activation = self.classifier.activation
+        yield recommendation(settings, self.contenders, self.speeds, activation)
+
+
+@verb
+def bench(settings: Bench) -> Benchmark:
+    """Measure how fast a model is on this machine, in every runtime and precision that is installed,
+    side by side; and how far each gives the model's answers. Raises ValueError for numbers that cannot
+    be."""
+    check(settings)
+    _say_left_out(settings)
+
+    # The model, and what can compute it
+    classifier = classifier_of(settings.model, settings.hints)
+    check_less_work(classifier, settings.merge, settings.exit)
+    trial = sample_trial()
+    if settings.data:
+        calibrate = None
+        if "int8" in settings.precisions or settings.exit:
+            calibrate = settings.calibrate
+        trial = trial_on(settings.data, classifier.labels, settings.limit, calibrate)
+    measured = trial.items[:: -(-len(trial.items) // MEASURED)]
+    images, _ = prepared_images(classifier.preprocessing, measured)
+    plan = Plan(settings.batch, settings.rounds, settings.seconds)
+    with TemporaryDirectory(prefix="vitkit-bench-") as folder:
+        found = tuple(_contenders(settings, classifier, trial, Path(folder)))
+        turns = len(found) * len(plan.batches) * plan.rounds
+        say(f"measuring in turns, {turns * plan.seconds:.0f} seconds or more")
+        speeds = measure(found, images, plan)
+        remembered = _remember(classifier, found, speeds)
+        if settings.start_up:
+            say("starting processes")
+            speeds = _with_starts(settings, classifier, found, speeds, Path(folder))
+
+    # What was found
+    facts = described(settings, found, speeds, trial)
+    for path in settings.report:
+        write(path, facts, found, speeds)
+    return Benchmark(settings, classifier, found, tuple(speeds), facts, tuple(remembered))
+
+
+def check(settings: Bench) -> None:
+    """Raises ValueError for numbers that cannot be, and for files that cannot be written."""
+    if not settings.batch or min(settings.batch) < 1:
+        raise ValueError(f"--batch is {settings.batch}; it is one or more numbers of images")
+    if settings.rounds < 1 or not settings.seconds > 0 or settings.limit < 1:
+        raise ValueError(
+            f"--rounds is {settings.rounds}, --seconds {settings.seconds} and --limit {settings.limit}; "
+            "each must be more than 0"
+        )
+    if settings.calibrate and not settings.data:
+        raise ValueError("--calibrate goes with --data, images to compare answers on")
+    for path in settings.report:
+        if path.suffix.lower() not in WRITTEN:
+            raise ValueError(f"--report is {path}; give the name of a .json or a .png file")
+        check_replaceable(path)
+
+
+def _say_left_out(settings: Bench) -> None:
+    """Say what is not measured because a package is missing."""
+    missing = set()
+    for library in settings.runtimes:
+        for precision in settings.precisions:
+            if library in PACKAGES:
+                missing.update(missing_packages(Export(library, precision)))
+    if missing:
+        names = " and ".join(sorted(missing))
+        say(f"what needs {names} is left out: pip install 'vitkit[export]'")
+
+
+def _contenders(
+    settings: Bench, classifier: Classifier, trial: Trial, folder: Path
+) -> Iterator[Contender]:
+    """All that are measured, each said when it is ready."""
+    for name in settings.timm:  # a name that is wrong is found at once
+        yield of_timm(name, classifier)
+    own = contenders(classifier, trial, folder, settings.runtimes, settings.precisions)
+    less = with_less_work(classifier, trial, settings.merge, settings.exit)
+    for contender in chain(own, less):
+        say(f"{contender.name}: {contender.agreement}")
+        yield contender
+
+
+def _remember(
+    classifier: Classifier, found: Sequence[Contender], speeds: Sequence[Speed]
+) -> "list[Fastest]":
+    """Keep which is the fastest, for --runtime auto. What cannot be written is only not kept."""
+    try:
+        return remember(classifier, found, speeds)
+    except OSError as error:
+        say(f"which is the fastest is not remembered: {error}")
+        return []
+
+
+def _with_starts(
+    settings: Bench,
+    classifier: Classifier,
+    found: Sequence[Contender],
+    speeds: Sequence[Speed],
+    folder: Path,
+) -> list[Speed]:
+    """The same, with what a process takes. PyTorch's are started with the model itself, which is
+    written for them if a program holds it."""
+    model = settings.model
+    if isinstance(model, Classifier):
+        model = save(classifier, folder / "model")
+    models = {}
+    for i, contender in enumerate(found):
+        if contender.file is not None:
+            models[i] = contender.file
+        elif contender.name == "PyTorch float32":
+            models[i] = model
+    measured = dict(zip(models, starts(list(models.values())), strict=True))
+    speeds = list(speeds)
+    for i, (seconds, megabytes) in measured.items():
+        speeds[i] = replace(speeds[i], start=seconds, megabytes=megabytes)
+    return speeds

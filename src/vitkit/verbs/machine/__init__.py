@@ -1,1 +1,0 @@
-"""Verbs about this machine: how fast it is, and what is wrong."""
