@@ -14,6 +14,7 @@ _VERBS = (
     "export",
     "features",
     "fewshot",
+    "finetune",
     "list_models",
     "pack",
     "plan",
@@ -22,6 +23,7 @@ _VERBS = (
     "review",
     "show",
     "stats",
+    "train",
 )
 # public name -> the room that has it
 _ROOM_OF = {
@@ -37,7 +39,6 @@ _ROOM_OF = {
     "load": "vitkit.weights",
     "save": "vitkit.weights",
     "Recipe": "vitkit.training",
-    "train": "vitkit.training",
     "predict": "vitkit.prediction",
     "VitClassifier": "vitkit.estimator",
 }

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -46,7 +46,7 @@ def cells(quick):
 def ran(cells, tmp_path_factory):
     """The directory of this grid, which no test changes, its rows, and what was printed."""
     grid_dir = tmp_path_factory.mktemp("grid")
-    with redirect_stdout(io.StringIO()) as printed:
+    with redirect_stderr(io.StringIO()) as printed:
         rows = run_grid(cells, grid_dir, "cpu")
     return grid_dir, rows, " ".join(printed.getvalue().split())
 

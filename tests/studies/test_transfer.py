@@ -84,7 +84,7 @@ def test_a_rate_that_diverges_is_not_chosen_and_ends_nothing(recipe, tmp_path, c
     outcome = transfer(wild, tmp_path, rates=(0.1, 1e20), device="cpu")
     assert (outcome.lr, outcome.selection[1e20]) == (0.1, None)
     assert outcome.selection[0.1].value > 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().err.split())
     assert "learning rate 1e+20 on held-out images failed, and has no value: 3 steps in a" in shown
     with pytest.raises(FloatingPointError, match="no learning rate of 1e[+]20 works"):
         select(wild, tmp_path, (1e20,), "cpu")
@@ -154,20 +154,20 @@ def test_an_error_of_the_settings_ends_the_selection_at_the_first_run(recipe, tm
     wrong = replace(recipe, data=replace(recipe.data, source=str(tmp_path / "photoz")))
     with pytest.raises(ValueError, match="photoz"):
         transfer(wrong, tmp_path / "run", rates=(1e-3, 3e-3), device="cpu")
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "learning rate 0.001 on held-out images (1 of 2)" in said
     assert "failed" not in said and "(2 of 2)" not in said
     assert not (tmp_path / "run/select/lr-0.003").exists()
     with pytest.raises(ValueError, match="--best val/top1: .* choose from"):
         unlabelled = replace(recipe, best="val/top1", objective=MaskedPatches())
         transfer(unlabelled, tmp_path / "best", rates=(1e-3, 3e-3), device="cpu")
-    assert "(2 of 2)" not in capsys.readouterr().out
+    assert "(2 of 2)" not in capsys.readouterr().err
 
 
 def test_seeds_that_cannot_run_are_said_once(recipe, tmp_path, capsys):
     with pytest.raises(ValueError, match="micro_batch -1"):
         transfer(replace(recipe, micro_batch=-1), tmp_path, seeds=3, device="cpu")
-    assert "(2 of 3)" not in capsys.readouterr().out
+    assert "(2 of 3)" not in capsys.readouterr().err
 
 
 def test_the_final_directory_is_looked_at_before_anything_is_trained(recipe, tmp_path):
@@ -220,7 +220,7 @@ def test_selection_runs_serve_another_best(recipe, tmp_path, capsys):
     shutil.copytree(tmp_path / "a/select", tmp_path / "b/select")
     capsys.readouterr()
     outcome = transfer(by_validation, tmp_path / "b", rates=rates, device="cpu")
-    assert capsys.readouterr().out.count("finished before") == 2
+    assert capsys.readouterr().err.count("finished before") == 2
     for rate, metric in outcome.selection.items():
         lines = read_metrics(tmp_path / f"b/select/lr-{rate:g}/metrics.jsonl")
         values = [line["metrics"]["val/top1"].value for line in lines if "metrics" in line]

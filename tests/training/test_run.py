@@ -222,7 +222,7 @@ def test_a_run_whose_last_step_is_not_finite_is_finished(tiny, quiet, tmp_path, 
     assert checkpoint_steps(tmp_path) == [8, 4]
     before = (tmp_path / "metrics.jsonl").read_text()
     train(tiny, tmp_path, "cpu")
-    assert "this run is finished after 8 steps" in capsys.readouterr().out
+    assert "this run is finished after 8 steps" in capsys.readouterr().err
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
@@ -280,7 +280,7 @@ class TestDamage:
         else:
             (last / "state.json").write_text("{}")
         train(short, run_dir, "cpu")
-        output = capsys.readouterr().out
+        output = capsys.readouterr().err
         assert "is damaged" in output
         assert "trying the one before" in output
         assert f"continuing at step {step_of(before)}" in output

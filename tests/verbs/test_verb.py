@@ -78,8 +78,9 @@ def test_parts_without_a_name_stand_beside_the_others():
     ("words", "values", "sentence"),
     [
         (("m",), {"time": 1}, "has no setting 'time'; did you mean times"),
-        (("m",), {"model": "n"}, "got model twice"),
-        ((), {}, "model"),
+        (("m", "a.jpg"), {"model": "n", "images": "b.jpg"}, "takes nothing by position"),
+        ((), {}, "needs model"),
+        (("m",), {"hints__head": 3}, "has no setting 'hints__head'; did you mean hints"),
     ],
 )
 def test_what_is_no_setting_is_a_sentence(words, values, sentence):

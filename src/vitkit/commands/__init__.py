@@ -35,6 +35,8 @@ class Command(NamedTuple):
     defaults: str = ""
     """For a command whose defaults depend on its first words (a recipe, a model): the function that
     reads those words, as "file.function"."""
+    narrates: bool = False
+    """Whether what a verb says while it works is the command's output too, as of a run."""
 
     def load_action(self) -> Callable[[Any], int]:
         """The function that takes the settings."""
@@ -57,10 +59,13 @@ class Command(NamedTuple):
     def _print_verb(self, settings: Any) -> int:
         """Do it, and print what it returns. The status is 1 if that says so, as of models that are
         not the same."""
+        from vitkit.system.console.saying import heard_by, to_standard_error, to_standard_output
         from vitkit.system.processes.ranks import on_rank_0
         from vitkit.verbs import print_result
 
-        returned = self.load_verb().run(settings)
+        listener = to_standard_output if self.narrates else to_standard_error
+        with heard_by(listener):
+            returned = self.load_verb().run(settings)
         if on_rank_0():
             print_result(returned)
         return getattr(returned, "status", 0)
@@ -107,10 +112,10 @@ def _function(name: str) -> Callable:
 COMMANDS = (
     Command("train", "RECIPE [DATA]",
             "train a model, or continue the run that is there",
-            "train.train", defaults="train.defaults"),
+            defaults="train.defaults", narrates=True),
     Command("finetune", "[MODEL] DATA",
             "make a classifier of your own photographs, in seconds and in minutes",
-            "finetune.finetune", defaults="finetune.defaults"),
+            defaults="finetune.defaults", narrates=True),
     Command("plan", "RECIPE [DATA] --gpus N",
             "count the memory, time and energy that a recipe needs; nothing is run",
             defaults="plan.defaults"),

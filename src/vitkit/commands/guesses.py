@@ -10,19 +10,9 @@ from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
 from vitkit.commands.shard import refuse_two_numbers
-from vitkit.commands.translation import kind_of, slots_of, tell, translated
+from vitkit.commands.translation import slots_of, tell, translated
 from vitkit.system.console.text import as_word
-
-IMAGES = {
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif",
-}  # fmt: skip
-TABLES = {".csv", ".tsv", ".jsonl", ".parquet", ".tar"}
-WEIGHTS = {".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt"}
-ARCHIVES = {".zip", ".rar", ".7z", ".tgz", ".gz", ".bz2", ".xz"}
-MODEL_FILES = (
-    "config.json", "recipe.json", "model", "model.safetensors", "pytorch_model.bin",
-)  # fmt: skip
-
+from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of
 
 # Which command
 
@@ -51,7 +41,7 @@ def not_a_command(name: str) -> str:
             f"{name} is a model, and what to do with it comes first: vitkit predict {name} "
             f"IMAGE..., vitkit evaluate {name} DATA, or vitkit show {name}"
         )
-    if path.suffix.lower() in IMAGES:
+    if path.suffix.lower() in IMAGE_FILES:
         return (
             f"{name} is an image, and what to do with it comes first: vitkit predict "
             f"{own_run() or 'MODEL'} {name}"
@@ -202,33 +192,7 @@ def _leading(words: Sequence[str]) -> Iterator[str]:
         yield word
 
 
-# What a word is
-
-
-def is_model(word: str) -> bool:
-    """Whether a word is a run, a model directory or a file of weights that is there, or has the
-    form of a published model's name."""
-    path = Path(word)
-    kind = kind_of(word)
-    if kind == "folder":
-        return any((path / name).exists() for name in MODEL_FILES)
-    if kind == "file":
-        return path.suffix.lower() in WEIGHTS
-    if ":" in word or path.suffix.lower() in IMAGES | TABLES | ARCHIVES:
-        return False
-    owner, _, name = word.partition("/")
-    return bool(owner and name) and not kind_of(owner)
-
-
-def is_images(word: str) -> bool:
-    """Whether a word is a folder, an image or a data set that is there, or has the form of a data
-    set's name."""
-    kind = kind_of(word)
-    if kind == "folder":
-        return not is_model(word)
-    if kind == "file":
-        return Path(word).suffix.lower() in IMAGES | TABLES | ARCHIVES
-    return word == "digits" or word.startswith("hf:")
+# What is here
 
 
 def own_run() -> str:

@@ -7,18 +7,16 @@ is --length, which the warm-up follows.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from vitkit.commands import WordsMissing
-from vitkit.commands.translation import kind_of
-from vitkit.evaluation import EVALUATORS, Eval
-from vitkit.recipes import RECIPES, listing, recipe, with_model
+from vitkit.recipes import RECIPES, listing
 from vitkit.system.console.terminal import fill
 from vitkit.system.console.text import as_word
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
 from vitkit.training import Recipe
+from vitkit.verbs import RecipeOnImages, kind_of, recipe_on_images
 
 
 def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Recipe, int]:
@@ -37,19 +35,15 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
             f"{fill(f'vitkit {command} RECIPE --help says more.')}"
         )
 
-    # The recipe, and its images
-    named = with_length(with_evals(recipe(_recipe_word(command, words)), words), words)
-    count = 1
+    # What decides the others
+    name = _recipe_word(command, words)
+    images = ""
     if len(words) > 1 and not words[1].startswith("-"):
-        images = replace(named.data, source=words[1])
-        named = replace(named, data=images)
-        count = 2
-
-    # Another model
-    model = option_words("--model", words)
-    if model and model[0]:
-        named = with_model(named, model[0])
-    return named, count
+        images = words[1]
+    model = (option_words("--model", words) or [""])[:1]
+    evaluators = option_words("--evals", words)
+    first = RecipeOnImages(name, images, *model, evaluators, asked_length(words))
+    return recipe_on_images(first, given_options(words)), 2 if images else 1
 
 
 def _recipe_word(command: str, words: list[str]) -> str:
@@ -85,55 +79,21 @@ def _recipe_word(command: str, words: list[str]) -> str:
     return first
 
 
-def with_evals(recipe: Recipe, words: Sequence[str]) -> Recipe:
-    """The recipe with the evaluators that --evals names; as it is if --evals is not there."""
-    names = option_words("--evals", words)
-    if names is None:
-        return recipe
-    # tyro will refuse a name that does not exist
-    evals = tuple(Eval(EVALUATORS[name]) for name in names if name in EVALUATORS)
-    return replace(recipe, evals=evals)
-
-
-def with_length(recipe: Recipe, words: Sequence[str]) -> Recipe:
-    """The recipe with the length that --length asks for, and a warm-up that is the same share of it as
-    before, which is said; as it is if --length is not there, or --optim.warmup is too."""
+def asked_length(words: Sequence[str]) -> Span | None:
+    """What --length says; None if it is not there, or no duration, which tyro will refuse."""
     length = option_words("--length", words)
-    if not length or option_words("--optim.warmup", words) is not None:
-        return recipe
+    if not length:
+        return None
     try:
-        asked = Span.parse(length[0])
-    except ValueError:  # tyro will refuse it
-        return recipe
-    before = recipe.length
-    warmup = recipe.optim.warmup
-    if not warmup.n or not before.n or warmup.unit != before.unit:
-        return recipe
-    share = warmup.n / before.n
-    number = asked.n * share
-    if asked.unit == "steps":
-        number = round(number)
-    own = Span(number, asked.unit)
-    if own == warmup:
-        return recipe
-    print(
-        f"the warm-up is {own}, the same share of --length as the recipe's {warmup} of {before}; "
-        "--optim.warmup sets it",
-        file=sys.stderr,
-    )
-    return replace(recipe, length=asked, optim=replace(recipe.optim, warmup=own))
+        return Span.parse(length[0])
+    except ValueError:
+        return None
 
 
-def with_augmentation_as_given(recipe: Recipe, words: Sequence[str]) -> Recipe:
-    """The recipe with an augmentation that is not asked about if the words have settings of it: they
-    are taken as they are. With --data.augmentation.auto among them it is asked about all the same."""
-    augmentation = recipe.data.augmentation
-    given = [word for word in words if word.startswith("--data.augmentation.")]
-    asks = [word for word in given if "auto" in word]
-    if not given or asks or not augmentation.auto:
-        return recipe
-    data = replace(recipe.data, augmentation=replace(augmentation, auto=False))
-    return replace(recipe, data=data)
+def given_options(words: Sequence[str]) -> frozenset[str]:
+    """The names of the options that are there."""
+    names = (word[2:].partition("=")[0] for word in words if word.startswith("--"))
+    return frozenset(name.replace(".no-", ".").replace("-", "_") for name in names)
 
 
 def option_words(option: str, words: Sequence[str]) -> list[str] | None:

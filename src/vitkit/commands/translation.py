@@ -1,10 +1,10 @@
 """The options of other tools as vitkit calls them, by the table in foreign.py."""
 
 import sys
-from pathlib import Path
 
 from vitkit.commands import Command, WrongWords, foreign
 from vitkit.system.console.text import printable
+from vitkit.verbs import kind_of
 
 YES = {"true", "1", "yes"}
 NO = {"false", "0", "no"}
@@ -181,18 +181,6 @@ def slots_of(command: Command) -> list[str]:
             break
         slots.append(word.strip("[]."))
     return slots
-
-
-def kind_of(word: str) -> str:
-    """ "folder" or "file" if there is one of this name; else ""."""
-    try:
-        if word and Path(word).is_dir():
-            return "folder"
-        if word and Path(word).exists():
-            return "file"
-    except OSError:  # a name that is too long, or a folder that nobody may look into
-        pass
-    return ""
 
 
 def tell(typed: str, taken: str) -> None:

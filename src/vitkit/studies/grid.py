@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from vitkit.studies.cell import Best, Cell, Measurement
 from vitkit.studies.rows import (
@@ -24,7 +23,8 @@ from vitkit.studies.rows import (
     read_rows,
     write_table,
 )
-from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group, world
+from vitkit.system.console.saying import say
+from vitkit.system.processes.ranks import from_rank_0, process_group, world
 from vitkit.system.storage.files import on_this_machine, whole, write_json
 from vitkit.training import (
     Occupied,
@@ -137,15 +137,14 @@ def _run_unfinished(
     """Run the cells that are not finished, one after the other; returns the errors of those that
     failed. Raises the first one that would be every cell's, if they are `alike`."""
     done = finished(cells, grid_dir)
-    console = Console(quiet=not on_rank_0(), highlight=False, markup=False, soft_wrap=True)
     errors = []
     for number, cell in enumerate(cells, 1):
         title = cell.title or cell.name
         if cell.name in done:
-            console.print(f"{title}: finished before; another --workdir starts a new one")
+            say(f"{title}: finished before; another --workdir starts a new one")
             continue
         if len(cells) > 1:
-            console.print(f"{title} ({number} of {len(cells)})")
+            say(f"{title} ({number} of {len(cells)})")
         error = _run(cell, grid_dir, device)
         if error is None:
             continue
@@ -153,7 +152,7 @@ def _run_unfinished(
             raise error
         errors.append(error)
         if len(cells) > 1:
-            console.print(f"{title} failed, and has no value: {error}")
+            say(f"{title} failed, and has no value: {error}")
     return errors
 
 

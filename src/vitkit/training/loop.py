@@ -16,6 +16,7 @@ from vitkit.data import Batch, train_batches
 from vitkit.evaluation import label_notes
 from vitkit.objectives import Supervised
 from vitkit.system import matmul
+from vitkit.system.console.saying import console_of_listener
 from vitkit.system.console.text import counted, printable
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import slow
@@ -74,7 +75,7 @@ def train(
     with process_group(device) as own_device, locked(run_dir), matmul.as_before():
         if not on_rank_0():
             console = Console(quiet=True)
-        return _train(recipe, run_dir, own_device, console or Console(), ends)
+        return _train(recipe, run_dir, own_device, console or console_of_listener(), ends)
 
 
 def _train(

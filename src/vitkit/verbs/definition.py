@@ -28,6 +28,7 @@ from vitkit.system.console.saying import (
     heard_by,
     to_nobody,
 )
+from vitkit.system.span import Span
 from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark, options
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ class Verb:
     (str) and each step of a bar (Progress) instead of the standard error.
     """
 
-    def __init__(self, run: Callable[[Any], Any]):
+    def __init__(self, run: Callable[[Any], Any], begin: "Begin | None" = None):
         self.run = run
         """The function of the settings."""
+        self.begin = begin
+        """What follows from the arguments that decide the others' defaults, if there are such."""
         update_wrapper(self, run)
 
     @cached_property
@@ -58,7 +61,15 @@ class Verb:
     @property
     def __signature__(self) -> inspect.Signature:
         """What help() and notebooks show."""
-        parameters = sorted(_parameters(self.settings), key=lambda each: each.kind)
+        parameters = {each.name: each for each in _parameters(self.settings)}
+        if self.begin:  # what has no default follows from the first ones
+            first = {each.name: each for each in _parameters(get_type_hints(self.begin)["first"])}
+            parameters = first | {
+                name: each
+                for name, each in parameters.items()
+                if name not in first and each.default is not inspect.Parameter.empty
+            }
+        parameters = sorted(parameters.values(), key=lambda each: each.kind)
         for name, default in (("quiet", False), ("progress", None)):
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(name, kind, default=default))
@@ -73,7 +84,7 @@ class Verb:
     ) -> Any:
         """Do it. Raises TypeError for an argument that there is none of, and what the verb says: its
         sentences name arguments, where those of the command name options."""
-        settings = settings_from(self.settings, self.run.__name__, words, values)
+        settings = settings_from(self.settings, self.run.__name__, words, values, self.begin)
         listener = progress or (to_nobody if quiet else current_listener())
 
         def in_python(told: str | Progress) -> None:
@@ -92,9 +103,23 @@ class Verb:
             raise
 
 
+Begin = Callable[[Any, frozenset[str]], Any]
+"""(what decides the other defaults, the names of all settings that were given) -> all settings"""
+
+
 def verb(run: Callable[[Any], Any]) -> Verb:
     """Makes a verb of a function whose one argument is called `settings`, a dataclass."""
     return Verb(run)
+
+
+def verb_that_begins(begin: Begin) -> Callable[[Callable[[Any], Any]], Verb]:
+    """The same, for one whose defaults depend on some settings, such as the name of a recipe: `begin`
+    has an argument `first`, a dataclass of these."""
+
+    def decorate(run: Callable[[Any], Any]) -> Verb:
+        return Verb(run, begin)
+
+    return decorate
 
 
 OPTION = re.compile(r"--(no-)?([a-z][a-z0-9.-]*[a-z0-9])(?:[ =]([0-9A-Z][\w./:-]*))?")
@@ -110,7 +135,7 @@ def arguments_for_options(sentence: str, kind: type) -> str:
         negative, name, value = match.groups()
         if name not in names:
             return match.group()
-        name = name.replace("-", "_")
+        name = name.replace("-", "_").replace(".", "__")
         if negative:
             return f"{name}=False"
         if value:
@@ -120,13 +145,48 @@ def arguments_for_options(sentence: str, kind: type) -> str:
     return OPTION.sub(argument, sentence)
 
 
-def settings_from(kind: type, name: str, words: Sequence[Any], values: dict[str, Any]) -> Any:
+def settings_from(
+    kind: type,
+    name: str,
+    words: Sequence[Any],
+    values: dict[str, Any],
+    begin: "Begin | None" = None,
+) -> Any:
     """The settings of a verb from the arguments of a call. Those of a part without a name of its own
-    (Hints) may be given beside the others. Raises TypeError, with the nearest name, for one that there
-    is none of."""
-    # By position
+    (Hints) may be given beside the others; those of a part with one after two underscores, as in
+    optim__lr. Raises TypeError, with the nearest name, for one that there is none of."""
+    first = get_type_hints(begin)["first"] if begin else kind
+    given = _with_words(first, name, words, values)
+
+    # What decides the other defaults
+    own = {field.name for field in dataclasses.fields(first)}
+    parts = {}
+    for argument in list(given):
+        if argument not in own and not (begin and _is_of(first, argument)):
+            parts[argument] = given.pop(argument)
+    settings = _made(first, name, given)
+    if begin:
+        settings = begin(settings, frozenset(_dotted(each) for each in (*given, *parts)))
+
+    # The others
+    for argument, value in parts.items():
+        try:
+            settings = _changed(settings, _dotted(argument), value)
+        except KeyError:
+            known = {*own, *(option.name.replace(".", "__") for option in options(kind))}
+            near = get_close_matches(argument, {each.replace("-", "_") for each in known}, 1)
+            question = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"vitkit.{name} has no setting {argument!r}{question}") from None
+    return settings
+
+
+def _with_words(
+    kind: type, name: str, words: Sequence[Any], values: dict[str, Any]
+) -> dict[str, Any]:
+    """The values, with those that were given by position: for what was not given by name. Raises
+    TypeError for too many."""
     given = dict(values)
-    positional = [field.name for field in _words(kind)]
+    positional = [field.name for field in _words(kind) if field.name not in given]
     variadic = positional and _is_variadic(kind, positional[-1])
     if variadic and len(words) >= len(positional):
         last = len(positional) - 1
@@ -136,30 +196,64 @@ def settings_from(kind: type, name: str, words: Sequence[Any], values: dict[str,
             f"vitkit.{name} takes {' and '.join(positional) or 'nothing'} by position; the other "
             "settings by name"
         )
-    for field_name, word in zip(positional, words, strict=False):
-        if field_name in given:
-            raise TypeError(f"vitkit.{name} got {field_name} twice")
-        given[field_name] = word
+    return given | dict(zip(positional, words, strict=False))
 
-    # By name
-    own = {field.name for field in dataclasses.fields(kind)}
-    parts = {part: {} for part in _unnamed_parts(kind)}
-    for argument in list(given):
-        if argument in own:
-            continue
-        owner = next((part for part, names in _names_of_parts(kind) if argument in names), None)
-        if owner is None:
-            known = [*own, *(each for _, names in _names_of_parts(kind) for each in names)]
-            near = get_close_matches(argument, known, 1)
-            question = f"; did you mean {near[0]}?" if near else ""
-            raise TypeError(f"vitkit.{name} has no setting {argument!r}{question}")
-        parts[owner][argument] = given.pop(argument)
-    for part, changes in parts.items():
-        if changes:
-            before = given.get(part, default_of(_field(kind, part), None))
-            given[part] = dataclasses.replace(before, **changes)
+
+def _made(kind: type, name: str, given: dict[str, Any]) -> Any:
+    """Settings of these values, and the defaults of the others. Raises TypeError for a missing one."""
     types = get_type_hints(kind)
-    return kind(**{name: _as(types.get(name), value) for name, value in given.items()})
+    own = {}
+    parts = {}
+    for argument, value in given.items():
+        if argument in types:
+            own[argument] = _as(types[argument], value)
+        else:
+            parts[argument] = value
+    missing = [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.name not in own and default_of(field, None) is MISSING
+    ]
+    if missing:
+        raise TypeError(f"vitkit.{name} needs {' and '.join(missing)}")
+    settings = kind(**own)
+    for argument, value in parts.items():
+        settings = _changed(settings, _dotted(argument), value)
+    return settings
+
+
+def _dotted(argument: str) -> str:
+    """optim__lr -> optim.lr"""
+    return argument.replace("__", ".")
+
+
+def _is_of(kind: type, argument: str) -> bool:
+    """Whether an argument is a setting of this class, or of a part of it without a name."""
+    head = argument.partition("__")[0]
+    if any(field.name == head for field in dataclasses.fields(kind)):
+        return True
+    types = get_type_hints(kind)
+    return any(_is_of(types[part], head) for part in _unnamed_parts(kind))
+
+
+def _changed(settings: Any, name: str, value: Any) -> Any:
+    """Settings with another value of one of them, such as "workdir" or "optim.lr". Raises KeyError
+    for a name that there is none of."""
+    head, _, rest = name.partition(".")
+    kind = type(settings)
+    types = get_type_hints(kind)
+    if head not in types:
+        for part in _unnamed_parts(kind):
+            if _is_of(types[part], head):
+                change = {part: _changed(getattr(settings, part), name, value)}
+                return dataclasses.replace(settings, **change)
+        raise KeyError(name)
+    if not rest:
+        return dataclasses.replace(settings, **{head: _as(types[head], value)})
+    inner = getattr(settings, head)
+    if not dataclasses.is_dataclass(inner):
+        raise KeyError(name)
+    return dataclasses.replace(settings, **{head: _changed(inner, rest, value)})
 
 
 def _joined(words: Sequence[Any]) -> tuple:
@@ -181,11 +275,9 @@ def _as(annotation: Any, value: Any) -> Any:
             return tuple(Path(each) for each in value)
     if isinstance(value, Path) and Path not in kinds:
         return str(value)
+    if Span in kinds and isinstance(value, str):
+        return Span.parse(value)
     return value
-
-
-def _field(kind: type, name: str) -> dataclasses.Field:
-    return next(field for field in dataclasses.fields(kind) if field.name == name)
 
 
 def _words(kind: type) -> Iterator[dataclasses.Field]:

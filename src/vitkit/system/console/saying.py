@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING
 
 from vitkit.system.console.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LINE = 120  # columns of a line that a listener is told
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,33 @@ def bars_are_shown(listener: Listener | None = None) -> bool:
     if listener in (to_standard_error, to_standard_output):
         return True
     return getattr(listener, "shows_bars", False)
+
+
+def console_of_listener() -> "Console":
+    """A console of rich, for tables and bars, whose lines go to whoever listens."""
+    from rich.console import Console
+
+    listener = _listener.get()
+    if listener is to_standard_output:
+        return Console()
+    if bars_are_shown():
+        return Console(stderr=True)
+    return Console(file=_Lines(listener), width=LINE)
+
+
+class _Lines(StringIO):
+    """A text file whose lines go to a listener."""
+
+    def __init__(self, listener: Listener):
+        super().__init__()
+        self.listener = listener
+        self.begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self.begun = (self.begun + text).split("\n")
+        for line in lines:
+            self.listener(line.rstrip())
+        return len(text)
 
 
 @contextmanager

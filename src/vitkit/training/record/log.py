@@ -13,6 +13,7 @@ from rich.table import Column
 from torch import Tensor
 
 from vitkit.evaluation import Metric, number_of, plain_number
+from vitkit.system.console.saying import console_of_listener
 from vitkit.system.console.text import printable
 from vitkit.system.processes.ranks import on_rank_0
 from vitkit.training.record.meter import Meter, Pace
@@ -36,7 +37,7 @@ class Log:
         tensorboard: bool = False,
         console: Console | None = None,
     ):
-        self.console = console or Console()
+        self.console = console or console_of_listener()
         self.total = total
 
         # The file, on rank 0 only; all ranks read what it holds

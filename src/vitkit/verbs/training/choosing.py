@@ -1,18 +1,19 @@
-"""What `vitkit finetune` and `vitkit train` take and print about settings that are chosen on held-out
-images, and about several seeds."""
+"""Settings that are chosen on held-out images, and several seeds: what `train` and `finetune` take and
+show of them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 
 from vitkit.evaluation import Metric
 from vitkit.studies import USUAL, Regularisation, Transfer, regularised
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
 from vitkit.training import Recipe
 
 
-@dataclass
+@dataclass(frozen=True)
 class Regularise:
     """Regularisation that is chosen on held-out images."""
 
@@ -44,43 +45,36 @@ def say_regularisation(recipe: Recipe, values: Regularisation) -> None:
     if not values:
         return
     runs = counted(len(regularised(recipe, values)), "run")
-    print(
-        f"{runs} on held-out images choose the regularisation first, each as long as the final one",
-        flush=True,
-    )
+    say(f"{runs} on held-out images choose the regularisation first, each as long as the final one")
 
 
-def print_transfer(outcome: Transfer) -> None:
-    """Print what was chosen, and what the final runs reached."""
-    _print_selection(outcome)
-    _print_regularisation(outcome)
-    _print_seeds(outcome)
+def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
+    """What was chosen, and what the final runs reached."""
+    yield from _selection(outcome)
+    if outcome.regularisation:
+        tried = dict(outcome.regularisation)
+        yield _tried_table("regularisation", tried, outcome.regularised)
+    yield from _seeds(outcome)
 
 
-def _print_selection(outcome: Transfer) -> None:
-    """Print what each learning rate reached, and which was chosen."""
+def _selection(outcome: Transfer) -> Iterator[str | Table]:
+    """What each learning rate reached, and which was chosen."""
     if not outcome.selection:
         return
     tried = {f"{rate:g}": metric for rate, metric in outcome.selection.items()}
-    _print_tried("learning rate", tried, f"{outcome.lr:g}")
+    yield _tried_table("learning rate", tried, f"{outcome.lr:g}")
 
     # A rate at the end of a range may not be the best there is
     ends = (min(outcome.selection), max(outcome.selection))
     if len(outcome.selection) > 1 and outcome.lr in ends:
-        print(
+        yield (
             f"the best rate, {outcome.lr:g}, is at the end of those tried: "
             "try beyond it with --rates"
         )
 
 
-def _print_regularisation(outcome: Transfer) -> None:
-    """Print what each regularisation reached, and which was chosen."""
-    if outcome.regularisation:
-        _print_tried("regularisation", dict(outcome.regularisation), outcome.regularised)
-
-
-def _print_tried(title: str, tried: dict[str, Metric | None], chosen: str) -> None:
-    """Print a table of what was tried, and what each reached."""
+def _tried_table(title: str, tried: dict[str, Metric | None], chosen: str) -> Table:
+    """What was tried, and what each reached."""
     table = Table(title, tried[chosen].name, "")
     for text, metric in tried.items():
         value = "failed"
@@ -90,18 +84,18 @@ def _print_tried(title: str, tried: dict[str, Metric | None], chosen: str) -> No
         if text == chosen:
             remark = "chosen"
         table.add_row(text, value, remark)
-    Console().print(table)
+    return table
 
 
-def _print_seeds(outcome: Transfer) -> None:
-    """Print what the final runs reached, if there are several."""
+def _seeds(outcome: Transfer) -> Iterator[str | Table]:
+    """What the final runs reached, if there are several."""
     if len(outcome.runs) == 1 or None in outcome.runs.values():
         return
     first = next(iter(outcome.runs.values()))
     table = Table("seed", first.name)
     for seed, metric in outcome.runs.items():
         table.add_row(str(seed), metric.unit.text(metric.value))
-    Console().print(table)
+    yield table
     mean, deviation = (first.unit.text(value) for value in outcome.mean())
     count = len(outcome.runs)
-    print(f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")
+    yield (f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")

@@ -1,15 +1,16 @@
-"""`vitkit finetune DATA`: from a folder of photographs to a model, in seconds and then in
+"""From a folder of photographs to a model, in seconds and then in
 minutes."""
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+import torch
 from rich.table import Table
 
-from vitkit.evaluation import Metric, answers_of_logits
+from vitkit.evaluation import Metric, answers_of_logits, report, write_report
 from vitkit.quick import (
     CLOSED_FORM,
     RUN,
@@ -22,17 +23,21 @@ from vitkit.quick import (
     targets_of,
 )
 from vitkit.recipes import few_pixels
-from vitkit.system.console.text import as_word, counted, printable
+from vitkit.studies import Transfer
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, counted
 from vitkit.system.errors import Interrupted
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0, on_rank_0, process_group
 from vitkit.training import default_run_dir
 from vitkit.training import report as report_of_run
+from vitkit.verbs.arguments import word_of
+from vitkit.verbs.definition import result
+from vitkit.verbs.training.choosing import transfer_tables
+from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
-    import torch
-
-    from vitkit.commands.finetune import Finetune
+    from vitkit.verbs.training.finetune import Finetune
 
 
 def earlier_model(data: str, workdir: Path | None, minutes: float) -> str:
@@ -59,78 +64,124 @@ def _run_dirs(data: str, workdir: Path | None) -> Iterator[Path]:
         yield first.with_name(f"{first.name}-{number}")
 
 
-def finetune_quick(command: "Finetune") -> int:
-    """Make the model, say what it reached and why it was chosen, and write the report."""
+@result
+@dataclass(frozen=True)
+class Finetuned:
+    """A classifier of one's own images."""
 
-    def say(sentence: str) -> None:
-        if on_rank_0():
-            print(printable(sentence), flush=True)
+    settings: "Finetune"
+    classifier: Classifier
+    """The model."""
+    run_dir: Path
+    """Its directory: the model is in `model/`."""
+    path: Path | None
+    """The page about it; None if there were no images to measure it on."""
+    answer: Answer | None
+    """What was tried and what each reached, of the quick way."""
+    transfer: Transfer | None
+    """What was chosen and what each seed reached, of a protocol."""
 
-    recipe = command.recipe
-    keep_size = bool(command.hints.image)
-    with process_group(command.device, command.patience) as device:
-        for run_dir in _run_dirs(command.data, command.workdir):
+    @property
+    def accuracy(self) -> Metric | None:
+        """What the model reaches on the images to test on, or else on those that were held out; None
+        if there were none."""
+        if self.transfer is not None:
+            return next(iter(self.transfer.runs.values()))
+        return _measured(self.answer)
+
+    def rows(self) -> list[dict]:
+        """A row for each candidate of the quick way, or for each seed of a protocol."""
+        if self.transfer is not None:
+            seeds = self.transfer.runs.items()
+            return [{"seed": seed, metric.name: metric.value} for seed, metric in seeds if metric]
+        rows = []
+        for each in self.answer.candidates:
+            row = {"model": each.name, "kept": each.name == self.answer.chosen}
+            for where, metric in (
+                ("held_out", each.held_out),
+                ("test", self.answer.test.get(each.name)),
+            ):
+                if metric is not None:
+                    row[where] = metric.value
+            rows.append(row)
+        return rows
+
+    def shown(self) -> Iterator[str | Table]:
+        """What was tried, what each reached, what was written, and what is next."""
+        if self.transfer is not None:
+            yield from transfer_tables(self.transfer)
+            written = (self.run_dir / "model", self.run_dir / "transfer.json")
+            yield f"wrote {written[0]}, {written[1]} and {self.path}"
+            word = as_word(self.run_dir)
+            yield f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA"
+            return
+        yield from _other_targets(self.answer)
+        yield from _candidates(self.answer)
+        yield from _guessing(self.answer)
+        yield from _next(self)
+
+
+def finetune_quick(settings: "Finetune") -> Finetuned:
+    """Make the model, and write the report."""
+    recipe = settings.recipe
+    keep_size = bool(settings.hints.image)
+    with process_group(settings.device, settings.patience) as device:
+        for run_dir in _run_dirs(settings.data, settings.workdir):
             try:
-                reached = answer(recipe, run_dir, command.minutes, device, say, keep_size)
+                reached = answer(recipe, run_dir, settings.minutes, device, say, keep_size)
                 break
             except OtherPlan as error:
-                if command.workdir is not None:
+                if settings.workdir is not None:
                     raise OtherPlan(f"{error}; choose another --workdir, or remove it") from None
                 say(f"{error}: a new one is made beside it")
             except Interrupted:
                 if (run_dir / "model").exists():
                     say(f"{run_dir / 'model'} holds the first model; the same command continues")
                 raise
-        page = _report(command, reached, run_dir, device)
-    if on_rank_0():
-        _print(reached)
-        _print_if_guessing(command, reached)
-        _print_next(command, reached, run_dir, page)
-    return 0
+        page = _report(settings, reached, run_dir, device)
+    return Finetuned(settings, reached.classifier, run_dir, page, reached, None)
 
 
 def _report(
-    command: "Finetune", reached: Answer, run_dir: Path, device: "torch.device"
+    settings: "Finetune", reached: Answer, run_dir: Path, device: "torch.device"
 ) -> Path | None:
     """The page about the chosen model: its mistakes on the images to test on, for images of one
     class each; else how it was trained. None if there is nothing to measure on."""
-    from vitkit.evaluation import report, write_report
-
     source = reached.photographs.test
     if reached.photographs.target_kind != "class":
-        if source is not None and on_rank_0():
-            _print_other_targets(reached)
         if not (run_dir / RUN).exists():
             return None
         return from_rank_0(lambda: report_of_run(run_dir / RUN))
     if source is None:
         return None
     given = answers_of_logits(reached.classifier, source, reached.test_logits)
-    precision = pick_precision(command.recipe.precision, device).precision
+    precision = pick_precision(settings.recipe.precision, device).precision
     facts = {
-        "command": f"vitkit finetune {as_word(command.model)} {as_word(command.data)}",
-        "model": f"{reached.chosen}, from {command.model}",
+        "command": f"vitkit finetune {word_of(settings.model)} {as_word(settings.data)}",
+        "model": f"{reached.chosen}, from {word_of(settings.model)}",
         "preprocessing": str(reached.classifier.preprocessing),
         "computed in": f"{precision} on {device}",
     }
-    title = f"{counted(len(source), 'image')} of {command.data} ({reached.photographs.test_name})"
+    title = f"{counted(len(source), 'image')} of {settings.data} ({reached.photographs.test_name})"
     page = run_dir / "report.html"
     if on_rank_0():
         write_report(page, report(given, source, str(run_dir), title, facts), source)
     return page
 
 
-def _print_other_targets(reached: Answer) -> None:
+def _other_targets(reached: Answer) -> Iterator[str]:
     """What the model reaches on images to test on that have several classes, or a number."""
     photographs = reached.photographs
     source = photographs.test
+    if source is None or photographs.target_kind == "class":
+        return
     asked = question(photographs.target_kind, photographs.labels)
-    print(f"on {counted(len(source), 'image')} to test on ({photographs.test_name}):")
+    yield f"on {counted(len(source), 'image')} to test on ({photographs.test_name}):"
     for metric in asked.quality(photographs.test_name, reached.test_logits, targets_of(source)):
-        print(f"  {metric.name} {metric.text()}")
+        yield f"  {metric.name} {metric.text()}"
 
 
-def _print(reached: Answer) -> None:
+def _candidates(reached: Answer) -> Iterator[str | Table]:
     """What each candidate reached, and why one was chosen."""
     held_out = reached.photographs.held_out
     if held_out is None or not reached.candidates:
@@ -151,7 +202,7 @@ def _print(reached: Answer) -> None:
         if each.name == reached.chosen and len(reached.candidates) > 1:
             remark = "kept"
         table.add_row(*row, remark)
-    Console().print(table)
+    yield table
     if len(reached.candidates) > 1:
         what = "answers more of the held-out images rightly"
         if is_balanced:
@@ -161,20 +212,27 @@ def _print(reached: Answer) -> None:
         why = f"it {what}, by more than chance gives"
         if reached.chosen == CLOSED_FORM:
             why = f"no other {what}, by more than chance gives"
-        print(f"{reached.chosen} is kept: {why}")
+        yield f"{reached.chosen} is kept: {why}"
 
 
-def _print_if_guessing(command: "Finetune", reached: Answer) -> None:
-    """Say so if the chosen model is not clearly better than a guess, and what may help."""
-    photographs = reached.photographs
+def _measured(reached: Answer) -> Metric | None:
+    """What the chosen model reaches on images to test on, or else on those that were held out."""
     metric = reached.test.get(reached.chosen)
-    source = photographs.test
     if metric is None and reached.candidates:
         by_name = {each.name: each for each in reached.candidates}
         metric = by_name[reached.chosen].held_out
-        source = photographs.held_out
+    return metric
+
+
+def _guessing(reached: Answer) -> Iterator[str]:
+    """Whether the chosen model is not clearly better than a guess, and what may help then."""
+    photographs = reached.photographs
+    metric = _measured(reached)
     if metric is None:
         return
+    source = photographs.held_out
+    if reached.chosen in reached.test:
+        source = photographs.test
     is_balanced = metric.name.endswith("/balanced_accuracy")
     asked = question(photographs.target_kind, photographs.labels, is_balanced)
     blind = guess(asked, targets_of(source))
@@ -185,7 +243,7 @@ def _print_if_guessing(command: "Finetune", reached: Answer) -> None:
     larger = 2 * max(height, width)
     if not few_pixels(source, larger):  # there is more to see
         remedies.append(f"larger images (--image {larger})")
-    print(
+    yield (
         f"this model is not clearly better than a guess: {short(metric)}, and {blind.words}. Is what "
         f"tells the classes apart visible in {width} x {height} pixels, and are the labels right? Then "
         f"try {', '.join(remedies)}, or other weights"
@@ -199,17 +257,18 @@ def short(metric: Metric | None) -> str:
     return metric.unit.text(metric.value)
 
 
-def _print_next(command: "Finetune", reached: Answer, run_dir: Path, page: Path | None) -> None:
+def _next(finetuned: Finetuned) -> Iterator[str]:
     """Where the model is, and what one would want next."""
-    if page is None:
-        print(f"wrote {run_dir / 'model'}")
+    reached = finetuned.answer
+    if finetuned.path is None:
+        yield f"wrote {finetuned.run_dir / 'model'}"
     else:
-        print(f"wrote {run_dir / 'model'} and {page}")
-    word = as_word(run_dir)
-    data = as_word(command.data)
-    print("next:")
-    print(f"  vitkit predict {word} IMAGE...   what it says of other photographs")
+        yield f"wrote {finetuned.run_dir / 'model'} and {finetuned.path}"
+    word = as_word(finetuned.run_dir)
+    data = as_word(finetuned.settings.data)
+    yield "next:"
+    yield f"  vitkit predict {word} IMAGE...   what it says of other photographs"
     if reached.photographs.target_kind == "class":
-        print(f"  vitkit data review {data} --model {word}   labels that may be wrong")
-    model = as_word(command.model)
-    print(f"  vitkit finetune {model} {data} --minutes {reached.minutes:g}   with more time")
+        yield f"  vitkit data review {data} --model {word}   labels that may be wrong"
+    model = word_of(finetuned.settings.model)
+    yield f"  vitkit finetune {model} {data} --minutes {reached.minutes:g}   with more time"

@@ -1,0 +1,201 @@
+"""Published weights, trained further on one's own images."""
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from vitkit.data import Columns
+from vitkit.evaluation import EvaluatorName
+from vitkit.recipes import PRESETS, SIDES, SWEEP, TABLE_4, Like, choose_pretrained, vtab_task
+from vitkit.recipes import finetune as recipe_of
+from vitkit.studies import transfer
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, printable
+from vitkit.system.machine import pick_device
+from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.system.processes.watchdog import PATIENCE
+from vitkit.system.span import Span
+from vitkit.training import Recipe, default_run_dir
+from vitkit.training import report as report_of_run
+from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints
+from vitkit.verbs.definition import verb_that_begins
+from vitkit.verbs.training.beginning import with_augmentation_as_given, with_evals, with_length
+from vitkit.verbs.training.choosing import Regularise, say_regularisation
+from vitkit.verbs.training.quick import Finetuned, earlier_model, finetune_quick
+from vitkit.verbs.words import is_model
+from vitkit.weights import Hints, load
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `vitkit finetune` itself."""
+
+    model: Model
+    data: Data = ""
+    preset: Literal[PRESETS] = "quick"
+    """quick: a head in closed form in seconds, then fine-tuning for --minutes, and the better of the
+    two. none: ten epochs. The others are rows of the paper's Table 4, and BiT's rule."""
+    like: Like = "paper"
+    """What a row of Table 4 feeds in training. paper: BiT's preprocessing, a random crop of a square,
+    mirrored or not; code: the Inception crop of the released code."""
+    minutes: float = 2.0
+    """With --preset quick: the time for all of it. The first model is made in any case; the
+    fine-tuning gets what is left."""
+    select: bool = False
+    """Choose the learning rate first, on held-out training images, then train on everything but the
+    test part."""
+    rates: tuple[float, ...] = ()
+    """Learning rates to choose from. Default: the preset's, or 0.001, 0.003, 0.01 and 0.03."""
+    regularising: Annotated[Regularise, arg(name="")] = field(default_factory=Regularise)
+    seeds: int = 1
+    """Number of final runs, one per seed; their mean and standard deviation are printed."""
+    evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
+    """Evaluators that measure the runs, instead of accuracy. Each then has settings, such as
+    --evals.0.every and --evals.0.data."""
+    workdir: Path | None = None
+    """Directory of the run. Default: one in runs/, called after the images."""
+    device: Device = "auto"
+    patience: float = PATIENCE
+    """Seconds without progress after which a run of several processes (torchrun) ends and says
+    which one is missing."""
+    hints: ModelHints = field(default_factory=Hints)
+
+
+@dataclass(frozen=True)
+class FirstPass(Options):
+    """Make a classifier of your own images from published weights: `vitkit finetune photos/`, with a
+    folder of photographs for every class. MODEL may be left out. With --preset, train as the paper
+    does. The same command continues a run that was interrupted. `vitkit finetune MODEL DATA --help`
+    lists every setting of the run, with the values that follow from MODEL, DATA and --preset."""
+
+    columns: DataColumns = field(default_factory=Columns)
+
+
+@dataclass(frozen=True)
+class Finetune(Options):
+    """Make a classifier of your own images from published weights; with --preset, as the paper
+    does. The same command continues a run that was interrupted."""
+
+    recipe: Annotated[Recipe, arg(name="")] = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class ModelAndImages(FirstPass):
+    """What decides the other settings of a run. MODEL may be left out: then the first word is
+    DATA."""
+
+    length: Span | None = None
+    """How long the run is, if not as the preset has it."""
+
+
+def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:
+    """All settings of a run, from the model, the images and the preset. Raises ValueError without
+    images."""
+    # MODEL and DATA
+    if not first.data:
+        first = replace(first, model=_model_for(first.model, first), data=first.model)
+
+    # The preset
+    preset = first.preset
+    chooses = first.select or first.rates or first.regularising.values()
+    if preset == "quick" and (chooses or first.seeds > 1):
+        preset = "none"
+        say("--select, --rates, --regularise and --seeds are a protocol's: took --preset none")
+
+    # The recipe
+    recipe = recipe_of(first.model, first.data, preset, first.hints, first.columns, like=first.like)
+    _say_side(recipe, first)
+    _say_task(recipe, first, given)
+    evaluators = first.evaluators or None
+    recipe = with_length(with_evals(recipe, evaluators), first.length, given)
+    if first.length is not None:
+        recipe = replace(recipe, length=first.length)
+    recipe = with_augmentation_as_given(recipe, given)
+    own = {each.name: getattr(first, each.name) for each in fields(Options)}
+    return Finetune(**own | {"preset": preset}, recipe=recipe)
+
+
+def _model_for(data: str, options: Options) -> str:
+    """The weights to begin with, if nobody says: those that a run for the same images began with,
+    else chosen now. Says which, and why."""
+    if is_model(data):
+        raise ValueError(
+            f"{data} is a model, and the photographs are missing: vitkit finetune {as_word(data)} DATA"
+        )
+    earlier = earlier_model(data, options.workdir, options.minutes)
+    if earlier:
+        return earlier
+    choice = choose_pretrained(options.minutes, pick_device(options.device))
+    say(printable(f"beginning with {choice.why}"))
+    return choice.model
+
+
+def _say_side(recipe: Recipe, options: Options) -> None:
+    """Say that a preset's image size is another, because the model's patch does not divide it."""
+    side = max(recipe.model.image)
+    if options.preset in ("quick", "none") or options.hints.image or side in SIDES:
+        return
+    say(
+        f"{side} x {side} pixels: the model's patches do not divide the {options.preset} preset's own "
+        "size"
+    )
+
+
+def _say_task(recipe: Recipe, options: Options, given: frozenset[str]) -> None:
+    """Say what the vtab preset knows of the labels, which decides what training images go through,
+    unless the words do."""
+    decided = any(name.startswith("data.augmentation.") for name in given)
+    if options.preset != "vtab" or options.like != "paper" or decided:
+        return
+    task = vtab_task(options.data)
+    augmentation = recipe.data.augmentation
+    left_out = []
+    if not augmentation.flip:
+        left_out.append("mirrored")
+    if augmentation.crop == "none":
+        left_out.append("cropped")
+    if task is None:
+        say(
+            f"{options.data} is no task of VTAB by its name, so the model is asked whether cropped and "
+            "mirrored images keep their class (--data.augmentation.no-auto does not ask)"
+        )
+    elif left_out:
+        say(f"{task} is a task of VTAB: not {' and not '.join(left_out)}")
+
+
+@verb_that_begins(begin_finetune)
+def finetune(settings: Finetune) -> Finetuned:
+    """Make a classifier of one's own images from published weights: quickly, a head in closed form in
+    seconds and then a better model in minutes; or by a protocol, with a preset of the paper's.
+
+    Raises ValueError for images that no classifier can be made of, Interrupted after a stop.
+    """
+    if settings.preset == "quick":
+        return finetune_quick(settings)
+    return _by_protocol(settings)
+
+
+def _by_protocol(settings: Finetune) -> Finetuned:
+    """Fine-tune with each learning rate and seed, and write the report."""
+    run_dir = settings.workdir or default_run_dir(settings.data, settings.recipe.name)
+    page = run_dir / "report.html"
+    values = settings.regularising.values()
+    with process_group(settings.device, settings.patience):
+        say_regularisation(settings.recipe, values)
+        rates = _rates(settings)
+        outcome = transfer(settings.recipe, run_dir, rates, settings.seeds, settings.device, values)
+        if on_rank_0():
+            page = report_of_run(run_dir)
+        classifier = load(run_dir, quiet=True)
+    return Finetuned(settings, classifier, run_dir, page, None, outcome)
+
+
+def _rates(settings: Finetune) -> tuple[float, ...]:
+    """The learning rates to choose from; empty for the recipe's own."""
+    if settings.rates or not settings.select:
+        return settings.rates
+    if settings.preset in TABLE_4:
+        return TABLE_4[settings.preset].rates
+    return SWEEP

@@ -1,0 +1,155 @@
+"""A run by a recipe."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from vitkit.evaluation import EvaluatorName
+from vitkit.recipes import recipe as recipe_called
+from vitkit.recipes import with_model
+from vitkit.studies import Transfer, transfer
+from vitkit.system.console.text import as_word
+from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.system.processes.watchdog import PATIENCE
+from vitkit.system.span import Span
+from vitkit.training import Recipe, Recorded, default_run_dir, read_run, tidied
+from vitkit.training import report as report_of_run
+from vitkit.training import train as run_recipe
+from vitkit.verbs.arguments import Device
+from vitkit.verbs.definition import result, verb_that_begins
+from vitkit.verbs.training.beginning import with_evals, with_length
+from vitkit.verbs.training.choosing import Regularise, say_regularisation, transfer_tables
+from vitkit.weights import Classifier, load
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model by a recipe, or continue the run that is in the directory."""
+
+    recipe: Annotated[Recipe, arg(name="")]
+    model_name: Annotated[str, arg(name="model")] = ""
+    """Name of a model to train instead of the recipe's, such as S/16, R26+S/32 or BiT-R50x1; `vitkit
+    models` lists them."""
+    evaluators: Annotated[tuple[EvaluatorName, ...], arg(name="evals")] = ()
+    """Evaluators that measure the run, instead of the recipe's. Each then has settings, such as
+    --evals.0.every and --evals.0.data."""
+    regularising: Annotated[Regularise, arg(name="")] = field(default_factory=Regularise)
+    workdir: Path | None = None
+    """Directory of the run. Default: in runs/, named after the images and the recipe. Run the same
+    command again to continue a run."""
+    device: Device = "auto"
+    patience: float = PATIENCE
+    """Seconds without progress after which a run of several processes (torchrun) ends and says
+    which one is missing."""
+
+
+@dataclass(frozen=True)
+class RecipeOnImages:
+    """What decides the other settings of a run."""
+
+    recipe: Positional[str]
+    """A recipe, or the name of one."""
+    data: Positional[str] = ""
+    """Images, instead of the recipe's."""
+    model: str = ""
+    """Name of a model to train instead of the recipe's."""
+    evaluators: tuple[str, ...] | None = None
+    """Evaluators that measure the run, instead of the recipe's."""
+    length: Span | None = None
+    """How long the run is."""
+
+
+def recipe_on_images(first: RecipeOnImages, given: frozenset[str]) -> Recipe:
+    """The recipe that is named, on these images, with this model and these evaluators. Raises
+    ValueError for a name that there is none of."""
+    recipe = first.recipe
+    if not isinstance(recipe, Recipe):
+        recipe = recipe_called(str(recipe))
+    recipe = with_length(with_evals(recipe, first.evaluators), first.length, given)
+    if first.length is not None:
+        recipe = replace(recipe, length=first.length)
+    if first.data:
+        recipe = replace(recipe, data=replace(recipe.data, source=str(first.data)))
+    if isinstance(first.model, str) and first.model:
+        recipe = with_model(recipe, first.model)
+    elif first.model:  # a program may have the model's config itself
+        recipe = replace(recipe, model=first.model)
+    return recipe
+
+
+def begin(first: RecipeOnImages, given: frozenset[str]) -> Train:
+    """All settings of a run, from its recipe and images."""
+    return Train(recipe_on_images(first, given))
+
+
+@result
+@dataclass(frozen=True)
+class Trained:
+    """A run that has ended."""
+
+    classifier: Classifier
+    """The model."""
+    run_dir: Path
+    """Its directory: `model/`, metrics.jsonl, checkpoints and the report."""
+    path: Path
+    """The page about it."""
+    transfer: Transfer | None
+    """What was chosen on held-out images; None if nothing was."""
+
+    @property
+    def run(self) -> Recorded:
+        """What the run wrote down."""
+        return read_run(self.run_dir)
+
+    def rows(self) -> list[dict]:
+        """A row for each evaluation: its step, and every metric."""
+        rows = {}
+        for name, points in self.run.points().items():
+            for step, metric in points:
+                rows.setdefault(step, {"step": step})[name] = metric.value
+        return [rows[step] for step in sorted(rows)]
+
+    def shown(self) -> Iterator[str | Table]:
+        """What was chosen, what was written, and what is next."""
+        if self.transfer is not None:
+            yield from transfer_tables(self.transfer)
+        yield f"wrote {self.run_dir / 'model'} and {self.path}"
+        word = as_word(self.run_dir)
+        if not self.classifier.labels:
+            yield f"next: vitkit finetune {word} DATA, which gives it a head"
+            return
+        images = as_word(self.run.recipe["data"]["source"])
+        yield f"next: vitkit evaluate {word} {images}, or vitkit predict {word} IMAGE..."
+
+
+@verb_that_begins(begin)
+def train(settings: Train) -> Trained:
+    """Train a model by a recipe, or continue the run that is in the directory: bit for bit as if it
+    had never been interrupted, on a CPU. The report is written at its end.
+
+    Raises ValueError for what cannot run, Interrupted after a stop, FloatingPointError when the loss
+    stays non-finite.
+    """
+    images = tidied(settings.recipe.data.source)
+    recipe = replace(settings.recipe, data=replace(settings.recipe.data, source=images))
+    run_dir = settings.workdir or default_run_dir(images, recipe.name)
+    page = run_dir / "report.html"
+    with process_group(settings.device, settings.patience):
+        classifier, outcome = _run(settings, recipe, run_dir)
+        if on_rank_0():
+            page = report_of_run(run_dir)
+    return Trained(classifier, run_dir, page, outcome)
+
+
+def _run(settings: Train, recipe: Recipe, run_dir: Path) -> tuple[Classifier, Transfer | None]:
+    """Train; of several regularisations with the one that is best on held-out images."""
+    values = settings.regularising.values()
+    if not values:
+        return run_recipe(recipe, run_dir, settings.device), None
+    say_regularisation(recipe, values)
+    outcome = transfer(recipe, run_dir, (), 1, settings.device, values)
+    return load(run_dir, quiet=True), outcome
