@@ -32,9 +32,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import record
 
-from vitkit.commands.serve import Serve, open_model
 from vitkit.prediction import Item, Runtime, prepare
 from vitkit.system.machine import cpus
+from vitkit.verbs import Serve, open_model
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 # Verbs: what commands do, as functions of the same names
 _VERBS = (
+    "app",
     "bench",
     "compare",
     "convert",
@@ -15,12 +16,14 @@ _VERBS = (
     "features",
     "fewshot",
     "finetune",
+    "inspect",
     "list_models",
     "pack",
     "plan",
     "push",
     "report",
     "review",
+    "serve",
     "show",
     "stats",
     "train",

@@ -8,12 +8,12 @@ import pytest
 import torch
 from inspected import FAMILY, GRID, IMAGES, classifier, small
 
-from vitkit.commands.inspect import Figure
 from vitkit.inspection import attention_distance, class_relevance, raw_attention, rollout
 from vitkit.inspection.atlas import FIGURES
 from vitkit.inspection.plates import Subject
 from vitkit.inspection.plots.themes import LIGHT
 from vitkit.models import Backbone, LeNetConfig, ResNetConfig
+from vitkit.verbs import Figure
 
 IMAGES_OF_SIZES = torch.cat([IMAGES, IMAGES.flip(2)])
 KINDS = {kind.name: kind for kind in FIGURES}

@@ -292,7 +292,7 @@ def test_without_gradio_there_is_a_sentence(monkeypatch, capsys):
 
 def test_only_the_page_imports_gradio():
     code = (
-        "import sys, vitkit.prediction, vitkit.webapp.page, vitkit.webapp.server, vitkit.commands.app\n"
+        "import sys, vitkit.prediction, vitkit.webapp.page, vitkit.webapp.server, vitkit.verbs.serving.app\n"
         "assert not {'gradio', 'fastapi', 'uvicorn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

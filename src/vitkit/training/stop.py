@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from vitkit.system.errors import Interrupted
 from vitkit.system.processes.ranks import any_rank, world
+from vitkit.system.processes.signals import signals_are_ours
 from vitkit.system.processes.watchdog import watchdog
 from vitkit.training.schedule import Deadline
 
@@ -74,7 +75,8 @@ class Stop:
 @contextmanager
 def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
     """Within it SIGTERM and SIGINT do not end the process: they are noted, and the loop looks at
-    the note between steps. Only the main thread can catch signals; elsewhere nothing changes."""
+    the note between steps. Only the main thread can catch signals; elsewhere, and where they are the
+    calling program's, nothing changes."""
     stop = Stop(ends)
     handlers_before = {}
 
@@ -87,8 +89,9 @@ def stoppable(ends: Ends = LAST_STEP) -> Iterator[Stop]:
         if number == signal.SIGINT and world().world_size == 1:
             signal.signal(number, handlers_before[number] or signal.SIG_DFL)
 
+    caught = (signal.SIGTERM, signal.SIGINT) if signals_are_ours() else ()
     with suppress(ValueError):  # not the main thread
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in caught:
             handlers_before[number] = signal.signal(number, note)
     try:
         yield stop

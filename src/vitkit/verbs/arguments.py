@@ -9,7 +9,7 @@ from vitkit.data import Columns
 from vitkit.runtimes import RuntimeName
 from vitkit.system import machine
 from vitkit.system.console.saying import say
-from vitkit.system.console.text import as_word
+from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import PrecisionChoice
 from vitkit.verbs.words import DATA, MODEL
 from vitkit.weights import Hints
@@ -80,3 +80,12 @@ def word_of(model: object) -> str:
     if isinstance(model, str | Path):
         return as_word(model)
     return "MODEL"
+
+
+def short_name(name: str) -> str:
+    """What a model is called on the page: the end of a path, without what says that it is a file of
+    weights."""
+    name = name.rstrip("/").rsplit("/", 1)[-1]
+    for suffix in (".safetensors", ".npz", ".pth", ".bin"):
+        name = name.removesuffix(suffix)
+    return printable(name)

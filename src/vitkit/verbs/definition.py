@@ -28,6 +28,7 @@ from vitkit.system.console.saying import (
     heard_by,
     to_nobody,
 )
+from vitkit.system.processes.signals import leaving_signals
 from vitkit.system.span import Span
 from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark, options
 
@@ -94,7 +95,7 @@ class Verb:
 
         in_python.shows_bars = bars_are_shown(listener)
         try:
-            with heard_by(in_python):
+            with heard_by(in_python), leaving_signals():
                 return self.run(settings)
         except (ValueError, OSError) as error:
             if error.args and isinstance(error.args[0], str):

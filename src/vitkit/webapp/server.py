@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitkit.system.processes.signals import signals_are_ours
 from vitkit.webapp import html as app_html
 from vitkit.webapp.viewer import LARGEST_FILE, Viewer
 
@@ -67,7 +68,8 @@ def serve(viewers: Sequence[Viewer], listener: socket.socket, started: Callable[
         os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
         server = _server(viewers, Path(folder))
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        signal.signal(signal.SIGTERM, _interrupt)  # so that the folder is removed then, too
+        if signals_are_ours():
+            signal.signal(signal.SIGTERM, _interrupt)  # so that the folder is removed then, too
         thread.start()
         try:
             while thread.is_alive() and not server.started:

@@ -28,6 +28,7 @@ from vitkit.serving.http.desk import Desk, Settings
 from vitkit.serving.http.watch import log, start_logs
 from vitkit.system.limits import max_pixels
 from vitkit.system.machine import cpus
+from vitkit.system.processes.signals import signals_are_ours
 
 if TYPE_CHECKING:
     import uvicorn
@@ -248,7 +249,9 @@ class Server:
 
 
 def _gets_signals() -> bool:
-    """Whether signals come here: to the main thread, and not on Windows."""
+    """Whether signals come here: to the main thread, not on Windows, and not in somebody's program."""
+    if not signals_are_ours():
+        return False
     return threading.current_thread() is threading.main_thread() and os.name == "posix"
 
 

@@ -1,6 +1,5 @@
-"""What `vitkit inspect` looks at: a model, and the images that the command names, prepared."""
+"""What `inspect` looks at: a model and images, prepared."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,19 @@ from torch import Tensor
 
 from vitkit.data import BadImage, Picture, open_image
 from vitkit.inspection import Subject, check_transformer, layer_names
-from vitkit.prediction import spread
+from vitkit.prediction import pictures, spread
 from vitkit.system.console.progress import bar
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import printable, printable_name
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
-    from vitkit.commands.inspect import Inspect
+    from vitkit.verbs.inspection.inspect import Inspect
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The images of a command."""
+    """The images of a settings."""
 
     prepared: tuple[Tensor | None, ...]
     """For each model uint8 (n, 3, H, W), the images that are shown first; None without images."""
@@ -32,17 +32,15 @@ class Given:
     """How many images could not be read; each got a sentence."""
 
 
-def images_of(command: "Inspect", models: Sequence[Classifier], folder: Path) -> Given:
+def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -> Given:
     """Read the images that a command names, and prepare them for each model. Raises ValueError if
     none can be read, or a name stands for none."""
-    from vitkit.prediction import pictures
-
-    if not command.images:
+    if not settings.images:
         return Given((None,) * len(models), (), 0)
 
     # Those that are shown come first: evenly from all, as folders are sorted by class
-    items = list(spread(pictures(command.images, leave_out=[folder]), command.limit))
-    count = min(command.shown, len(items))
+    items = list(spread(pictures(settings.images, leave_out=[folder]), settings.limit))
+    count = min(settings.shown, len(items))
     places = {i * len(items) // count for i in range(count)}
     ordered = [item for i, item in enumerate(items) if i in places]
     ordered += [item for i, item in enumerate(items) if i not in places]
@@ -55,7 +53,7 @@ def images_of(command: "Inspect", models: Sequence[Classifier], folder: Path) ->
             picture = open_image(item.read(), item.name)
             rows.append([model.preprocessing(picture) for model in models])
         except (BadImage, OSError) as error:
-            print(f"left out: {printable(str(error))}", file=sys.stderr)
+            say(f"left out: {printable(str(error))}")
             continue
         if len(shown) < count:
             shown.append(picture)
@@ -65,11 +63,11 @@ def images_of(command: "Inspect", models: Sequence[Classifier], folder: Path) ->
     return Given(prepared, tuple(shown), len(ordered) - len(rows))
 
 
-def subject_of(command: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
+def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
     """What is looked at, and how the command says. Raises ValueError for a class, a layer or a patch
     that is not there."""
     classifier = models[0]
-    target = _target(command.class_name, classifier.labels)
+    target = _target(settings.class_name, classifier.labels)
     names = ()
     if given.shown:
         shown = given.prepared[0][: len(given.shown)]
@@ -79,8 +77,8 @@ def subject_of(command: "Inspect", models: Sequence[Classifier], given: Given) -
         given.prepared[0],
         names,
         target,
-        _layer(command.layer, classifier),
-        _patch(command.patch, classifier),
+        _layer(settings.layer, classifier),
+        _patch(settings.patch, classifier),
         *models[1:],
         *given.prepared[1:],
     )

@@ -1,36 +1,45 @@
-"""`vitkit serve`: a model behind HTTP."""
+"""A model behind HTTP."""
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from tyro.conf import arg
 
-from vitkit.commands.app import short_name
+from vitkit.exporting import open_runtime
 from vitkit.runtimes import Runtime as AnyRuntime
 from vitkit.runtimes import is_exported
+from vitkit.serving import (
+    Limits,
+    Plan,
+    Server,
+    Settings,
+    Workers,
+    bound_socket,
+    check_installed,
+    prepare_process,
+)
+from vitkit.system.console.saying import say
 from vitkit.system.limits import VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
-from vitkit.verbs import (
+from vitkit.verbs.arguments import (
     Device,
     ModelHints,
     ModelOrFile,
     Precision,
     Runtime,
-    classifier_with_head,
-    precision_of,
-    runtime_of_file,
+    short_name,
+    word_of,
 )
+from vitkit.verbs.computing import classifier_with_head, precision_of, runtime_of_file
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.serving.address import address_of
 from vitkit.weights import Hints
-
-if TYPE_CHECKING:
-    from socket import socket
-
-    from vitkit.serving import Plan
 
 TOKEN = "VITKIT_TOKEN"  # environment variable
 PIXELS = 50_000_000  # of an image that a stranger sends, unless --max-pixels says otherwise
@@ -38,7 +47,7 @@ PIXELS = 50_000_000  # of an image that a stranger sends, unless --max-pixels sa
 USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Serve:
     """Serve a model over HTTP: POST an image, or several, to /predict, and get their classes. /docs
     describes all of it.
@@ -87,78 +96,82 @@ class Serve:
     hints: ModelHints = field(default_factory=Hints)
 
 
-def serve(command: Serve) -> int:
-    """`vitkit serve`. Returns when a signal ends it."""
-    from vitkit.serving import Server, bound_socket, check_installed, prepare_process
+@result
+@dataclass(frozen=True)
+class Ended:
+    """A server that has ended, when what it had accepted was answered."""
 
+    address: str
+
+    def shown(self) -> Iterator[str]:
+        """Nothing: it said that it ends."""
+        yield from ()
+
+
+@verb
+def serve(settings: Serve) -> Ended:
+    """Serve a model over HTTP until it is ended: a command by a signal, a program's call by Ctrl-C.
+    Raises ValueError for settings that cannot be."""
     # What can be wrong, before anything is loaded
     check_installed()
-    plan = plan_of(command)
-    bound = bound_socket(command.host, command.port)
+    plan = plan_of(settings)
+    bound = bound_socket(settings.host, settings.port)
     os.environ.setdefault(VARIABLE, str(PIXELS))
     max_pixels()  # raises for a number that is none
 
     # The server
-    ready = partial(_say_ready, plan.name, bound)
+    host, port, *_ = bound.getsockname()
+    address = address_of(host, port)
+    ready = partial(_say_ready, plan.name, address)
     with bound:
-        if command.workers > 1:
-            from vitkit.serving import Workers
-
-            Workers(plan, bound, command.workers).run(ready)
-            return 0
-        prepare_process()
-        Server(plan, bound, ready).run()
-        return 0
+        if settings.workers > 1:
+            Workers(plan, bound, settings.workers).run(ready)
+        else:
+            prepare_process()
+            Server(plan, bound, ready).run()
+    return Ended(address)
 
 
-def _say_ready(name: str, bound: "socket", word: str = "ready") -> None:
+def _say_ready(name: str, address: str, word: str = "ready") -> None:
     """Say where the server is, when it answers."""
     if word != "ready":
         return
-    host, port, *_ = bound.getsockname()
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    if ":" in host:
-        host = f"[{host}]"
-    address = f"http://{host}:{port}"
-    print(f"serving {name} at {address}   (Ctrl-C ends it; {address}/docs says more)")
-    print(f"next: curl -F image=@photograph.jpg {address}/predict", flush=True)
+    say(f"serving {name} at {address}   (Ctrl-C ends it; {address}/docs says more)")
+    say(f"next: curl -F image=@photograph.jpg {address}/predict")
 
 
-def plan_of(command: Serve) -> "Plan":
+def plan_of(settings: Serve) -> Plan:
     """What the server needs. Raises ValueError for settings that cannot be."""
-    from vitkit.serving import Limits, Plan, Settings
-
     counts = {
-        "workers": command.workers,
-        "top": command.top,
-        "batch": command.batch,
-        "queue": command.queue,
+        "workers": settings.workers,
+        "top": settings.top,
+        "batch": settings.batch,
+        "queue": settings.queue,
     }
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"--{name} is {value}; it is at least 1")
-    for name, value in {"delay": command.delay, "grace": command.grace}.items():
+    for name, value in {"delay": settings.delay, "grace": settings.grace}.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"--{name} is {value:g}; it is a time, from 0 on")
-    if command.most_images > command.queue:
+    if settings.most_images > settings.queue:
         raise ValueError(
-            f"--most-images is {command.most_images}, and --queue {command.queue}: such a request would "
+            f"--most-images is {settings.most_images}, and --queue {settings.queue}: such a request would "
             "never find room"
         )
-    limits = Limits(command.most_bytes, command.most_images, command.seconds)
+    limits = Limits(settings.most_bytes, settings.most_images, settings.seconds)
     limits.check()
-    check_origins(command.allow_origin)
-    settings = Settings(
+    check_origins(settings.allow_origin)
+    answering = Settings(
         limits,
-        token_of(command),
-        command.top,
-        command.batch,
-        command.delay / 1000,
-        command.allow_origin,
+        token_of(settings),
+        settings.top,
+        settings.batch,
+        settings.delay / 1000,
+        settings.allow_origin,
     )
-    name = short_name(command.model)
-    return Plan(name, partial(open_model, command), settings, command.queue, command.grace)
+    name = short_name(word_of(settings.model))
+    return Plan(name, partial(open_model, settings), answering, settings.queue, settings.grace)
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
@@ -176,11 +189,11 @@ def check_origins(origins: tuple[str, ...]) -> None:
             )
 
 
-def token_of(command: Serve) -> str | None:
+def token_of(settings: Serve) -> str | None:
     """The token that clients have to show. Raises ValueError for an empty one."""
-    if command.token_file is not None:
-        token = command.token_file.read_text().strip()
-        source = str(command.token_file)
+    if settings.token_file is not None:
+        token = settings.token_file.read_text().strip()
+        source = str(settings.token_file)
     elif TOKEN in os.environ:
         token = os.environ[TOKEN].strip()
         source = TOKEN
@@ -191,19 +204,18 @@ def token_of(command: Serve) -> str | None:
     return token
 
 
-def open_model(command: Serve) -> AnyRuntime:
+def open_model(settings: Serve) -> AnyRuntime:
     """What computes the answers. Raises ValueError for a model without classes."""
-    if command.runtime == "compiled":
+    if settings.runtime == "compiled":
         raise ValueError(
             "--runtime is compiled, which takes a minute for every other number of images in a batch; "
             "choose torch, onnx or openvino"
         )
-    if is_exported(command.model):
+    if isinstance(settings.model, str) and is_exported(settings.model):
         return runtime_of_file(
-            command.model, command.hints, command.runtime, command.precision, command.device
+            settings.model, settings.hints, settings.runtime, settings.precision, settings.device
         )
-    from vitkit.exporting import open_runtime
 
-    classifier = classifier_with_head(command.model, command.hints)
-    precision = precision_of(command.runtime, command.precision, pick_device(command.device))
-    return open_runtime(classifier, command.runtime, precision, command.device)
+    classifier = classifier_with_head(settings.model, settings.hints)
+    precision = precision_of(settings.runtime, settings.precision, pick_device(settings.device))
+    return open_runtime(classifier, settings.runtime, precision, settings.device)

@@ -1,0 +1,1 @@
+"""Verbs that serve a model: over HTTP, and as a page."""
