@@ -12,6 +12,7 @@ _VERBS = (
     "compare",
     "convert",
     "doctor",
+    "evaluate",
     "export",
     "features",
     "fewshot",

@@ -1,16 +1,13 @@
-"""`vitkit evaluate`: the evaluators that a run has too, on any model and any images."""
+"""The evaluators that a run has too, on any model and any images."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import torch
 from tyro.conf import arg
 
-from vitkit.commands.evaluate_data import images_of, named_images, train_part
-from vitkit.commands.evaluate_output import check_files, print_table
 from vitkit.data import Columns, Source
 from vitkit.evaluation import (
     EVALUATORS,
@@ -26,9 +23,9 @@ from vitkit.evaluation import (
     is_imagenet_c,
 )
 from vitkit.runtimes import is_exported
-from vitkit.system.console.text import as_word
+from vitkit.system.machine import autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
-from vitkit.verbs import (
+from vitkit.verbs.arguments import (
     Data,
     DataColumns,
     Device,
@@ -37,16 +34,20 @@ from vitkit.verbs import (
     OnBadImage,
     Precision,
     Runtime,
-    classifier_on,
     pick_precision,
+    word_of,
 )
+from vitkit.verbs.computing import classifier_on
+from vitkit.verbs.definition import verb
+from vitkit.verbs.evaluation import imagenet_c
+from vitkit.verbs.evaluation.images import images_of, named_images, train_part
+from vitkit.verbs.evaluation.outcome import Evaluation
+from vitkit.verbs.evaluation.tables import check_files
+from vitkit.verbs.evaluation.whole_report import Request, report_on
 from vitkit.weights import Classifier, Hints
 
-if TYPE_CHECKING:
-    pass
 
-
-@dataclass
+@dataclass(frozen=True)
 class Evaluate:
     """Measure how good a model is on images: its accuracy, if each image has a label. Every image
     counts exactly once."""
@@ -97,115 +98,99 @@ class Evaluate:
     hints: ModelHints = field(default_factory=Hints)
 
 
-def evaluate(command: Evaluate) -> int:
-    """Print what the evaluators measure, as a table or as JSON; under torchrun each process measures
-    its share of the images."""
-    if command.batch < 1:
-        raise ValueError(f"--batch is {command.batch}; it is a number of images, at least 1")
-    if command.workers < -1:
-        raise ValueError(f"--workers is {command.workers}; it is a number of processes, or -1")
-    check_files(command.report, command.calibrate)
-    if command.calibrate and (
-        is_exported(command.model) or command.runtime not in ("auto", "torch")
-    ):
+@verb
+def evaluate(settings: Evaluate) -> Evaluation:
+    """Measure how good a model is on images; every image counts exactly once. Under torchrun each
+    process measures its share, and rank 0 has the results.
+
+    Raises ValueError for images without labels, and for settings that do not go together.
+    """
+    if settings.batch < 1:
+        raise ValueError(f"--batch is {settings.batch}; it is a number of images, at least 1")
+    if settings.workers < -1:
+        raise ValueError(f"--workers is {settings.workers}; it is a number of processes, or -1")
+    check_files(settings.report, settings.calibrate)
+    is_file = isinstance(settings.model, str) and is_exported(settings.model)
+    if settings.calibrate and (is_file or settings.runtime not in ("auto", "torch")):
         raise ValueError(
             "--calibrate saves the model with a temperature, and an exported file is not saved again: "
             "calibrate the model, and export that"
         )
-    with process_group(command.device) as device:
-        precision = pick_precision(command.precision, device)
-        return _evaluate(replace(command, precision=precision), device)
+    with process_group(settings.device) as device:
+        precision = pick_precision(settings.precision, device)
+        return _evaluate(replace(settings, precision=precision), device)
 
 
-def _evaluate(command: Evaluate, device: torch.device) -> int:
-    """The command, as every rank runs it."""
-    from vitkit.commands import evaluate_imagenet_c
-
+def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
+    """What every rank does."""
     # The model and the images
-    if command.named == "imagenet-c":
-        evaluate_imagenet_c.check(command)
+    if settings.named == "imagenet-c":
+        imagenet_c.check(settings)
     loaded = classifier_on(
-        command.model, command.hints, command.runtime, command.precision, quiet=not on_rank_0()
+        settings.model, settings.hints, settings.runtime, settings.precision, quiet=not on_rank_0()
     )
-    corrupted = command.corruptions or command.named == "imagenet-c"
+    corrupted = settings.corruptions or settings.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
         raise ValueError(
-            f"{command.model} prepares images itself, and those that are corrupted are prepared already; "
+            f"{settings.model} prepares images itself, and those that are corrupted are prepared already; "
             "give the model, or a file that was exported without --preprocessing"
         )
-    if command.named == "imagenet-c":
-        return evaluate_imagenet_c.report_on_files(command, loaded, device)
+    if settings.named == "imagenet-c":
+        return imagenet_c.report_on_files(settings, loaded, device)
     named = None
-    if command.named is None and is_imagenet_c(command.data):
+    if settings.named is None and is_imagenet_c(settings.data):
         raise ValueError(
-            f"{command.data} has the folders of ImageNet-C; --as imagenet-c measures each of them"
+            f"{settings.data} has the folders of ImageNet-C; --as imagenet-c measures each of them"
         )
-    if command.named:
-        named, source, title = named_images(command, loaded)
+    if settings.named:
+        named, source, title = named_images(settings, loaded)
     else:
-        source, title = images_of(command, loaded)
+        source, title = images_of(settings, loaded)
 
     # Images with one class each get a whole report, all others their evaluators
-    if source.target_kind == "class" and not command.evals:
-        from vitkit.commands.evaluate_report import Request, report_on
-
-        return report_on(Request(command, loaded, source, title, named, device))
+    if source.target_kind == "class" and not settings.evals:
+        return report_on(Request(settings, loaded, source, title, named, device))
     for_reports = ("against", "report", "calibrate", "real", "named", "corruptions")
-    if any(getattr(command, name) for name in for_reports):
+    if any(getattr(settings, name) for name in for_reports):
         raise ValueError(
             "--against, --report, --calibrate, --real, --as and --corruptions are for images with "
-            f"one class each, and without --evals; the targets of {command.data} are of the kind "
+            f"one class each, and without --evals; the targets of {settings.data} are of the kind "
             f"{source.target_kind!r}"
         )
-    evaluators = _evaluators(command, source)
+    evaluators = _evaluators(settings, source)
     classifier = loaded.to(device).for_inference()
-    metrics = _measure(command, evaluators, classifier, source)
-    if on_rank_0():
-        _print_metrics(command, metrics, title)
-    return 0
+    metrics = _measure(settings, evaluators, classifier, source)
+    return Evaluation(settings, title, tuple(metrics), None, source)
 
 
 def _measure(
-    command: Evaluate, evaluators: Sequence[Evaluator], classifier: Classifier, source: Source
+    settings: Evaluate, evaluators: Sequence[Evaluator], classifier: Classifier, source: Source
 ) -> list[Metric]:
     """One pass over the images for each evaluator."""
-    from vitkit.system.machine import autocast
-
     metrics = []
     for evaluator in evaluators:
         title = f"evaluating {type(evaluator).__name__}"
-        batches = batches_of(classifier, source, title, command.batch, command.workers)
-        part = Part(source, batches, train_part(command, evaluator, source))
-        with autocast(classifier.device, command.precision):
+        batches = batches_of(classifier, source, title, settings.batch, settings.workers)
+        part = Part(source, batches, train_part(settings, evaluator, source))
+        with autocast(classifier.device, settings.precision):
             metrics += evaluator.measure(Subject(classifier), part)
     return metrics
 
 
-def _print_metrics(command: Evaluate, metrics: Sequence[Metric], title: str) -> None:
-    """The metrics as a table or as JSON."""
-    if command.json:
-        values = {metric.name: metric.to_json() for metric in metrics}
-        print(json.dumps(values, allow_nan=False))
-        return
-    print(f"{command.model} on {title}")
-    print_table(metrics)
-    print(f"next: vitkit predict {as_word(command.model)} IMAGE...")
-
-
-def _evaluators(command: Evaluate, source: Source) -> Sequence[Evaluator]:
+def _evaluators(settings: Evaluate, source: Source) -> Sequence[Evaluator]:
     """The evaluators that --evals names, or the usual ones for such images. Raises ValueError if
     they cannot measure anything on them."""
-    if not command.evals:
+    if not settings.evals:
         if not USUAL[source.target_kind]:
             raise ValueError(
-                f"{command.data} has no labels, so the model's answers cannot be checked; vitkit "
-                f"predict {command.model} {command.data} prints them"
+                f"{settings.data} has no labels, so the model's answers cannot be checked; vitkit "
+                f"predict {word_of(settings.model)} {settings.data} prints them"
             )
         return USUAL[source.target_kind]
-    for name in command.evals:
+    for name in settings.evals:
         if not EVALUATORS[name].judges(source.target_kind):
             raise ValueError(
-                f"{name} cannot be measured on {command.data}, whose targets are of the kind "
+                f"{name} cannot be measured on {settings.data}, whose targets are of the kind "
                 f"{source.target_kind!r}; leave out --evals to measure what can be"
             )
-    return [EVALUATORS[name] for name in command.evals]
+    return [EVALUATORS[name] for name in settings.evals]

@@ -1,25 +1,34 @@
-"""What `vitkit evaluate` prints and writes."""
+"""What an evaluation shows and writes."""
 
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from vitkit.commands.evaluate_corruptions import print_robustness
 from vitkit.data import Source
-from vitkit.evaluation import Metric
+from vitkit.evaluation import (
+    Metric,
+    Report,
+    calibration_sentence,
+    disagreement_tiles,
+    mistake_tiles,
+    write_report,
+)
+from vitkit.inspection import contact_sheet
+from vitkit.system.console.saying import say
 from vitkit.system.console.terminal import fill
-from vitkit.system.console.text import printable, printable_name
+from vitkit.system.console.text import as_word, printable, printable_name
 from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_where_said
+from vitkit.verbs.arguments import word_of
+from vitkit.verbs.evaluation.corruptions import robustness_tables
+from vitkit.verbs.flags import flags
+from vitkit.weights import check_model_replaceable
 
 if TYPE_CHECKING:
-    from vitkit.evaluation import Report
+    from vitkit.verbs.evaluation.evaluate import Evaluate
 
 CONFUSED = 5  # pairs of classes on the terminal
 ENDINGS = (".html", ".json", ".png")
@@ -36,19 +45,18 @@ def check_files(files: Sequence[Path], directory: Path | None) -> None:
             )
         check_replaceable(file)
     if directory is not None:
-        from vitkit.weights import check_model_replaceable
-
         check_can_be_made(directory)
         check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
 
 
-def print_report(report: "Report") -> None:
+def report_parts(report: Report) -> Iterator[str | Table]:
     """The figures of a report as tables, and its sentences."""
-    print(printable(f"{report.model} on {report.images}"))
+    yield printable(f"{report.model} on {report.images}")
     if report.paired is None:
-        _print_metrics(report)
+        yield from _metrics(report)
     else:
-        _print_differences(report)
+        yield printable(f"second: {report.other}")
+        yield _differences(report)
     sentences = list(report.notes)
     if report.confused:
         pairs = []
@@ -59,34 +67,32 @@ def print_report(report: "Report") -> None:
     if report.paired is not None:
         sentences.append(report.paired.sentence)
     if report.calibration is not None:
-        from vitkit.evaluation import calibration_sentence
-
         sentences.append(calibration_sentence(report))
     for sentence in sentences:
-        print(fill(printable(f"- {sentence}")))
+        yield fill(printable(f"- {sentence}"))
 
 
-def _print_metrics(report: "Report") -> None:
+def _metrics(report: Report) -> Iterator[str | Table]:
     """The table of the metrics, and another of those on corrupted images."""
     if report.robustness is None:
-        print_table(report.metrics)
+        yield metrics_table(report.metrics)
         return
     apart = {metric.name for metric in report.robustness.metrics}
     others = [metric for metric in report.metrics if metric.name not in apart]
     if others:
-        print_table(others)
-    print_robustness(report.robustness)
+        yield metrics_table(others)
+    yield from robustness_tables(report.robustness)
 
 
-def print_table(metrics: Sequence[Metric]) -> None:
+def metrics_table(metrics: Sequence[Metric]) -> Table:
     """A table of metrics, with the intervals of those that have one."""
     table = Table("metric", "value", "95 % interval")
     for metric in metrics:
         table.add_row(metric.name, metric.unit.text(metric.value), metric.interval_text())
-    Console().print(table)
+    return table
 
 
-def _print_differences(report: "Report") -> None:
+def _differences(report: Report) -> Table:
     """A table of two models' metrics, and the differences, in the same units."""
     table = Table("metric", "first", "second", "difference", "95 % interval")
     for each in report.paired.differences:
@@ -96,13 +102,11 @@ def _print_differences(report: "Report") -> None:
         if each.difference.interval is not None:
             interval = unit.range(*each.difference.interval)
         table.add_row(each.first.name, *values, unit.text(each.difference.value), interval)
-    console = Console()
-    console.print(escape(printable(f"second: {report.other}")), highlight=False)
-    console.print(table)
+    return table
 
 
-def as_json(report: "Report") -> str:
-    """One line: the metrics by name, those of a comparison under "against/" and "difference/", and
+def as_json(report: Report) -> dict:
+    """The metrics by name, those of a comparison under "against/" and "difference/", and
     the temperature that was fitted with what it leads to under "calibrated/"."""
     metrics = list(report.metrics)
     if report.calibration is not None:
@@ -110,14 +114,11 @@ def as_json(report: "Report") -> str:
     if report.paired is not None:
         for each in report.paired.differences:
             metrics += [each.second.within("against"), each.difference.within("difference")]
-    return json.dumps({metric.name: metric.to_json() for metric in metrics}, allow_nan=False)
+    return {metric.name: metric.to_json() for metric in metrics}
 
 
-def write(files: Sequence[Path], report: "Report", source: Source) -> list[Path]:
+def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
     """Write a report to files of these names, and return their paths."""
-    from vitkit.evaluation import disagreement_tiles, mistake_tiles, write_report
-    from vitkit.inspection import contact_sheet
-
     written = []
     for file in files:
         ending = file.suffix.lower()
@@ -132,9 +133,26 @@ def write(files: Sequence[Path], report: "Report", source: Source) -> list[Path]
                 tiles = disagreement_tiles(report.paired, source, first_right=True)
                 tiles += disagreement_tiles(report.paired, source, first_right=False)
             if not tiles:
-                text = f"{file} is not written: there is nothing to show on it"
-                print(text, file=sys.stderr)  # with --json the other stream is JSON alone
+                say(f"{file} is not written: there is nothing to show on it")
                 continue
             contact_sheet(tiles, file)
         written.append(file)
     return written
+
+
+def next_command(settings: "Evaluate") -> str:
+    """What to run next."""
+    if settings.calibrate:
+        return f"vitkit evaluate {as_word(settings.calibrate)} DATA, on images that it was not fitted on"
+    if settings.report:
+        return f"open {as_word(settings.report[0])}"
+    return f"{command_line(settings)} --report report.html"
+
+
+def command_line(settings: "Evaluate") -> str:
+    """The command that measures the same again, and writes nothing; on which device, and with how
+    many processes that decode, is another machine's own choice."""
+    plain = replace(settings, report=(), calibrate=None, json=False, workers=-1, device="auto")
+    return " ".join(
+        map(as_word, ["vitkit", "evaluate", word_of(settings.model), settings.data, *flags(plain)])
+    )

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, get_type_hints
 
-from vitkit.verbs import MISSING, default_of, option_name
+from vitkit.verbs.settings import MISSING, default_of, option_name
 
 
 def flags(settings: Any, prefix: str = "") -> list[str]:
