@@ -21,12 +21,16 @@ _VERBS = (
     "list_models",
     "pack",
     "plan",
+    "probe",
     "push",
     "report",
     "review",
     "serve",
     "show",
     "stats",
+    "study",
+    "suite",
+    "teach",
     "train",
 )
 # public name -> the room that has it

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitkit.commands import DATA, MODEL, Command, WrongWords, foreign
-from vitkit.commands.shard import refuse_two_numbers
 from vitkit.commands.translation import slots_of, tell, translated
 from vitkit.system.console.text import as_word
 from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of
@@ -203,3 +202,13 @@ def own_run() -> str:
     if not finished:
         return ""
     return max(finished)[1]
+
+
+def refuse_two_numbers(words: list[str]) -> None:
+    """Raises WrongWords for a shard of two words: "--shard 0 4", as `vitkit suite` once had it."""
+    for option, first, second in zip(words, words[1:], words[2:], strict=False):
+        if option == "--shard" and first.isdigit() and second.isdigit():
+            raise WrongWords(
+                f"--shard {first} {second} are two words, and it is one, which counts from 1: "
+                f"--shard 1/{second} to {second}/{second}"
+            )

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from vitkit.commands.predict_progress import Progress
-from vitkit.commands.shard import read_shard
+from vitkit.verbs import read_shard
 from vitkit.runtimes import FileRuntime
 from vitkit.system.console.text import as_word, counted
 

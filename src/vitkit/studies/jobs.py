@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
 
 DAY = 24 * 60  # minutes that a job may take, unless told
@@ -92,7 +93,7 @@ def run_jobs(
     for number in range(count):
         shard = Shard(tuple(words), number, count, spread=on == "local")
         waiting[shard.name()] = executor.submit(shard)
-    print(f"{counted(count, 'job')} on {on}; what they say is in {folder}", flush=True)
+    say(f"{counted(count, 'job')} on {on}; what they say is in {folder}")
 
     # Until the last has ended
     while waiting:
@@ -103,10 +104,10 @@ def run_jobs(
             del waiting[name]
             error = job.exception()
             if error is None:
-                print(f"shard {name} has ended; {len(waiting)} go on", flush=True)
+                say(f"shard {name} has ended; {len(waiting)} go on")
             else:
                 last = str(error).strip().splitlines()[-1:]
-                print(f"shard {name} failed: {''.join(last)}; the same command tries it again")
+                say(f"shard {name} failed: {''.join(last)}; the same command tries it again")
 
 
 def _parameters(options: Sequence[str]) -> dict[str, str | int]:

@@ -3,7 +3,6 @@
 The images are computed on once, and kept in the cache: a task takes seconds, and the next time less.
 """
 
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +23,7 @@ from vitkit.evaluation import (
     shot_notes,
     voted,
 )
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import printable
 from vitkit.system.machine import Precision, autocast
 from vitkit.system.processes.ranks import on_rank_0, process_group
@@ -91,7 +91,7 @@ class Frozen:
             metrics.append(Metric(f"{shots}-shot", float(right.mean()), SHARE, interval(right)))
         if on_rank_0():
             for sentence in shot_notes(train, test, max(self.shots)):
-                print(printable(f"{self.data}: {sentence}"), file=sys.stderr)
+                say(printable(f"{self.data}: {sentence}"))
 
         near = voted(torch.tensor(x), torch.tensor(y), self.k, torch.tensor(x_test)).numpy()
         return [*metrics, _accuracy("neighbours", near, y_test)]

@@ -335,9 +335,10 @@ def _parameters(kind: type) -> Iterator[inspect.Parameter]:
 def result(kind: type) -> type:
     """Makes a result of a frozen dataclass with a method `shown`, which gives what its command prints:
     sentences, and tables of rich. It gets `__str__`, and HTML for notebooks; with a method `rows`,
-    one dict a row, also `to_frame`."""
+    one dict a row, also `to_frame`. HTML of its own, with pictures, stays."""
     kind.__str__ = as_text
-    kind._repr_html_ = as_html
+    if "_repr_html_" not in vars(kind):
+        kind._repr_html_ = as_html
     if hasattr(kind, "rows"):
         kind.to_frame = to_frame
     return kind

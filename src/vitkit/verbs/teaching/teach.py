@@ -1,24 +1,42 @@
-"""`vitkit teach`: a classifier that learns, and unlearns, photograph by photograph."""
+"""A classifier that learns, and unlearns, photograph by photograph."""
 
 import json
-import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from rich.table import Table
 from tyro.conf import Positional, arg
 
+from vitkit.evaluation import (
+    Memory,
+    Metric,
+    Probe,
+    backbone_digest,
+    changed,
+    fit,
+    forgotten,
+    has_memory,
+    quality,
+    read_memory,
+    save_taught,
+    undone,
+)
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
-from vitkit.verbs import Device, Model, ModelHints, Precision, pick_precision
-from vitkit.weights import Classifier, Hints
+from vitkit.system.machine import pick_device
+from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.teaching.adding import new_photographs
+from vitkit.verbs.teaching.photographs import rows_of
+from vitkit.verbs.teaching.tables import as_json, class_tables, photograph_tables
+from vitkit.weights import Classifier, Hints, adopt, check_savable, load, load_as
 
-if TYPE_CHECKING:
-    from vitkit.evaluation import Memory, Metric, Probe
 
-
-@dataclass
+@dataclass(frozen=True)
 class Teach:
     """Teach a model classes by showing it photographs, a few are enough; take photographs or
     classes away again, rename classes, undo that. Nothing is trained: the head is solved anew, in
@@ -58,83 +76,134 @@ class Taught(NamedTuple):
     """Where it is, or will be."""
     classifier: Classifier
     """The model that gives the features."""
-    memory: "Memory"
+    memory: Memory
     """What it remembers; nothing yet, if it is new."""
     is_new: bool
     """Whether it is not in its folder yet."""
 
 
-def teach(command: Teach) -> int:
-    """Change what a model remembers, solve its head, and save both."""
-    from vitkit.commands.teach_output import as_json, print_classes, print_photographs
-    from vitkit.evaluation import fit, save_taught
+@result
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What a taught model knows now."""
 
+    settings: Teach
+    classifier: Classifier
+    """The model, with the head that was solved."""
+    path: Path
+    """Its directory."""
+    memory: Memory
+    """The photographs that it remembers."""
+    probe: Probe
+    """The head, with the answers of the others to each photograph."""
+    metrics: tuple[Metric, ...]
+    """How good those are."""
+    change: str
+    """What was changed, in words; empty if nothing was."""
+    seconds: float
+    """What it took to solve the head."""
+    size: int
+    """Bytes that were written; 0 if nothing was."""
+
+    def rows(self) -> list[dict]:
+        """A row for each photograph: its class and its name."""
+        memory = self.memory
+        return [
+            {"class": memory.label_of(i), "photograph": memory.examples[i].name}
+            for i in memory.rows.tolist()
+        ]
+
+    def to_json(self) -> dict:
+        """{"classes": {name: photographs}, "metrics": {...}, "changes": [...]}"""
+        return as_json(self.memory, self.metrics)
+
+    def shown(self) -> Iterator[str | Table]:
+        """What was changed, and what it knows; or JSON."""
+        settings = self.settings
+        if settings.json:
+            yield json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
+            return
+        if self.change:
+            yield printable(self.change)
+        yield from class_tables(self.memory, self.probe, self.metrics)
+        if settings.list:
+            yield from photograph_tables(self.memory)
+        yield from self.written()
+
+    def written(self) -> Iterator[str]:
+        """What was written, and what is next."""
+        word = as_word(self.path)
+        if not self.size:
+            yield f"next: vitkit teach {word} --add FOLDER, or vitkit predict {word} IMAGE..."
+            return
+        photographs = counted(len(self.memory.rows), "photograph")
+        yield (
+            f"solved in {self.seconds * 1000:.0f} ms; wrote {self.path}, which remembers {photographs} "
+            f"({self.size / 1e6:.1f} MB)"
+        )
+        yield f"next: vitkit predict {word} IMAGE..., or vitkit teach {word} --undo"
+
+
+@verb
+def teach(settings: Teach) -> Lesson:
+    """Show a model photographs of new or known classes, take some away again, rename classes, or undo
+    that: its head is solved anew in closed form, from all photographs that it remembers. Without a
+    change, say what it knows.
+
+    Raises ValueError for what cannot be learned, and for a model that remembers nothing.
+    """
     # What it remembers, before and after
-    _check(command)
-    taught = _open(command)
-    memory, text = _changed(command, taught)
-    terminal = sys.stderr if command.json else sys.stdout
-    if text:
-        print(printable(text), file=terminal)
+    _check(settings)
+    taught = _open(settings)
+    memory, change = _changed(settings, taught)
+    if change and settings.json:  # standard output is for the JSON alone
+        say(change)
 
     # The head
     began = time.perf_counter()
     fitted = fit(memory)
     seconds = time.perf_counter() - began
-    metrics = _metrics(fitted, memory)
-    if command.json:
-        print(json.dumps(as_json(memory, metrics), ensure_ascii=False, allow_nan=False))
-    else:
-        print_classes(memory, fitted, metrics)
-    if command.list and not command.json:
-        print_photographs(memory)
+    metrics = quality("left_out", fitted.left_out, memory.targets)
 
-    # Saved
-    word = as_word(taught.folder)
-    if not text and not taught.is_new:
-        print(
-            f"next: vitkit teach {word} --add FOLDER, or vitkit predict {word} IMAGE...",
-            file=terminal,
-        )
-        return 0
-    origin = _origin(command, taught, fitted, metrics)
-    size = save_taught(taught.folder, replace(taught.classifier, origin=origin), memory, fitted)
-    photographs = counted(len(memory.rows), "photograph")
-    print(
-        f"solved in {seconds * 1000:.0f} ms; wrote {taught.folder}, which remembers {photographs} "
-        f"({size / 1e6:.1f} MB)",
-        file=terminal,
+    # Saved, if anything is new
+    classifier = taught.classifier
+    size = 0
+    if change or taught.is_new:
+        origin = _origin(settings, taught, fitted, metrics)
+        size = save_taught(taught.folder, replace(classifier, origin=origin), memory, fitted)
+        classifier = load(taught.folder, quiet=True)
+    lesson = Lesson(
+        settings, classifier, taught.folder, memory, fitted, tuple(metrics), change, seconds, size
     )
-    print(f"next: vitkit predict {word} IMAGE..., or vitkit teach {word} --undo", file=terminal)
-    return 0
+    if settings.json:
+        for sentence in lesson.written():
+            say(sentence)
+    return lesson
 
 
-def _check(command: Teach) -> None:
+def _check(settings: Teach) -> None:
     """Raises ValueError for settings that do not go together."""
-    if command.undo and (command.add or command.remove or command.rename):
+    if settings.undo and (settings.add or settings.remove or settings.rename):
         raise ValueError("--undo takes an earlier change back; make another one afterwards")
-    for word in command.rename:
+    for word in settings.rename:
         old, _, new = word.partition("=")
         if not old or not new.strip():
             raise ValueError(f"--rename {word}: write OLD=NEW, such as --rename bees=honeybees")
 
 
-def _open(command: Teach) -> Taught:
+def _open(settings: Teach) -> Taught:
     """The model to change, in its directory; or the one to begin with, and nothing remembered."""
-    from vitkit.evaluation import has_memory
-    from vitkit.weights import check_savable, load_as
-
-    model = Path(command.model)
-    folder = command.directory or model
-    loaded = load_as(command.model, command.hints)
+    model = Path(settings.model)
+    folder = settings.directory or model
+    loaded = load_as(settings.model, settings.hints)
 
     # Taught before
     if has_memory(folder):
         if folder == model:
-            return Taught(folder, loaded, _memory(command, folder, loaded), False)
-        _check_is_of(command, folder, loaded)
+            return Taught(folder, loaded, _memory(settings, folder, loaded), False)
+        _check_is_of(settings, folder, loaded)
         there = load_as(folder, Hints())
-        return Taught(folder, there, _memory(command, folder, there), False)
+        return Taught(folder, there, _memory(settings, folder, there), False)
 
     # New
     if folder.resolve() == model.resolve():  # which would be replaced
@@ -145,79 +214,66 @@ def _open(command: Teach) -> Taught:
     fresh = _with_new_head(loaded)
     check_savable(fresh, folder)
     if has_memory(model):
-        return Taught(folder, loaded, _memory(command, model, loaded), True)
-    if not command.add:
+        return Taught(folder, loaded, _memory(settings, model, loaded), True)
+    if not settings.add:
         raise ValueError(
             f"{folder} knows no photograph yet; show it a folder of each class: vitkit teach "
             f"{as_word(model)} {as_word(folder)} --add cats/ dogs/"
         )
-    return Taught(folder, fresh, _empty(command), True)
+    return Taught(folder, fresh, _empty(settings), True)
 
 
-def _memory(command: Teach, folder: Path, classifier: Classifier) -> "Memory":
+def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
     """What a taught model remembers. A sentence says so if its head is another's."""
-    from vitkit.evaluation import read_memory
-
     memory, is_heads = read_memory(folder, classifier)
-    if command.precision not in ("auto", memory.precision):
+    if settings.precision not in ("auto", memory.precision):
         raise ValueError(
             f"the photographs in {folder} were computed in {memory.precision}, and the others must "
-            f"be; leave out --precision {command.precision}"
+            f"be; leave out --precision {settings.precision}"
         )
     if not is_heads:
-        print(
+        say(
             f"the head in {folder} is not the one of the photographs that it remembers (a change was "
-            "interrupted, or another command made it): the next change solves it anew",
-            file=sys.stderr,
+            "interrupted, or another command made it): the next change solves it anew"
         )
     return memory
 
 
-def _check_is_of(command: Teach, folder: Path, loaded: Classifier) -> None:
+def _check_is_of(settings: Teach, folder: Path, loaded: Classifier) -> None:
     """Raises ValueError if the model in a folder was not taught on this one."""
-    from vitkit.evaluation import backbone_digest, has_memory
-    from vitkit.weights import load
-
     go_on = f"to go on with it: vitkit teach {as_word(folder)} --add ..."
-    if has_memory(Path(command.model)):
-        raise ValueError(f"{folder} is taught already, and so is {command.model}; {go_on}")
+    if has_memory(Path(settings.model)):
+        raise ValueError(f"{folder} is taught already, and so is {settings.model}; {go_on}")
     there = load(folder, quiet=True)
     if backbone_digest(_with_new_head(loaded)) != backbone_digest(there):
-        raise ValueError(f"{folder} was taught on another model than {command.model}; {go_on}")
+        raise ValueError(f"{folder} was taught on another model than {settings.model}; {go_on}")
 
 
 def _with_new_head(classifier: Classifier) -> Classifier:
     """The model with a head of zeros, for classes that are not known yet."""
-    from vitkit.weights import adopt
-
     adopted, _ = adopt(classifier, labels=("0", "1"), new_head=True)
     return adopted
 
 
-def _empty(command: Teach) -> "Memory":
+def _empty(settings: Teach) -> Memory:
     """Nothing remembered yet, and the arithmetic of all photographs that will be."""
-    from vitkit.evaluation import Memory
-    from vitkit.system.machine import pick_device
-
     x = np.empty((0, 0), dtype=np.float32)
-    return Memory(x, precision=pick_precision(command.precision, pick_device(command.device)))
+    return Memory(x, precision=pick_precision(settings.precision, pick_device(settings.device)))
 
 
-def _changed(command: Teach, taught: Taught) -> "tuple[Memory, str]":
-    """What is remembered after the command, and what was changed, in words."""
-    from vitkit.evaluation import forgotten, undone
-
+def _changed(settings: Teach, taught: Taught) -> "tuple[Memory, str]":
+    """What is remembered after the settings, and what was changed, in words."""
     memory = taught.memory
     texts = []
-    if command.undo:
+    if settings.undo:
         if not memory.changes:
             raise ValueError(f"{taught.folder} has no change to undo")
         texts.append(f"undone: {memory.changes[-1].text}")
         memory = undone(memory)
-    elif command.add or command.remove or command.rename:
-        memory = _edited(command, taught)
+    elif settings.add or settings.remove or settings.rename:
+        memory = _edited(settings, taught)
         texts.append(memory.changes[-1].text)
-    if command.forget:
+    if settings.forget:
         before = len(memory.examples)
         memory = forgotten(memory)
         removed = counted(before - len(memory.examples), "removed photograph")
@@ -225,23 +281,18 @@ def _changed(command: Teach, taught: Taught) -> "tuple[Memory, str]":
     return memory, "; ".join(texts)
 
 
-def _edited(command: Teach, taught: Taught) -> "Memory":
+def _edited(settings: Teach, taught: Taught) -> Memory:
     """What is remembered after --remove, --rename and --add, in this order."""
-    from vitkit.commands.teach_adding import new_photographs
-    from vitkit.commands.teach_words import rows_of
-    from vitkit.evaluation import changed
-    from vitkit.system.machine import pick_device
-
     memory = taught.memory
     texts = []
     removed = set()
-    for word in command.remove:
+    for word in settings.remove:
         rows = set(rows_of(word, memory)) - removed
         removed |= rows
         if rows:  # else another word has named them already
             texts.append(f"removed {counted(len(rows), 'photograph')} ({printable_name(word)})")
     renamed = []
-    for word in command.rename:
+    for word in settings.rename:
         old, _, new = word.partition("=")
         renamed.append((old, new))
         texts.append(f"renamed {printable_name(old)} to {printable_name(new)}")
@@ -249,9 +300,9 @@ def _edited(command: Teach, taught: Taught) -> "Memory":
 
     # New ones, of which some may have been removed right now
     added = []
-    if command.add:
-        deployed = taught.classifier.to(pick_device(command.device)).for_inference()
-        added = new_photographs(command.add, without, deployed)
+    if settings.add:
+        deployed = taught.classifier.to(pick_device(settings.device)).for_inference()
+        added = new_photographs(settings.add, without, deployed)
     counts = {}
     for photographs in added:
         for label in photographs.labels:
@@ -263,16 +314,9 @@ def _edited(command: Teach, taught: Taught) -> "Memory":
     return changed(memory, ", ".join(texts), remove=removed, rename=renamed, add=added)
 
 
-def _metrics(fitted: "Probe", memory: "Memory") -> "list[Metric]":
-    """How good the answers of the others are to each photograph."""
-    from vitkit.evaluation import quality
-
-    return quality("left_out", fitted.left_out, memory.targets)
-
-
-def _origin(command: Teach, taught: Taught, fitted: "Probe", metrics: "list[Metric]") -> dict:
+def _origin(settings: Teach, taught: Taught, fitted: Probe, metrics: "list[Metric]") -> dict:
     """Where the model comes from."""
-    origin = {"init": command.model}
+    origin = {"init": settings.model}
     if not taught.is_new:
         origin = dict(taught.classifier.origin)
     origin["head"] = f"linear probe of taught photographs, temperature {fitted.temperature:.3g}"

@@ -1,17 +1,17 @@
-"""The photographs that `vitkit teach --add` names: which of them are new, and their features."""
+"""The photographs that are to be added: which of them are new, and their features."""
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 
-from vitkit.commands.teach_words import photographs_of
 from vitkit.data import Source, subset
 from vitkit.evaluation import Memory, NewExamples, digest_of, features
-from vitkit.system.console.text import counted, printable
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import counted
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
-from vitkit.verbs import broken_images
+from vitkit.verbs.leaving_out import broken_images
+from vitkit.verbs.teaching.photographs import photographs_of
 from vitkit.weights import Classifier
 
 
@@ -32,7 +32,7 @@ def new_photographs(
     for word in words:
         batch = photographs_of(word, memory)
         for note in batch.notes:
-            _say(f"{word}: {note}")
+            say(f"{word}: {note}")
         source, digests = _unknown(word, batch.source, label_of)
         if not len(source):
             continue
@@ -68,7 +68,7 @@ def _unknown(word: str, source: Source, label_of: dict[str, str]) -> tuple[Sourc
                 f"{label_of[digest]}; to move it: --remove {name} --add '{label}={name}'"
             )
     if known:
-        _say(f"{word}: {counted(known, 'photograph')} known already")
+        say(f"{word}: {counted(known, 'photograph')} known already")
     return subset(source, chosen), digests
 
 
@@ -96,7 +96,3 @@ def _features(
             f"the model gives NaN or infinity for {source.name(broken[0])}; its weights may be damaged"
         )
     return x
-
-
-def _say(sentence: str) -> None:
-    print(printable(sentence), file=sys.stderr)

@@ -2,8 +2,6 @@
 
 import re
 
-from vitkit.commands import WrongWords
-
 FORM = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
@@ -16,13 +14,3 @@ def read_shard(text: str) -> tuple[int, int]:
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"--shard is {text!r}; it is 1/4 to 4/4, for four processes")
     return int(match[1]) - 1, int(match[2])
-
-
-def refuse_two_numbers(words: list[str]) -> None:
-    """Raises WrongWords for a shard of two words: "--shard 0 4", as `vitkit suite` once had it."""
-    for option, first, second in zip(words, words[1:], words[2:], strict=False):
-        if option == "--shard" and first.isdigit() and second.isdigit():
-            raise WrongWords(
-                f"--shard {first} {second} are two words, and it is one, which counts from 1: "
-                f"--shard 1/{second} to {second}/{second}"
-            )

@@ -1,17 +1,26 @@
-"""What `vitkit probe` saves: the model with its new head, and what other commands need of it."""
+"""The model with its new head, and what other verbs need of it."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from vitkit.data import Source
-from vitkit.evaluation import Features, Metric, Probe, Probing, with_probe
-from vitkit.system.console.text import as_word
+from vitkit.data import Source, is_elsewhere
+from vitkit.evaluation import (
+    Features,
+    Memory,
+    Metric,
+    Probe,
+    Probing,
+    fit_unknown,
+    remembered,
+    with_probe,
+)
+from vitkit.verbs.arguments import word_of
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
-    from vitkit.commands.probe import FitProbe
+    from vitkit.verbs.evaluation.probe import FitProbe
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,41 +44,33 @@ class Fitted:
     so."""
 
 
-def save_probe(command: "FitProbe", classifier: Classifier, fitted: Fitted) -> str:
-    """Put the head on a model and save it; returns a sentence about it. A linear head of images of
-    one class each goes with what it learned from, for `vitkit teach`, and with limits by which images
-    are unknown."""
-    from vitkit.data import is_elsewhere
-    from vitkit.evaluation import fit_unknown, remembered, write_memory
-    from vitkit.weights import save
-
+def with_fitted(
+    settings: "FitProbe", classifier: Classifier, fitted: Fitted
+) -> tuple[Classifier, Memory | None]:
+    """A model with the head. A linear head of images of one class each goes with what it learned from,
+    to be taught more, and with limits by which images are unknown."""
     # The left-out answers of the other methods are no exact ones
     learned = fitted.learned
     memory = None
     unknown = None
-    if command.method == "linear" and fitted.probing.kind == "class":
+    if settings.method == "linear" and fitted.probing.kind == "class":
         x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
         unknown = fit_unknown(x, classes, fitted.probe.left_out)
         if not is_elsewhere(fitted.source):
             labels = fitted.probing.labels
             memory = remembered(fitted.source, learned, labels, fitted.precision)
 
-    headless = replace(classifier.to("cpu"), origin=_origin(command, fitted), unknown=unknown)
+    headless = replace(classifier.to("cpu"), origin=_origin(settings, fitted), unknown=unknown)
     probing = fitted.probing
-    probed = with_probe(headless, fitted.probe, probing.labels, probing.activation)
-    saved = save(probed, command.to)
-    if memory is None:
-        return f"wrote {saved}"
-    write_memory(saved, memory, probed)
-    return f"wrote {saved}; vitkit teach {as_word(saved)} changes what it knows"
+    return with_probe(headless, fitted.probe, probing.labels, probing.activation), memory
 
 
-def _origin(command: "FitProbe", fitted: Fitted) -> dict:
+def _origin(settings: "FitProbe", fitted: Fitted) -> dict:
     """Where the model comes from."""
     origin = {
-        "init": command.model,
-        "head": f"{command.method} probe, temperature {fitted.probe.temperature:.3g}",
-        "data": command.data,
+        "init": word_of(settings.model),
+        "head": f"{settings.method} probe, temperature {fitted.probe.temperature:.3g}",
+        "data": settings.data,
         "metrics": {metric.name: metric.text() for metric in fitted.metrics},
         "split_seed": 0,
         "learned": list(fitted.parts),

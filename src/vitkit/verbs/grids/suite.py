@@ -1,28 +1,43 @@
-"""`vitkit suite`: a model on every task of VTAB, of the robustness suite, or of one's own."""
+"""A model on every task of VTAB, of the robustness suite, or of one's own."""
 
 import json
 import re
-import sys
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.commands.shard import read_shard
+from vitkit.suites import (
+    FINE_TUNING,
+    ROBUSTNESS,
+    VTAB,
+    Outcome,
+    cells,
+    columns,
+    lines,
+    markdown,
+    read_suite,
+    run_suite,
+    sentences,
+)
+from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
-from vitkit.verbs import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.system.processes.ranks import on_rank_0, process_group
+from vitkit.system.storage.files import whole
+from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.shards import read_shard
 from vitkit.weights import Hints
 
 TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunSuite:
     """Measure a model on many tasks, and print each accuracy with the means over groups and over
     all. The same command goes on with a suite that was interrupted, and tries failed tasks anew."""
@@ -67,117 +82,141 @@ class RunSuite:
     hints: ModelHints = field(default_factory=Hints)
 
 
-def suite(command: RunSuite) -> int:
-    """Run the suite, print its table, and write it."""
-    from vitkit.suites import markdown, run_suite
-    from vitkit.system.processes.ranks import on_rank_0, process_group
-    from vitkit.system.storage.files import whole
+@result
+@dataclass(frozen=True, eq=False)
+class SuiteTable:
+    """A model on many tasks."""
 
-    shard = read_shard(command.shard)
-    chosen, folder = _suite(command)
-    workdir = command.workdir or Path("runs") / _name(command, chosen)
-    # What is printed meanwhile is for people: with --json the standard output is JSON alone
-    spoken = nullcontext()
-    if command.json:
-        spoken = redirect_stdout(sys.stderr)
-    with process_group(command.device) as device, spoken:
+    settings: RunSuite
+    outcome: Outcome
+    """What each task came to, and the means."""
+    workdir: Path
+    """Directory of the results: table.md and results.parquet."""
+
+    def rows(self) -> list[dict]:
+        """A row for each task, and for each mean."""
+        rows = []
+        for line in lines(self.outcome):
+            values = {metric.name: metric.value for metric in line.values if metric is not None}
+            rows.append({"task": line.name, "group": line.group, "mean": line.is_mean, **values})
+        return rows
+
+    def to_json(self) -> dict:
+        """The table as plain values, each with its interval."""
+        return _plain(self.outcome)
+
+    def shown(self) -> Iterator[str | Table]:
+        """The table, or JSON."""
+        if self.settings.json:
+            yield json.dumps(self.to_json(), allow_nan=False)
+            return
+        yield from _table(self.settings, self.outcome)
+        yield f"wrote {self.workdir / 'table.md'} and {self.workdir / 'results.parquet'}"
+        yield _next(self.settings, self.outcome.suite)
+
+
+@verb
+def suite(settings: RunSuite) -> SuiteTable:
+    """Measure a model on many tasks: VTAB, robustness, or one's own. A suite that was interrupted goes
+    on. Raises ValueError for a suite that there is none of, or without its images."""
+    shard = read_shard(settings.shard)
+    chosen, folder = _suite(settings)
+    workdir = settings.workdir or Path("runs") / _name(settings, chosen)
+    with process_group(settings.device) as device:
         outcome = run_suite(
             chosen,
-            command.model,
+            settings.model,
             folder,
             workdir,
-            _protocol(command, chosen),
-            command.tasks,
-            command.seeds,
-            command.hints,
-            command.device,
+            _protocol(settings, chosen),
+            settings.tasks,
+            settings.seeds,
+            settings.hints,
+            settings.device,
             shard,
-            command.from_hub,
-            pick_precision(command.precision, device),
+            settings.from_hub,
+            pick_precision(settings.precision, device),
         )
-        if not on_rank_0():
-            return 0
-
-    with whole(workdir / "table.md") as new:
-        new.write_text(markdown(outcome), "utf-8")
-    if command.json:
-        print(json.dumps(_plain(outcome), allow_nan=False))
-        return 0
-    _print(command, outcome)
-    print(f"wrote {workdir / 'table.md'} and {workdir / 'results.parquet'}")
-    print(_next(command, chosen))
-    return 0
+        if on_rank_0():
+            with whole(workdir / "table.md") as new:
+                new.write_text(markdown(outcome), "utf-8")
+            if not settings.json:
+                for sentence in _remarks(outcome):
+                    say(sentence)
+    return SuiteTable(settings, outcome, workdir)
 
 
-def _suite(command: RunSuite):
+def _suite(settings: RunSuite):
     """The suite, and the folder of its images. Raises ValueError if either is not known."""
-    from vitkit.suites import ROBUSTNESS, VTAB, read_suite
-
-    if command.from_hub and command.suite != "vtab":
-        raise ValueError(f"--from-hub is for tasks of vtab, and the suite is {command.suite}")
+    if settings.from_hub and settings.suite != "vtab":
+        raise ValueError(f"--from-hub is for tasks of vtab, and the suite is {settings.suite}")
     known = {"vtab": VTAB, "robustness": ROBUSTNESS}
-    if command.suite in known:
-        chosen = known[command.suite]
-        if not command.data:
+    if settings.suite in known:
+        chosen = known[settings.suite]
+        if not settings.data:
             raise ValueError(
                 f"where are the images? --data DIR has a folder for each task; {chosen.hint}"
             )
-        return chosen, command.data
-    path = Path(command.suite)
+        return chosen, settings.data
+    path = Path(settings.suite)
     if path.suffix != ".toml":
         raise ValueError(
-            f"there is no suite {command.suite!r}; give {', '.join(known)}, or a TOML file of tasks"
+            f"there is no suite {settings.suite!r}; give {', '.join(known)}, or a TOML file of tasks"
         )
-    return read_suite(path), command.data or str(path.parent)
+    return read_suite(path), settings.data or str(path.parent)
 
 
-def _name(command: RunSuite, chosen) -> str:
+def _name(settings: RunSuite, chosen) -> str:
     """What the results are called: the suite, the protocol if it has several, and the model."""
-    path = Path(command.model)
+    path = Path(settings.model)
     model = path.stem
     if path.name == "model" and path.parent.name:
         model = path.parent.name
-    parts = [chosen.name.lower(), command.protocol, model]
+    parts = [chosen.name.lower(), settings.protocol, model]
     if not chosen.learns:
-        parts.remove(command.protocol)
+        parts.remove(settings.protocol)
     return re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
-def _protocol(command: RunSuite, chosen):
+def _protocol(settings: RunSuite, chosen):
     """The protocol, with what the command changes of it. Raises ValueError for changes of a protocol
     that does not train."""
-    from vitkit.suites import FINE_TUNING
-
     changes = {}
     for name in ("rates", "steps", "batch"):
-        value = {"rates": command.rates, "steps": command.steps, "batch": command.batch}[name]
+        value = {"rates": settings.rates, "steps": settings.steps, "batch": settings.batch}[name]
         if value:
             changes[name] = value
-    if not chosen.learns and (changes or command.seeds != 1):
+    if not chosen.learns and (changes or settings.seeds != 1):
         raise ValueError(
             f"--rates, --steps, --batch and --seeds are for fine-tuning, and {chosen.name} measures a "
             "model as it is; leave them out"
         )
-    if command.protocol == "features":
-        if changes or command.seeds != 1:
+    if settings.protocol == "features":
+        if changes or settings.seeds != 1:
             raise ValueError(
                 "--rates, --steps, --batch and --seeds are for fine-tuning; give --protocol paper "
                 "or light, or leave them out"
             )
         return "features"
-    return replace(FINE_TUNING[command.protocol], **changes)
+    return replace(FINE_TUNING[settings.protocol], **changes)
 
 
-def _print(command: RunSuite, outcome) -> None:
-    """Print the table and what it lacks."""
-    from vitkit.suites import cells, columns, lines, sentences
+def _remarks(outcome: Outcome) -> Iterator[str]:
+    """What the table lacks."""
+    for sentence in sentences(outcome):
+        yield printable(sentence)
+    if outcome.suite.hint and len(outcome.metrics) < len(outcome.suite.tasks):
+        yield outcome.suite.hint
 
+
+def _table(settings: RunSuite, outcome: Outcome) -> Iterator[str | Table]:
+    """The table, under its title."""
     title = (
-        f"{command.model} on {outcome.suite.name}, protocol {command.protocol}: top-1 in percent"
+        f"{settings.model} on {outcome.suite.name}, protocol {settings.protocol}: top-1 in percent"
     )
     if not outcome.suite.learns:
-        title = f"{command.model} on {outcome.suite.name}, in percent"
-    print(title)
+        title = f"{settings.model} on {outcome.suite.name}, in percent"
+    yield title
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("task", overflow="fold", min_width=TASK_WIDTH)
     names = columns(outcome)
@@ -199,17 +238,11 @@ def _print(command: RunSuite, outcome) -> None:
         if line.is_mean and line.group:
             name += f", {heading}"
         table.add_row(name, *cells(line, len(names)))
-    Console().print(table)
-    for sentence in sentences(outcome):
-        print(printable(sentence), file=sys.stderr)
-    if outcome.suite.hint and len(outcome.metrics) < len(outcome.suite.tasks):
-        print(outcome.suite.hint, file=sys.stderr)
+    yield table
 
 
-def _plain(outcome) -> dict:
+def _plain(outcome: Outcome) -> dict:
     """The table as plain values."""
-    from vitkit.suites import lines, sentences
-
     rows = []
     for line in lines(outcome):
         values = {metric.name: metric.to_json() for metric in line.values if metric is not None}
@@ -217,13 +250,13 @@ def _plain(outcome) -> dict:
     return {"suite": outcome.suite.name, "lines": rows, "remarks": sentences(outcome)}
 
 
-def _next(command: RunSuite, chosen) -> str:
+def _next(settings: RunSuite, chosen) -> str:
     """What to run next."""
     if not chosen.learns:
         return (
-            f"next: vitkit evaluate {as_word(command.model)} DATA --as NAME --report report.html, "
+            f"next: vitkit evaluate {as_word(settings.model)} DATA --as NAME --report report.html, "
             "for all about one of them"
         )
-    if command.protocol == "features":
+    if settings.protocol == "features":
         return "next: the same with --protocol paper, which fine-tunes the model on every task"
     return "next: vitkit evaluate WORKDIR/TASK/seed-0 DATA, for the report of one task"

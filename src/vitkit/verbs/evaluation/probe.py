@@ -1,25 +1,24 @@
-"""`vitkit probe`: a new head on a model's features, in closed form."""
+"""A new head on a model's features, in closed form."""
 
 import json
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from vitkit.commands.probe_saving import Fitted, save_probe
-from vitkit.data import Columns, Source, Splits
-from vitkit.evaluation import Features, Metric
-from vitkit.system.console.text import as_word, counted, printable
+from vitkit.data import Columns, Source, Splits, fingerprint, merge_parts
+from vitkit.evaluation import Features, Metric, Probing, features, share_right, voted, write_memory
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, counted
+from vitkit.system.machine import autocast
+from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import check_can_be_made
-from vitkit.verbs import (
-    As,
+from vitkit.verbs.arguments import (
     Data,
     DataColumns,
     Device,
@@ -28,17 +27,18 @@ from vitkit.verbs import (
     OnBadImage,
     Precision,
     pick_precision,
-    splits_to_learn_from,
+    word_of,
 )
-from vitkit.weights import Classifier, Hints
-
-if TYPE_CHECKING:
-    from vitkit.evaluation import Probing
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.evaluation.probe_saving import Fitted, with_fitted
+from vitkit.verbs.evaluation.tables import metrics_table
+from vitkit.verbs.learning_data import As, splits_to_learn_from
+from vitkit.weights import Classifier, Hints, adopt, check_savable, load_as, save
 
 HAVE = {"classes": "have several", "number": "have a number"}  # kinds of targets, in a sentence
 
 
-@dataclass
+@dataclass(frozen=True)
 class FitProbe:
     """Fit a linear head to the features of your images, in seconds and without training, and save
     the model with it. All images but the test part are learned from; each is also answered by a fit
@@ -66,67 +66,114 @@ class FitProbe:
     hints: ModelHints = field(default_factory=Hints)
 
 
-def probe(command: FitProbe) -> int:
-    """Fit the head, print what it reaches, and save it."""
-    from vitkit.data import fingerprint
-    from vitkit.evaluation import Probing
-    from vitkit.system.machine import autocast
-    from vitkit.system.processes.ranks import on_rank_0, process_group
-    from vitkit.weights import check_savable, load_as
+@result
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """A new head on a model's features."""
 
-    _check(command)
-    with process_group(command.device) as device:
+    settings: FitProbe
+    classifier: Classifier | None
+    """The model with its new head; None for neighbours, which are none."""
+    metrics: tuple[Metric, ...]
+    """What it reaches on images that it did not learn from; under torchrun empty but on rank 0."""
+    title: str
+    """What was fitted to what."""
+    seconds: float
+    """What the fit took."""
+    path: Path | None
+    """The directory that the model was saved in."""
+    remembers: bool
+    """Whether it can be taught more photographs."""
+
+    def __getitem__(self, name: str) -> float:
+        """The value of a metric by its name, such as "left_out/top1". Raises KeyError."""
+        return {metric.name: metric.value for metric in self.metrics}[name]
+
+    def rows(self) -> list[dict]:
+        """A row for each metric."""
+        rows = []
+        for metric in self.metrics:
+            low, high = metric.interval or (None, None)
+            rows.append({"metric": metric.name, "value": metric.value, "low": low, "high": high})
+        return rows
+
+    def to_json(self) -> dict:
+        """{name: {"value", "unit", "interval"}}"""
+        return {metric.name: metric.to_json() for metric in self.metrics}
+
+    def shown(self) -> Iterator[str | Table]:
+        """A table of the metrics, and what was written; or JSON."""
+        if self.settings.json:
+            yield json.dumps(self.to_json(), allow_nan=False)
+            return
+        yield self.title
+        yield metrics_table(self.metrics)
+        yield f"fitted in {self.seconds:.1f} s"
+        yield from self.written()
+
+    def written(self) -> Iterator[str]:
+        """What was written, and what is next."""
+        if self.classifier is None:
+            return
+        if self.path is None:
+            yield "next: the same with --to DIRECTORY, which saves the model with it"
+            return
+        word = as_word(self.path)
+        teach = f"; vitkit teach {word} changes what it knows" if self.remembers else ""
+        yield f"wrote {self.path}{teach}"
+        yield f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA"
+
+
+@verb
+def probe(settings: FitProbe) -> Probed:
+    """Fit a linear head to the features of images, in seconds and without training. Every image is also
+    answered by a fit without it, which says how good the head is where no test image is left.
+
+    Raises ValueError for images without labels, and for features that are not finite.
+    """
+    _check(settings)
+    with process_group(settings.device) as device:
         # The model, and the images to learn from
-        loaded = load_as(command.model, command.hints, quiet=not on_rank_0())
+        loaded = settings.model
+        if not isinstance(loaded, Classifier):
+            loaded = load_as(loaded, settings.hints, quiet=not on_rank_0())
         splits, held_out = splits_to_learn_from(
-            command.data, command.columns, command.named, command.on_bad_image
+            settings.data, settings.columns, settings.named, settings.on_bad_image
         )
-        parts = _to_learn(command, splits)
+        parts = _to_learn(settings, splits)
         train = _merged(parts)
         name, test = _tested(splits)
         probing = Probing.of(train)
-        if on_rank_0():
-            for sentence in (*splits.notes, *_missing(probing, train, test)):
-                print(printable(sentence), file=sys.stderr)
+        for sentence in (*splits.notes, *_missing(probing, train, test)):
+            say(sentence)
 
         # Their features, as the new head will read them
         classifier = _with_new_head(loaded, probing).to(device)
-        if command.to is not None:
-            check_savable(classifier, command.to)
+        if settings.to is not None:
+            check_savable(classifier, settings.to)
         deployed = classifier.for_inference()
         measured = {}
-        precision = pick_precision(command.precision, device)
+        precision = pick_precision(settings.precision, device)
         with autocast(device, precision):
             learned = _features(deployed, probing, train)
             if test is not None:
                 measured[name] = _features(deployed, probing, test)
+        title = _title(settings, probing, len(train))
         if not on_rank_0():
-            return 0
+            return Probed(settings, None, (), title, 0.0, None, False)
 
     # The head, and what it reaches
     began = time.monotonic()
-    if command.method == "neighbours":
-        fitted = None
-        metrics = _neighbours(command.k, learned, measured)
-    else:
-        _refuse_broken(command, learned, train)
-        fitted = probing.fit(command.method, learned)
-        metrics = probing.qualities(fitted, learned, measured)
+    if settings.method == "neighbours":
+        metrics = _neighbours(settings.k, learned, measured)
+        seconds = time.monotonic() - began
+        return Probed(settings, None, tuple(metrics), title, seconds, None, False)
+    _refuse_broken(settings, learned, train)
+    fitted = probing.fit(settings.method, learned)
+    metrics = probing.qualities(fitted, learned, measured)
     seconds = time.monotonic() - began
-    if command.json:
-        print(json.dumps({m.name: m.to_json() for m in metrics}, allow_nan=False))
-    else:
-        print(_title(command, probing, len(train)))
-        _print(metrics)
-        print(f"fitted in {seconds:.1f} s")
 
-    # Saved, if that is wanted
-    terminal = sys.stderr if command.json else sys.stdout
-    if fitted is None:
-        return 0
-    if command.to is None:
-        print("next: the same with --to DIRECTORY, which saves the model with it", file=terminal)
-        return 0
+    # The model with it, saved if that is wanted
     made = Fitted(
         probing=probing,
         probe=fitted,
@@ -137,35 +184,43 @@ def probe(command: FitProbe) -> int:
         held_out=held_out,
         parts=tuple(fingerprint(part) for part in parts),
     )
-    print(save_probe(command, classifier, made), file=terminal)
-    word = as_word(command.to)
-    print(f"next: vitkit predict {word} IMAGE..., or vitkit evaluate {word} DATA", file=terminal)
-    return 0
+    probed, memory = with_fitted(settings, classifier, made)
+    if settings.to is not None:
+        save(probed, settings.to)
+        if memory is not None:
+            write_memory(settings.to, memory, probed)
+    outcome = Probed(
+        settings, probed, tuple(metrics), title, seconds, settings.to, memory is not None
+    )
+    if settings.json:  # standard output is for the JSON alone
+        for sentence in outcome.written():
+            say(sentence)
+    return outcome
 
 
-def _check(command: FitProbe) -> None:
+def _check(settings: FitProbe) -> None:
     """Raises ValueError for settings that do not go together, before anything is computed."""
-    if command.to is not None:
-        check_can_be_made(command.to)
-    if command.to is not None and command.method == "neighbours":
+    if settings.to is not None:
+        check_can_be_made(settings.to)
+    if settings.to is not None and settings.method == "neighbours":
         raise ValueError("neighbours are no head that could be saved; leave out --to")
-    if command.k < 1:
-        raise ValueError(f"--k is {command.k}; it is a number of neighbours, at least 1")
+    if settings.k < 1:
+        raise ValueError(f"--k is {settings.k}; it is a number of neighbours, at least 1")
 
 
-def _to_learn(command: FitProbe, splits: Splits) -> list[Source]:
+def _to_learn(settings: FitProbe, splits: Splits) -> list[Source]:
     """The parts to learn from: all but the one to measure on. Raises ValueError if there are none, or
     they have no labels, or not those that the method is for."""
     if splits.train is None:
-        raise ValueError(f"{command.data} has no images to learn from, only others to measure on")
+        raise ValueError(f"{settings.data} has no images to learn from, only others to measure on")
     if splits.target_kind == "none":
         raise ValueError(
-            f"{command.data} has no labels, so there is nothing to learn: put the images of each "
+            f"{settings.data} has no labels, so there is nothing to learn: put the images of each "
             "class into a folder, or name the column that holds the classes"
         )
-    if splits.target_kind != "class" and command.method != "linear":
+    if splits.target_kind != "class" and settings.method != "linear":
         raise ValueError(
-            f"--method {command.method} is for images of one class each, and those of {command.data} "
+            f"--method {settings.method} is for images of one class each, and those of {settings.data} "
             f"{HAVE[splits.target_kind]}; --method linear is for them too"
         )
     if splits.val is None or splits.test is None:
@@ -175,8 +230,6 @@ def _to_learn(command: FitProbe, splits: Splits) -> list[Source]:
 
 def _merged(parts: Sequence[Source]) -> Source:
     """The images of one part or two."""
-    from vitkit.data import merge_parts
-
     if len(parts) == 1:
         return parts[0]
     return merge_parts(*parts)
@@ -189,7 +242,7 @@ def _tested(splits: Splits) -> tuple[str, Source | None]:
     return "val", splits.val
 
 
-def _missing(probing: "Probing", train: Source, test: Source | None) -> list[str]:
+def _missing(probing: Probing, train: Source, test: Source | None) -> list[str]:
     """Sentences about the classes that no image to learn from has, and those that all have."""
     missing = np.setdiff1d(np.arange(len(train.labels)), probing.known)
     sentences = []
@@ -220,27 +273,23 @@ def _some(labels: Sequence[str], numbers: np.ndarray) -> str:
     return names
 
 
-def _with_new_head(loaded: Classifier, probing: "Probing") -> Classifier:
+def _with_new_head(loaded: Classifier, probing: Probing) -> Classifier:
     """The model with a head of zeros for these classes, or for a number."""
-    from vitkit.weights import adopt
-
     adopted, _ = adopt(loaded, labels=probing.labels, new_head=True)
     return adopted
 
 
-def _features(classifier: Classifier, probing: "Probing", source: Source) -> Features:
+def _features(classifier: Classifier, probing: Probing, source: Source) -> Features:
     """The features of images, and their targets as the head has its outputs."""
-    from vitkit.evaluation import features
-
     return probing.targets(source, features(classifier, source))
 
 
-def _refuse_broken(command: FitProbe, learned: Features, source: Source) -> None:
+def _refuse_broken(settings: FitProbe, learned: Features, source: Source) -> None:
     """Raises ValueError, with an image's name, for features that are not finite."""
     broken = np.flatnonzero(~np.isfinite(learned.x).all(1))
     if len(broken):
         raise ValueError(
-            f"{command.model} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
+            f"{word_of(settings.model)} gives NaN or infinity for {len(broken):,} of {len(learned.x):,} "
             f"images, {source.name(broken[0])} for example, so nothing can be fitted to them"
         )
 
@@ -248,8 +297,6 @@ def _refuse_broken(command: FitProbe, learned: Features, source: Source) -> None
 def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> list[Metric]:
     """The accuracy of the neighbours' vote: of each image's among the others that are learned from,
     and of the other images'."""
-    from vitkit.evaluation import share_right, voted
-
     rows, classes = torch.tensor(learned.x), torch.tensor(learned.y)
     right = int((voted(rows, classes, k) == classes).sum())
     metrics = [share_right("left_out/top1", right, len(classes))]
@@ -259,19 +306,11 @@ def _neighbours(k: int, learned: Features, measured: dict[str, Features]) -> lis
     return metrics
 
 
-def _title(command: FitProbe, probing: "Probing", images: int) -> str:
+def _title(settings: FitProbe, probing: Probing, images: int) -> str:
     """What was fitted to what."""
     what = f"{len(probing.labels)} classes"
     if probing.kind == "classes":
         what += ", several an image"
     if probing.kind == "number":
         what = "a number each"
-    return f"{command.method} on {counted(images, 'image')} of {command.data}, {what}"
-
-
-def _print(metrics: list[Metric]) -> None:
-    """Print a table of metrics, with the intervals of those that have one."""
-    table = Table("metric", "value", "95 % interval")
-    for metric in metrics:
-        table.add_row(metric.name, metric.unit.text(metric.value), metric.interval_text())
-    Console().print(table)
+    return f"{settings.method} on {counted(images, 'image')} of {settings.data}, {what}"

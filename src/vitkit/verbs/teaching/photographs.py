@@ -1,4 +1,4 @@
-"""What the words of `vitkit teach` stand for: photographs to add, and examples to remove."""
+"""What the words of `teach` stand for: photographs to add, and examples to remove."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches

@@ -1,9 +1,8 @@
-"""What `vitkit teach` prints: the classes, every photograph, or JSON."""
+"""What `teach` shows: the classes, every photograph, or JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,7 +11,7 @@ from vitkit.system.console.text import printable, printable_name
 
 
 def as_json(memory: Memory, metrics: Sequence[Metric]) -> dict:
-    """What --json prints."""
+    """What it knows, as plain values."""
     counts = np.bincount(memory.targets, minlength=len(memory.classes)).tolist()
     return {
         "classes": dict(zip(memory.classes, counts, strict=True)),
@@ -21,7 +20,7 @@ def as_json(memory: Memory, metrics: Sequence[Metric]) -> dict:
     }
 
 
-def print_classes(memory: Memory, fitted: Probe, metrics: Sequence[Metric]) -> None:
+def class_tables(memory: Memory, fitted: Probe, metrics: Sequence[Metric]) -> Iterator[str | Table]:
     """The classes, and how good the answers are."""
     right = (fitted.left_out.argmax(1).numpy() == memory.targets).astype(float)
     table = Table("class", "photographs", "right, by the others alone")
@@ -31,21 +30,20 @@ def print_classes(memory: Memory, fitted: Probe, metrics: Sequence[Metric]) -> N
         members = memory.targets == k
         share = f"{right[members].mean():.1%}"
         table.add_row(escape(printable_name(label)), f"{members.sum():,}", share)
-    Console().print(table)
+    yield table
     for metric in metrics:
-        print(f"{metric.name} {metric.text()}")
+        yield f"{metric.name} {metric.text()}"
 
 
-def print_photographs(memory: Memory) -> None:
+def photograph_tables(memory: Memory) -> Iterator[Table]:
     """Every photograph, and every change."""
-    console = Console()
     table = Table("class", "photograph")
     table.columns[1].overflow = "fold"
     for i in memory.rows.tolist():
         names = (memory.label_of(i), memory.examples[i].name)
         table.add_row(*(escape(printable_name(name)) for name in names))
-    console.print(table)
+    yield table
     table = Table("change", "")
     for number, change in enumerate(memory.changes, 1):
         table.add_row(str(number), escape(printable(change.text)))
-    console.print(table)
+    yield table

@@ -1,0 +1,1 @@
+"""Verbs that run many measurements: the suites, and the studies of the paper."""

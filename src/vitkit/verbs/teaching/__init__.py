@@ -1,0 +1,1 @@
+"""A classifier that learns, and unlearns, photograph by photograph."""
