@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 # Verbs: what commands do, as functions of the same names
 _VERBS = (
     "app",
+    "batch",
     "bench",
     "compare",
     "convert",
@@ -21,17 +22,20 @@ _VERBS = (
     "list_models",
     "pack",
     "plan",
+    "predict",
     "probe",
     "push",
     "report",
     "review",
     "serve",
     "show",
+    "sort",
     "stats",
     "study",
     "suite",
     "teach",
     "train",
+    "watch",
 )
 # public name -> the room that has it
 _ROOM_OF = {
@@ -47,7 +51,6 @@ _ROOM_OF = {
     "load": "vitkit.weights",
     "save": "vitkit.weights",
     "Recipe": "vitkit.training",
-    "predict": "vitkit.prediction",
     "VitClassifier": "vitkit.estimator",
 }
 __all__ = ["__version__", *_ROOM_OF]

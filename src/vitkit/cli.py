@@ -107,7 +107,10 @@ def _main(words: list[str]) -> int:
             print(f"vitkit: {printable(_unknown(name))}", file=sys.stderr)
             return WRONG_WORDS
         name, words = _split(other)
-        command = {command.name: command for command in COMMANDS}[name]
+    from vitkit.commands.guesses import own_command
+
+    name, words = own_command(name, words)
+    command = {command.name: command for command in COMMANDS}[name]
     return _run_and_report(command, words)
 
 

@@ -10,10 +10,9 @@ import torch
 from pictures import encoded, photograph
 from PIL import Image
 
-from vitkit import predict
 from vitkit.data import Preprocessing, open_image, open_source
 from vitkit.models import create, vit
-from vitkit.prediction import web
+from vitkit.prediction import predict, web
 from vitkit.prediction.in_memory import as_items
 from vitkit.prediction.items import Item
 from vitkit.weights import Classifier

@@ -69,7 +69,7 @@ def assert_whole(answers: Path, photos: Path) -> None:
     """The folder holds what `predict` says: a row for each image, in their order."""
     assert not list(answers.glob("*.new"))
     rows = pq.read_table(answers).to_pylist()
-    expected = list(vitkit.predict(MODEL, photos, device="cpu", workers=0))
+    expected = list(vitkit.prediction.predict(MODEL, photos, device="cpu", workers=0))
     assert [row["name"] for row in rows] == [prediction.name for prediction in expected]
     for row, prediction in zip(rows, expected, strict=True):
         assert row["error"] == prediction.error
@@ -194,8 +194,8 @@ def test_answers_to_something_else_are_refused(model, photos, tmp_path, capsys):
 
 
 def test_settings_that_do_not_go_together(model, photos, capsys):
-    assert "needs --parts" in refused(capsys, model, photos, "--shard", "1/2")
     for shard in ("0/2", "3/2", "half", "1/0"):
         assert "1/4 to 4/4" in refused(capsys, model, photos, "--parts", "a", "--shard", shard)
-    assert "leave out --json" in refused(capsys, model, photos, "--parts", "a", "--json")
+    assert predict(model, photos, "--parts", "a", "--json") == 2
+    assert "vitkit batch has no --json" in capsys.readouterr().err
     assert "no names from" in refused(capsys, model, "-", "--parts", "a")

@@ -14,12 +14,12 @@ import torch
 from pictures import encoded, photograph
 
 from vitkit.cli import main
-from vitkit.commands import predict_table
-from vitkit.commands.predict_progress import Progress
-from vitkit.commands.predict_table import AnswerTable
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.prediction.predictions import Prediction
+from vitkit.verbs.prediction import table as answer_table
+from vitkit.verbs.prediction.progress import Progress
+from vitkit.verbs.prediction.table import AnswerTable
 from vitkit.weights import Classifier, save
 
 LABELS = ("cat", "dog", "a name of a class that is much longer than those of the others")
@@ -210,7 +210,7 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
 
 
 def test_all_broken_is_said_at_the_end(run, folder, monkeypatch):
-    monkeypatch.setattr("vitkit.commands.predict_results.LISTED", 2)
+    monkeypatch.setattr("vitkit.verbs.prediction.taking.LISTED", 2)
     broken = folder({f"{i}.jpg": 0 for i in range(5)})
     status, out, err = run(broken)
     assert (status, out) == (1, "")
@@ -232,7 +232,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_table_on_a_terminal_fits_it_and_has_pages(monkeypatch):
-    monkeypatch.setattr(predict_table, "terminal_width", lambda: 70)
+    monkeypatch.setattr(answer_table, "terminal_width", lambda: 70)
     terminal = Terminal()
     table = AnswerTable(LABELS, "softmax", terminal, page=2)
     names = ["a.jpg", "漢字" * 30, "long/" * 20 + "name.jpg"]
@@ -240,7 +240,7 @@ def test_a_table_on_a_terminal_fits_it_and_has_pages(monkeypatch):
     table.print(rows)
     lines = terminal.getvalue().splitlines()
     assert len(lines) == 8 and sum(line.startswith("prediction ") for line in lines) == 2
-    assert max(predict_table.cell_len(line) for line in lines) <= 70
+    assert max(answer_table.cell_len(line) for line in lines) <= 70
     assert lines[-1].count("...") >= 2 and "name.jpg" in lines[-1]
 
 

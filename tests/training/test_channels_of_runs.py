@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit import predict
 from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import LeNetConfig, ViTConfig, create, vit
+from vitkit.prediction import predict
 from vitkit.recipes import recipe, with_model
 from vitkit.system.span import Span
 from vitkit.training import Data, Optim, Recipe, train

@@ -59,12 +59,19 @@ class Command(NamedTuple):
     def _print_verb(self, settings: Any) -> int:
         """Do it, and print what it returns. The status is 1 if that says so, as of models that are
         not the same."""
-        from vitkit.system.console.saying import heard_by, to_standard_error, to_standard_output
+        import sys
+
+        from vitkit.system.console.saying import (
+            heard_by,
+            printing_to,
+            to_standard_error,
+            to_standard_output,
+        )
         from vitkit.system.processes.ranks import on_rank_0
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_standard_error
-        with heard_by(listener):
+        with heard_by(listener), printing_to(sys.stdout):
             returned = self.load_verb().run(settings)
         if on_rank_0():
             print_result(returned)
@@ -135,8 +142,13 @@ COMMANDS = (
     Command("features", "MODEL DATA -o FILE",
             "write the features of images, to search or to cluster"),
     Command("predict", "MODEL IMAGE...",
-            "print the likeliest classes of images, write or sort them",
-            "predict.predict"),
+            "print the likeliest classes of images, or write them"),
+    Command("sort", "MODEL PHOTOGRAPH... --into DIR",
+            "file photographs in folders of their classes"),
+    Command("watch", "MODEL DIR",
+            "classify what is in a folder and what arrives there"),
+    Command("batch", "MODEL IMAGE... --into DIR",
+            "answer millions of images, in parts, by several processes"),
     Command("app", "MODEL [OTHER]",
             "open a web page: drop a photograph, see the classes and what a model looks at", narrates=True),
     Command("serve", "MODEL",

@@ -13,6 +13,14 @@ from vitkit.commands.translation import slots_of, tell, translated
 from vitkit.system.console.text import as_word
 from vitkit.verbs import ARCHIVES, IMAGE_FILES, is_images, is_model, kind_of
 
+RENAMED = {
+    "batch": {"--parts": "--into"},
+    "watch": {"--watch": ""},
+    "sort": {"--sort-into": "--into", "--sort-by": "--by"},
+}
+"""What options of `predict` are called in the commands that do this now."""
+
+
 # Which command
 
 
@@ -27,6 +35,29 @@ def other_command(name: str, words: list[str]) -> list[str] | None:
         tell(name, f"vitkit data stats {second}")
         return ["data", "stats", second, *words]
     return None
+
+
+def own_command(name: str, words: list[str]) -> tuple[str, list[str]]:
+    """The command that does what an option of `predict` once did, and its words: predict MODEL
+    IMAGE... --sort-into DIR is sort MODEL IMAGE... --into DIR. Others as they are."""
+    if name != "predict":
+        return name, words
+    options = {word.partition("=")[0] for word in words}
+    own = {"--parts": "batch", "--watch": "watch", "--sort-into": "sort"}
+    option = next((option for option in own if option in options), None)
+    if option is None:
+        return name, words
+    command = own[option]
+    renamed = RENAMED[command]
+    others = []
+    for word in words:
+        first, equals, value = word.partition("=")
+        if first in renamed:
+            word = f"{renamed[first]}{equals}{value}"
+        if word:
+            others.append(word)
+    tell(f"predict {option}", f"vitkit {command}")
+    return command, others
 
 
 def not_a_command(name: str) -> str:

@@ -20,6 +20,7 @@ _FILE_OF = {
     "Sorter": "sorting",
     "answers": "predictions",
     "arrivals": "incoming",
+    "as_items": "in_memory",
     "as_json": "rows",
     "as_values": "rows",
     "check_rows_file": "rows",

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from functools import cached_property, update_wrapper
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from vitkit.system.console.saying import (
     Listener,
@@ -230,10 +230,10 @@ def _dotted(argument: str) -> str:
 
 def _is_of(kind: type, argument: str) -> bool:
     """Whether an argument is a setting of this class, or of a part of it without a name."""
-    head = argument.partition("__")[0]
-    if any(field.name == head for field in dataclasses.fields(kind)):
-        return True
+    head, _, rest = argument.partition("__")
     types = get_type_hints(kind)
+    if head in types:
+        return not rest or dataclasses.is_dataclass(types[head])
     return any(_is_of(types[part], head) for part in _unnamed_parts(kind))
 
 
@@ -268,6 +268,8 @@ def _as(annotation: Any, value: Any) -> Any:
     """A value as settings have it: paths for strings, and tuples, which cannot change, for lists."""
     if isinstance(value, list):
         value = tuple(value)
+    elif get_origin(annotation) is tuple and not isinstance(value, tuple):
+        value = (value,)  # one, where there may be several
     kinds = {annotation, *get_args(annotation)}
     if Path in kinds and str not in kinds:
         if isinstance(value, str):

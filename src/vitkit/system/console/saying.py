@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from vitkit.system.console.text import printable
 
@@ -103,6 +103,25 @@ class _Lines(StringIO):
         for line in lines:
             self.listener(line.rstrip())
         return len(text)
+
+
+_live: ContextVar[TextIO | None] = ContextVar("live", default=None)
+
+
+def live_output() -> TextIO | None:
+    """Where results are printed as they come: the command line's standard output. None in a program,
+    which gets them at the end."""
+    return _live.get()
+
+
+@contextmanager
+def printing_to(stream: TextIO) -> Iterator[None]:
+    """A block whose results are printed there as they come."""
+    before = _live.set(stream)
+    try:
+        yield
+    finally:
+        _live.reset(before)
 
 
 @contextmanager

@@ -26,7 +26,8 @@ from vitkit.training import (
     resolve,
     spent,
 )
-from vitkit.verbs.definition import result, verb
+from vitkit.verbs.definition import result, verb_that_begins
+from vitkit.verbs.training.train import RecipeOnImages, recipe_on_images
 from vitkit.weights import preprocessing_for_channels
 
 
@@ -79,7 +80,12 @@ class Planned:
         yield f"next: torchrun --nproc-per-node {processes} -m vitkit train RECIPE (docs/scaling.md)"
 
 
-@verb
+def begin_plan(first: RecipeOnImages, given: frozenset[str]) -> Plan:
+    """All settings of a plan, from the recipe and the images."""
+    return Plan(recipe_on_images(first, given))
+
+
+@verb_that_begins(begin_plan)
 def plan(settings: Plan) -> Planned:
     """Count what a recipe needs on a number of GPUs; nothing is run. Raises ValueError if the GPUs
     cannot share a batch equally, and if nobody knows how many images there are."""

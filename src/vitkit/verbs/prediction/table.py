@@ -1,4 +1,4 @@
-"""The table that `vitkit predict` prints, row by row as the answers come."""
+"""The table of answers, row by row as the answers come."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO

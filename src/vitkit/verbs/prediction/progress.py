@@ -1,4 +1,4 @@
-"""How far `vitkit predict` is: one line on the standard error, which results do not pass through."""
+"""How far the answers are: one line on the standard error, which results do not pass through."""
 
 import sys
 import time

@@ -1,67 +1,89 @@
-"""Where the answers of `vitkit predict` go: to the terminal, into a file, folders and pictures."""
+"""Where answers go, batch by batch: to the terminal, into a file, folders and pictures."""
 
-import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from shutil import get_terminal_size
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from vitkit.commands.predict_progress import Progress
-from vitkit.commands.predict_table import AnswerTable, number
-from vitkit.system.console.text import as_word, counted, printable, printable_name
+from vitkit.system.console.saying import live_output, say
+from vitkit.system.console.text import as_word, counted, printable_name
+from vitkit.verbs.prediction.progress import Progress
+from vitkit.verbs.prediction.table import AnswerTable, number
 
 if TYPE_CHECKING:
-    from vitkit.commands.predict import Predict
+    from collections.abc import Iterable
+
     from vitkit.inspection import Tile
-    from vitkit.prediction import Answered, Prediction
+    from vitkit.prediction import Answered, Prediction, Sorter
     from vitkit.runtimes import Runtime
 
 LISTED = 50  # unreadable images, by name
 TILES = 400  # pictures of a contact sheet, at most
 
 
-class Results:
+class Taking:
     """Takes the answers of each batch, in a `with`: when the block ends, the file that they go to is
-    whole. `conclude` says what was done."""
+    whole. `conclude` says what was done.
 
-    def __init__(self, command: "Predict", runtime: "Runtime", progress: Progress):
-        """Opens the file; raises ValueError and OSError if it cannot be written."""
-        self.command = command
+    On the command line rows are printed as they come, and forgotten; in a program they are kept.
+    """
+
+    def __init__(
+        self,
+        runtime: "Runtime",
+        total: int | None,
+        top: int,
+        *,
+        to: Path | None = None,
+        attention: Path | None = None,
+        sheet: Path | None = None,
+        sorter: "Sorter | None" = None,
+        json: bool = False,
+    ):
+        """total: images there will be; None if nobody knows. Opens the file; raises ValueError and
+        OSError if it cannot be written."""
+        from vitkit.prediction import LookPictures, RowsFile, limits_of
+
         self.runtime = runtime
-        self.progress = progress
+        self.progress = Progress(total)
+        self.to = to
+        self.attention = attention
+        self.sheet = sheet
+        self.sorter = sorter
+        self.json = json
+        self.live = live_output()
+        self.kept: list[Prediction] = []
+        """All answers, in a program."""
         self.errors: list[str] = []
         """What is wrong with the first unreadable images."""
         self.tiles: list[Tile] = []
         self.files = ExitStack()
         self.table = None
         self.rows = None
-        self.sorter = None
         self.looks = None
 
-        from vitkit.prediction import limits_of
-
         extra = []
-        if command.attention is not None:
-            from vitkit.prediction import LookPictures
-
-            self.looks = LookPictures(command.attention)
+        if attention is not None:
+            self.looks = LookPictures(attention)
             extra.append("attention")
-        if command.sort_into is not None:
-            self.sorter = _sorter(command, runtime)
+        if sorter is not None:
             extra.append("sorted_to")
         if limits_of(runtime) is not None:
             extra += ["unknown", "possible"]
-        if command.to is not None:
-            from vitkit.prediction import RowsFile
-
-            top = min(command.top, len(runtime.labels))
-            self.rows = RowsFile(command.to, top, extra)
-        elif not command.json:
+        if to is not None:
+            self.rows = RowsFile(to, min(top, len(runtime.labels)), extra)
+        elif self.live is not None and not json:
             page = get_terminal_size().lines - 5
-            self.table = AnswerTable(runtime.labels, runtime.activation, sys.stdout, max(page, 10))
+            self.table = AnswerTable(runtime.labels, runtime.activation, self.live, max(page, 10))
 
-    def __enter__(self) -> "Results":
+    def take_all(self, batches: "Iterable[Answered]") -> None:
+        """Take every batch."""
+        with closing(batches):
+            for answered in batches:
+                self.take(answered)
+
+    def __enter__(self) -> "Taking":
         if self.rows is not None:
             self.files.enter_context(self.rows)
         return self
@@ -76,7 +98,7 @@ class Results:
         self.files.__exit__(kind, error, traceback)
 
     def take(self, answered: "Answered") -> None:
-        """Do with the answers of a batch what the command says. Raises OSError."""
+        """Do with the answers of a batch what is to be done. Raises OSError."""
         predictions = answered.predictions
         if predictions:
             self.progress.wipe()
@@ -89,9 +111,11 @@ class Results:
             self.rows.write(predictions, extra)
         if self.table is not None:
             self.table.print(predictions)
-        if self.command.json:
+        if self.live is None:
+            self.kept += predictions
+        elif self.json:
             self._print_json(predictions, extra)
-        if self.command.sheet is not None:
+        if self.sheet is not None:
             self._add_tiles(answered)
 
         # Count them
@@ -130,8 +154,8 @@ class Results:
         from vitkit.prediction import as_json
 
         for prediction, more in zip(predictions, extra, strict=True):
-            print(as_json(prediction, more))
-        sys.stdout.flush()
+            print(as_json(prediction, more), file=self.live)
+        self.live.flush()
 
     def _add_tiles(self, answered: "Answered") -> None:
         """Keep the images that could be read, as the model got them, for the contact sheet."""
@@ -152,58 +176,52 @@ class Results:
             pixels = answered.prepared.images[place].transpose(1, 2, 0)
             self.tiles.append(Tile(pixels, caption, right))
 
-    def conclude(self) -> None:
-        """Say what was done, list what could not be read, and draw the contact sheet."""
-        command = self.command
+    def conclude(self, model: str) -> tuple[str, ...]:
+        """Say what was done and list what could not be read; returns what was written, and what is
+        next, in sentences."""
         good = self.progress.done - self.progress.unreadable
-        next_command = f"vitkit predict {as_word(command.model)} IMAGE... --to answers.csv"
+        next_command = f"vitkit predict {model} IMAGE... --to answers.csv"
 
         # What could not be read
-        if not command.json:
+        if not self.json:
             for sentence in self.errors:
-                print(f"not classified: {printable(sentence)}", file=sys.stderr)
+                say(f"not classified: {sentence}")
         more = self.progress.unreadable - len(self.errors)
-        if more > 0 and not command.json:
-            print(f"not classified: {more:,} more; --to FILE names them all", file=sys.stderr)
+        if more > 0 and not self.json:
+            say(f"not classified: {more:,} more; --to FILE names them all")
         if not self.progress.done:
-            print("there was no image to classify", file=sys.stderr)
+            say("there was no image to classify")
         elif self.progress.done > 1:
-            print(self.progress.summary(), file=sys.stderr)
+            say(self.progress.summary())
 
-        # What was written; with --json, standard output is for the JSON alone
-        terminal = sys.stderr if command.json else sys.stdout
+        # What was written
+        written = []
         if self.sorter is not None:
-            print(self.sorter.summary(), file=terminal)
-            next_command = f"look through {as_word(command.sort_into)}"
+            written.append(self.sorter.summary())
+            next_command = f"look through {as_word(self.sorter.directory)}"
         if self.looks is not None and good:
-            print(f"wrote {counted(good, 'picture')} into {command.attention}", file=terminal)
-            next_command = f"look at {as_word(command.attention)}"
+            written.append(f"wrote {counted(good, 'picture')} into {self.attention}")
+            next_command = f"look at {as_word(self.attention)}"
         if self.rows is not None:
-            print(f"wrote {command.to}: {counted(self.rows.count, 'row')}", file=terminal)
-            next_command = f"open {as_word(command.to)}"
+            written.append(f"wrote {self.to}: {counted(self.rows.count, 'row')}")
+            next_command = f"open {as_word(self.to)}"
         if self.tiles:
-            self._draw_sheet(terminal)
-            next_command = f"open {as_word(command.sheet)}"
-        if good and not command.json:
-            print(f"next: {next_command}")
+            written.append(self._draw_sheet(good))
+            next_command = f"open {as_word(self.sheet)}"
+        if self.json:  # standard output is for the JSON alone
+            for sentence in written:
+                say(sentence)
+            return ()
+        if good:
+            written.append(f"next: {next_command}")
+        return tuple(written)
 
-    def _draw_sheet(self, terminal) -> None:
+    def _draw_sheet(self, good: int) -> str:
+        """Draw the contact sheet; returns a sentence about it."""
         from vitkit.inspection import contact_sheet
 
-        contact_sheet(self.tiles, self.command.sheet)
-        text = f"wrote {self.command.sheet}"
-        good = self.progress.done - self.progress.unreadable
+        contact_sheet(self.tiles, self.sheet)
+        text = f"wrote {self.sheet}"
         if good > len(self.tiles):
             text += f" with the first {len(self.tiles)} of {good:,} images; --limit spreads them"
-        print(text, file=terminal)
-
-
-def _sorter(command: "Predict", runtime: "Runtime"):
-    """Files the photographs. Raises ValueError for a model whose outputs are no classes."""
-    from vitkit.prediction import Sorter
-
-    if runtime.activation == "none":
-        raise ValueError(
-            f"{command.model} answers with numbers, not with classes, so --sort-into has no folders"
-        )
-    return Sorter(command.sort_into, runtime.labels, command.sure, command.sort_by)
+        return text

@@ -1,0 +1,141 @@
+"""The answers to millions of images, in parts, by several processes, any of which may be killed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitkit.runtimes import FileRuntime, Runtime
+from vitkit.system.console.text import as_word, counted
+from vitkit.verbs.definition import result, verb
+from vitkit.verbs.prediction.answering import images_of
+from vitkit.verbs.prediction.progress import Progress
+from vitkit.verbs.prediction.runtime import runtime_of
+from vitkit.verbs.prediction.settings import INPUT, Answering, check_answering
+from vitkit.verbs.shards import read_shard
+
+
+@dataclass(frozen=True)
+class Batch(Answering):
+    """Write the answers to very many images into a folder, as parquet files of some thousand rows.
+    The same command goes on after any end, and several processes share the work: by torchrun, or
+    --shard."""
+
+    into: Path = Path("answers")
+    """Folder of the parts."""
+    shard: str = ""
+    """Which of several processes this is: 1/4 to 4/4."""
+
+
+@result
+@dataclass(frozen=True)
+class BatchState:
+    """What there is of the answers to very many images."""
+
+    settings: Batch
+    written: int
+    """Parts that this process wrote."""
+    summary: str
+    """What it did in which time; empty if there was nothing to do."""
+    parts: int
+    """Parts there will be."""
+    missing: int
+    """Parts that are not there yet."""
+    images: int
+    rows_written: int
+    """Rows of the whole folder; 0 until it is whole."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.settings.into
+
+    def rows(self) -> list[dict]:
+        """A row for each image, of all parts that are there."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.path).to_pylist()
+
+    def shown(self) -> Iterator[str]:
+        """What was written, and what is still missing."""
+        done = counted(self.written, "part")
+        if self.summary:
+            done += f", {self.summary}"
+        yield f"wrote {done}"
+        if self.missing:
+            again = "the same command"
+            if self.settings.shard:
+                again += " without --shard"
+            yield f"still missing in {self.path}: {self.missing:,} of {counted(self.parts, 'part')}"
+            yield f"next: when the other processes have ended, {again} does what is missing"
+            return
+        rows = counted(self.rows_written, "row")
+        yield f"{self.path} is whole: {rows} for {counted(self.images, 'image')}"
+        yield (
+            'next: python -c "import pyarrow.parquet as pq; '
+            f"print(pq.read_table('{as_word(self.path)}'))\""
+        )
+
+
+@verb
+def batch(settings: Batch) -> BatchState:
+    """Answer very many images, in parts: those that are not there are computed and written. Images that
+    are unreadable have their rows. Raises ValueError for a folder of other answers."""
+    # What cannot be done is refused before the model is loaded
+    check_answering(settings, "batch")
+    shard, shards = shard_of(settings.shard)
+    if settings.limit:
+        raise ValueError("all images are answered; leave out --limit")
+    if tuple(settings.images) == (INPUT,):
+        raise ValueError(
+            "this goes on where it ended, so it takes no names from the standard input"
+        )
+    if settings.into.exists() and not settings.into.is_dir():
+        raise ValueError(f"--into is {settings.into}, which is a file; give a folder")
+
+    # What there is to do
+    from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, write_parts
+
+    runtime = runtime_of(settings, in_batches=True)
+    items = images_of(settings, runtime.labels)
+    parts = Parts.begin(settings.into, items, runtime, settings.top, _less(settings, runtime))
+    missing = parts.missing(shard, shards)
+    chosen = Chosen.of(items, parts, missing)
+
+    # Do it
+    progress = Progress(len(chosen))
+    batches = from_sequence(chosen, runtime.preprocessing, BATCH, settings.workers)
+    with closing(answers(runtime, batches, settings.top)) as answered:
+        for predictions in write_parts(parts, missing, answered):
+            unreadable = [each.error for each in predictions if each.error is not None]
+            progress.count(len(predictions), len(unreadable))
+    progress.wipe()
+    still = len(parts.missing())
+    rows = parts.finish() if not still else 0
+    summary = progress.summary() if progress.done else ""
+    return BatchState(settings, len(missing), summary, len(parts), still, len(items), rows)
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Which process this is, from 0, and of how many: by --shard, or by torchrun."""
+    rank = int(os.environ.get("RANK", 0))
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    if not text:
+        return rank, ranks
+    shard = read_shard(text)
+    if ranks > 1:
+        raise ValueError(f"--shard is {text}, but torchrun has {ranks} processes; leave it out")
+    return shard
+
+
+def _less(settings: Batch, runtime: Runtime) -> str:
+    """What work is left out, so that a folder has answers of one kind."""
+    if settings.exit:
+        return f"--exit {settings.exit:g}"
+    merge = settings.merge
+    if isinstance(runtime, FileRuntime):
+        merge = runtime.exported.merged
+    if merge:
+        return f"--merge {merge}"
+    return ""

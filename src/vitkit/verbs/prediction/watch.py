@@ -1,0 +1,88 @@
+"""A folder that is watched: what is there and what arrives is classified."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vitkit.system.console.saying import say
+from vitkit.system.processes.signals import signals_are_ours
+from vitkit.verbs.arguments import word_of
+from vitkit.verbs.definition import verb
+from vitkit.verbs.outputs import check_folder
+from vitkit.verbs.prediction.answering import answers_of, batch_for
+from vitkit.verbs.prediction.outcome import Predictions
+from vitkit.verbs.prediction.runtime import runtime_of
+from vitkit.verbs.prediction.settings import Answering, check_answering
+from vitkit.verbs.prediction.sort import sorter_for
+from vitkit.verbs.prediction.taking import Taking
+
+
+@dataclass(frozen=True)
+class Watch(Answering):
+    """Classify what is in a folder and what arrives there, until Ctrl-C or SIGTERM."""
+
+    to: Path | None = None
+    """Write a row for each image into this file, instead of printing it: .csv, .jsonl or
+    .parquet."""
+    sort_into: Path | None = None
+    """File the photographs in this folder, each in the folder of its class."""
+    sort_by: Literal["link", "copy"] = "link"
+    """How they are filed: as hard links, or as copies."""
+    sure: float = 0.5
+    """Probability from which on an answer counts when photographs are filed."""
+    json: bool = False
+    """Print one line of JSON per image."""
+
+
+@verb
+def watch(settings: Watch) -> Predictions:
+    """Classify what is in a folder and what arrives there, until it is ended: a command by Ctrl-C or
+    SIGTERM, a program's call by Ctrl-C. Raises ValueError for what is no folder."""
+    check_answering(settings, "watch")
+    if len(settings.images) > 1 or not Path(settings.images[0]).is_dir():
+        raise ValueError(
+            f"this waits for what arrives in one folder; got {' '.join(settings.images)}"
+        )
+    if settings.sort_into is not None:
+        check_folder("--sort-into", settings.sort_into, settings.images)
+    from vitkit.prediction import arrivals, check_rows_file
+
+    if settings.to:
+        check_rows_file(settings.to)
+    if settings.json and settings.to:
+        raise ValueError(f"--json prints what --to {settings.to} writes; give one of them")
+
+    runtime = runtime_of(settings)
+    sorter = None
+    written_to = []
+    if settings.sort_into is not None:
+        model = word_of(settings.model)
+        sorter = sorter_for(runtime, model, settings.sort_into, settings.sure, settings.sort_by)
+        written_to.append(settings.sort_into)
+    (folder,) = settings.images
+    say(f"watching {folder}: what is there and what arrives; Ctrl-C ends")
+    names = arrivals(folder, batch_for(runtime), written_to)
+    batches = answers_of(settings, runtime, None, names, written_to)
+    taking = Taking(runtime, None, settings.top, to=settings.to, sorter=sorter, json=settings.json)
+    with taking, suppress(KeyboardInterrupt), _termination_as_interrupt():
+        taking.take_all(batches)
+    notes = taking.conclude(word_of(settings.model))
+    return Predictions.of(taking, settings.to or settings.sort_into, notes)
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """A block that SIGTERM, as a service gets it, ends as Ctrl-C does."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not signals_are_ours():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
