@@ -101,7 +101,7 @@ def test_a_damaged_run_ends_with_the_same_bits(damage, short, paused, finished, 
 def test_damaged_lines_of_metrics_are_counted_aloud(short, paused, capsys):
     prepend(paused / "metrics.jsonl", b"{\n\x00\n")
     train(short, paused, "cpu")
-    assert f"2 damaged lines of {paused / 'metrics.jsonl'} are left out" in capsys.readouterr().out
+    assert f"2 damaged lines of {paused / 'metrics.jsonl'} are left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_run_that_was_killed_before_it_said_that_it_is_finished_keeps_its_mode
     train(short, run_dir, "cpu")
     assert not list(run_dir.glob("model?*"))
     assert (run_dir / "model" / "README.md").read_text() == "my own words"
-    assert "kept as" not in capsys.readouterr().out
+    assert "kept as" not in capsys.readouterr().err
 
 
 def test_a_model_that_is_replaced_is_kept_and_it_is_said(short, finished, tmp_path, capsys):
@@ -157,7 +157,7 @@ def test_a_model_that_is_replaced_is_kept_and_it_is_said(short, finished, tmp_pa
     (run_dir / "model" / "model.safetensors").write_bytes(b"")
     (run_dir / "finished.json").unlink()
     train(short, run_dir, "cpu")
-    assert f"kept as {run_dir / 'model.earlier'}" in capsys.readouterr().out
+    assert f"kept as {run_dir / 'model.earlier'}" in capsys.readouterr().err
     assert weights_of(run_dir) == weights_of(finished)
 
 
@@ -167,7 +167,7 @@ def test_a_description_that_its_owner_edited_is_no_damage(short, finished, tmp_p
     config = run_dir / "model" / "config.json"
     config.write_text(config.read_text().replace('"0": "0"', '"0": "zero"'))
     assert train(short, run_dir, "cpu").labels[0] == "zero"
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert f"{run_dir / 'model'}: config.json was edited since the run saved it" in out
     assert "this run is finished" in out
     assert not (run_dir / "model.earlier").exists()
@@ -180,7 +180,7 @@ def test_settings_that_no_weight_depends_on_may_change_when_a_run_continues(
     evals = (Eval(Accuracy(), every=Span(5)), Eval(Accuracy(), data="digits"))
     changed = replace(short, name="renamed", evals=evals, evaluate_every=Span(4))
     train(changed, paused, "cpu")
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().err.split())
     assert "changed since this run began, and no weight depends on it: " in out
     assert "evals.0.every: 12 steps -> 5 steps; evals.1; " in out
     assert "name: unnamed -> renamed" in out
@@ -220,7 +220,7 @@ def bare(finished, tmp_path):
 def test_a_finished_run_without_checkpoints_is_finished(short, bare, capsys):
     written = (bare / "model" / "model.safetensors").stat().st_mtime_ns
     train(short, bare, "cpu")
-    assert "this run is finished after 12 steps" in capsys.readouterr().out
+    assert "this run is finished after 12 steps" in capsys.readouterr().err
     assert (bare / "model" / "model.safetensors").stat().st_mtime_ns == written
 
 
@@ -247,7 +247,7 @@ def test_a_damaged_model_without_checkpoints_is_trained_again_and_it_is_said(
     (bare / "model" / "model.safetensors").write_bytes(b"")
     train(short, bare, "cpu")
     assert "there is no checkpoint, so it is trained again" in " ".join(
-        capsys.readouterr().out.split()
+        capsys.readouterr().err.split()
     )
     assert weights_of(bare) == weights_of(finished)
 
@@ -257,7 +257,7 @@ def test_a_finished_run_says_so_and_keeps_a_card_of_its_owner(short, finished, t
     shutil.copytree(finished, run_dir)
     (run_dir / "model" / "README.md").write_text("my own words")
     train(short, run_dir, "cpu")
-    assert "this run is finished after 12 steps" in capsys.readouterr().out
+    assert "this run is finished after 12 steps" in capsys.readouterr().err
     assert (run_dir / "model" / "README.md").read_text() == "my own words"
 
 
@@ -279,7 +279,7 @@ def test_a_learning_rate_is_a_number_above_0(lr):
 def test_a_damaged_checkpoint_is_named(short, paused, capsys):
     change(paused / STATE, step=4)
     train(short, paused, "cpu")
-    assert "step-00000006 is damaged" in capsys.readouterr().out
+    assert "step-00000006 is damaged" in capsys.readouterr().err
     assert torch.isfinite(next(load(paused, quiet=True).model.parameters())).all()
 
 

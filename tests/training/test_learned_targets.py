@@ -101,7 +101,7 @@ def test_a_number(tiny, quiet, tmp_path, images, capsys):
 def test_nothing(tiny, tmp_path, images, objective, capsys):
     model = train(on(tiny, images(None), objective), tmp_path / "run", "cpu")
     assert model.labels == () and (tmp_path / "run" / "pictures.safetensors").exists()
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     distilled = isinstance(objective, SelfDistillation)
     assert ("nothing measures this run: its images have no classes to judge by" in out) == distilled
     assert ("test/loss" in last_metrics(tmp_path / "run")) != distilled

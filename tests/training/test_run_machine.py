@@ -44,7 +44,7 @@ def test_a_run_continues_with_the_libraries_it_began_with(tiny, tmp_path, monkey
     train(recipe, tmp_path / "stopped", "cpu")
     assert_same_run(tmp_path / "stopped", tmp_path / "undisturbed")
     assert json.loads((tmp_path / "stopped" / FILE).read_text())["matmul"] == [True, False, True]
-    assert "last bits" not in capsys.readouterr().out
+    assert "last bits" not in capsys.readouterr().err
 
 
 def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
@@ -56,7 +56,7 @@ def test_what_differs_is_said(tiny, tmp_path, monkeypatch, capsys):
     (tmp_path / FILE).write_text(json.dumps(facts | {"torch": "1.0", "device": "an abacus"}))
     monkeypatch.setenv("VITKIT_MATMUL", "torch")
     train(recipe, tmp_path, "cpu")
-    output = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().err.split())
     assert "this run began on another machine" in output
     assert "device an abacus -> " in output and "PyTorch 1.0 -> " in output
     assert "dense layers by onednn -> torch" in output
