@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from house import RANKS, ROOT, drawn
 
 import vitkit
 from vitkit import Classifier, create
@@ -29,23 +30,6 @@ from vitkit.models import (
 from vitkit.objectives import MaskedAutoencoder, MaskedPatches, SelfDistillation, Supervised
 from vitkit.training import Data, Optim, Recipe
 
-ROOT = Path(vitkit.__file__).parent
-RANKS = {
-    "system": 0,
-    "models": 1, "data": 1,
-    "curation": 2, "weights": 2,
-    "inspection": 3,
-    "evaluation": 4,
-    "objectives": 5,
-    "training": 6,
-    "recipes": 7, "runtimes": 7, "estimator": 7,
-    "quick": 8, "prediction": 8, "studies": 8,
-    "exporting": 9, "serving": 9, "webapp": 9, "suites": 9,
-    "benching": 10,
-    "verbs": 11,
-    "commands": 12,
-    "cli": 13, "__main__": 14, "__init__": 15,
-}  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 PUBLIC_ROOMS = [room for room in RANKS if room not in ("system", "cli", "__main__", "__init__")]
 PUBLIC_ROOMS += ["system.storage", "system.processes", "system.machine", "system.span"]
@@ -84,6 +68,11 @@ def test_imports_come_from_lower_ranks_or_the_same_room():
             assert there == here or RANKS[there] < RANKS[here], (
                 f"{file.name} (rank {RANKS[here]}) imports {module} (rank {RANKS[there]})"
             )
+
+
+def test_the_page_of_the_house_is_as_the_code():
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    assert drawn() in page, "print it by `cd tests && python -m house`, and put it into the page"
 
 
 def test_other_rooms_are_entered_by_the_door():

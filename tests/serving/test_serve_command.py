@@ -29,7 +29,7 @@ VITKIT = ("-m", "vitkit")
 HANGING = """
 import sys, time
 from vitkit.cli import main
-from vitkit.prediction import answering
+from vitkit.serving import answering
 answering._prepared = lambda runtime, image: time.sleep(600)
 sys.exit(main(sys.argv[1:]))
 """

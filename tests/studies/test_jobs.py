@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from vitkit.cli import main
 from vitkit.studies.jobs import Shard, run_jobs
 from vitkit.studies.rows import read_rows
 
@@ -31,16 +30,16 @@ def test_without_submitit_the_extra_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_jobs_give_what_one_process_gave(tmp_path, capsys, monkeypatch):
-    words = ["study", "pooling", "--data", "digits", "--seeds", "1", "--device", "cpu"]
-    words += ["--budget", "21steps"]
-    # In a process of its own, as the jobs are: with the same threads and the same products
+def test_jobs_give_what_one_process_gave(tmp_path, monkeypatch):
+    command = [sys.executable, "-m", "vitkit", "study", "pooling", "--data", "digits"]
+    command += ["--seeds", "1", "--device", "cpu", "--budget", "21steps"]
+    # With the same threads and the same products everywhere
     monkeypatch.setenv("VITKIT_MATMUL", "torch")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    alone = [sys.executable, "-m", "vitkit", *words, "--workdir", str(tmp_path / "one")]
-    subprocess.run(alone, check=True, capture_output=True)
-    assert main([*words, "--workdir", str(tmp_path / "two"), "--jobs", "16"]) == 0
-    said = capsys.readouterr().out
+    subprocess.run([*command, "--workdir", tmp_path / "one"], check=True, capture_output=True)
+    # In a process of its own too: importing submitit ends what other tests have begun to log
+    jobs = [*command, "--workdir", tmp_path / "two", "--jobs", "16"]
+    said = subprocess.run(jobs, check=True, capture_output=True, text=True).stdout
     assert "are 4 shards at most, so --jobs 16 starts no more" in said and "failed" not in said
     assert all(f"shard {number}/4 has ended" in said for number in (1, 2, 3, 4))
     assert read_rows(tmp_path / "two") == read_rows(tmp_path / "one")

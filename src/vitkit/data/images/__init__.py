@@ -1,1 +1,1 @@
-"""images."""
+"""From the bytes of a file, not trusted, to pixels of the size that a model reads."""

@@ -1,1 +1,1 @@
-"""loading."""
+"""Batches in the order of an epoch, prepared by other processes."""

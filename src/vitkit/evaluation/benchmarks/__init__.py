@@ -1,1 +1,1 @@
-"""benchmarks."""
+"""Data sets with rules of their own: ImageNet's, ReaL, ObjectNet, ImageNet-C."""

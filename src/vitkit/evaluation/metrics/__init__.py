@@ -1,1 +1,1 @@
-"""metrics."""
+"""Evaluators, and figures with a unit and an interval."""

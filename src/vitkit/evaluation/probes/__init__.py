@@ -1,1 +1,1 @@
-"""probes."""
+"""What features are worth: closed forms, few shots, neighbours, memories that learn."""

@@ -1,1 +1,1 @@
-"""reports."""
+"""Evaluations as pages."""

@@ -1,1 +1,1 @@
-"""pages."""
+"""Pages of HTML that need no other file."""

@@ -1,1 +1,1 @@
-"""plots."""
+"""Arrays and images as pictures."""

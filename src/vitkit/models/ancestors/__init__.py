@@ -1,1 +1,1 @@
-"""ancestors."""
+"""What came before, and beside: LeNet, axial and local attention."""

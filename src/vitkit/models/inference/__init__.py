@@ -1,1 +1,1 @@
-"""inference."""
+"""Models as they answer: fewer tokens, fewer blocks, other sizes, faster dense layers."""

@@ -1,1 +1,1 @@
-"""resnets."""
+"""BiT ResNets, and the stem of the hybrids."""

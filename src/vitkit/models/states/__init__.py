@@ -1,1 +1,1 @@
-"""states."""
+"""Hidden states and attention weights of a forward pass."""

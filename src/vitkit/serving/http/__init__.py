@@ -1,1 +1,1 @@
-"""http."""
+"""The server: connections, requests, answers in batches, processes."""

@@ -1,1 +1,1 @@
-"""console."""
+"""What is said while something works: sentences, bars, tables."""

@@ -60,6 +60,16 @@ def say(sentence: str) -> None:
         _listener.get()(sentence)
 
 
+def announce(sentence: str) -> None:
+    """Tell what a call that goes on was made for, such as the address of a server: of a command it is
+    the output, which another program may wait for."""
+    output = live_output()
+    if output is None:
+        say(sentence)
+    else:
+        print(printable(sentence), file=output, flush=True)
+
+
 def progress_of(stage: str, done: int, total: int) -> None:
     """Tell how far a stage is."""
     _listener.get()(Progress(stage, done, total))

@@ -1,1 +1,1 @@
-"""storage."""
+"""Files and remote addresses: whole or not at all."""

@@ -1,1 +1,1 @@
-"""planning."""
+"""What a run costs: memory, operations, time."""

@@ -1,1 +1,1 @@
-"""record."""
+"""What a run writes of itself: settings, metrics, machine, names."""

@@ -1,1 +1,1 @@
-"""reports."""
+"""Runs as pages."""

@@ -1,1 +1,1 @@
-"""state."""
+"""Checkpoints: written whole, found again, continued exactly."""

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.exporting import open_runtime
 from vitkit.runtimes import is_exported, of_file
-from vitkit.system.console.saying import say
+from vitkit.system.console.saying import announce
 from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import (
     Device,
@@ -84,8 +84,8 @@ def app(settings: App) -> ClosedPage:
 
     def started() -> None:
         if port != settings.port:
-            say(f"port {settings.port} is taken, so the page is at {port}")
-        say(f"open {address}   (Ctrl-C ends it)")
+            announce(f"port {settings.port} is taken, so the page is at {port}")
+        announce(f"open {address}   (Ctrl-C ends it)")
         if settings.open:
             webbrowser.open(address)
 

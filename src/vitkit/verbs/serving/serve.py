@@ -24,7 +24,7 @@ from vitkit.serving import (
     check_installed,
     prepare_process,
 )
-from vitkit.system.console.saying import say
+from vitkit.system.console.saying import announce
 from vitkit.system.limits import VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import (
@@ -136,8 +136,8 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
     """Say where the server is, when it answers."""
     if word != "ready":
         return
-    say(f"serving {name} at {address}   (Ctrl-C ends it; {address}/docs says more)")
-    say(f"next: curl -F image=@photograph.jpg {address}/predict")
+    announce(f"serving {name} at {address}   (Ctrl-C ends it; {address}/docs says more)")
+    announce(f"next: curl -F image=@photograph.jpg {address}/predict")
 
 
 def plan_of(settings: Serve) -> Plan:

@@ -1,1 +1,1 @@
-"""adaptation."""
+"""Weights for another task: classes, sizes, channels."""

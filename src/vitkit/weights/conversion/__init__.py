@@ -1,1 +1,1 @@
-"""conversion."""
+"""From one library's names and layouts to another's, and the proof."""

@@ -1,1 +1,1 @@
-"""provenance."""
+"""Where weights come from: licence, description, card."""
