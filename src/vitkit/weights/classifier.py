@@ -123,6 +123,15 @@ class Classifier:
         """Logits (B, K) -> (B, K), by the classifier's activation."""
         return activate(logits, self.activation)
 
+    def predict(self, *images: Any, **settings: Any) -> Any:
+        """The likeliest classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
+        them: files, folders, bytes, Pillow images, arrays or tensors; raises what that raises."""
+        import vitkit  # what people try first is said here, and done above
+
+        return vitkit.predict(self, *images, **settings)
+
+    __call__ = predict
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
