@@ -26,8 +26,9 @@ import record
 import torch
 from end_to_end import Contender, Turn, timed
 
-from vitkit import load, predict
-from vitkit.prediction import BATCH, Runtime, eager
+from vitkit import load
+from vitkit.prediction import BATCH, predict
+from vitkit.runtimes import Runtime, eager
 from vitkit.system.machine import cpus
 
 WAYS = ("predict", "bare")

@@ -153,9 +153,9 @@ def test_pretraining_compares_three_ways(monkeypatch, tmp_path, capsys, run):
     assert [row["from"] for row in result["fine-tuning"]] == ways
     assert [line["step"] for line in result["pre-training"]["masked"]] == [1, 2, 3, 4, 5]
     assert "test/top1" in result["pre-training"]["supervised"][-1]
-    output = capsys.readouterr().out
-    assert "from 4 x 4 to 5 x 5 patches" in output  # --side 40
-    assert output.count("| supervised |") == 1
+    printed = capsys.readouterr()
+    assert "from 4 x 4 to 5 x 5 patches" in printed.err  # --side 40
+    assert printed.out.count("| supervised |") == 1
 
 
 def test_pretraining_gives_the_mean_of_seeds():

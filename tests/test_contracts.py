@@ -271,7 +271,7 @@ def check_few_more_than_torchs(modules: set[str]) -> None:
         "vitkit", "torch", "numpy", "PIL", "safetensors", "rich", "tyro", "typeguard", "docstring_parser",
     }  # fmt: skip
     own = [name for name in modules if name.startswith("vitkit.")]
-    assert len(own) < 170, "importing ten files of our own takes as long as an image"
+    assert len(own) < 210, "importing ten files of our own takes as long as an image"
 
 
 @pytest.mark.slow

@@ -98,7 +98,11 @@ def is_run(words: list[str]) -> bool:
     """Whether a command ends by itself, and needs no network, no large model, no folder elsewhere and
     no benchmark."""
     elsewhere = any(word.startswith(("/", "benchmarks/")) for word in words)
-    return words[0] not in ("push", "app", "serve") and "--model" not in words and not elsewhere
+    return (
+        words[0] not in ("push", "app", "serve", "watch")
+        and "--model" not in words
+        and not elsewhere
+    )
 
 
 def shortened(words: list[str]) -> list[str]:

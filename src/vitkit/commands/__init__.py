@@ -67,13 +67,13 @@ class Command(NamedTuple):
             to_standard_error,
             to_standard_output,
         )
-        from vitkit.system.processes.ranks import on_rank_0
+        from vitkit.system.processes.first import is_first
         from vitkit.verbs import print_result
 
         listener = to_standard_output if self.narrates else to_standard_error
         with heard_by(listener), printing_to(sys.stdout):
             returned = self.load_verb().run(settings)
-        if on_rank_0():
+        if is_first():
             print_result(returned)
         return getattr(returned, "status", 0)
 

@@ -92,8 +92,7 @@ def runtime_of_model(
     """What computes a model. auto is the fastest that `vitkit bench` has found for it on this machine,
     which the standard error says; before that, and for a model with limits for unknown images, which
     are of its features, it is PyTorch."""
-    from vitkit.exporting import open_runtime
-    from vitkit.runtimes import open_file
+    from vitkit.runtimes import compiled, eager, open_file
     from vitkit.system.machine import pick_device
 
     is_free = runtime == "auto" and classifier.unknown is None
@@ -105,6 +104,12 @@ def runtime_of_model(
             fastest, path = found
             say(f"computed by {fastest}; --runtime torch is PyTorch")
             return open_file(path)
+    if runtime in ("auto", "torch"):
+        return eager(classifier, device, precision)
+    if runtime == "compiled":
+        return compiled(classifier, device, precision)
+    from vitkit.exporting import open_runtime
+
     return open_runtime(classifier, runtime, precision, device)
 
 

@@ -13,6 +13,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, TextIO
 
 from vitkit.system.console.text import printable
+from vitkit.system.processes.first import is_first
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,9 +55,7 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=to_standard_err
 
 def say(sentence: str) -> None:
     """Tell a sentence; of several ranks, rank 0 tells it."""
-    from vitkit.system.processes.ranks import on_rank_0
-
-    if on_rank_0():
+    if is_first():
         _listener.get()(sentence)
 
 

@@ -44,6 +44,16 @@ def on_rank_0() -> bool:
     return world().rank == 0
 
 
+_last_rank = 0  # in the process group that this process left
+
+
+def was_rank_0() -> bool:
+    """The same, or whether it was in the process group that it has left: results are printed after it."""
+    if dist.is_initialized():
+        return on_rank_0()
+    return _last_rank == 0
+
+
 @contextmanager
 def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[torch.device]:
     """A block in which this process belongs to the process group of its run; yields its device.
@@ -80,6 +90,8 @@ def process_group(device: str = "auto", patience: float = PATIENCE) -> Iterator[
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout
         )
+        global _last_rank
+        _last_rank = rank
         yield own_device
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if not watchdog.first_to_report():

@@ -43,7 +43,7 @@ class Taking:
     ):
         """total: images there will be; None if nobody knows. Opens the file; raises ValueError and
         OSError if it cannot be written."""
-        from vitkit.prediction import LookPictures, RowsFile, limits_of
+        from vitkit.prediction import limits_of
 
         self.runtime = runtime
         self.progress = Progress(total)
@@ -65,6 +65,8 @@ class Taking:
 
         extra = []
         if attention is not None:
+            from vitkit.prediction import LookPictures
+
             self.looks = LookPictures(attention)
             extra.append("attention")
         if sorter is not None:
@@ -72,6 +74,8 @@ class Taking:
         if limits_of(runtime) is not None:
             extra += ["unknown", "possible"]
         if to is not None:
+            from vitkit.prediction import RowsFile
+
             self.rows = RowsFile(to, min(top, len(runtime.labels)), extra)
         elif self.live is not None and not json:
             page = get_terminal_size().lines - 5
