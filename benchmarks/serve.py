@@ -32,7 +32,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import record
 
-from vitkit.prediction import Item, Runtime, prepare
+from vitkit.prediction import Item, prepare
+from vitkit.runtimes import Runtime
 from vitkit.system.machine import cpus
 from vitkit.verbs import Serve, open_model
 

@@ -13,8 +13,9 @@ from vitkit.data import Preprocessing
 from vitkit.inspection.figures.rollout import rollout
 from vitkit.inspection.plots.figures import GAP
 from vitkit.models import Backbone, ResNetConfig, create, vit
-from vitkit.prediction import eager, predict
+from vitkit.prediction import predict
 from vitkit.prediction.attention import Looking
+from vitkit.runtimes import eager
 from vitkit.weights import Classifier, save
 
 

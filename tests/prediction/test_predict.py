@@ -12,8 +12,9 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, WorkerDied, open_image
 from vitkit.models import create, vit
-from vitkit.prediction import eager, pictures, predict
+from vitkit.prediction import pictures, predict
 from vitkit.prediction.predictions import Item
+from vitkit.runtimes import eager
 from vitkit.weights import Classifier
 
 

@@ -1,6 +1,5 @@
 """From images, files or streams of them to named classes with probabilities, and where those go."""
 
-from vitkit.runtimes import Runtime, eager
 from vitkit.system.lazy import lazily
 
 _FILE_OF = {
@@ -40,5 +39,5 @@ _FILE_OF = {
     "words_of_model": "items",
     "write_parts": "parts",
 }
-__all__ = ["Runtime", "eager", *_FILE_OF]
+__all__ = [*_FILE_OF]
 __getattr__ = lazily(__name__, _FILE_OF)

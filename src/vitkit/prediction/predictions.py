@@ -17,7 +17,7 @@ from vitkit.data import Source
 from vitkit.prediction.items import Item
 from vitkit.prediction.preparing import Batches, Prepared, from_sequence, from_stream
 from vitkit.prediction.unknown import Doubt, doubts, logits_and_features
-from vitkit.runtimes import Runtime, eager, takes_pictures
+from vitkit.runtimes import Runtime, takes_pictures
 from vitkit.weights import activate_array
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
     if "torch" in sys.modules:  # without it there is no Classifier
+        from vitkit.runtimes import eager
         from vitkit.weights import Classifier
 
         if isinstance(classifier, Classifier):

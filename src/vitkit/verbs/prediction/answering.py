@@ -28,7 +28,7 @@ def images_of(
     written_to: folders whose images are none to answer, because they are written there. Raises
     ValueError with `files_only` for what is no file of this machine.
     """
-    from vitkit.prediction import as_items, pictures, spread
+    from vitkit.prediction import pictures, spread
 
     images = settings.images
     if all(isinstance(image, str) for image in images):
@@ -43,6 +43,8 @@ def images_of(
         return spread(found, settings.limit)
     if files_only:
         raise ValueError("photographs that are files of this machine are filed, and these are none")
+    from vitkit.prediction import as_items  # of arrays and tensors, so it imports PyTorch
+
     if len(images) == 1:  # of a program: an array, say, or an iterator
         (images,) = images
     return spread(list(as_items(images, labels)), settings.limit)
