@@ -71,7 +71,7 @@ def predict(
     """Classify one image or many: yields a Prediction for each, in order. A broken image yields its
     `error`.
 
-        for answer in vitkit.predict(classifier, "photos/"):
+        for answer in predict(classifier, "photos/"):
             print(answer.name, answer.labels[0], answer.probabilities[0])
 
     An image is a file's name or path, a folder (all images below it), a pattern ("**/*.jpg"), a web

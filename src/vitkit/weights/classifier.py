@@ -126,7 +126,7 @@ class Classifier:
     def predict(self, *images: Any, **settings: Any) -> Any:
         """The likeliest classes of images, as `vitkit.predict(classifier, *images, **settings)` gives
         them: files, folders, bytes, Pillow images, arrays or tensors; raises what that raises."""
-        import vitkit  # what people try first is said here, and done above
+        import vitkit  # the verb is above this room, which only hands the call on
 
         return vitkit.predict(self, *images, **settings)
 

@@ -107,7 +107,7 @@ class Server:
         self.tell = tell
         self.is_asked_again = False
         """Whether the model may have changed since it was begun to be loaded."""
-        if _gets_signals():  # SIGHUP, which would end a process that is beginning
+        if gets_signals():  # SIGHUP, which would end a process that is beginning
             signal.signal(signal.SIGHUP, self._remember_to_reload)
         limits = plan.settings.limits
         held = max(4 * limits.size, plan.queue << 20)  # bytes
@@ -187,7 +187,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.server = server
-        if not _gets_signals():
+        if not gets_signals():
             return
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         if self.interrupted:
@@ -248,7 +248,7 @@ class Server:
         self.tell("reloaded")
 
 
-def _gets_signals() -> bool:
+def gets_signals() -> bool:
     """Whether signals come here: to the main thread, not on Windows, and not in somebody's program."""
     if not signals_are_ours():
         return False

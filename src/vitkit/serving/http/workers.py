@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from tempfile import TemporaryDirectory
 
-from vitkit.serving.http.server import Plan, Server, prepare_process
+from vitkit.serving.http.server import Plan, Server, gets_signals, prepare_process
 from vitkit.serving.http.watch import SHARED, log, start_logs
 from vitkit.system.machine import cpus
 
@@ -147,7 +147,10 @@ class Workers:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Within it, signals are handed on."""
+        """Within it, signals are handed on; those of somebody's program are left to it."""
+        if not gets_signals():
+            yield
+            return
         before = {}
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.signal(number, self._stop)

@@ -87,6 +87,8 @@ def batch(settings: Batch) -> BatchState:
     shard, shards = shard_of(settings.shard)
     if settings.limit:
         raise ValueError("all images are answered; leave out --limit")
+    if not all(isinstance(image, str) for image in settings.images):
+        raise ValueError("this goes on where it ended, so it takes names, and no images in memory")
     if tuple(settings.images) == (INPUT,):
         raise ValueError(
             "this goes on where it ended, so it takes no names from the standard input"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.outputs import check_folder, check_sheet
+from vitkit.verbs.outputs import check_folder, check_rows, check_sheet
 from vitkit.verbs.prediction.answering import answers_of, images_of
 from vitkit.verbs.prediction.outcome import Predictions
 from vitkit.verbs.prediction.runtime import runtime_of
@@ -40,12 +40,7 @@ def predict(settings: Predict) -> Predictions:
     check_answering(settings, "predict")
     if settings.sheet:
         check_sheet(settings.sheet)
-    if settings.to:
-        from vitkit.prediction import check_rows_file
-
-        check_rows_file(settings.to)
-    if settings.json and settings.to:
-        raise ValueError(f"--json prints what --to {settings.to} writes; give one of them")
+    check_rows(settings.to, settings.json)
     if settings.attention is not None:
         check_folder("--attention", settings.attention, settings.images)
 

@@ -5,6 +5,7 @@ import time
 from typing import TextIO
 
 from vitkit.system.console.progress import PATIENCE
+from vitkit.system.console.saying import bars_are_shown, progress_of
 from vitkit.system.console.terminal import terminal_width
 from vitkit.system.console.text import counted
 
@@ -15,7 +16,8 @@ ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it away
 
 class Progress:
     """Counts images, and shows how many there are in a second: on a terminal as a line that stays in
-    its place, elsewhere as a line every half a minute."""
+    its place, elsewhere as a line every half a minute. A listener of the call is told instead, with 0
+    for a total that nobody knows."""
 
     def __init__(self, total: int | None, stream: TextIO | None = None):
         """total: images there will be; None if nobody knows."""
@@ -27,7 +29,9 @@ class Progress:
         self.began = time.monotonic()
         self.busy = 0.0
         """Seconds until the last image was done: waiting for one more does not count."""
-        self.next_line = self.began + (PATIENCE if self.on_terminal else SELDOM)
+        self.next_line = self.began + PATIENCE
+        if bars_are_shown() and not self.on_terminal:
+            self.next_line = self.began + SELDOM
         self.is_shown = False
         self.done_in_log = 0
         """Images that the last line in a log told of: one that tells the same is none."""
@@ -40,6 +44,10 @@ class Progress:
         if images:
             self.busy = now - self.began
         if not self.done or now < self.next_line:
+            return
+        if not bars_are_shown():
+            self.next_line = now + OFTEN
+            progress_of("answering", self.done, self.total or 0)
             return
         if self.on_terminal:
             self.next_line = now + OFTEN

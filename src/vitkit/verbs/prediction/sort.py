@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.outputs import check_folder
+from vitkit.verbs.outputs import check_folder, check_rows
 from vitkit.verbs.prediction.answering import answers_of, images_of
 from vitkit.verbs.prediction.outcome import Predictions
 from vitkit.verbs.prediction.runtime import runtime_of
@@ -45,12 +45,7 @@ def sort(settings: Sort) -> Predictions:
     """
     check_answering(settings, "sort")
     check_folder("--into", settings.into, settings.images)
-    if settings.to:
-        from vitkit.prediction import check_rows_file
-
-        check_rows_file(settings.to)
-    if settings.json and settings.to:
-        raise ValueError(f"--json prints what --to {settings.to} writes; give one of them")
+    check_rows(settings.to, settings.json)
 
     runtime = runtime_of(settings)
     sorter = sorter_for(runtime, word_of(settings.model), settings.into, settings.sure, settings.by)

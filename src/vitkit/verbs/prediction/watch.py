@@ -12,7 +12,7 @@ from vitkit.system.console.saying import say
 from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.outputs import check_folder
+from vitkit.verbs.outputs import check_folder, check_rows
 from vitkit.verbs.prediction.answering import answers_of, batch_for
 from vitkit.verbs.prediction.outcome import Predictions
 from vitkit.verbs.prediction.runtime import runtime_of
@@ -43,18 +43,15 @@ def watch(settings: Watch) -> Predictions:
     """Classify what is in a folder and what arrives there, until it is ended: a command by Ctrl-C or
     SIGTERM, a program's call by Ctrl-C. Raises ValueError for what is no folder."""
     check_answering(settings, "watch")
-    if len(settings.images) > 1 or not Path(settings.images[0]).is_dir():
-        raise ValueError(
-            f"this waits for what arrives in one folder; got {' '.join(settings.images)}"
-        )
+    names = [image for image in settings.images if isinstance(image, str)]
+    if names != [*settings.images]:
+        raise ValueError("this waits for what arrives in one folder; got images in memory")
+    if len(names) > 1 or not Path(names[0]).is_dir():
+        raise ValueError(f"this waits for what arrives in one folder; got {' '.join(names)}")
     if settings.sort_into is not None:
         check_folder("--sort-into", settings.sort_into, settings.images)
-    from vitkit.prediction import arrivals, check_rows_file
-
-    if settings.to:
-        check_rows_file(settings.to)
-    if settings.json and settings.to:
-        raise ValueError(f"--json prints what --to {settings.to} writes; give one of them")
+    check_rows(settings.to, settings.json)
+    from vitkit.prediction import arrivals
 
     runtime = runtime_of(settings)
     sorter = None
@@ -63,7 +60,7 @@ def watch(settings: Watch) -> Predictions:
         model = word_of(settings.model)
         sorter = sorter_for(runtime, model, settings.sort_into, settings.sure, settings.sort_by)
         written_to.append(settings.sort_into)
-    (folder,) = settings.images
+    (folder,) = names
     say(f"watching {folder}: what is there and what arrives; Ctrl-C ends")
     names = arrivals(folder, batch_for(runtime), written_to)
     batches = answers_of(settings, runtime, None, names, written_to)

@@ -1,0 +1,55 @@
+"""A classifier that is called, and verbs of prediction that get images in memory."""
+
+import numpy as np
+import pytest
+
+import vitkit
+from vitkit import Classifier, create
+from vitkit.data import Preprocessing
+from vitkit.system.console.saying import Progress, heard_by
+from vitkit.verbs.prediction import progress
+from vitkit.verbs.prediction.progress import Progress as Counting
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 40, 48, 3), np.uint8)
+
+
+@pytest.fixture
+def classifier():
+    model = create("mu/16", classes=2, image=(32, 32))
+    return Classifier(model, Preprocessing(size=(32, 32)), ("blue", "red"))
+
+
+def test_a_classifier_that_is_called_predicts(classifier):
+    settings = {"precision": "float32", "device": "cpu", "quiet": True}
+    (answer,) = classifier(IMAGES[0], **settings)
+    assert len(classifier.predict(IMAGES, **settings)) == 3
+    logits = classifier.logits(classifier.batch(IMAGES[0]))
+    (expected,) = classifier.probabilities(logits).tolist()
+    assert dict(zip(answer.labels, answer.probabilities, strict=True)) == pytest.approx(
+        dict(zip(classifier.labels, expected, strict=True)), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "sentence"),
+    [
+        (vitkit.sort, "files of this machine are filed"),
+        (vitkit.watch, "waits for what arrives in one folder"),
+        (vitkit.batch, "takes names, and no images in memory"),
+    ],
+)
+def test_what_needs_files_says_so(classifier, verb, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=sentence):
+        verb(classifier, IMAGES[0], quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_listener_is_told_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    told = []
+    with heard_by(told.append):
+        Counting(8).count(3, 0)
+        Counting(None).count(2, 1)
+    assert told == [Progress("answering", 3, 8), Progress("answering", 2, 0)]
+    assert not capsys.readouterr().err
