@@ -222,10 +222,9 @@ def _complain(sentence: str, status: int = 1) -> int:
 
 def _run(command: Command, words: list[str]) -> int:
     """Read the settings of a command from its words, and run it."""
-    from vitkit.commands.checks import check_options
     from vitkit.commands.guesses import meant
     from vitkit.commands.help import has_two_levels
-    from vitkit.commands.parsing import read_settings
+    from vitkit.commands.parsing import check_options, read_settings
 
     # In vitkit's own words, if they are another tool's or in another order
     words = meant(command, words)

@@ -17,7 +17,7 @@ from vitkit.evaluation.probes.probe import probe
 from vitkit.evaluation.probes.unknown import fit_unknown, left_out_distances, whitened_classes
 from vitkit.models import create, vit
 from vitkit.prediction.predictions import Prediction
-from vitkit.verbs.prediction.table import AnswerTable
+from vitkit.verbs.prediction.output import AnswerTable
 from vitkit.weights import Classifier, adopt, load, save
 from vitkit.weights.files.opening import UNKNOWN
 from vitkit.weights.temperature import with_temperature

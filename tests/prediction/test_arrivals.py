@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from vitkit.prediction import incoming as module
-from vitkit.prediction.incoming import arrivals, names_from
+from vitkit.prediction import batches as module
+from vitkit.prediction.batches import arrivals, names_from
 
 
 @pytest.fixture

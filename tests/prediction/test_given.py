@@ -12,7 +12,8 @@ from PIL import Image
 
 from vitkit.data import Preprocessing, open_image, open_source
 from vitkit.models import create, vit
-from vitkit.prediction import predict, web
+from vitkit.prediction import items as web
+from vitkit.prediction import predict
 from vitkit.prediction.in_memory import as_items
 from vitkit.prediction.items import Item
 from vitkit.weights import Classifier

@@ -17,9 +17,9 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.models import create, vit
 from vitkit.prediction.predictions import Prediction
-from vitkit.verbs.prediction import table as answer_table
-from vitkit.verbs.prediction.progress import Progress
-from vitkit.verbs.prediction.table import AnswerTable
+from vitkit.verbs.prediction import terminal as answer_table
+from vitkit.verbs.prediction.output import AnswerTable
+from vitkit.verbs.prediction.terminal import Progress
 from vitkit.weights import Classifier, save
 
 LABELS = ("cat", "dog", "a name of a class that is much longer than those of the others")
@@ -210,7 +210,7 @@ def test_what_cannot_be_done_is_said_before_it_begins(run, photos, folder, tmp_p
 
 
 def test_all_broken_is_said_at_the_end(run, folder, monkeypatch):
-    monkeypatch.setattr("vitkit.verbs.prediction.taking.LISTED", 2)
+    monkeypatch.setattr("vitkit.verbs.prediction.output.LISTED", 2)
     broken = folder({f"{i}.jpg": 0 for i in range(5)})
     status, out, err = run(broken)
     assert (status, out) == (1, "")

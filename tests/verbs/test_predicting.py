@@ -7,8 +7,8 @@ import vitkit
 from vitkit import Classifier, create
 from vitkit.data import Preprocessing
 from vitkit.system.console.saying import Progress, heard_by
-from vitkit.verbs.prediction import progress
-from vitkit.verbs.prediction.progress import Progress as Counting
+from vitkit.verbs.prediction import terminal as progress
+from vitkit.verbs.prediction.terminal import Progress as Counting
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 40, 48, 3), np.uint8)
 
@@ -33,7 +33,7 @@ def test_a_classifier_that_is_called_predicts(classifier):
 @pytest.mark.parametrize(
     ("verb", "sentence"),
     [
-        (vitkit.sort, "files of this machine are filed"),
+        (vitkit.sort, "files of this machine are sorted"),
         (vitkit.watch, "waits for what arrives in one folder"),
         (vitkit.batch, "takes names, and no images in memory"),
     ],

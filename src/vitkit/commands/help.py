@@ -67,6 +67,26 @@ EVERYDAY: dict[str, dict[str, tuple[str, ...]]] = {
         "what is written": ("output DIR", "format svg", "theme dark", "arrays"),
         "how": ("image SIDE", "device NAME"),
     },
+    "predict": {
+        "what is shown, and written": (
+            "top N", "to FILE", "attention DIR", "sheet FILE.png", "json",
+        ),
+        "of which images": ("limit N",),
+        "how": ("runtime NAME", "precision NAME", "device NAME", "workers N"),
+    },
+    "sort": {
+        "where, and how": ("into DIR", "by copy", "sure PROBABILITY"),
+        "what is written beside": ("to FILE", "json"),
+        "how it is computed": ("runtime NAME", "precision NAME", "device NAME", "workers N"),
+    },
+    "watch": {
+        "what is written": ("to FILE", "sort-into DIR", "sure PROBABILITY", "json"),
+        "how": ("limit N", "runtime NAME", "precision NAME", "device NAME"),
+    },
+    "batch": {
+        "what is written": ("into DIR", "top N"),
+        "how": ("shard I/N", "runtime NAME", "precision NAME", "device NAME", "workers N"),
+    },
     "data review": {
         "what": ("output FILE", "exclude FILE", "json"),
         "how": ("device NAME", "image SIDE"),
@@ -95,7 +115,9 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
         words = [word for word in words if word.startswith("[")]
     usage = " ".join(["usage:", program, *words, "[--setting value]"])
     lines = [fill(usage), "", fill(paragraphs(settings.__doc__ or "").split("\n\n")[0])]
-    described = [(_shown_word(option), option.help) for option in every if option.is_word]
+    described = [
+        (option.metavar or option.name.upper(), option.help) for option in every if option.is_word
+    ]
     if described and words:
         lines += ["", *two_columns(described[-len(words) :])]
 
@@ -111,11 +133,6 @@ def short_help(command: Command, program: str, settings: type, default: Any = No
     lines += titled(groups)
     lines += ["", fill(f"--help-all instead of --help lists all {len(named)} settings.")]
     return "\n".join(lines)
-
-
-def _shown_word(option: Option) -> str:
-    """A word without a name, as usage has it."""
-    return option.name.upper()
 
 
 def _first_sentence(option: Option, shows_value: bool) -> str:

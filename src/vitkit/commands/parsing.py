@@ -1,13 +1,16 @@
-"""How tyro reads a command's settings from the words that are typed.
+"""How tyro reads a command's settings from the words that are typed, after a look at the words.
 
 tyro makes options and help from any dataclass. Two rules tell it what it does not know: how a Span
 is written, and that a docstring's line ends are those of the source, not those of the help.
 """
 
 import dataclasses
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from textwrap import indent
-from typing import Annotated, Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import (
@@ -19,9 +22,10 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from vitkit.commands import WrongWords
 from vitkit.system.console.terminal import fill, paragraphs
 from vitkit.system.span import Span
-from vitkit.verbs import MISSING, default_of, docstrings
+from vitkit.verbs import MISSING, default_of, docstrings, options
 
 SIZES = ("--image", "--stride")  # options of one number or two
 
@@ -130,3 +134,63 @@ def _default_text(help_text: str | None, default: str) -> str:
     if default in ("", "''") or "Default:" in (help_text or ""):
         return ""
     return f"(default: {default})"
+
+
+# Before tyro: options that do not exist, and values that an option does not take
+
+
+def check_options(settings: type, default: Any, words: Sequence[str], program: str) -> None:
+    """Raises WrongWords, with the nearest name, if a command does not have an option, or if a value is
+    not a number where the option takes one, or is not among its choices."""
+    names = {"help"}
+    kinds = {}
+    owners = set()
+    for option in options(settings, default):
+        if option.is_open:
+            owners.add(option.name)
+        elif not option.is_word:
+            own_names = {option.name, *option.aliases}
+            names |= own_names
+            kinds |= dict.fromkeys(own_names, option.kind)
+    for word, following in zip(words, [*words[1:], None], strict=False):
+        if not word.startswith("--") or len(word) == 2:
+            continue
+        name, has_value, value = word[2:].partition("=")
+        name = name.replace("_", "-")
+        if not has_value:
+            value = following
+        if value is not None:
+            _check_value(name, kinds.get(name), value)
+        positive = name.removeprefix("no-").replace(".no-", ".")
+        if positive in names or name in names or any(name.startswith(f"{o}.") for o in owners):
+            continue
+        sentence = f"{program} has no --{name}"
+        near = get_close_matches(name, names, 1) or _ending(name, names)
+        if near:
+            sentence += f"; did you mean {' or '.join(f'--{each}' for each in near)}?"
+            raise WrongWords(f"{sentence} --help-all lists all")
+        raise WrongWords(f"{sentence}; --help-all lists what it has")
+
+
+def _check_value(name: str, kind: Any, value: str) -> None:
+    """Raises WrongWords if the value of an option does not fit its type: a number, or one of several
+    choices."""
+    kinds = {kind}
+    if get_origin(kind) in (Union, UnionType):  # such as a number, or none
+        kinds = set(get_args(kind)) - {NoneType}
+    if get_origin(kind) is Literal:
+        choices = [str(choice) for choice in get_args(kind)]
+        if value not in choices:
+            raise WrongWords(f"--{name} is {value!r}; it is one of {', '.join(choices)}")
+    elif kinds in ({int}, {float}) and value != "None":
+        (number,) = kinds
+        try:
+            number(value)
+        except ValueError:
+            what = {int: "a whole number", float: "a number"}[number]
+            raise WrongWords(f"--{name} is {value!r}; it takes {what}") from None
+
+
+def _ending(name: str, names: Iterable[str]) -> list[str]:
+    """The longer names that end in a name, up to two, such as "model.width" for "width"."""
+    return sorted(each for each in names if each.endswith(f".{name}"))[:2]

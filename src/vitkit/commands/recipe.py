@@ -1,22 +1,35 @@
-"""The recipe that the first word of `vitkit train` and `vitkit plan` names.
+"""The settings of `vitkit train` and `vitkit plan`, which follow from the recipe that the first word
+names.
 
 Two options decide which settings there are, so they are read before tyro reads all words: --model
 (a ResNet has other settings than a Vision Transformer) and --evals (each evaluator has its own). So
-is --length, which the warm-up follows.
+is --length, because the warm-up follows it.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitkit.commands import WordsMissing
+from vitkit.commands import Defaults, WordsMissing
 from vitkit.recipes import RECIPES, listing
 from vitkit.system.console.terminal import fill
 from vitkit.system.console.text import as_word
 from vitkit.system.scripts import functions_of
 from vitkit.system.span import Span
 from vitkit.training import Recipe
-from vitkit.verbs import RecipeOnImages, kind_of, recipe_on_images
+from vitkit.verbs import Plan, RecipeOnImages, Train, kind_of, recipe_on_images
+
+
+def train(words: list[str]) -> Defaults:
+    """Every setting of a run, from the recipe and the images that the first words name."""
+    recipe, count = first_recipe("train", words)
+    return Defaults(Train(recipe), count)
+
+
+def plan(words: list[str]) -> Defaults:
+    """The same for a plan, followed by the settings of the machine."""
+    recipe, count = first_recipe("plan", words, "--gpus N --memory GIB --examples N")
+    return Defaults(Plan(recipe), count)
 
 
 def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Recipe, int]:

@@ -25,9 +25,8 @@ import numpy as np
 
 from vitkit.data import fingerprint
 from vitkit.prediction.items import Examples, FileNames, Item, Pictures
-from vitkit.prediction.predictions import Answered, Prediction
+from vitkit.prediction.predictions import Answered, Prediction, limits_of
 from vitkit.prediction.rows import ParquetRows
-from vitkit.prediction.unknown import limits_of
 from vitkit.runtimes import Runtime
 from vitkit.system.storage.files import MARK, remove_unfinished, write_whole
 

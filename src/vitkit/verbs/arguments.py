@@ -1,7 +1,8 @@
-"""Arguments that several commands have: each is described once."""
+"""Arguments that several verbs have: each is described once, and checked once."""
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -11,6 +12,7 @@ from vitkit.system import machine
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import PrecisionChoice
+from vitkit.system.storage.files import check_can_be_made, check_replaceable
 from vitkit.verbs.words import DATA, MODEL
 from vitkit.weights import Hints
 
@@ -89,3 +91,54 @@ def short_name(name: str) -> str:
     for suffix in (".safetensors", ".npz", ".pth", ".bin"):
         name = name.removesuffix(suffix)
     return printable(name)
+
+
+# Work shared by several processes: `--shard 1/4` to `--shard 4/4`
+
+SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    """(i, n) from the text "1/n" to "n/n": the number of this process, from 0, and how many there are;
+    (0, 1) from an empty one. Raises ValueError for any other text."""
+    if not text:
+        return 0, 1
+    match = SHARD.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"--shard is {text!r}; it is 1/4 to 4/4, for four processes")
+    return int(match[1]) - 1, int(match[2])
+
+
+# Files and folders that a verb writes
+
+
+def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
+    """Raises ValueError for a folder to write to that is none, or is one of the images'."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{flag} is {folder}, which is a file; give a folder")
+    names = [image for image in images if isinstance(image, str)]  # others are in memory
+    for image in names:
+        if Path(image).is_dir() and Path(image).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"{flag} is {folder}, and the images are in {image}: what is written there would be "
+                "taken for images; give another folder, such as sorted"
+            )
+    check_can_be_made(folder / "photograph")
+
+
+def check_rows(to: Path | None, json: bool) -> None:
+    """Raises ValueError for a file that rows cannot be written to, and for two places for them."""
+    if to is None:
+        return
+    from vitkit.prediction import check_rows_file
+
+    check_rows_file(to)
+    if json:
+        raise ValueError(f"--json prints what --to {to} writes; give one of them")
+
+
+def check_sheet(file: Path) -> None:
+    """Raises ValueError for a path that a contact sheet cannot be written to."""
+    if file.suffix.lower() != ".png":
+        raise ValueError(f"--sheet is {file}; give the name of a PNG file, such as {file}.png")
+    check_replaceable(file)

@@ -10,15 +10,12 @@ notebook, and is a table.
     vitkit.fewshot("google/vit-base-patch16-224", "photos/", shots=(1, 5))
 """
 
-import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable
 from functools import cached_property, update_wrapper
 from io import StringIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from vitkit.system.console.saying import (
     Listener,
@@ -29,8 +26,7 @@ from vitkit.system.console.saying import (
     to_nobody,
 )
 from vitkit.system.processes.signals import leaving_signals
-from vitkit.system.span import Span
-from vitkit.verbs.settings import MISSING, bare, default_of, is_word, mark, options
+from vitkit.verbs.settings import Begin, options, parameters, settings_from
 
 if TYPE_CHECKING:
     import pandas
@@ -62,19 +58,19 @@ class Verb:
     @property
     def __signature__(self) -> inspect.Signature:
         """What help() and notebooks show."""
-        parameters = {each.name: each for each in _parameters(self.settings)}
+        by_name = {each.name: each for each in parameters(self.settings)}
         if self.begin:  # what has no default follows from the first ones
-            first = {each.name: each for each in _parameters(get_type_hints(self.begin)["first"])}
-            parameters = first | {
+            first = {each.name: each for each in parameters(get_type_hints(self.begin)["first"])}
+            by_name = first | {
                 name: each
-                for name, each in parameters.items()
+                for name, each in by_name.items()
                 if name not in first and each.default is not inspect.Parameter.empty
             }
-        parameters = sorted(parameters.values(), key=lambda each: each.kind)
+        ordered = sorted(by_name.values(), key=lambda each: each.kind)
         for name, default in (("quiet", False), ("progress", None)):
             kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, kind, default=default))
-        return inspect.Signature(parameters)
+            ordered.append(inspect.Parameter(name, kind, default=default))
+        return inspect.Signature(ordered)
 
     def __call__(
         self,
@@ -102,10 +98,6 @@ class Verb:
                 sentence = arguments_for_options(error.args[0], self.settings)
                 error.args = (sentence, *error.args[1:])
             raise
-
-
-Begin = Callable[[Any, frozenset[str]], Any]
-"""(what decides the other defaults, the names of all settings that were given) -> all settings"""
 
 
 def verb(run: Callable[[Any], Any]) -> Verb:
@@ -144,191 +136,6 @@ def arguments_for_options(sentence: str, kind: type) -> str:
         return name
 
     return OPTION.sub(argument, sentence)
-
-
-def settings_from(
-    kind: type,
-    name: str,
-    words: Sequence[Any],
-    values: dict[str, Any],
-    begin: "Begin | None" = None,
-) -> Any:
-    """The settings of a verb from the arguments of a call. Those of a part without a name of its own
-    (Hints) may be given beside the others; those of a part with one after two underscores, as in
-    optim__lr. Raises TypeError, with the nearest name, for one that there is none of."""
-    first = get_type_hints(begin)["first"] if begin else kind
-    given = _with_words(first, name, words, values)
-
-    # What decides the other defaults
-    own = {field.name for field in dataclasses.fields(first)}
-    parts = {}
-    for argument in list(given):
-        if argument not in own and not (begin and _is_of(first, argument)):
-            parts[argument] = given.pop(argument)
-    settings = _made(first, name, given)
-    if begin:
-        settings = begin(settings, frozenset(_dotted(each) for each in (*given, *parts)))
-
-    # The others
-    for argument, value in parts.items():
-        try:
-            settings = _changed(settings, _dotted(argument), value)
-        except KeyError:
-            known = {*own, *(option.name.replace(".", "__") for option in options(kind))}
-            near = get_close_matches(argument, {each.replace("-", "_") for each in known}, 1)
-            question = f"; did you mean {near[0]}?" if near else ""
-            raise TypeError(f"vitkit.{name} has no setting {argument!r}{question}") from None
-    return settings
-
-
-def _with_words(
-    kind: type, name: str, words: Sequence[Any], values: dict[str, Any]
-) -> dict[str, Any]:
-    """The values, with those that were given by position: for what was not given by name. Raises
-    TypeError for too many."""
-    given = dict(values)
-    positional = [field.name for field in _words(kind) if field.name not in given]
-    variadic = positional and _is_variadic(kind, positional[-1])
-    if variadic and len(words) >= len(positional):
-        last = len(positional) - 1
-        words = [*words[:last], _joined(words[last:])]
-    if len(words) > len(positional):
-        raise TypeError(
-            f"vitkit.{name} takes {' and '.join(positional) or 'nothing'} by position; the other "
-            "settings by name"
-        )
-    return given | dict(zip(positional, words, strict=False))
-
-
-def _made(kind: type, name: str, given: dict[str, Any]) -> Any:
-    """Settings of these values, and the defaults of the others. Raises TypeError for a missing one."""
-    types = get_type_hints(kind)
-    own = {}
-    parts = {}
-    for argument, value in given.items():
-        if argument in types:
-            own[argument] = _as(types[argument], value)
-        else:
-            parts[argument] = value
-    missing = [
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.name not in own and default_of(field, None) is MISSING
-    ]
-    if missing:
-        raise TypeError(f"vitkit.{name} needs {' and '.join(missing)}")
-    settings = kind(**own)
-    for argument, value in parts.items():
-        settings = _changed(settings, _dotted(argument), value)
-    return settings
-
-
-def _dotted(argument: str) -> str:
-    """optim__lr -> optim.lr"""
-    return argument.replace("__", ".")
-
-
-def _is_of(kind: type, argument: str) -> bool:
-    """Whether an argument is a setting of this class, or of a part of it without a name."""
-    head, _, rest = argument.partition("__")
-    types = get_type_hints(kind)
-    if head in types:
-        return not rest or dataclasses.is_dataclass(types[head])
-    return any(_is_of(types[part], head) for part in _unnamed_parts(kind))
-
-
-def _changed(settings: Any, name: str, value: Any) -> Any:
-    """Settings with another value of one of them, such as "workdir" or "optim.lr". Raises KeyError
-    for a name that there is none of."""
-    head, _, rest = name.partition(".")
-    kind = type(settings)
-    types = get_type_hints(kind)
-    if head not in types:
-        for part in _unnamed_parts(kind):
-            if _is_of(types[part], head):
-                change = {part: _changed(getattr(settings, part), name, value)}
-                return dataclasses.replace(settings, **change)
-        raise KeyError(name)
-    if not rest:
-        return dataclasses.replace(settings, **{head: _as(types[head], value)})
-    inner = getattr(settings, head)
-    if not dataclasses.is_dataclass(inner):
-        raise KeyError(name)
-    return dataclasses.replace(settings, **{head: _changed(inner, rest, value)})
-
-
-def _joined(words: Sequence[Any]) -> tuple:
-    """Words of which there may be any number, whether given one by one or as one list."""
-    if len(words) == 1 and isinstance(words[0], list | tuple):
-        return tuple(words[0])
-    return tuple(words)
-
-
-def _as(annotation: Any, value: Any) -> Any:
-    """A value as settings have it: paths for strings, and tuples, which cannot change, for lists."""
-    if isinstance(value, list):
-        value = tuple(value)
-    elif get_origin(annotation) is tuple and not isinstance(value, tuple):
-        value = (value,)  # one, where there may be several
-    kinds = {annotation, *get_args(annotation)}
-    if Path in kinds and str not in kinds:
-        if isinstance(value, str):
-            return Path(value)
-        if isinstance(value, tuple):
-            return tuple(Path(each) for each in value)
-    if isinstance(value, Path) and Path not in kinds:
-        return str(value)
-    if Span in kinds and isinstance(value, str):
-        return Span.parse(value)
-    return value
-
-
-def _words(kind: type) -> Iterator[dataclasses.Field]:
-    """The fields that may be given by position: words, and what has no default."""
-    types = get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        if is_word(types[field.name]) or default_of(field, None) is MISSING:
-            yield field
-
-
-def _is_variadic(kind: type, name: str) -> bool:
-    """Whether a field takes any number of words."""
-    annotation = bare(get_type_hints(kind, include_extras=True)[name])
-    return getattr(annotation, "__origin__", None) is tuple
-
-
-def _unnamed_parts(kind: type) -> list[str]:
-    """The fields that are parts whose settings stand beside the others, as on the command line."""
-    types = get_type_hints(kind, include_extras=True)
-    names = []
-    for field in dataclasses.fields(kind):
-        annotation = types[field.name]
-        if mark(annotation, "name") == "" and dataclasses.is_dataclass(bare(annotation)):
-            names.append(field.name)
-    return names
-
-
-def _names_of_parts(kind: type) -> list[tuple[str, set[str]]]:
-    """Those parts, with the names of their settings."""
-    types = get_type_hints(kind)
-    return [
-        (part, {field.name for field in dataclasses.fields(types[part])})
-        for part in _unnamed_parts(kind)
-    ]
-
-
-def _parameters(kind: type) -> Iterator[inspect.Parameter]:
-    """The arguments of a verb with these settings."""
-    words = {field.name for field in _words(kind)}
-    types = get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        how = inspect.Parameter.KEYWORD_ONLY
-        if field.name in words:
-            how = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        default = default_of(field, None)
-        if default is MISSING:
-            default = inspect.Parameter.empty
-        yield inspect.Parameter(field.name, how, default=default, annotation=types[field.name])
 
 
 # What a verb returns

@@ -34,11 +34,10 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.machine import cpus
 from vitkit.system.storage.files import check_replaceable
-from vitkit.verbs.arguments import Data, DataColumns
+from vitkit.verbs.arguments import Data, DataColumns, check_sheet
 from vitkit.verbs.data.pack import training_command
 from vitkit.verbs.data.stats_tables import same_or_like, tables
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.outputs import check_sheet
 
 DRAWN = 40  # pairs of near-duplicates on a sheet
 Pairs = dict[tuple[str, str], list[Pair]]

@@ -29,8 +29,7 @@ from vitkit.verbs.arguments import (
     word_of,
 )
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.learning_data import As, as_words, loaded_for_features, parts_of
-from vitkit.verbs.leaving_out import without_broken
+from vitkit.verbs.sources import As, as_words, loaded_for_features, parts_of, without_broken
 from vitkit.weights import Hints
 
 

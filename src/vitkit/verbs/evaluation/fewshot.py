@@ -26,7 +26,7 @@ from vitkit.verbs.arguments import (
     pick_precision,
 )
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.learning_data import As, as_words, loaded_for_features, splits_to_learn_from
+from vitkit.verbs.sources import As, as_words, loaded_for_features, splits_to_learn_from
 from vitkit.verbs.words import DATA
 from vitkit.weights import Classifier, Hints
 

@@ -11,7 +11,7 @@ from vitkit.evaluation import SETS, Evaluator, Named, learns, open_named, shot_n
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted, printable
 from vitkit.system.processes.ranks import on_rank_0
-from vitkit.verbs.leaving_out import without_broken, without_unknown
+from vitkit.verbs.sources import without_broken, without_unknown
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from vitkit.verbs.arguments import (
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.evaluation.probe_saving import Fitted, with_fitted
 from vitkit.verbs.evaluation.tables import metrics_table
-from vitkit.verbs.learning_data import As, splits_to_learn_from
+from vitkit.verbs.sources import As, splits_to_learn_from
 from vitkit.weights import Classifier, Hints, adopt, check_savable, load_as, save
 
 HAVE = {"classes": "have several", "number": "have a number"}  # kinds of targets, in a sentence

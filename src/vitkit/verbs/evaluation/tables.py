@@ -24,7 +24,7 @@ from vitkit.system.console.text import as_word, printable, printable_name
 from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_where_said
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.evaluation.corruptions import robustness_tables
-from vitkit.verbs.flags import flags
+from vitkit.verbs.settings import flags
 from vitkit.weights import check_model_replaceable
 
 if TYPE_CHECKING:

@@ -28,10 +28,9 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.training import tidied
-from vitkit.verbs.arguments import Device
+from vitkit.verbs.arguments import Device, read_shard
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.grids.study_output import StudyTable, listing, say_plan, write
-from vitkit.verbs.shards import read_shard
 from vitkit.verbs.words import DATA
 
 

@@ -29,9 +29,8 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import whole
-from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision, read_shard
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.shards import read_shard
 from vitkit.weights import Hints
 
 TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves

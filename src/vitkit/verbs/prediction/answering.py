@@ -1,35 +1,132 @@
-"""The images that are named or come, and their answers."""
+"""A model, images and how they are answered: what predict, sort, watch and batch have in common."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from vitkit.runtimes import takes_pictures
-from vitkit.system.console.text import printable
-from vitkit.verbs.prediction.settings import INPUT, Answering
+from tyro.conf import Positional, arg
+
+from vitkit.prediction import (
+    BATCH,
+    Answered,
+    Item,
+    answers,
+    check_settings,
+    from_sequence,
+    from_stream,
+    items_of,
+    names_from,
+    pictures,
+    spread,
+)
+from vitkit.runtimes import Runtime, is_exported, takes_pictures
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import counted, printable
+from vitkit.system.machine import pick_device
+from vitkit.verbs import arguments
+from vitkit.verbs.arguments import IMAGES, Device, ModelHints, ModelOrFile, Precision, word_of
+from vitkit.verbs.computing import (
+    any_runtime_of_file,
+    classifier_with_head,
+    precision_of,
+    runtime_of_file,
+    runtime_of_model,
+)
+from vitkit.weights import Hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from vitkit.weights import Classifier
 
-    from vitkit.prediction import Answered, Item, Pictures
-    from vitkit.runtimes import Runtime
+INPUT = "-"  # names come through the standard input
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A model and images, and how the answers are computed."""
+
+    model: ModelOrFile
+    images: Annotated[
+        Positional[tuple[str, ...]],
+        arg(
+            metavar="IMAGE...",
+            help=f"{IMAGES}, or digits; - reads names from the standard input, one a line.",
+        ),
+    ]
+    top: int = 5
+    """Classes to name for each image."""
+    workers: int = -1
+    """Processes that read and decode images; -1 follows the CPU quota."""
+    merge: int = 0
+    """Merge so many tokens in every block: less work, and answers that differ a little. vitkit bench
+    --merge measures how much."""
+    exit: float = 0.0
+    """Answer an image after half of the blocks, or later, as soon as a class has this probability: less
+    work, and answers that differ a little. vitkit bench --exit measures how much."""
+    calibrate: Annotated[str, arg(metavar="DATA")] = ""
+    """Images that --exit is fitted on, 300 at most, such as those of the training; their classes do
+    not matter."""
+    runtime: arguments.Runtime = "auto"
+    precision: Precision = "auto"
+    device: Device = "auto"
+    hints: ModelHints = field(default_factory=Hints)
+
+
+def check_answering(settings: Answering, verb: str) -> None:
+    """Raises ValueError if settings do not go together, before the model is loaded."""
+    check_settings(settings.top, BATCH, settings.workers)
+    if not len(settings.images):
+        raise ValueError(
+            f"there is no image to classify; vitkit {verb} {word_of(settings.model)} IMAGE... "
+            "takes files, folders, patterns and data sets, and - for names from the standard input"
+        )
+    names = [image for image in settings.images if isinstance(image, str)]
+    if INPUT in names and len(names) > 1:
+        raise ValueError("- reads the names of all images from the standard input: give it alone")
+    _check_less_work(settings)
+
+
+def _check_less_work(settings: Answering) -> None:
+    """Raises ValueError if --merge or --exit do not go with the other settings."""
+    if settings.merge and settings.exit:
+        raise ValueError("--merge and --exit are two ways to less work; give one of them")
+    if settings.merge < 0:
+        raise ValueError(f"--merge is {settings.merge}; it is a number of tokens, from 0 on")
+    if not 0 <= settings.exit <= 1:
+        raise ValueError(f"--exit is {settings.exit:g}; it is a probability, such as 0.9")
+    if not settings.exit:
+        if settings.calibrate:
+            raise ValueError(f"--calibrate {settings.calibrate} goes with --exit")
+        return
+    if not settings.calibrate:
+        raise ValueError(
+            "--exit needs --calibrate DATA: images like those to come, of no matter which classes"
+        )
+    if settings.runtime not in ("auto", "torch"):
+        raise ValueError(
+            f"--exit is computed by PyTorch, as how far an image goes depends on the image; leave out "
+            f"--runtime {settings.runtime}"
+        )
+
+
+# The images, and their answers
 
 
 def images_of(
     settings: Answering,
     labels: Sequence[str],
+    limit: int = 0,
     written_to: Sequence[Path] = (),
     files_only: bool = False,
-) -> "Pictures | Sequence[Item] | None":
+) -> Sequence[Item] | None:
     """The images that are given; None if their names come through the standard input.
 
-    written_to: folders whose images are none to answer, because they are written there. Raises
-    ValueError with `files_only` for what is no file of this machine.
+    limit: the largest number, chosen evenly from all; 0 is all. written_to: folders whose images are
+    not to be answered, because they are written there. files_only: raises ValueError for images that
+    are not files of this machine.
     """
-    from vitkit.prediction import pictures, spread
-
     images = settings.images
     if all(isinstance(image, str) for image in images):
         if tuple(images) == (INPUT,):
@@ -37,57 +134,58 @@ def images_of(
         found = pictures(images, labels, written_to)
         if files_only and not found.are_files():
             raise ValueError(
-                "photographs that are files of this machine are filed; among "
-                f"{printable(' '.join(images))} are others"
+                "photographs that are files of this machine are sorted, and "
+                f"{printable(' '.join(images))} stands for others too"
             )
-        return spread(found, settings.limit)
+        return spread(found, limit)
     if files_only:
-        raise ValueError("photographs that are files of this machine are filed, and these are none")
+        raise ValueError(
+            "photographs that are files of this machine are sorted, and these are in memory"
+        )
     from vitkit.prediction import as_items  # of arrays and tensors, so it imports PyTorch
 
     if len(images) == 1:  # of a program: an array, say, or an iterator
         (images,) = images
-    return spread(list(as_items(images, labels)), settings.limit)
+    return spread(list(as_items(images, labels)), limit)
 
 
-def answers_of(
-    settings: Answering,
-    runtime: "Runtime",
-    items: "Sequence[Item] | None",
-    names: "Iterable[list[str]] | None" = None,
-    written_to: Sequence[Path] = (),
-) -> "Iterator[Answered]":
-    """The answers to the images, in batches; without items to those whose names come, by default
-    through the standard input."""
-    from vitkit.prediction import answers, from_sequence, from_stream, names_from
-
-    batch = batch_for(runtime)
-    if items is not None:
-        batches = from_sequence(items, runtime.preprocessing, batch, settings.workers)
-    else:
-        if names is None:
-            names = names_from(sys.stdin.fileno(), batch)
-        coming = _items_of(names, batch, settings.limit, written_to)
-        batches = from_stream(coming, runtime.preprocessing, settings.workers)
+def answers_of(settings: Answering, runtime: Runtime, items: Sequence[Item]) -> Iterator[Answered]:
+    """The answers to these images, in batches."""
+    batches = from_sequence(items, runtime.preprocessing, batch_for(runtime), settings.workers)
     return answers(runtime, batches, settings.top)
 
 
-def batch_for(runtime: "Runtime") -> int:
-    """Images that are computed together."""
-    from vitkit.prediction import BATCH
+def answers_to_names(
+    settings: Answering,
+    runtime: Runtime,
+    names: Iterable[list[str]] | None = None,
+    limit: int = 0,
+    written_to: Sequence[Path] = (),
+) -> Iterator[Answered]:
+    """The answers to images whose names come in lists; by default through the standard input.
 
+    limit: answer the first ones only; 0 is all.
+    """
+    batch = batch_for(runtime)
+    if names is None:
+        names = names_from(sys.stdin.fileno(), batch)
+    items = _items_in_batches(names, batch, limit, written_to)
+    batches = from_stream(items, runtime.preprocessing, settings.workers)
+    return answers(runtime, batches, settings.top)
+
+
+def batch_for(runtime: Runtime) -> int:
+    """How many images are computed together."""
     if takes_pictures(runtime):
         return 1
     return BATCH
 
 
-def _items_of(
-    names: "Iterable[list[str]]", batch: int, limit: int, written_to: Sequence[Path]
-) -> "Iterator[list[Item]]":
-    """The images of names that come, in lists, some of them empty; the name of a folder is that of
-    many."""
-    from vitkit.prediction import items_of
-
+def _items_in_batches(
+    names: Iterable[list[str]], batch: int, limit: int, written_to: Sequence[Path]
+) -> Iterator[list[Item]]:
+    """The images of names that come, in lists, some of them empty; the name of a folder stands for
+    many images."""
     count = 0
     for some in names:
         items = chain.from_iterable(items_of(name, written_to) for name in some)
@@ -101,3 +199,83 @@ def _items_of(
             if count == limit:
                 return
         yield chunk
+
+
+# What computes the answers
+
+
+def runtime_of(settings: Answering, looking: bool = False, in_batches: bool = False) -> Runtime:
+    """What computes the answers. An exported file needs no PyTorch.
+
+    looking: it keeps what the model looks at, too. in_batches: refuse a file that takes whole
+    pictures, one at a time.
+    """
+    if isinstance(settings.model, str) and is_exported(settings.model):
+        if looking:
+            raise ValueError(
+                f"--attention draws what a model looks at, and {settings.model} gives its answers alone; "
+                "give the model that it was exported from"
+            )
+        if settings.merge or settings.exit:
+            raise ValueError(
+                f"--merge and --exit change what a model computes, and {settings.model} is an exported "
+                "file; give the model"
+            )
+        open_runtime = any_runtime_of_file
+        if in_batches:
+            open_runtime = runtime_of_file
+        return open_runtime(
+            settings.model, settings.hints, settings.runtime, settings.precision, settings.device
+        )
+    classifier = classifier_with_head(settings.model, settings.hints)
+    if looking and (settings.merge or settings.exit):
+        raise ValueError("--attention draws the whole model's; leave out --merge and --exit")
+    if settings.merge:
+        classifier = _merging(settings, classifier)
+    if settings.exit:
+        classifier = _exiting(settings, classifier)
+    device = pick_device(settings.device)
+    precision = precision_of(settings.runtime, settings.precision, device)
+    if not looking:
+        return runtime_of_model(classifier, settings.runtime, precision, settings.device)
+    from vitkit.prediction import Looking
+    from vitkit.runtimes import eager
+
+    if settings.runtime not in ("auto", "torch"):
+        raise ValueError(
+            f"--attention is computed by PyTorch; leave out --runtime {settings.runtime}"
+        )
+    return Looking(eager(classifier, device, precision))
+
+
+def _merging(settings: Answering, classifier: "Classifier") -> "Classifier":
+    """The model with tokens merged, which is said."""
+    from vitkit.models import tokens_left
+    from vitkit.runtimes import merging
+
+    merged = merging(classifier, settings.merge)
+    left = tokens_left(merged.model.config, settings.merge)
+    most = counted(settings.merge, "token")
+    _say_less(settings, f"{most} at most merged in every block, {left:,} left in the last", "merge")
+    return merged
+
+
+def _exiting(settings: Answering, classifier: "Classifier") -> "Classifier":
+    """The model with early exits, which is said."""
+    from vitkit.exporting import prepared_images, to_calibrate
+    from vitkit.runtimes import exiting, fit_exits
+
+    images, _ = prepared_images(classifier.preprocessing, to_calibrate(settings.calibrate))
+    exits = fit_exits(classifier, images)
+    early = exiting(classifier, exits, settings.exit)
+    _say_less(settings, f"images end early that are sure by {settings.exit:g}", "exit")
+    return early
+
+
+def _say_less(settings: Answering, what: str, option: str) -> None:
+    """Say which work is left out, and what measures it."""
+    value = getattr(settings, option)
+    say(
+        f"{what}, so the answers differ a little from the model's; vitkit bench "
+        f"{word_of(settings.model)} --{option} {value:g} --data DATA says how much"
+    )

@@ -6,14 +6,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, write_parts
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
+from vitkit.verbs.arguments import read_shard
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.prediction.answering import images_of
-from vitkit.verbs.prediction.progress import Progress
-from vitkit.verbs.prediction.runtime import runtime_of
-from vitkit.verbs.prediction.settings import INPUT, Answering, check_answering
-from vitkit.verbs.shards import read_shard
+from vitkit.verbs.prediction.answering import (
+    INPUT,
+    Answering,
+    check_answering,
+    images_of,
+    runtime_of,
+)
+from vitkit.verbs.prediction.terminal import Progress
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,6 @@ def batch(settings: Batch) -> BatchState:
     # What cannot be done is refused before the model is loaded
     check_answering(settings, "batch")
     shard, shards = shard_of(settings.shard)
-    if settings.limit:
-        raise ValueError("all images are answered; leave out --limit")
     if not all(isinstance(image, str) for image in settings.images):
         raise ValueError("this goes on where it ended, so it takes names, and no images in memory")
     if tuple(settings.images) == (INPUT,):
@@ -97,8 +100,6 @@ def batch(settings: Batch) -> BatchState:
         raise ValueError(f"--into is {settings.into}, which is a file; give a folder")
 
     # What there is to do
-    from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, write_parts
-
     runtime = runtime_of(settings, in_batches=True)
     items = images_of(settings, runtime.labels)
     parts = Parts.begin(settings.into, items, runtime, settings.top, _less(settings, runtime))

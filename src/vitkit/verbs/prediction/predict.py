@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.verbs.arguments import word_of
+from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.outputs import check_folder, check_rows, check_sheet
-from vitkit.verbs.prediction.answering import answers_of, images_of
-from vitkit.verbs.prediction.outcome import Predictions
-from vitkit.verbs.prediction.runtime import runtime_of
-from vitkit.verbs.prediction.settings import Answering, check_answering
-from vitkit.verbs.prediction.taking import Taking
+from vitkit.verbs.prediction.answering import (
+    Answering,
+    answers_of,
+    answers_to_names,
+    check_answering,
+    images_of,
+    runtime_of,
+)
+from vitkit.verbs.prediction.output import Predictions, Taking
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Predict(Answering):
     """Draw into this folder, for each image, what the model looked at."""
     sheet: Path | None = None
     """Draw images and predictions into this PNG file."""
+    limit: int = 0
+    """Largest number of images, chosen evenly from all, or the first of those whose names come
+    through the standard input; 0 is all."""
     json: bool = False
     """Print one line of JSON per image."""
 
@@ -31,10 +37,10 @@ class Predict(Answering):
 @verb
 def predict(settings: Predict) -> Predictions:
     """Name the likeliest classes of images: files, folders, patterns, data sets; in a program also
-    bytes, Pillow images, arrays and tensors. An image that is broken has an `error`, and the others are
-    answered all the same.
+    bytes, Pillow images, arrays and tensors. A broken image has an `error`, and the others are answered
+    all the same.
 
-    Raises ValueError for what is no image, and for a model without a head.
+    Raises ValueError if something is not an image, or if the model has no head.
     """
     # What cannot be done is refused before the model is loaded
     check_answering(settings, "predict")
@@ -47,8 +53,11 @@ def predict(settings: Predict) -> Predictions:
     # The model, the images, and their answers as they come
     runtime = runtime_of(settings, looking=settings.attention is not None)
     written_to = [settings.attention] if settings.attention else []
-    items = images_of(settings, runtime.labels, written_to)
-    batches = answers_of(settings, runtime, items, written_to=written_to)
+    items = images_of(settings, runtime.labels, settings.limit, written_to)
+    if items is None:
+        batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
+    else:
+        batches = answers_of(settings, runtime, items)
     taking = Taking(
         runtime,
         None if items is None else len(items),

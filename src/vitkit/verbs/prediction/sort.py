@@ -2,20 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from vitkit.verbs.arguments import word_of
+from vitkit.prediction import Sorter
+from vitkit.runtimes import Runtime
+from vitkit.verbs.arguments import check_folder, check_rows, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.outputs import check_folder, check_rows
-from vitkit.verbs.prediction.answering import answers_of, images_of
-from vitkit.verbs.prediction.outcome import Predictions
-from vitkit.verbs.prediction.runtime import runtime_of
-from vitkit.verbs.prediction.settings import Answering, check_answering
-from vitkit.verbs.prediction.taking import Taking
-
-if TYPE_CHECKING:
-    from vitkit.prediction import Sorter
-    from vitkit.runtimes import Runtime
+from vitkit.verbs.prediction.answering import (
+    Answering,
+    answers_of,
+    answers_to_names,
+    check_answering,
+    images_of,
+    runtime_of,
+)
+from vitkit.verbs.prediction.output import Predictions, Taking
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Sort(Answering):
     """Write a row for each photograph into this file too: .csv, .jsonl or .parquet."""
     json: bool = False
     """Print one line of JSON per photograph."""
+    limit: int = 0
+    """Largest number of photographs, chosen evenly from all, or the first of those whose names come
+    through the standard input; 0 is all."""
 
 
 @verb
@@ -41,7 +45,7 @@ def sort(settings: Sort) -> Predictions:
     """File photographs in folders of their classes, as links or copies. The originals stay where they
     are, and nothing is replaced.
 
-    Raises ValueError for what is no file of this machine, and for a model that names no classes.
+    Raises ValueError if a photograph is not a file of this machine, or if the model names no classes.
     """
     check_answering(settings, "sort")
     check_folder("--into", settings.into, settings.images)
@@ -49,9 +53,14 @@ def sort(settings: Sort) -> Predictions:
 
     runtime = runtime_of(settings)
     sorter = sorter_for(runtime, word_of(settings.model), settings.into, settings.sure, settings.by)
-    items = images_of(settings, runtime.labels, [settings.into], files_only=True)
-    batches = answers_of(settings, runtime, items, written_to=[settings.into])
-    total = None if items is None else len(items)
+    written_to = [settings.into]
+    items = images_of(settings, runtime.labels, settings.limit, written_to, files_only=True)
+    if items is None:
+        total = None
+        batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
+    else:
+        total = len(items)
+        batches = answers_of(settings, runtime, items)
     taking = Taking(runtime, total, settings.top, to=settings.to, sorter=sorter, json=settings.json)
     with taking:
         taking.take_all(batches)
@@ -60,11 +69,9 @@ def sort(settings: Sort) -> Predictions:
 
 
 def sorter_for(
-    runtime: "Runtime", model: str, into: Path, sure: float, by: Literal["link", "copy"]
-) -> "Sorter":
-    """Files the photographs. Raises ValueError for a model whose outputs are no classes."""
-    from vitkit.prediction import Sorter
-
+    runtime: Runtime, model: str, into: Path, sure: float, by: Literal["link", "copy"]
+) -> Sorter:
+    """What files the photographs. Raises ValueError if the model's outputs are not classes."""
     if runtime.activation == "none":
         raise ValueError(f"{model} answers with numbers, not with classes, so there are no folders")
     return Sorter(into, runtime.labels, sure, by)

@@ -6,25 +6,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from tyro.conf import Positional, arg
+
+from vitkit.prediction import arrivals
 from vitkit.system.console.saying import say
 from vitkit.system.processes.signals import signals_are_ours
-from vitkit.verbs.arguments import word_of
+from vitkit.verbs.arguments import check_folder, check_rows, word_of
 from vitkit.verbs.definition import verb
-from vitkit.verbs.outputs import check_folder, check_rows
-from vitkit.verbs.prediction.answering import answers_of, batch_for
-from vitkit.verbs.prediction.outcome import Predictions
-from vitkit.verbs.prediction.runtime import runtime_of
-from vitkit.verbs.prediction.settings import Answering, check_answering
+from vitkit.verbs.prediction.answering import (
+    Answering,
+    answers_to_names,
+    batch_for,
+    check_answering,
+    runtime_of,
+)
+from vitkit.verbs.prediction.output import Predictions, Taking
 from vitkit.verbs.prediction.sort import sorter_for
-from vitkit.verbs.prediction.taking import Taking
 
 
 @dataclass(frozen=True)
 class Watch(Answering):
     """Classify what is in a folder and what arrives there, until Ctrl-C or SIGTERM."""
 
+    images: Annotated[Positional[tuple[str, ...]], arg(metavar="DIR", help="The folder.")]
     to: Path | None = None
     """Write a row for each image into this file, instead of printing it: .csv, .jsonl or
     .parquet."""
@@ -36,12 +42,14 @@ class Watch(Answering):
     """Probability from which on an answer counts when photographs are filed."""
     json: bool = False
     """Print one line of JSON per image."""
+    limit: int = 0
+    """End after so many images; 0 goes on."""
 
 
 @verb
 def watch(settings: Watch) -> Predictions:
     """Classify what is in a folder and what arrives there, until it is ended: a command by Ctrl-C or
-    SIGTERM, a program's call by Ctrl-C. Raises ValueError for what is no folder."""
+    SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
     check_answering(settings, "watch")
     names = [image for image in settings.images if isinstance(image, str)]
     if names != [*settings.images]:
@@ -51,7 +59,6 @@ def watch(settings: Watch) -> Predictions:
     if settings.sort_into is not None:
         check_folder("--sort-into", settings.sort_into, settings.images)
     check_rows(settings.to, settings.json)
-    from vitkit.prediction import arrivals
 
     runtime = runtime_of(settings)
     sorter = None
@@ -63,7 +70,7 @@ def watch(settings: Watch) -> Predictions:
     (folder,) = names
     say(f"watching {folder}: what is there and what arrives; Ctrl-C ends")
     names = arrivals(folder, batch_for(runtime), written_to)
-    batches = answers_of(settings, runtime, None, names, written_to)
+    batches = answers_to_names(settings, runtime, names, settings.limit, written_to)
     taking = Taking(runtime, None, settings.top, to=settings.to, sorter=sorter, json=settings.json)
     with taking, suppress(KeyboardInterrupt), _termination_as_interrupt():
         taking.take_all(batches)

@@ -10,7 +10,7 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
 from vitkit.system.machine import autocast
 from vitkit.system.storage.private import public
-from vitkit.verbs.leaving_out import broken_images
+from vitkit.verbs.sources import broken_images
 from vitkit.verbs.teaching.photographs import photographs_of
 from vitkit.weights import Classifier
 

@@ -1,22 +1,94 @@
-"""Where answers go, batch by batch: to the terminal, into a file, folders and pictures."""
+"""What becomes of answers: a value for a program, and on the way rows, files, folders and pictures."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from shutil import get_terminal_size
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from vitkit.prediction import (
+    Answered,
+    Prediction,
+    RowsFile,
+    Sorter,
+    as_json,
+    limits_of,
+)
+from vitkit.runtimes import Runtime
 from vitkit.system.console.saying import live_output, say
 from vitkit.system.console.text import as_word, counted, printable_name
-from vitkit.verbs.prediction.progress import Progress
-from vitkit.verbs.prediction.table import AnswerTable, number
+from vitkit.verbs.definition import result
+from vitkit.verbs.prediction.terminal import AnswerTable, Progress, number
+from vitkit.weights import Activation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from vitkit.inspection import Tile
-    from vitkit.prediction import Answered, Prediction, Sorter
-    from vitkit.runtimes import Runtime
+
+
+@result
+@dataclass(frozen=True)
+class Predictions(Sequence):
+    """A model's answers to images, in their order."""
+
+    answers: tuple[Prediction, ...]
+    """One for each image: its likeliest classes, or what is wrong with it."""
+    labels: tuple[str, ...]
+    """The model's classes."""
+    activation: Activation
+    unreadable: int
+    """Images that could not be read."""
+    path: Path | None
+    """The file or the folder that the answers were written to."""
+    notes: tuple[str, ...]
+    """What was written, and what is next."""
+
+    @classmethod
+    def of(cls, taking: "Taking", path: Path | None, notes: tuple[str, ...]) -> "Predictions":
+        """All that was taken."""
+        runtime = taking.runtime
+        kept = tuple(taking.kept)
+        unreadable = taking.progress.unreadable
+        return cls(kept, tuple(runtime.labels), runtime.activation, unreadable, path, notes)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __getitem__(self, i):
+        return self.answers[i]
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: 1 if an image was broken."""
+        return int(self.unreadable > 0)
+
+    def rows(self) -> list[dict]:
+        """A row for each image: its name, its likeliest class with the probability, all that were
+        named, and what is wrong with it."""
+        rows = []
+        for answer in self.answers:
+            rows.append(
+                {
+                    "image": answer.name,
+                    "class": answer.labels[0] if answer.labels else None,
+                    "probability": answer.probabilities[0] if answer.probabilities else None,
+                    "classes": answer.labels,
+                    "probabilities": answer.probabilities,
+                    "error": answer.error,
+                }
+            )
+        return rows
+
+    def shown(self) -> Iterator[str]:
+        """A table, which the command line has printed already; and what was written."""
+        if self.answers:
+            text = StringIO()
+            AnswerTable(self.labels, self.activation, text).print(self.answers)
+            yield text.getvalue().rstrip("\n")
+        yield from self.notes
+
 
 LISTED = 50  # unreadable images, by name
 TILES = 400  # pictures of a contact sheet, at most
@@ -31,20 +103,18 @@ class Taking:
 
     def __init__(
         self,
-        runtime: "Runtime",
+        runtime: Runtime,
         total: int | None,
         top: int,
         *,
         to: Path | None = None,
         attention: Path | None = None,
         sheet: Path | None = None,
-        sorter: "Sorter | None" = None,
+        sorter: Sorter | None = None,
         json: bool = False,
     ):
         """total: images there will be; None if nobody knows. Opens the file; raises ValueError and
         OSError if it cannot be written."""
-        from vitkit.prediction import limits_of
-
         self.runtime = runtime
         self.progress = Progress(total)
         self.to = to
@@ -74,14 +144,12 @@ class Taking:
         if limits_of(runtime) is not None:
             extra += ["unknown", "possible"]
         if to is not None:
-            from vitkit.prediction import RowsFile
-
             self.rows = RowsFile(to, min(top, len(runtime.labels)), extra)
         elif self.live is not None and not json:
             page = get_terminal_size().lines - 5
             self.table = AnswerTable(runtime.labels, runtime.activation, self.live, max(page, 10))
 
-    def take_all(self, batches: "Iterable[Answered]") -> None:
+    def take_all(self, batches: Iterable[Answered]) -> None:
         """Take every batch."""
         with closing(batches):
             for answered in batches:
@@ -101,7 +169,7 @@ class Taking:
         self.progress.wipe()
         self.files.__exit__(kind, error, traceback)
 
-    def take(self, answered: "Answered") -> None:
+    def take(self, answered: Answered) -> None:
         """Do with the answers of a batch what is to be done. Raises OSError."""
         predictions = answered.predictions
         if predictions:
@@ -127,7 +195,7 @@ class Taking:
         self.errors += errors[: LISTED - len(self.errors)]
         self.progress.count(len(predictions), len(errors))
 
-    def _draw_looks(self, answered: "Answered", extra: list[dict[str, str]]) -> None:
+    def _draw_looks(self, answered: Answered, extra: list[dict[str, str]]) -> None:
         """Draw what the model looked at in each image that it could read."""
         for place, row in enumerate(answered.prepared.rows):
             if answered.predictions[row].error is not None:
@@ -137,9 +205,7 @@ class Taking:
             path = self.looks.draw(answered.items[row].name, image, weights)
             extra[row]["attention"] = str(path)
 
-    def _sort(
-        self, predictions: "list[Prediction]", extra: list[dict[str, str]]
-    ) -> "list[Prediction]":
+    def _sort(self, predictions: list[Prediction], extra: list[dict[str, str]]) -> list[Prediction]:
         """File the photographs. Returns the predictions, with an error for one that went away or is
         no file."""
         filed = []
@@ -153,15 +219,13 @@ class Taking:
             filed.append(prediction)
         return filed
 
-    def _print_json(self, predictions: "list[Prediction]", extra: list[dict[str, str]]) -> None:
+    def _print_json(self, predictions: list[Prediction], extra: list[dict[str, str]]) -> None:
         """A line for each, for the program that reads it."""
-        from vitkit.prediction import as_json
-
         for prediction, more in zip(predictions, extra, strict=True):
             print(as_json(prediction, more), file=self.live)
         self.live.flush()
 
-    def _add_tiles(self, answered: "Answered") -> None:
+    def _add_tiles(self, answered: Answered) -> None:
         """Keep the images that could be read, as the model got them, for the contact sheet."""
         from vitkit.inspection import Tile
 

@@ -1,0 +1,148 @@
+"""Data sets as verbs open them: the parts to learn from, without the images that are to be left out."""
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from tyro.conf import arg
+
+from vitkit.data import Source, Splits
+from vitkit.evaluation import SetName
+from vitkit.system.console.text import as_word, counted, printable
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+from vitkit.verbs.arguments import word_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitkit.data import Columns, Parts
+    from vitkit.verbs.arguments import OnBadImage
+    from vitkit.weights import Classifier, Hints
+
+
+As = Annotated[
+    SetName | None,
+    arg(
+        name="as",
+        help="What DATA is, if it is ImageNet or one of its relatives: which classes its folders are "
+        "(docs/evaluation.md).",
+    ),
+]
+
+
+def as_words(model: "str | Classifier", data: str, named: SetName | None) -> str:
+    """MODEL DATA, and what the data is, as they are typed after another command's name. A classifier
+    that a program holds is called MODEL."""
+    words = f"{word_of(model)} {as_word(data)}"
+    if named is not None:
+        words += f" --as {named}"
+    return words
+
+
+def parts_of(data: str, columns: "Columns", named: SetName | None) -> "Parts":
+    """The parts of a data set, which may go by a name."""
+    from vitkit.data import open_parts
+    from vitkit.evaluation import open_named_parts
+
+    if named is None:
+        return open_parts(data, columns)
+    return open_named_parts(named, data, columns)
+
+
+def splits_to_learn_from(
+    data: str, columns: "Columns", named: SetName | None, on_bad_image: "OnBadImage"
+) -> "tuple[Splits, str | None]":
+    """The parts of a data set, with a test part, without broken images if they are to be skipped; and
+    the fingerprint of a test part that was made, as it was before any were."""
+    from vitkit.data import splits_of
+
+    splits = splits_of(parts_of(data, columns, named), data)
+    made = splits.made_fingerprint
+    if on_bad_image == "skip":
+        splits = splits_without_broken(splits)
+    return splits, made
+
+
+def loaded_for_features(
+    model: "str | Classifier", hints: "Hints", device: "torch.device"
+) -> "Classifier":
+    """A model on its device, to read features of: by its name, or as a program holds it."""
+    from vitkit.system.processes.ranks import on_rank_0
+    from vitkit.weights import Classifier, load_as
+
+    if not isinstance(model, Classifier):
+        model = load_as(model, hints, quiet=not on_rank_0())
+    return model.to(device).for_inference()
+
+
+# Images that are left out, each with a sentence on the standard error
+
+
+def without_broken(source: Source) -> Source:
+    """The images that can be decoded."""
+    from vitkit.data import subset
+
+    broken = broken_images(source)
+    return subset(source, [i for i in range(len(source)) if i not in broken])
+
+
+def broken_images(source: Source) -> dict[int, str]:
+    """The images that cannot be decoded, by index, each with a sentence, which is printed."""
+    from vitkit.data import check_images
+    from vitkit.system.machine import cpus
+
+    broken = from_rank_0(lambda: dict(check_images(source, cpus())))
+    if on_rank_0():
+        for sentence in broken.values():
+            print(f"left out: {printable(sentence)}", file=sys.stderr)
+    return broken
+
+
+def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
+    """The images of classes that a model with these labels knows, and only these classes; a sentence
+    about the others is printed. If it knows none, the images stay as they are.
+
+    Raises ValueError for images of another kind of target.
+    """
+    from vitkit.data import subset
+    from vitkit.evaluation import unknown
+
+    if source.target_kind != "class":
+        raise ValueError(
+            "--on-unknown-class skip is for images of one class each; these have targets of the kind "
+            f"{source.target_kind!r}"
+        )
+    others = np.intersect1d(unknown(source.labels, labels), source.targets).tolist()
+    left_out = np.isin(source.targets, others)
+    if not others or left_out.all():  # if all, whoever meets the classes says what they are called
+        return source
+    names = ", ".join(source.labels[k] for k in others[:5])
+    if len(others) > 5:
+        names += ", ..."
+    if on_rank_0():
+        sentence = (
+            f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the "
+            f"model does not know ({names})"
+        )
+        print(printable(sentence), file=sys.stderr)
+
+    # The classes that stay, numbered anew
+    kept = np.setdiff1d(np.arange(len(source.labels)), others)
+    rest = subset(source, np.flatnonzero(~left_out))
+    return replace(
+        rest,
+        targets=np.searchsorted(kept, rest.targets),
+        labels=tuple(source.labels[k] for k in kept),
+    )
+
+
+def splits_without_broken(splits: Splits) -> Splits:
+    """The parts of a data set without the images that cannot be decoded."""
+    parts = {}
+    for name in ("train", "val", "test"):
+        part = getattr(splits, name)
+        if part is not None:
+            part = without_broken(part)
+            parts[name] = part if len(part) else None
+    return replace(splits, **parts)
