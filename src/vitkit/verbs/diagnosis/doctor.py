@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.diagnosis.finding import Finding
+from vitkit.verbs.diagnosis import Finding
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def _examinations(settings: Doctor) -> Iterator[Finding]:
 
     from vitkit.data import open_splits
     from vitkit.system.machine import pick_device
-    from vitkit.verbs.diagnosis.images import examine_data
-    from vitkit.verbs.diagnosis.model import Examined, examine_learning, examine_model
+    from vitkit.verbs.diagnosis.model import Examined, examine_data, examine_learning, examine_model
     from vitkit.weights import Hints, load_with_account
 
     classifier = None

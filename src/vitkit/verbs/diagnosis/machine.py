@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from urllib.request import getproxies
 
-from vitkit.verbs.diagnosis.finding import Finding
+from vitkit.verbs.diagnosis import Finding
 
 
 def examine_machine() -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitkit.training import Recorded, read_run
-from vitkit.verbs.diagnosis.finding import Finding
+from vitkit.verbs.diagnosis import Finding
 
 WAITS = 0.25  # share of the time spent waiting for data from which a run is input-bound
 CLIPPED = 0.9  # share of the gradients that are clipped from which nearly all are

@@ -1,25 +1,32 @@
 """What an evaluation has measured, and how it is shown."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from vitkit.data import Source
-from vitkit.evaluation import Metric, Report
+from vitkit.evaluation import (
+    Metric,
+    Report,
+    Robustness,
+    calibration_sentence,
+    disagreement_tiles,
+    mistake_tiles,
+    write_report,
+)
+from vitkit.inspection import contact_sheet
+from vitkit.system.console.saying import say
+from vitkit.system.console.terminal import fill
+from vitkit.system.console.text import as_word, printable, printable_name
+from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_where_said
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
-from vitkit.verbs.evaluation.tables import (
-    as_json,
-    check_files,
-    metrics_table,
-    next_command,
-    report_parts,
-    write,
-)
+from vitkit.verbs.settings import flags
+from vitkit.weights import check_model_replaceable
 
 if TYPE_CHECKING:
     from vitkit.verbs.evaluation.evaluate import Evaluate
@@ -93,3 +100,166 @@ class Evaluation:
         for path in self.written:
             yield f"wrote {path}"
         yield f"next: {next_command(settings)}"
+
+
+CONFUSED = 5  # pairs of classes on the terminal
+ENDINGS = (".html", ".json", ".png")
+
+
+def check_files(files: Sequence[Path], directory: Path | None) -> None:
+    """Raises ValueError for reports that cannot be written, before anything is measured; and for a
+    directory of a model that cannot."""
+    for file in files:
+        if file.suffix.lower() not in ENDINGS:
+            raise ValueError(
+                f"--report is {file}; its ending says what it is: .html a page, .json the numbers, "
+                ".png a contact sheet"
+            )
+        check_replaceable(file)
+    if directory is not None:
+        check_can_be_made(directory)
+        check_model_replaceable(directory, ("config.json", "preprocessor_config.json"))
+
+
+def report_parts(report: Report) -> Iterator[str | Table]:
+    """The figures of a report as tables, and its sentences."""
+    yield printable(f"{report.model} on {report.images}")
+    if report.paired is None:
+        yield from _metrics(report)
+    else:
+        yield printable(f"second: {report.other}")
+        yield _differences(report)
+    sentences = list(report.notes)
+    if report.confused:
+        pairs = []
+        for pair in report.confused[:CONFUSED]:
+            names = f"{printable_name(pair.true)} for {printable_name(pair.predicted)}"
+            pairs.append(f"{names} ({pair.count:,} of {pair.images:,})")
+        sentences.append(f"taken most often: {', '.join(pairs)}")
+    if report.paired is not None:
+        sentences.append(report.paired.sentence)
+    if report.calibration is not None:
+        sentences.append(calibration_sentence(report))
+    for sentence in sentences:
+        yield fill(printable(f"- {sentence}"))
+
+
+def _metrics(report: Report) -> Iterator[str | Table]:
+    """The table of the metrics, and another of those on corrupted images."""
+    if report.robustness is None:
+        yield metrics_table(report.metrics)
+        return
+    apart = {metric.name for metric in report.robustness.metrics}
+    others = [metric for metric in report.metrics if metric.name not in apart]
+    if others:
+        yield metrics_table(others)
+    yield from robustness_tables(report.robustness)
+
+
+def metrics_table(metrics: Sequence[Metric]) -> Table:
+    """A table of metrics, with the intervals of those that have one."""
+    table = Table("metric", "value", "95 % interval")
+    for metric in metrics:
+        table.add_row(metric.name, metric.unit.text(metric.value), metric.interval_text())
+    return table
+
+
+def _differences(report: Report) -> Table:
+    """A table of two models' metrics, and the differences, in the same units."""
+    table = Table("metric", "first", "second", "difference", "95 % interval")
+    for each in report.paired.differences:
+        values = [metric.unit.text(metric.value) for metric in (each.first, each.second)]
+        unit = replace(each.difference.unit, suffix="")  # that of the columns beside it
+        interval = ""
+        if each.difference.interval is not None:
+            interval = unit.range(*each.difference.interval)
+        table.add_row(each.first.name, *values, unit.text(each.difference.value), interval)
+    return table
+
+
+def as_json(report: Report) -> dict:
+    """The metrics by name, those of a comparison under "against/" and "difference/", and
+    the temperature that was fitted with what it leads to under "calibrated/"."""
+    metrics = list(report.metrics)
+    if report.calibration is not None:
+        metrics += report.calibration.metrics()
+    if report.paired is not None:
+        for each in report.paired.differences:
+            metrics += [each.second.within("against"), each.difference.within("difference")]
+    return {metric.name: metric.to_json() for metric in metrics}
+
+
+def write(files: Sequence[Path], report: Report, source: Source) -> list[Path]:
+    """Write a report to files of these names, and return their paths."""
+    written = []
+    for file in files:
+        ending = file.suffix.lower()
+        if ending == ".html":
+            write_report(file, report, source)
+        elif ending == ".json":
+            values = {"about": f"the report of an evaluation, {MARK}", **report.to_json()}
+            write_where_said(file, json.dumps(values, indent=1, ensure_ascii=False).encode())
+        else:
+            tiles = mistake_tiles(report, source)
+            if report.paired is not None:
+                tiles = disagreement_tiles(report.paired, source, first_right=True)
+                tiles += disagreement_tiles(report.paired, source, first_right=False)
+            if not tiles:
+                say(f"{file} is not written: there is nothing to show on it")
+                continue
+            contact_sheet(tiles, file)
+        written.append(file)
+    return written
+
+
+def next_command(settings: "Evaluate") -> str:
+    """What to run next."""
+    if settings.calibrate:
+        return f"vitkit evaluate {as_word(settings.calibrate)} DATA, on images that it was not fitted on"
+    if settings.report:
+        return f"open {as_word(settings.report[0])}"
+    return f"{command_line(settings)} --report report.html"
+
+
+def command_line(settings: "Evaluate") -> str:
+    """The command that measures the same again, and writes nothing; on which device, and with how
+    many processes that decode, is another machine's own choice."""
+    plain = replace(settings, report=(), calibrate=None, json=False, workers=-1, device="auto")
+    return " ".join(
+        map(as_word, ["vitkit", "evaluate", word_of(settings.model), settings.data, *flags(plain)])
+    )
+
+
+MEAN_ERROR = {"mce": "mCE"}  # what people call it, if it is over all of ImageNet-C's corruptions
+
+
+def robustness_tables(found: Robustness) -> Iterator[str | Table]:
+    """A row for each corruption, a column for each severity: top1 in percent. On ImageNet-C's files a
+    column has the errors in proportion to AlexNet's too."""
+    severities = [str(k + 1) for k in range(len(found.by_severity))]
+    header = ["top1 (%) at severity", *severities]
+    if found.errors:
+        header.append("CE (%)")
+    table = Table(*header)
+    mean_error, *errors = found.errors or [None] * (1 + len(found.cells))
+    for (name, row), error in zip(found.cells.items(), errors, strict=True):
+        table.add_row(name.replace("_", " "), *_percent(row, error))
+    table.add_section()
+    table.add_row(f"mean of {len(found.cells)}", *_percent(found.by_severity, mean_error))
+    yield table
+
+    # The means with their intervals
+    sentences = [f"corrupted: {found.mean.text()}"]
+    if found.clean is not None:
+        sentences.insert(0, f"not corrupted: {found.clean.text()}")
+    if mean_error is not None:
+        sentences.append(f"{MEAN_ERROR.get(mean_error.name, 'mean CE')}: {mean_error.text()}")
+    yield "; ".join(sentences)
+
+
+def _percent(row: Sequence[Metric], error: Metric | None) -> list[str]:
+    """The cells of a row, in percent."""
+    metrics = list(row)
+    if error is not None:
+        metrics.append(error)
+    return [f"{100 * metric.value:.1f}" for metric in metrics]

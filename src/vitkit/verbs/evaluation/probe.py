@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +11,21 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from vitkit.data import Columns, Source, Splits, fingerprint, merge_parts
-from vitkit.evaluation import Features, Metric, Probing, features, share_right, voted, write_memory
+from vitkit.data import Columns, Source, Splits, fingerprint, is_elsewhere, merge_parts
+from vitkit.evaluation import (
+    Features,
+    Memory,
+    Metric,
+    Probe,
+    Probing,
+    features,
+    fit_unknown,
+    remembered,
+    share_right,
+    voted,
+    with_probe,
+    write_memory,
+)
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.system.machine import autocast
@@ -30,8 +43,7 @@ from vitkit.verbs.arguments import (
     word_of,
 )
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.evaluation.probe_saving import Fitted, with_fitted
-from vitkit.verbs.evaluation.tables import metrics_table
+from vitkit.verbs.evaluation.outcome import metrics_table
 from vitkit.verbs.sources import As, splits_to_learn_from
 from vitkit.weights import Classifier, Hints, adopt, check_savable, load_as, save
 
@@ -314,3 +326,60 @@ def _title(settings: FitProbe, probing: Probing, images: int) -> str:
     if probing.kind == "number":
         what = "a number each"
     return f"{settings.method} on {counted(images, 'image')} of {settings.data}, {what}"
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A probe, and all that it was fitted to."""
+
+    probing: Probing
+    probe: Probe
+    source: Source
+    """The images to learn from."""
+    learned: Features
+    """Their features and targets."""
+    precision: str
+    """In which they were computed."""
+    metrics: list[Metric]
+    """What it reaches."""
+    held_out: str | None
+    """The fingerprint of a test part that was made, by which `vitkit evaluate` knows it again."""
+    parts: tuple[str, ...]
+    """Fingerprints of the parts of the data that it learned from, so that `vitkit evaluate` can say
+    so."""
+
+
+def with_fitted(
+    settings: "FitProbe", classifier: Classifier, fitted: Fitted
+) -> tuple[Classifier, Memory | None]:
+    """A model with the head. A linear head of images of one class each goes with what it learned from,
+    to be taught more, and with limits by which images are unknown."""
+    # The left-out answers of the other methods are no exact ones
+    learned = fitted.learned
+    memory = None
+    unknown = None
+    if settings.method == "linear" and fitted.probing.kind == "class":
+        x, classes = torch.tensor(learned.x), torch.tensor(learned.y)
+        unknown = fit_unknown(x, classes, fitted.probe.left_out)
+        if not is_elsewhere(fitted.source):
+            labels = fitted.probing.labels
+            memory = remembered(fitted.source, learned, labels, fitted.precision)
+
+    headless = replace(classifier.to("cpu"), origin=_origin(settings, fitted), unknown=unknown)
+    probing = fitted.probing
+    return with_probe(headless, fitted.probe, probing.labels, probing.activation), memory
+
+
+def _origin(settings: "FitProbe", fitted: Fitted) -> dict:
+    """Where the model comes from."""
+    origin = {
+        "init": word_of(settings.model),
+        "head": f"{settings.method} probe, temperature {fitted.probe.temperature:.3g}",
+        "data": settings.data,
+        "metrics": {metric.name: metric.text() for metric in fitted.metrics},
+        "split_seed": 0,
+        "learned": list(fitted.parts),
+    }
+    if fitted.held_out:
+        origin["held_out"] = fitted.held_out
+    return origin

@@ -29,7 +29,7 @@ from vitkit.verbs.arguments import Images, ModelHints, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.files.convert import check_tolerance
-from vitkit.verbs.training.runs import comparison_rows, side_by_side
+from vitkit.verbs.training.report import comparison_rows, side_by_side
 from vitkit.verbs.words import MODEL
 from vitkit.weights import Classifier, Hints
 

@@ -1,4 +1,4 @@
-"""What `inspect` writes: figures, their numbers, and the page."""
+"""What `inspect` looks at: a model and images, prepared."""
 
 import io
 from collections.abc import Sequence
@@ -7,26 +7,168 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from vitkit.data import Picture
+from vitkit.data import BadImage, Picture, open_image
 from vitkit.inspection import (
     THEMES,
     FigureKind,
     Plate,
     Subject,
+    check_transformer,
     figure_section,
+    layer_names,
     missing_section,
     write_explorer,
     write_figure,
 )
+from vitkit.prediction import pictures, spread
 from vitkit.system.console.progress import bar
 from vitkit.system.console.saying import say
-from vitkit.system.console.text import printable
+from vitkit.system.console.text import printable, printable_name
 from vitkit.system.storage.files import MARK, write_where_said
 from vitkit.verbs.arguments import word_of
+from vitkit.weights import Classifier
 
 if TYPE_CHECKING:
     from vitkit.verbs.inspection.inspect import Inspect
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The images of a settings."""
+
+    prepared: tuple[Tensor | None, ...]
+    """For each model uint8 (n, 3, H, W), the images that are shown first; None without images."""
+    shown: tuple[Picture, ...]
+    """The photographs that are shown."""
+    broken: int
+    """How many images could not be read; each got a sentence."""
+
+
+def images_of(settings: "Inspect", models: Sequence[Classifier], folder: Path) -> Given:
+    """Read the images that a command names, and prepare them for each model. Raises ValueError if
+    none can be read, or a name stands for none."""
+    if not settings.images:
+        return Given((None,) * len(models), (), 0)
+
+    # Those that are shown come first: evenly from all, as folders are sorted by class
+    items = list(spread(pictures(settings.images, leave_out=[folder]), settings.limit))
+    count = min(settings.shown, len(items))
+    places = {i * len(items) // count for i in range(count)}
+    ordered = [item for i, item in enumerate(items) if i in places]
+    ordered += [item for i, item in enumerate(items) if i not in places]
+
+    # Read and prepare
+    rows = []
+    shown = []
+    for item in bar("reading images")(ordered, len(ordered)):
+        try:
+            picture = open_image(item.read(), item.name)
+            rows.append([model.preprocessing(picture) for model in models])
+        except (BadImage, OSError) as error:
+            say(f"left out: {printable(str(error))}")
+            continue
+        if len(shown) < count:
+            shown.append(picture)
+    if not rows:
+        raise ValueError("none of the images could be read; the sentences above say why")
+    prepared = tuple(torch.stack(of_model) for of_model in zip(*rows, strict=True))
+    return Given(prepared, tuple(shown), len(ordered) - len(rows))
+
+
+def subject_of(settings: "Inspect", models: Sequence[Classifier], given: Given) -> Subject:
+    """What is looked at, and how the command says. Raises ValueError for a class, a layer or a patch
+    that is not there."""
+    classifier = models[0]
+    target = _target(settings.class_name, classifier.labels)
+    names = ()
+    if given.shown:
+        shown = given.prepared[0][: len(given.shown)]
+        names = _captions(classifier, shown, given.shown, target)
+    return Subject(
+        classifier,
+        given.prepared[0],
+        names,
+        target,
+        _layer(settings.layer, classifier),
+        _patch(settings.patch, classifier),
+        *models[1:],
+        *given.prepared[1:],
+    )
+
+
+def _target(name: str, labels: Sequence[str]) -> int | None:
+    """The number of a class, by its name as it is; else without regard to capital letters; else by the
+    first of its names. Raises ValueError, also for a name that several classes have."""
+    if not name:
+        return None
+    wanted = name.casefold()
+    ways = (
+        [i for i, label in enumerate(labels) if label == name],
+        [i for i, label in enumerate(labels) if label.casefold() == wanted],
+        [i for i, label in enumerate(labels) if label.split(",")[0].casefold() == wanted],
+    )
+    for found in ways:
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(f"{printable_name(labels[i])} (number {i})" for i in found)
+            raise ValueError(
+                f"--class is {printable_name(name)}, and several classes are called so: {several}; "
+                "write one as it is here"
+            )
+    near = [printable_name(label) for label in labels if wanted in label.casefold()][:5]
+    sentence = f"--class is {printable_name(name)}, and the model has no class of that name"
+    if near:
+        sentence += f"; did you mean {' or '.join(near)}?"
+    raise ValueError(sentence)
+
+
+def _layer(number: int, classifier: Classifier) -> int | None:
+    """A layer of attention, from 0, by its number from 1; None is the last. Raises ValueError."""
+    if number == 0:
+        return None
+    names = layer_names(check_transformer(classifier))
+    if number > len(names):
+        raise ValueError(
+            f"--layer is {number}; the model's {len(names)} layers of attention are 1 to {len(names)}"
+        )
+    return number - 1
+
+
+def _patch(patch: tuple[int, int] | None, classifier: Classifier) -> tuple[int, int] | None:
+    """A patch, from 0, by its row and column from 1. Raises ValueError."""
+    if patch is None:
+        return None
+    config = check_transformer(classifier)
+    rows, columns = config.tiling.grid(classifier.preprocessing.size)
+    if not (1 <= patch[0] <= rows and 1 <= patch[1] <= columns):
+        raise ValueError(
+            f"--patch is {patch[0]} {patch[1]}; rows are 1 to {rows}, columns 1 to {columns}"
+        )
+    return patch[0] - 1, patch[1] - 1
+
+
+def _captions(
+    classifier: Classifier, images: Tensor, pictures: Sequence[Picture], target: int | None
+) -> tuple[str, ...]:
+    """A line for each photograph: the class that is shown and its probability, or the file's name if
+    the model names no class for an image."""
+    if not classifier.labels or not classifier.model.config.pools:
+        return tuple(printable_name(Path(picture.name).name) for picture in pictures)
+    captions = []
+    for image in images:
+        values = classifier.probabilities(classifier.logits(image[None]))[0]
+        chosen = target
+        if chosen is None:
+            chosen = int(values.argmax())
+        value = f"{float(values[chosen]):.0%}"
+        if classifier.activation == "none":
+            value = f"{float(values[chosen]):.3g}"
+        captions.append(f"{printable_name(classifier.labels[chosen].split(',')[0])} {value}")
+    return tuple(captions)
 
 
 ON_THE_PAGE_ALREADY = ("rollout", "attention")  # it shows them layer by layer

@@ -16,8 +16,7 @@ from vitkit.system.storage.files import check_can_be_made, check_replaceable
 from vitkit.verbs.arguments import Device, Images, Model, ModelHints, short_name, word_of
 from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.inspection.drawing import Drawn, draw_all, write_page
-from vitkit.verbs.inspection.subject import images_of, subject_of
+from vitkit.verbs.inspection.drawing import Drawn, draw_all, images_of, subject_of, write_page
 from vitkit.weights import Classifier, Hints
 
 Figure = Literal[

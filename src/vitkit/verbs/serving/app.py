@@ -15,7 +15,7 @@ from vitkit.system.machine import pick_device
 from vitkit.verbs.arguments import Device, ModelHints, ModelOrFile, Runtime, short_name, word_of
 from vitkit.verbs.computing import classifier_of, runtime_of_file
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.serving.address import address_of
+from vitkit.verbs.serving import address_of
 from vitkit.webapp import Viewer, check_gradio, listening_socket, serve
 from vitkit.weights import Classifier, Hints
 

@@ -38,7 +38,7 @@ from vitkit.verbs.arguments import (
 )
 from vitkit.verbs.computing import classifier_with_head, precision_of, runtime_of_file
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.serving.address import address_of
+from vitkit.verbs.serving import address_of
 from vitkit.weights import Hints
 
 TOKEN = "VITKIT_TOKEN"  # environment variable

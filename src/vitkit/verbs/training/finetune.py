@@ -21,9 +21,14 @@ from vitkit.training import Recipe, default_run_dir
 from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints
 from vitkit.verbs.definition import verb_that_begins
-from vitkit.verbs.training.beginning import with_augmentation_as_given, with_evals, with_length
-from vitkit.verbs.training.choosing import Regularise, say_regularisation
 from vitkit.verbs.training.quick import Finetuned, earlier_model, finetune_quick
+from vitkit.verbs.training.train import (
+    Regularise,
+    say_regularisation,
+    with_augmentation_as_given,
+    with_evals,
+    with_length,
+)
 from vitkit.verbs.words import is_model
 from vitkit.weights import Hints, load
 

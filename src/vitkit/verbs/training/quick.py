@@ -33,7 +33,7 @@ from vitkit.training import default_run_dir
 from vitkit.training import report as report_of_run
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.definition import result
-from vitkit.verbs.training.choosing import transfer_tables
+from vitkit.verbs.training.train import transfer_tables
 from vitkit.weights import Classifier
 
 if TYPE_CHECKING:

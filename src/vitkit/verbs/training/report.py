@@ -1,18 +1,27 @@
 """A run on one page, or several side by side."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.system.console.text import as_word, counted
-from vitkit.training import Recorded, is_run, read_run, write_comparison
+from vitkit.system.console.text import as_word, counted, printable
+from vitkit.training import (
+    Recorded,
+    is_run,
+    read_run,
+    results,
+    run_names,
+    settings,
+    verdict,
+    write_comparison,
+)
 from vitkit.training import report as write_report
 from vitkit.verbs.definition import result, verb
-from vitkit.verbs.training.runs import comparison_rows, side_by_side
 
 
 @dataclass(frozen=True)
@@ -87,3 +96,32 @@ def _check(run_dir: Path) -> None:
     raise ValueError(
         f"{run_dir} is no run, but holds {counted(len(inner), 'run')}: vitkit report {words}"
     )
+
+
+def side_by_side(runs: Sequence[Recorded]) -> Iterator[str | Table]:
+    """What runs reached, in what they differ, and which is best."""
+    names = [escape(printable(name)) for name in run_names(runs)]
+    different = settings(runs)
+    for title, rows in (("", results(runs)), ("setting", different)):
+        table = Table(title, *names)
+        for column in table.columns:
+            column.overflow = "fold"
+        for row in rows:
+            table.add_row(*(escape(printable(text)) for text in (row.name, *row.values)))
+        if rows:
+            yield table
+    if not different:
+        yield "their settings are the same"
+    yield printable(verdict(runs))
+
+
+def comparison_rows(runs: Sequence[Recorded]) -> list[dict]:
+    """A row for each result and for each setting that differs, with a column for each run."""
+    names = run_names(runs)
+    rows = []
+    for kind, several in (("result", results(runs)), ("setting", settings(runs))):
+        for row in several:
+            rows.append(
+                {"kind": kind, "name": row.name, **dict(zip(names, row.values, strict=True))}
+            )
+    return rows

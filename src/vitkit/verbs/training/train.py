@@ -1,6 +1,6 @@
 """A run by a recipe."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +8,12 @@ from typing import Annotated
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitkit.evaluation import EvaluatorName
+from vitkit.evaluation import EVALUATORS, Eval, EvaluatorName, Metric
 from vitkit.recipes import recipe as recipe_called
 from vitkit.recipes import with_model
-from vitkit.studies import Transfer, transfer
-from vitkit.system.console.text import as_word
+from vitkit.studies import USUAL, Regularisation, Transfer, regularised, transfer
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, counted
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
@@ -21,9 +22,34 @@ from vitkit.training import report as report_of_run
 from vitkit.training import train as run_recipe
 from vitkit.verbs.arguments import Device
 from vitkit.verbs.definition import result, verb_that_begins
-from vitkit.verbs.training.beginning import with_evals, with_length
-from vitkit.verbs.training.choosing import Regularise, say_regularisation, transfer_tables
 from vitkit.weights import Classifier, load
+
+
+@dataclass(frozen=True)
+class Regularise:
+    """Regularisation that is chosen on held-out images."""
+
+    regularise: bool = False
+    """Choose weight decay, dropout and label smoothing first, on held-out training images, as the paper
+    does on its smaller sets: every combination of the following, and the recipe's own."""
+    weight_decays: tuple[float, ...] = ()
+    """Weight decays to choose from. Default, with --regularise: 0.03, 0.1 and 0.3."""
+    dropouts: tuple[float, ...] = ()
+    """Rates of dropout to choose from. Default, with --regularise: 0 and 0.1."""
+    label_smoothings: tuple[float, ...] = ()
+    """Label smoothings to choose from. Default, with --regularise: 0 and 0.1."""
+
+    def values(self) -> Regularisation:
+        """What is tried: the values that are given; for the others the usual ones, if
+        --regularise is."""
+        usual = Regularisation()
+        if self.regularise:
+            usual = USUAL
+        return Regularisation(
+            self.weight_decays or usual.weight_decays,
+            self.dropouts or usual.dropouts,
+            self.label_smoothings or usual.label_smoothings,
+        )
 
 
 @dataclass(frozen=True)
@@ -153,3 +179,108 @@ def _run(settings: Train, recipe: Recipe, run_dir: Path) -> tuple[Classifier, Tr
     say_regularisation(recipe, values)
     outcome = transfer(recipe, run_dir, (), 1, settings.device, values)
     return load(run_dir, quiet=True), outcome
+
+
+def with_evals(recipe: Recipe, names: Sequence[str] | None) -> Recipe:
+    """The recipe with the evaluators of these names; as it is without any. Names that there are none
+    of are left to be refused."""
+    if names is None:
+        return recipe
+    evals = tuple(Eval(EVALUATORS[name]) for name in names if name in EVALUATORS)
+    return replace(recipe, evals=evals)
+
+
+def with_length(recipe: Recipe, asked: Span | None, given: frozenset[str]) -> Recipe:
+    """The recipe with the length that is asked for, and a warm-up that is the same share of it as
+    before, which is said; as it is if none is asked for, or the warm-up is given too."""
+    if asked is None or "optim.warmup" in given:
+        return recipe
+    before = recipe.length
+    warmup = recipe.optim.warmup
+    if not warmup.n or not before.n or warmup.unit != before.unit:
+        return recipe
+    share = warmup.n / before.n
+    number = asked.n * share
+    if asked.unit == "steps":
+        number = round(number)
+    own = Span(number, asked.unit)
+    if own == warmup:
+        return recipe
+    say(
+        f"the warm-up is {own}, the same share of --length as the recipe's {warmup} of {before}; "
+        "--optim.warmup sets it"
+    )
+    return replace(recipe, length=asked, optim=replace(recipe.optim, warmup=own))
+
+
+def with_augmentation_as_given(recipe: Recipe, given: frozenset[str]) -> Recipe:
+    """The recipe with an augmentation that is not asked about if settings of it are given: they are
+    taken as they are. If data.augmentation.auto is among them it is asked about all the same."""
+    augmentation = recipe.data.augmentation
+    own = [name for name in given if name.startswith("data.augmentation.")]
+    asks = [name for name in own if "auto" in name]
+    if not own or asks or not augmentation.auto:
+        return recipe
+    data = replace(recipe.data, augmentation=replace(augmentation, auto=False))
+    return replace(recipe, data=data)
+
+
+def say_regularisation(recipe: Recipe, values: Regularisation) -> None:
+    """Say how many runs it takes to choose the regularisation, before any starts."""
+    if not values:
+        return
+    runs = counted(len(regularised(recipe, values)), "run")
+    say(f"{runs} on held-out images choose the regularisation first, each as long as the final one")
+
+
+def transfer_tables(outcome: Transfer) -> Iterator[str | Table]:
+    """What was chosen, and what the final runs reached."""
+    yield from _selection(outcome)
+    if outcome.regularisation:
+        tried = dict(outcome.regularisation)
+        yield _tried_table("regularisation", tried, outcome.regularised)
+    yield from _seeds(outcome)
+
+
+def _selection(outcome: Transfer) -> Iterator[str | Table]:
+    """What each learning rate reached, and which was chosen."""
+    if not outcome.selection:
+        return
+    tried = {f"{rate:g}": metric for rate, metric in outcome.selection.items()}
+    yield _tried_table("learning rate", tried, f"{outcome.lr:g}")
+
+    # A rate at the end of a range may not be the best there is
+    ends = (min(outcome.selection), max(outcome.selection))
+    if len(outcome.selection) > 1 and outcome.lr in ends:
+        yield (
+            f"the best rate, {outcome.lr:g}, is at the end of those tried: "
+            "try beyond it with --rates"
+        )
+
+
+def _tried_table(title: str, tried: dict[str, Metric | None], chosen: str) -> Table:
+    """What was tried, and what each reached."""
+    table = Table(title, tried[chosen].name, "")
+    for text, metric in tried.items():
+        value = "failed"
+        if metric is not None:
+            value = metric.unit.text(metric.value)
+        remark = ""
+        if text == chosen:
+            remark = "chosen"
+        table.add_row(text, value, remark)
+    return table
+
+
+def _seeds(outcome: Transfer) -> Iterator[str | Table]:
+    """What the final runs reached, if there are several."""
+    if len(outcome.runs) == 1 or None in outcome.runs.values():
+        return
+    first = next(iter(outcome.runs.values()))
+    table = Table("seed", first.name)
+    for seed, metric in outcome.runs.items():
+        table.add_row(str(seed), metric.unit.text(metric.value))
+    yield table
+    mean, deviation = (first.unit.text(value) for value in outcome.mean())
+    count = len(outcome.runs)
+    yield (f"{first.name}: {mean} ± {deviation} (mean and standard deviation of {count} seeds)")

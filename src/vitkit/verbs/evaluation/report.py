@@ -5,47 +5,61 @@ images, take passes of their own.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from vitkit import __version__
-from vitkit.data import Source, fingerprint
+from vitkit.data import Source, default_workers, fingerprint
 from vitkit.evaluation import (
+    COMMON,
+    MEMORY,
+    SEVERITIES,
     Answers,
+    Metric,
     Named,
     Part,
     Report,
+    Robustness,
     accuracy,
     align,
     answers,
     batches_of,
     calibrate,
     check_can_calibrate,
+    check_can_corrupt,
     check_classes,
     check_names,
+    corrupt,
     find_real,
+    open_imagenet_c,
     paired,
+    prepare_once,
     read_real,
     real_accuracy,
     report,
+    robustness,
+    robustness_on_files,
+    uncropped,
 )
+from vitkit.system.console.progress import bar, silent
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import counted
 from vitkit.system.machine import autocast
-from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+from vitkit.system.processes.ranks import from_rank_0, on_rank_0, world
 from vitkit.verbs.arguments import word_of
 from vitkit.verbs.computing import classifier_on
-from vitkit.verbs.evaluation import corruptions
-from vitkit.verbs.evaluation.outcome import Evaluation
-from vitkit.verbs.evaluation.tables import command_line, write
+from vitkit.verbs.evaluation.outcome import Evaluation, command_line, write
 from vitkit.weights import Classifier, Hints, save, with_temperature
 
 if TYPE_CHECKING:
     from vitkit.verbs.evaluation.evaluate import Evaluate
 
 
+Ask = Callable[[Classifier, Source, str], Answers]
+"""Runs a model on images, under a progress bar with a title."""
 FEW = 50  # images from which a temperature is more than a guess
 FITTED_HERE = (
     "the model's temperature was fitted on these very images, so its calibration error and loss look "
@@ -80,9 +94,9 @@ def report_on(request: Request) -> Evaluation:
     other_given = None
     if other is not None:
         other_given = _answers(request, other)
-    robustness = None
+    corrupted = None
     if settings.corruptions:
-        robustness = _corrupted(request, given)
+        corrupted = _corrupted(request, given)
     if not on_rank_0():
         return Evaluation(settings, request.title, (), None, request.source)
 
@@ -90,9 +104,9 @@ def report_on(request: Request) -> Evaluation:
     facts = facts_of(settings, request.classifier, request.device)
     found = report(given, request.source, word_of(settings.model), request.title, facts)
     found = replace(found, notes=(*_notes(request), *found.notes))
-    if robustness is not None:
-        metrics = (*found.metrics, *robustness.metrics)
-        found = replace(found, metrics=metrics, robustness=robustness)
+    if corrupted is not None:
+        metrics = (*found.metrics, *corrupted.metrics)
+        found = replace(found, metrics=metrics, robustness=corrupted)
     if lists is not None:
         real = real_accuracy(given, request.source, lists)
         found = replace(found, metrics=(*found.metrics, *real))
@@ -109,7 +123,7 @@ def _check(request: Request) -> None:
     if request.settings.calibrate:
         check_can_calibrate(request.classifier)
     if request.settings.corruptions:
-        corruptions.check(request.settings, request.classifier)
+        _check_corruptions(request.settings, request.classifier)
 
 
 def _lists(request: Request):
@@ -169,7 +183,7 @@ def _corrupted(request: Request, given: Answers):
         return _answers(request, classifier, images, text)
 
     clean = next(accuracy(given))
-    return corruptions.measure(request.settings, request.classifier, request.source, clean, ask)
+    return _measure_corruptions(request.settings, request.classifier, request.source, clean, ask)
 
 
 def _notes(request: Request) -> list[str]:
@@ -232,3 +246,114 @@ def facts_of(settings: "Evaluate", classifier: Classifier, device: torch.device)
         "with": f"vitkit {__version__}, PyTorch {torch.__version__}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
+
+
+# The same images, corrupted
+
+
+def _check_corruptions(settings: "Evaluate", classifier: Classifier) -> None:
+    """Raises ValueError, before anything is measured, if corruptions do not go with other settings."""
+    if settings.against or settings.calibrate or settings.real:
+        raise ValueError(
+            "--corruptions measures one model; leave out --against, --calibrate and --real"
+        )
+    check_can_corrupt(classifier.preprocessing)
+
+
+def _measure_corruptions(
+    settings: "Evaluate", classifier: Classifier, source: Source, clean: Metric, ask: Ask
+) -> Robustness:
+    """Measure the corruptions that a command names, at every severity."""
+    names = settings.corruptions
+    if "common" in names:
+        names = (*COMMON, *names)
+    names = tuple(name for name in dict.fromkeys(names) if name != "common")
+
+    # One decode for all passes, if the images fit into memory
+    workers = settings.workers
+    if workers < 0:
+        workers = default_workers(source)
+    shown = bar("decoding") if on_rank_0() else silent
+    limit = MEMORY // world().world_size
+    kept = prepare_once(source, classifier.preprocessing, limit, workers, shown)
+
+    def corrupted(corruption: str, severity: int) -> Answers:
+        images, rest = corrupt(kept, classifier.preprocessing, corruption, severity)
+        title = f"{corruption} {severity}/{len(SEVERITIES)} ({names.index(corruption) + 1} of {len(names)})"
+        return ask(replace(classifier, preprocessing=rest), images, title)
+
+    return robustness(clean, names, corrupted)
+
+
+# The files of ImageNet-C
+
+REFUSED = {
+    "against": "compares two models on one set of images",
+    "calibrate": "would fit a temperature to images that are for testing",
+    "real": "is for ImageNet's validation images as they are",
+    "corruptions": "would corrupt the images again",
+    "evals": "measures one set of images",
+    "split": "names a part, and these have none",
+}
+
+
+def check_imagenet_c(settings: "Evaluate") -> None:
+    """Raises ValueError for options that have no meaning for 75 folders of images."""
+    for name, why in REFUSED.items():
+        if getattr(settings, name):
+            raise ValueError(f"--{name} {why}; leave it out with --as imagenet-c")
+    if settings.on_bad_image == "skip" or settings.on_unknown_class == "skip":
+        raise ValueError(
+            "--as imagenet-c compares the same images in 75 folders, so none is skipped; leave out "
+            "--on-bad-image and --on-unknown-class"
+        )
+    for file in settings.report:
+        if file.suffix.lower() == ".png":
+            raise ValueError(
+                f"--report {file} would be a contact sheet, and --as imagenet-c keeps no single "
+                "answers; write .html or .json"
+            )
+
+
+def report_on_files(
+    settings: "Evaluate", classifier: Classifier, device: torch.device
+) -> Evaluation:
+    """Measure the accuracy under every corruption that is there, at every severity, with the errors
+    in proportion to AlexNet's."""
+    # The folders, before anything is computed
+    check_classes(classifier)
+    corruptions, notes = open_imagenet_c(settings.data)
+    whole = replace(classifier, preprocessing=uncropped(classifier.preprocessing))
+    ready = whole.to(device).for_inference()
+    measured = robustness_on_files(corruptions, _Asked(settings, ready))
+    if not on_rank_0():
+        return Evaluation(settings, "", (), None, corruptions[0].severities[0].source)
+
+    first = corruptions[0]
+    images = counted(first.images, "image")
+    found = Report(
+        model=word_of(settings.model),
+        images=f"{images} of ImageNet-C ({settings.data}), {counted(len(corruptions), 'corruption')}",
+        facts=facts_of(settings, whole, device),
+        metrics=tuple(measured.metrics),
+        notes=notes,
+        robustness=measured,
+    )
+    return deliver(settings, found, first.severities[0].source)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A model, which answers the images of a folder."""
+
+    settings: "Evaluate"
+    classifier: Classifier
+
+    def __call__(self, named: Named, title: str) -> Answers:
+
+        settings = self.settings
+        ready = self.classifier
+        choice = named.choice(ready.labels)
+        batches = batches_of(ready, named.source, title, settings.batch, settings.workers)
+        with autocast(ready.device, settings.precision):
+            return answers(ready, Part(named.source, batches), choice=choice)
