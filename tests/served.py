@@ -11,7 +11,7 @@ import torch
 
 from vitkit.data import Preprocessing
 from vitkit.models import ViTConfig, create
-from vitkit.runtimes.runtime import eager
+from vitkit.runtimes import eager
 from vitkit.serving.http.body import Limits
 from vitkit.serving.http.desk import Settings
 from vitkit.serving.http.server import Plan, Server, bound_socket

@@ -16,7 +16,10 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing, open_image
 from vitkit.evaluation.probes.features import arithmetic
 from vitkit.exporting import features_on, open_runtime
-from vitkit.exporting.exact_layers import (
+from vitkit.exporting.exporting import Export, export
+from vitkit.exporting.graph import PictureResize
+from vitkit.exporting.int8 import (
+    GROUP,
     Spread,
     is_of_one_token,
     of_one_token_in_onnx,
@@ -24,15 +27,11 @@ from vitkit.exporting.exact_layers import (
     spread_in_onnx,
     spread_in_openvino,
 )
-from vitkit.exporting.exporting import Export, export
-from vitkit.exporting.int8 import GROUP
-from vitkit.exporting.resizing import PictureResize
 from vitkit.models import create, vit
 from vitkit.prediction import predict
-from vitkit.runtimes.as_classifier import of_file
 from vitkit.runtimes.exported import Exported, inverted
-from vitkit.runtimes.opening import open_file
-from vitkit.runtimes.openvino import core
+from vitkit.runtimes.libraries import core, open_file
+from vitkit.runtimes.pytorch import of_file
 from vitkit.verbs import precision_of
 from vitkit.webapp.viewer import View, Viewer
 from vitkit.weights import Classifier, save
@@ -336,9 +335,9 @@ def test_int8_that_would_be_wrong_on_this_processor_is_refused(
     values |= {"weight_bits": 7}
     now = changed(file, tmp_path / "now.onnx", json.dumps(values))
 
-    monkeypatch.setattr("vitkit.runtimes.opening.has_vnni", lambda: True)
+    monkeypatch.setattr("vitkit.runtimes.libraries.has_vnni", lambda: True)
     open_file(earlier)
-    monkeypatch.setattr("vitkit.runtimes.opening.has_vnni", lambda: False)
+    monkeypatch.setattr("vitkit.runtimes.libraries.has_vnni", lambda: False)
     open_file(now)
     with pytest.raises(ValueError, match="multiplies wrongly on this processor"):
         open_file(earlier)
@@ -394,11 +393,9 @@ def test_a_giant_among_the_numbers_does_not_round_the_others_away(
     classifier, tmp_path, monkeypatch
 ):
     wanted = Export(precision="int8", least=0.0)
-    monkeypatch.setattr(
-        "vitkit.exporting.exact_layers.COARSE", 8
-    )  # of 128 numbers, one is at most 11
+    monkeypatch.setattr("vitkit.exporting.int8.COARSE", 8)  # of 128 numbers, one is at most 11
     with_care = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
-    monkeypatch.setattr("vitkit.exporting.exact_layers.COARSE", 1e9)
+    monkeypatch.setattr("vitkit.exporting.int8.COARSE", 1e9)
     without = export(with_a_giant(classifier), tmp_path / "small.onnx", wanted)
     assert with_care.mean < without.mean / 3
 
@@ -489,7 +486,7 @@ import faulthandler, os, pathlib, signal, sys, threading
 faulthandler.enable()  # it gives signals a stack, as test runners and servers do
 signal.signal(signal.SIGTERM, lambda number, frame: print("asked to end"))
 
-from vitkit.runtimes.opening import open_file
+from vitkit.runtimes.libraries import open_file
 
 opened = [open_file(pathlib.Path(sys.argv[1]))]
 thread = threading.Thread(target=opened.clear)

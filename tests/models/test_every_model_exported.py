@@ -5,9 +5,9 @@ import pytest
 from networks import FAMILY, random_model
 
 from vitkit.data import Preprocessing
+from vitkit.exporting.agreement import Trial
 from vitkit.exporting.exporting import Export, described, write
-from vitkit.exporting.trial import Trial
-from vitkit.runtimes.opening import open_file
+from vitkit.runtimes.libraries import open_file
 from vitkit.weights import Classifier
 
 NOTHING = Trial("", (), ())

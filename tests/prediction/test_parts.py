@@ -19,7 +19,7 @@ from vitkit.models import create, vit
 from vitkit.prediction import parts
 from vitkit.prediction.items import pictures
 from vitkit.prediction.parts import Chosen, Parts
-from vitkit.runtimes.runtime import eager
+from vitkit.runtimes import eager
 from vitkit.serving.answering import warm_up
 from vitkit.weights import Classifier, save
 

@@ -120,7 +120,7 @@ def test_the_solved_head_is_compared_as_it_is_saved(recipe, tmp_path):
 
 
 def test_images_of_few_pixels_are_fine_tuned_at_a_smaller_size(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitkit.quick.pace.SMALL", 5)  # 4 for patches of 2; the digits have 8 x 8
+    monkeypatch.setattr("vitkit.quick.tuning.SMALL", 5)  # 4 for patches of 2; the digits have 8 x 8
     said = []
     reached = answer(recipe, tmp_path / "run", 1, CPU, said.append)
     sizes = [each.classifier.model.config.image for each in reached.candidates]
@@ -240,7 +240,7 @@ def test_the_time_decides_the_steps(recipe, tmp_path, monkeypatch):
 def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     """Features that took a minute leave the other one for the fine-tuning and its last answers."""
     monkeypatch.setattr("vitkit.quick.tuning.seconds_of_a_step", lambda *_: 1.0)
-    monkeypatch.setattr("vitkit.quick.work.Work.spent", lambda self: 61.0)
+    monkeypatch.setattr("vitkit.quick.plan.Work.spent", lambda self: 61.0)
     deadlines = []
 
     def train(recipe, run_dir, device, ends):
@@ -255,7 +255,7 @@ def test_minutes_are_those_of_the_whole_command(recipe, tmp_path, monkeypatch):
     assert 90 < left < 119  # the answers of the models afterwards are left out
 
     said = []
-    monkeypatch.setattr("vitkit.quick.work.Work.spent", lambda self: 17.0)
+    monkeypatch.setattr("vitkit.quick.plan.Work.spent", lambda self: 17.0)
     answer(by_time, tmp_path / "short", 0.3, CPU, said.append)
     assert "too long for 18 seconds, of which 17 s are over" in " ".join(said)
 

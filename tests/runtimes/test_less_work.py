@@ -12,9 +12,9 @@ from vitkit.cli import main
 from vitkit.data import Preprocessing
 from vitkit.exporting.exporting import Export, export
 from vitkit.models import create, vit
+from vitkit.runtimes import eager
 from vitkit.runtimes.less_work import check_less_work, merging
-from vitkit.runtimes.opening import open_file
-from vitkit.runtimes.runtime import eager
+from vitkit.runtimes.libraries import open_file
 from vitkit.weights import Classifier, save
 
 SMALL = vit("mu/8", image=(32, 48), classes=5, depth=4, width=24, heads=3, mlp=48)

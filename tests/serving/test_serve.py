@@ -13,9 +13,9 @@ from pictures import encoded, photograph
 from served import LABELS, ask, form, make_classifier, running, with_model
 
 import vitkit
-from vitkit.runtimes.runtime import eager
+from vitkit.runtimes import eager
 from vitkit.serving.http import body as http_body
-from vitkit.serving.http import connections as http_connections
+from vitkit.serving.http import server as http_connections
 from vitkit.serving.http.body import Limits
 from vitkit.system.limits import VARIABLE
 

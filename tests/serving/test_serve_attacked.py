@@ -11,7 +11,7 @@ import pytest
 from pictures import encoded, photograph
 from served import form, make_classifier, running, with_model
 
-from vitkit.runtimes.runtime import eager
+from vitkit.runtimes import eager
 from vitkit.serving.http.body import Limits
 from vitkit.serving.http.desk import Settings
 from vitkit.serving.http.server import Plan, Server, bound_socket

@@ -20,8 +20,19 @@ from vitkit.inspection import raw_attention, rollout
 from vitkit.models import Backbone, ResNetConfig, create, vit
 from vitkit.prediction import predict
 from vitkit.webapp import html as app_html
-from vitkit.webapp.answers import ALL, MEAN, ONE, Choice, answer_file, correct, look
-from vitkit.webapp.corrections import Correction, corrected, file_name, write_zip
+from vitkit.webapp.answers import (
+    ALL,
+    MEAN,
+    ONE,
+    Choice,
+    Correction,
+    answer_file,
+    correct,
+    corrected,
+    file_name,
+    look,
+    write_zip,
+)
 from vitkit.webapp.server import listening_socket
 from vitkit.webapp.viewer import (
     LARGEST_FILE,

@@ -12,7 +12,7 @@ _FILE_OF = {
     "is_good": "candidates",
     "measure": "measuring",
     "of_timm": "candidates",
-    "remember": "remembering",
+    "remember": "measuring",
     "starts": "measuring",
     "with_less_work": "candidates",
 }

@@ -1,39 +1,42 @@
 """Export: a classifier as a file for another program, measured on real images before it gets its name.
 
-Written to a folder beside it, tried there, and only then moved: a file that falls short is removed,
-and what was there before stays.
+It is written to a folder beside that name, tried there, and only then moved: a file that falls short
+is removed, and what was there before stays.
 """
 
+import json
 import os
 import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 
-from vitkit.exporting.agreement import LEAST, Agreement, agree, prepared_images, wrong
-from vitkit.exporting.exact_layers import exact_in_onnx, exact_in_openvino
+from vitkit.exporting.agreement import (
+    LEAST,
+    Agreement,
+    Trial,
+    agree,
+    prepared_images,
+    sample_trial,
+    wrong,
+)
 from vitkit.exporting.graph import Graph, PictureGraph
 from vitkit.exporting.int8 import (
     ONNX_BITS,
     calibrated_openvino,
+    exact_in_onnx,
+    exact_in_openvino,
     int8_openvino,
     quantise_onnx,
 )
-from vitkit.exporting.request import (
-    Export,
-    check,
-    needed,
-    needs_calibration,
-    size_of,
-    whose_bounds,
-)
-from vitkit.exporting.trial import Trial, sample_trial
 from vitkit.exporting.writers import (
     describe_onnx_file,
     openvino_model,
@@ -42,16 +45,151 @@ from vitkit.exporting.writers import (
     write_openvino,
     write_program,
 )
-from vitkit.models import parameters
+from vitkit.models import check_can_merge, parameters
 from vitkit.runtimes import (
+    FILES,
     MERGED,
     Exported,
+    Weights,
+    check_answer,
     eager,
     open_file,
 )
-from vitkit.system.storage.files import MARK, write_json
+from vitkit.system.console.text import counted
+from vitkit.system.storage.files import MARK, check_can_be_made, check_replaceable, write_json
 from vitkit.system.storage.private import public
 from vitkit.weights import Classifier, license_to_json
+
+# What can be asked for, and what is refused before anything is computed
+
+To = Literal["onnx", "openvino", "torch"]
+ENDINGS = {kind: ending for ending, kind in FILES.items()}
+
+# What each format has, beside float32, and why not the others
+PRECISIONS = {
+    "onnx": ("float32", "float16", "bfloat16", "int8"),
+    "openvino": ("float32", "float16", "bfloat16", "int8"),
+    "torch": ("float32",),
+}
+
+NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",), "torch": ()}
+
+
+@dataclass(frozen=True)
+class Export:
+    """What kind of file to write."""
+
+    to: To = "onnx"
+    """For whom: ONNX Runtime and all that read ONNX, OpenVINO, or PyTorch's exported programs."""
+    precision: Weights = "float32"
+    """Numbers of the weights. float16 and bfloat16 halve the file; OpenVINO also computes in bfloat16
+    then. int8 computes in int8."""
+    preprocessing: bool = False
+    """Whether pictures of any size go in, uint8 (B, height, width, 3), and probabilities come out."""
+    calibrated: bool = False
+    """With int8: whether the range of each layer's inputs is fixed, by images, as for ONNX Runtime it
+    always is. Else OpenVINO takes the range of the numbers that it computes with."""
+    merge: int = 0
+    """Tokens that are merged in every block, so that the file does less than the model and answers a
+    little otherwise."""
+    least: float | None = None
+    """Least share of the images with the model's own answer; by default what such a precision
+    reaches."""
+
+
+def check(classifier: Classifier, path: Path, wanted: Export) -> None:
+    """Raises ValueError for what cannot be exported, before anything is computed."""
+    if not classifier.labels:
+        raise ValueError("the model has no classification head, so it has no answer to export")
+    check_answer(classifier)
+    channels = getattr(classifier.model.config, "channels", 3)
+    if channels != 3 or classifier.preprocessing.values != "uint8":
+        raise ValueError(
+            f"the model takes images of {counted(channels, 'channel')} in "
+            f"{classifier.preprocessing.values}; models for red, green and blue of 8 bits can be "
+            "exported"
+        )
+    if path.suffix.lower() != ENDINGS[wanted.to]:
+        raise ValueError(
+            f"{path} does not end in {ENDINGS[wanted.to]}, as a file for {wanted.to} does"
+        )
+    if wanted.precision not in PRECISIONS[wanted.to]:
+        known = ", ".join(PRECISIONS[wanted.to])
+        raise ValueError(
+            f"a {ENDINGS[wanted.to]} file is written in {known}, not in {wanted.precision}; choose "
+            "--to openvino or --to onnx"
+        )
+    if wanted.calibrated and wanted.precision != "int8":
+        raise ValueError(
+            f"images calibrate int8, and the file is to be in {wanted.precision}; leave them out"
+        )
+    if wanted.merge:
+        check_can_merge(classifier.model, wanted.merge)
+    if wanted.least is not None and not 0 <= wanted.least <= 1:
+        raise ValueError(f"--agreement is {wanted.least}; it is a share from 0 to 1")
+    check_packages(wanted)
+    files = [path, Path(f"{path}.json")]
+    if wanted.to == "openvino":
+        files.insert(1, path.with_suffix(".bin"))
+    was_ours = is_as_measured(path)
+    for file in files:
+        if not was_ours:
+            check_replaceable(file)
+        check_can_be_made(file)
+
+
+def is_as_measured(path: Path) -> bool:
+    """Whether the report beside a file is vitkit's, and the file has the size that it says."""
+    try:
+        written = json.loads(Path(f"{path}.json").read_text())
+        return written["made"] == MARK and written["bytes"] == size_of(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def size_of(path: Path) -> int:
+    """Bytes of an exported file, with the weights beside it."""
+    size = path.stat().st_size
+    if FILES[path.suffix.lower()] == "openvino":
+        size += path.with_suffix(".bin").stat().st_size
+    return size
+
+
+def needs_calibration(wanted: Export) -> bool:
+    """Whether images are needed to make the file."""
+    return wanted.precision == "int8" and (wanted.calibrated or wanted.to == "onnx")
+
+
+def whose_bounds(wanted: Export) -> Weights:
+    """The precision whose bounds the file is held to: merging is allowed what int8 is."""
+    if wanted.merge:
+        return "int8"
+    return wanted.precision
+
+
+def needed(wanted: Export) -> list[str]:
+    """The packages that write such a file, and try it."""
+    packages = list(NEEDED[wanted.to])
+    if wanted.to == "openvino" and wanted.precision == "int8":
+        packages.append("nncf")
+    return packages
+
+
+def missing_packages(wanted: Export) -> list[str]:
+    """The packages of `needed` that are not installed."""
+    return [name for name in needed(wanted) if find_spec(name) is None]
+
+
+def check_packages(wanted: Export) -> None:
+    """Raises ValueError for a package that is missing."""
+    missing = missing_packages(wanted)
+    if missing:
+        raise ValueError(
+            f"exporting to {wanted.to} needs {' and '.join(missing)}: pip install 'vitkit[export]'"
+        )
+
+
+# The export
 
 
 def export(
@@ -141,7 +279,7 @@ def write(
 def _calibration(exported: Exported, trial: Trial) -> list[np.ndarray]:
     """Images to calibrate with, one at a time as the file takes them: (1, ...) each."""
     if exported.takes_pictures:
-        from vitkit.exporting.trial import pixels_of
+        from vitkit.exporting.agreement import pixels_of
 
         pictures = [pixels_of(item) for item in trial.for_calibration]
         images = [picture[None] for picture in pictures if picture is not None]

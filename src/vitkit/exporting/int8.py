@@ -5,18 +5,19 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitkit.exporting.exact_layers import always_exact_in_openvino, has_weights
 from vitkit.exporting.writers import quiet
 
-ONNX_BITS = 7  # of int8 weights in a .onnx file
 if TYPE_CHECKING:
     import openvino
+    from onnx import ModelProto, NodeProto
 
+ONNX_BITS = 7  # of int8 weights in a .onnx file
 GROUP = 32  # divides the width of every published model
 
 
@@ -140,3 +141,160 @@ def quantise_onnx(path: Path, images: Sequence[np.ndarray], exact: Sequence[str]
             reduce_range=True,
             extra_options={"OpTypesToExcludeOutputQuantization": dense},
         )
+
+
+# Layers that stay exact: those of one token, the projection of patches, and those whose inputs have giants
+
+
+COARSE = 64  # times the root mean square: with such a peak, most numbers share four of 256 levels
+
+
+class Spread:
+    """The largest number, and the mean square, of what goes into each of some layers."""
+
+    def __init__(self, layers: Sequence[str]):
+        """layers: their names, in the order in which the model computes them."""
+        self.layers = list(layers)
+        self.peaks = np.zeros(len(layers))
+        self.squares = np.zeros(len(layers))
+        self.counts = np.zeros(len(layers))
+
+    def add(self, inputs: Sequence[np.ndarray]) -> None:
+        """Another image: what goes into each layer."""
+        for number, x in enumerate(inputs):
+            self.peaks[number] = max(self.peaks[number], np.abs(x).max())
+            self.squares[number] += np.square(x, dtype=np.float64).sum()
+            self.counts[number] += x.size
+
+    def with_giants(self) -> list[str]:
+        """The layers that get a few numbers so large that the others would be rounded away, as trained
+        models have them in a block or two (Sun et al. 2024, "Massive Activations in Large Language
+        Models")."""
+        coarse = self.peaks > COARSE * np.sqrt(self.squares / np.maximum(self.counts, 1))
+        return [name for name, is_coarse in zip(self.layers, coarse, strict=True) if is_coarse]
+
+
+def is_of_one_token(shape: Sequence) -> bool:
+    """Whether a layer gets one vector an image, by the shape of its input: (B, D), or (B, 1, D). Such are
+    the last block's behind the queries of the class token, and the head. They are a thousandth of the
+    work, and their errors are the answers' own."""
+    return len(shape) == 2 or shape[-2] == 1
+
+
+def exact_in_openvino(model, images: Sequence[np.ndarray]) -> list[str]:
+    """The layers of an OpenVINO model that stay exact. images: one at a time, as the model takes them."""
+    return always_exact_in_openvino(model) + spread_in_openvino(model, images).with_giants()
+
+
+def exact_in_onnx(path: Path, images: Sequence[np.ndarray]) -> list[str]:
+    """Those of a .onnx file."""
+    import onnx
+
+    model = onnx.load(path)
+    convolutions = [node.name for node in model.graph.node if node.op_type == "Conv"]
+    always = of_one_token_in_onnx(model) + projection_of_patches(convolutions)
+    return always + spread_in_onnx(path, images).with_giants()
+
+
+def always_exact_in_openvino(model) -> list[str]:
+    """The layers of an OpenVINO model that stay exact, whatever goes into them."""
+    convolutions = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Convolution":
+            convolutions.append(node.get_friendly_name())
+    return of_one_token_in_openvino(model) + projection_of_patches(convolutions)
+
+
+def projection_of_patches(convolutions: list[str]) -> list[str]:
+    """Which of a model's convolutions stays exact: a single one, that of patches. It is a fortieth of
+    the work, and its inputs are levels from 0 that are not centred. Of a ResNet they are most of the
+    work, and none stays exact."""
+    if len(convolutions) == 1:
+        return convolutions
+    return []
+
+
+def of_one_token_in_openvino(model) -> list[str]:
+    """The names of an OpenVINO model's products of one token."""
+    names = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        if is_of_one_token(node.input_value(0).get_partial_shape()):
+            names.append(node.get_friendly_name())
+    return names
+
+
+def of_one_token_in_onnx(model: "ModelProto") -> list[str]:
+    """The names of a .onnx model's dense layers of one token."""
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in model.graph.value_info}
+    names = []
+    for node in dense_in_onnx(model):
+        shape = [size.dim_value for size in shapes[node.input[0]]]  # 0 of any size
+        if is_of_one_token(shape):
+            names.append(node.name)
+    return names
+
+
+def dense_in_onnx(model: "ModelProto") -> "list[NodeProto]":
+    """The dense layers of a .onnx model."""
+    dense = []
+    for node in model.graph.node:
+        if node.op_type in ("MatMul", "Gemm") and has_weights(node, model):
+            dense.append(node)
+    return dense
+
+
+def spread_in_openvino(model, images: Sequence[np.ndarray]) -> Spread:
+    """That of the dense layers of an OpenVINO model. images: one at a time, as the model takes them."""
+    from vitkit.runtimes import core
+
+    watched = model.clone()
+    dense = [node for node in watched.get_ordered_ops() if node.get_type_name() == "MatMul"]
+    own = len(watched.outputs)
+    numbers, values = _different([node.input_value(0) for node in dense])
+    watched.add_outputs(values)
+    compiled = core().compile_model(watched, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+    spread = Spread([node.get_friendly_name() for node in dense])
+    for image in images:
+        request.infer([image])
+        spread.add([request.get_output_tensor(own + number).data for number in numbers])
+    return spread
+
+
+def _different(outputs: list) -> tuple[list[int], list]:
+    """The number of each of OpenVINO's outputs among the different ones, and these: a block's queries,
+    keys and values are made of one."""
+    names = [(output.get_node().get_friendly_name(), output.get_index()) for output in outputs]
+    different = dict(zip(names, outputs, strict=True))
+    order = list(different)
+    return [order.index(name) for name in names], list(different.values())
+
+
+def spread_in_onnx(path: Path, images: Sequence[np.ndarray]) -> Spread:
+    """That of the dense layers of a .onnx file. images: one at a time, as the file takes them, which
+    calls them "images"."""
+    import onnx
+    from onnxruntime import InferenceSession
+
+    # The file with what goes into the layers among its outputs
+    watched = onnx.load(path)
+    dense = dense_in_onnx(watched)
+    values = [node.input[0] for node in dense]
+    watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(values))
+    with TemporaryDirectory(dir=path.parent) as folder:
+        file = Path(folder) / "watched.onnx"
+        onnx.save(watched, file, save_as_external_data=True, location="weights")  # of any size
+        session = InferenceSession(file, providers=["CPUExecutionProvider"])
+
+    spread = Spread([node.name for node in dense])
+    for image in images:
+        spread.add(session.run(values, {"images": image}))
+    return spread
+
+
+def has_weights(node: "NodeProto", model: "ModelProto") -> bool:
+    """Whether one of a node's inputs is stored in the model: else it is a product of activations."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return bool(stored & set(node.input))

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from vitkit.exporting.exporting import described, write
-from vitkit.exporting.request import ENDINGS, Export, check_packages
-from vitkit.exporting.trial import Trial
+from vitkit.exporting.agreement import Trial
+from vitkit.exporting.exporting import ENDINGS, Export, check_packages, described, write
 from vitkit.runtimes import (
     KEY,
     FeaturesOnRuntime,

@@ -8,7 +8,7 @@ _FILE_OF = {
     "OtherPlan": "plan",
     "RUN": "tuning",
     "answer": "from_folder",
-    "guess": "guessing",
+    "guess": "first",
     "question": "candidates",
     "read_plan": "plan",
     "targets_of": "candidates",

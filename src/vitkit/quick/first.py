@@ -2,7 +2,9 @@
 features of a pre-trained model."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +18,9 @@ from vitkit.quick.candidates import (
     solved,
     with_head,
 )
+from vitkit.quick.folder import look_alikes
+from vitkit.quick.plan import Work, described, features_of
 from vitkit.quick.reading import Reading
-from vitkit.quick.sentences import left_out_sentences, test_sentences
-from vitkit.quick.work import Work, described, features_of
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import MODEL
 from vitkit.weights import Classifier, save
@@ -92,3 +94,103 @@ def _save_first(work: Work, first: Classifier, learned: Features) -> None:
     if is_here and work.photographs.target_kind == "class":
         memory = remembered(source, learned, first.labels, work.plan.precision)
         write_memory(folder, memory, first)
+
+
+# What is said of it
+
+COMPARED = 10_000  # images to learn from that are compared with each other
+
+# What the main metric is called: of classes of unequal size, and of other targets
+BALANCED = "balanced accuracy (the mean of the classes' own)"
+MEANS = {"classes": "mean average precision", "number": "mean error"}
+
+
+def left_out_sentences(asked: Probing, metric: Metric, learned: Features) -> list[str]:
+    """How good the solved head is by fits without each image, and what makes it look better than it
+    is."""
+    if asked.balanced:
+        how_good = f"fits without an image answer it with a {BALANCED} of {metric.text()}"
+    elif asked.kind == "class":
+        how_good = f"{metric.text()} of the images are answered right by fits without them"
+    else:
+        how_good = f"fits without an image answer it with a {MEANS[asked.kind]} of {metric.text()}"
+    sentences = [f"its head is solved for, not trained: {how_good}"]
+    blind = guess(asked, learned.y)
+    if blind is not None and blind.explains(metric):
+        sentences.append(
+            f"that is not clearly better than a guess ({blind.words}): the features of these weights "
+            "hardly know the classes"
+        )
+    repeated = 0
+    if len(learned.x) <= COMPARED:
+        repeated = int(look_alikes(learned.x).sum())
+    if repeated:
+        sentences.append(
+            f"{repeated:,} of the images to learn from look the same as another of them, so this is "
+            "too good: vitkit data review shows them"
+        )
+    return sentences
+
+
+def test_sentences(asked: Probing, metric: Metric, learned: Features, given: Features) -> list[str]:
+    """How good the solved head is on images to test on, and how many of those are also learned from,
+    for all that the model can see."""
+    count = len(given.y)
+    if asked.balanced:
+        sentences = [f"on the {count:,} images to test on it has a {BALANCED} of {metric.text()}"]
+    elif asked.kind == "class":
+        sentences = [f"it is right on {metric.text()} of the {count:,} images to test on"]
+    else:
+        mean = MEANS[asked.kind]
+        sentences = [f"on the {count:,} images to test on it has a {mean} of {metric.text()}"]
+    alike = int(look_alikes(learned.x, given.x).sum())
+    if alike:
+        sentences.append(
+            f"{alike:,} of them look the same as one to learn from, so that is too good: vitkit data "
+            "review shows them"
+        )
+    return sentences
+
+
+# What is reached without a look at an image, and whether a model is better than that
+
+
+ERRORS = 2  # standard errors above a guess up to which chance explains an accuracy
+
+
+class Guess(NamedTuple):
+    """The best answer to images of one class each that needs no look."""
+
+    value: float
+    """The accuracy that it reaches; where classes count alike, the balanced one."""
+    error: float
+    """The standard error of what guesses reach on so many images."""
+    words: str
+    """What it is, and what it reaches."""
+
+    def explains(self, metric: Metric) -> bool:
+        """Whether a model that reaches this may know nothing. Of so few images that a model which is
+        right on all of them may, nothing is said."""
+        bound = self.value + ERRORS * self.error
+        return bound < 1 and metric.value <= bound
+
+
+def guess(asked: Probing, y: np.ndarray) -> Guess | None:
+    """The best guess for images with these classes, (N,); None for other targets."""
+    if asked.kind != "class":
+        return None
+    counts = np.bincount(y, minlength=len(asked.labels))
+    if asked.balanced:
+        present = counts[counts > 0]
+        value = 1 / len(present)
+        error = np.sqrt((value * (1 - value) / present).sum()) / len(present)
+        return Guess(value, float(error), f"the same answer to all has {_percent(value)}")
+    most = int(counts.argmax())
+    value = counts[most] / len(y)
+    error = np.sqrt(value * (1 - value) / len(y))
+    words = f"always {asked.labels[most]} is right on {_percent(value)}"
+    return Guess(float(value), float(error), words)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -28,11 +28,9 @@ from vitkit.quick.candidates import (
 )
 from vitkit.quick.first import First, closed_form
 from vitkit.quick.folder import Photographs, look, open_photographs
-from vitkit.quick.pace import for_few_pixels
-from vitkit.quick.plan import Plan, earlier_plan, write_plan
+from vitkit.quick.plan import Plan, Work, answers, described, earlier_plan, write_plan
 from vitkit.quick.reading import decided, read
-from vitkit.quick.tuning import Tuning, fine_tuned, tuning_for
-from vitkit.quick.work import Work, answers, described
+from vitkit.quick.tuning import Tuning, fine_tuned, for_few_pixels, tuning_for
 from vitkit.system.machine import pick_precision
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.system.storage.files import write_json

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from vitkit.evaluation import Features, Probe, Probing
 from vitkit.models import ModelConfig, ViTConfig
 from vitkit.quick.candidates import best, candidate, image_weights, question, solved
-from vitkit.quick.plan import write_plan
-from vitkit.quick.work import Work, features_of, pretrained
+from vitkit.quick.plan import Work, features_of, pretrained, write_plan
 from vitkit.system.processes.ranks import from_rank_0
 from vitkit.training import Recipe
 from vitkit.weights import Classifier

@@ -3,12 +3,17 @@
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
+import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from vitkit.data import Preprocessing
+from vitkit.models import same_memory
+from vitkit.runtimes.exported import FileRuntime, PictureRuntime, takes_pictures
+from vitkit.runtimes.runtime import Runtime
 from vitkit.system.machine import (
     Precision,
     PrecisionChoice,
@@ -55,7 +60,12 @@ def eager(
     device: str | torch.device = "auto",
     precision: PrecisionChoice = "float32",
 ) -> Eager:
-    """The classifier for inference on a device, in a precision (`vitkit.prediction.eager`)."""
+    """The classifier as PyTorch computes it, for inference on a device: cpu, cuda, cuda:1 or mps;
+    auto takes the best there is. The given one stays where it is.
+
+    precision: "auto" is bfloat16 where the device has instructions for it.
+    Raises ValueError for a model that answers for every token.
+    """
     check_answer(classifier)
     own_device = pick_device(device)
     deployed = classifier.for_inference().to(own_device)
@@ -81,3 +91,82 @@ def check_answer(classifier: Classifier) -> None:
             'the model gives an answer for every token (its pool is "none"), and here an image has '
             "one; use its logits from Python"
         )
+
+
+# A Classifier whose model another runtime computes, for all that takes a Classifier
+
+
+BLACK = np.zeros((8, 8, 3), np.uint8)  # a picture
+
+
+class OnRuntime(nn.Module):
+    """A model that asks a runtime: normalised images to logits.
+
+    preprocessing: what has normalised them.
+    """
+
+    inference_only = True
+
+    def __init__(self, runtime: Runtime, preprocessing: Preprocessing):
+        super().__init__()
+        self.runtime = runtime
+        self.preprocessing = preprocessing
+        self.takes_pictures = takes_pictures(runtime)  # whole ones, one at a time
+        self.where = nn.Parameter(torch.empty(0), requires_grad=False)  # a model has a device
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, h, w), as the preprocessing normalises them -> float32 (B, K).
+
+        A runtime takes levels, and normalising is undone exactly.
+        """
+        levels = self.preprocessing.levels(images)
+        logits = self.runtime.logits(levels.cpu().numpy())
+        return torch.from_numpy(logits).to(images.device)
+
+
+class FeaturesOnRuntime(nn.Module):
+    """A model whose features a runtime computes: normalised images to what the head reads.
+
+    The model's own weights stay in it, by which features are told apart in the cache.
+    """
+
+    inference_only = True
+
+    def __init__(self, classifier: Classifier, runtime: Runtime, computed_by: str):
+        super().__init__()
+        self.model = classifier.model
+        self.config = classifier.model.config
+        self.computed_by = computed_by  # is among what tells features apart, too
+        self.preprocessing = classifier.preprocessing
+        self.runtime = runtime
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 3, h, w), as the preprocessing normalises them -> float32 (B, D)."""
+        levels = self.preprocessing.levels(images)
+        return torch.from_numpy(self.runtime.logits(levels.cpu().numpy())).to(images.device)
+
+
+def answering_features(classifier: Classifier) -> Classifier:
+    """A classifier whose outputs are the features of the given one; they share their weights."""
+    width = classifier.features(classifier.batch([BLACK])).shape[-1]  # D
+    model = copy.deepcopy(classifier.model, memo=same_memory(classifier.model))
+    model.head = nn.Identity()
+    model.config = replace(model.config, classes=width)
+    names = tuple(f"feature {i}" for i in range(width))
+    return Classifier(model, classifier.preprocessing, names, "none")
+
+
+def of_file(runtime: FileRuntime | PictureRuntime) -> Classifier:
+    """An exported file as a Classifier."""
+    exported = runtime.exported
+    model = OnRuntime(runtime, exported.preprocessing)
+    return Classifier(
+        model, exported.preprocessing, exported.labels, exported.activation, exported.origin
+    )
+
+
+def on_runtime(classifier: Classifier, runtime: Runtime) -> Classifier:
+    """The same classifier, its logits computed by a runtime. It has no limits for unknown images:
+    they are of the features."""
+    model = OnRuntime(runtime, classifier.preprocessing)
+    return replace(classifier, model=model, unknown=None)

@@ -16,11 +16,7 @@ from vitkit.data import Preprocessing
 from vitkit.weights import Activation
 
 if TYPE_CHECKING:
-    import torch
-
-    from vitkit.runtimes.pytorch import Eager
-    from vitkit.system.machine import PrecisionChoice
-    from vitkit.weights import Classifier
+    pass
 
 
 class Runtime(Protocol):
@@ -40,19 +36,3 @@ class Runtime(Protocol):
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         """Prepared images, uint8 (B, 3, h, w), -> float32 (B, K)."""
-
-
-def eager(
-    classifier: "Classifier",
-    device: "str | torch.device" = "auto",
-    precision: "PrecisionChoice" = "float32",
-) -> "Eager":
-    """The classifier as PyTorch computes it, for inference on a device: cpu, cuda, cuda:1 or mps;
-    auto takes the best there is. The given one stays where it is.
-
-    precision: "auto" is bfloat16 where the device has instructions for it.
-    Raises ValueError for a model that answers for every token.
-    """
-    from vitkit.runtimes.pytorch import eager
-
-    return eager(classifier, device, precision)

@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitkit.webapp import html
-from vitkit.webapp.answers import ALL, MEAN, ONE, Choice, answer_file, correct, look, reader_of
-from vitkit.webapp.corrections import FOLDER, write_zip
+from vitkit.webapp.answers import (
+    ALL,
+    FOLDER,
+    MEAN,
+    ONE,
+    Choice,
+    answer_file,
+    correct,
+    look,
+    reader_of,
+    write_zip,
+)
 from vitkit.webapp.viewer import Viewer, patch_at
 
 if TYPE_CHECKING:

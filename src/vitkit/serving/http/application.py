@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.serving.http.body import JSON, Refused, let_finish
 from vitkit.serving.http.desk import Desk, check_token, guards
-from vitkit.serving.http.openapi import WITHOUT_SCRIPT
-from vitkit.serving.http.predict import add_predict
+from vitkit.serving.http.predict import WITHOUT_SCRIPT, add_predict
 from vitkit.serving.http.watch import GONE, Watch
 
 if TYPE_CHECKING:

@@ -1,26 +1,34 @@
-"""Opens a runtime: for an exported file, or for a classifier."""
+"""Opens exported files with the library that computes them: ONNX Runtime, OpenVINO, or PyTorch."""
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from vitkit.runtimes.exported import (
     FILES,
+    KEY,
     Exported,
     FileRuntime,
     MetadataError,
     Opened,
     PictureRuntime,
+    threads,
 )
 from vitkit.system.machine import has_vnni
 from vitkit.system.storage.files import nearest
 
 if TYPE_CHECKING:
+    import openvino
+
     from vitkit.system.machine import PrecisionChoice
 
 RuntimeName = Literal["auto", "torch", "compiled", "onnx", "openvino"]
 LIBRARIES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch"}
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
+
 # What can compute a file, the best first
 READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "torch": ("torch",)}
 
@@ -89,15 +97,10 @@ def open_model_file(
 def _open(path: Path, library: str, precision: str) -> Opened:
     """The file, opened by a library."""
     if library == "onnx":
-        from vitkit.runtimes.onnx import open_onnx
-
         check_onnx_precision(precision)
         return open_onnx(path)
     if library == "openvino":
-        from vitkit.runtimes.openvino import open_openvino
-
         return open_openvino(path, precision)
-    from vitkit.runtimes.torch_program import open_program
 
     return open_program(path)
 
@@ -134,3 +137,115 @@ def check_installed(library: str) -> None:
             f"{LIBRARIES[library]} is not installed; pip install {PACKAGES[library]}, or "
             "'vitkit[export]' for all that vitkit export needs"
         )
+
+
+# Each library
+
+
+def open_onnx(path: Path) -> Opened:
+    """A .onnx file. Raises ValueError for one that cannot be opened, and ImportError without ONNX
+    Runtime."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(3)  # errors; it warns of the optimisations it makes
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common class
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} cannot be opened by ONNX Runtime: {reason}") from error
+    metadata = session.get_modelmeta().custom_metadata_map.get(KEY)
+    input_name = session.get_inputs()[0].name
+    output_name = session.get_outputs()[0].name
+
+    def compute(images: np.ndarray) -> np.ndarray:
+        (outputs,) = session.run([output_name], {input_name: images})
+        return outputs
+
+    return Opened(metadata, compute)
+
+
+BFLOAT16 = "bf16"
+FLOAT32 = "f32"
+
+
+def open_openvino(path: Path, precision: str = "auto") -> Opened:
+    """A .xml file with its .bin beside it, or a .onnx file. Raises ValueError for one that cannot be
+    opened, and ImportError without OpenVINO.
+
+    precision: of the matrix products, float32 or bfloat16; "auto" is what the file was written for.
+    """
+    try:
+        model = core().read_model(path)
+        metadata = _metadata(model)
+        settings = {
+            "INFERENCE_PRECISION_HINT": _hint(precision, metadata),
+            "INFERENCE_NUM_THREADS": threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        compiled = core().compile_model(model, "CPU", settings)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise ValueError(f"{path} cannot be opened by OpenVINO: {reason}") from error
+    request = compiled.create_infer_request()
+
+    def compute(images: np.ndarray) -> np.ndarray:
+        outputs = request.infer([images], share_inputs=True)
+        return outputs[compiled.output(0)].copy()  # the request writes its next answer there
+
+    return Opened(metadata, compute)
+
+
+@cache
+def core() -> "openvino.Core":
+    """OpenVINO, which lives as long as the process.
+
+    Its CPU plugin gives the thread that loads it a stack for signals, and frees it when it goes,
+    wherever that happens: if in another thread, the next Ctrl-C would be a segmentation fault.
+    """
+    import openvino
+
+    return openvino.Core()
+
+
+def _hint(precision: str, metadata: str | None) -> str:
+    """What OpenVINO calls the precision to compute in."""
+    if precision == "auto" and metadata is not None:
+        precision = Exported.from_json(metadata).precision
+    if precision == "bfloat16":
+        return BFLOAT16
+    return FLOAT32
+
+
+def _metadata(model) -> str | None:
+    """What the file says of itself; of a .onnx file, OpenVINO keeps its metadata under "framework"."""
+    for keys in ([KEY], ["framework", KEY]):
+        if model.has_rt_info(keys):
+            return model.get_rt_info(keys).astype(str)
+    return None
+
+
+def open_program(path: Path) -> Opened:
+    """PyTorch's exported program, a .pt2 file.
+
+    Reading one may run what its author has put there: it holds expressions that are evaluated, and may
+    hold pickles. So vitkit reads only what it has just written itself. Raises ValueError if it cannot
+    be opened.
+    """
+    import torch
+
+    extra = {KEY: ""}
+    try:
+        program = torch.export.load(path, extra_files=extra)
+    except (RuntimeError, OSError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} cannot be opened by PyTorch: {reason}") from error
+    module = program.module()
+
+    def compute(images: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return module(torch.from_numpy(images)).numpy()
+
+    return Opened(extra[KEY] or None, compute)
