@@ -1,22 +1,17 @@
 """Runtimes: what computes the logits of images.
 
-`predict` takes any of them, and cannot tell which it has. PyTorch's are in pytorch.py; those of
-exported files in onnx_file.py, openvino_file.py and torch_file.py. `opening.py` chooses one.
-
-Nothing here needs PyTorch: an exported file answers without it.
+`predict` takes any of them, and cannot tell which it has. PyTorch's are in pytorch.py; libraries.py
+opens exported files, which answer without PyTorch.
 
 Legend: B batch, K classes, h w pixels of what the model gets.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from vitkit.data import Preprocessing
 from vitkit.weights import Activation
-
-if TYPE_CHECKING:
-    pass
 
 
 class Runtime(Protocol):
