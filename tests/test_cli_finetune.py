@@ -128,7 +128,7 @@ def test_the_vtab_preset_knows_its_tasks_and_asks_about_others(model, photograph
         return err, (values["crop"], values["flip"], values["auto"])
 
     err, (*_, auto) = fed(photographs, "asked")
-    assert "is no task of VTAB by its name, so the model is asked" in err and not auto
+    assert "is not a task of VTAB by its name, so the model is asked" in err and not auto
     err, augmentation = fed(photographs, "as-it-is", "--data.augmentation.no-auto")
     assert "VTAB" not in err and augmentation == ("resize_crop", True, False)
     err, augmentation = fed(photographs.rename(here / "kitti"), "task")

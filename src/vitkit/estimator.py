@@ -215,7 +215,7 @@ def _images(X: Any) -> Source:
 
 
 def _check_features(X: Any) -> None:
-    """Raises ValueError for images where features are expected."""
+    """Raises ValueError if images are given where features are expected."""
     values = X
     if hasattr(X, "to_numpy"):  # pandas and polars
         values = X.to_numpy()

@@ -92,5 +92,5 @@ def test_a_folder_that_goes_is_a_sentence(tmp_path, quick):
     names = arrivals(str(folder), 2)
     assert coming(names, 0.1) is None
     shutil.rmtree(folder)
-    with pytest.raises(ValueError, match="is no folder any more"):
+    with pytest.raises(ValueError, match="is not a folder any more"):
         coming(names)

@@ -95,8 +95,8 @@ def test_a_pillow_image_that_is_truncated_is_an_error_of_its_own(classifier):
 @pytest.mark.parametrize(
     ("images", "sentence"),
     [
-        (None, "None', of type NoneType, is no image; give a file, a folder"),
-        ({"a": 1}, "of type dict, is no image"),
+        (None, "None', of type NoneType, is not an image; give a file, a folder"),
+        ({"a": 1}, "of type dict, is not an image"),
         ([3], "image 0 is '3', of type int, and none"),
         ([["a.jpg"]], "of type list, and none"),
         (np.zeros((3, 40, 40), np.uint8), r"give array.transpose\(1, 2, 0\)"),

@@ -176,8 +176,8 @@ def bomb():
         (b"[]", "application/json", 400, "no images"),
         (b'{"images": "x"}', "application/json", 400, "no images"),
         (b'{"images": []}', "application/json", 400, "no image"),
-        (b'{"images": [7]}', "application/json", 400, "image 0 is no base64"),
-        (b'{"images": ["?"]}', "application/json", 400, "image 0 is no base64"),
+        (b'{"images": [7]}', "application/json", 400, "image 0 is not base64"),
+        (b'{"images": ["?"]}', "application/json", 400, "image 0 is not base64"),
     ],
 )  # fmt: skip
 def test_wrong_requests_get_a_sentence(server, body, kind, status, sentence):

@@ -252,7 +252,7 @@ def test_what_cannot_be_is_one_sentence(capsys, monkeypatch, tmp_path):
     assert "a minute for every other number" in said(
         capsys, model, "--port", "0", "--runtime", "compiled"
     )
-    assert "is no address" in said(capsys, model, "--host", "no where")
+    assert "is not an address" in said(capsys, model, "--host", "no where")
     monkeypatch.setenv("VITKIT_TOKEN", " ")
     assert "VITKIT_TOKEN holds no token" in said(capsys, model)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:

@@ -154,7 +154,7 @@ def test_several_runs_side_by_side(runs, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["report", str(runs)]) == 1
     err = " ".join(capsys.readouterr().err.split())
-    assert "is no run, but holds 2 runs: vitkit report" in err
+    assert "is not a run, but holds 2 runs: vitkit report" in err
 
 
 def test_the_defaults_of_each_part_are_those_of_its_class():

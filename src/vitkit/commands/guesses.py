@@ -90,7 +90,7 @@ def not_a_command(name: str) -> str:
 def meant(command: Command, words: list[str]) -> list[str]:
     """The words that follow a command's name, in its own options and order.
 
-    Raises WrongWords for what has no counterpart, and if a word is missing.
+    Raises WrongWords if a word has no counterpart, or is missing.
     """
     refuse_two_numbers(words)
     words, placed = translated(command, words)
@@ -196,7 +196,7 @@ def _check_words(command: Command, words: list[str]) -> None:
     if required[:1] == ["MODEL"] and leading and is_images(leading[0]) and not is_model(leading[0]):
         example = own_run() or "google/vit-base-patch16-224"
         raise WrongWords(
-            f"{leading[0]} is no model, and MODEL comes first: vitkit {command.name} {example} "
+            f"{leading[0]} is not a model, and MODEL comes first: vitkit {command.name} {example} "
             f"{' '.join(leading)}"
         )
 

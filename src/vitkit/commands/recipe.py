@@ -37,7 +37,7 @@ def first_recipe(command: str, words: list[str], options: str = "") -> tuple[Rec
     option, with the model of --model and the evaluators of --evals; and how many words these were.
     `options` are the command's own, for its usage.
 
-    Raises WordsMissing, with a list of recipes, if the first word is no name; ValueError for an
+    Raises WordsMissing, with a list of recipes, if the first word is not a name; ValueError for an
     unknown recipe.
     """
     if not words or words[0].startswith("-"):

@@ -113,7 +113,7 @@ BATCH = 32
 # The least share of images with the same likeliest class. Of float32 a few may be even between two
 LEAST = {"float32": 0.99, "float16": 0.99, "bfloat16": 0.95, "int8": 0.9}
 
-# The largest difference of a number that is no probability, as a share of the largest number
+# The largest difference of a number that is not a probability, as a share of the largest number
 LARGEST_SHARE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}
 
 # Accuracy that may be lost, as the model's own probabilities judge the other answers, and as the
@@ -143,7 +143,7 @@ class Agreement:
     gives to its answer less what it gives to the file's. An image between two classes counts
     little, whichever the file says, so a few hundred images tell a loss of half a point."""
     accuracy: float | None = None
-    """How often the file is right; None if nobody knows."""
+    """How often the file is right; None if that is not known."""
     models_accuracy: float | None = None
     """How often the model is."""
     turned: int = 0

@@ -98,7 +98,7 @@ class Export:
 
 
 def check(classifier: Classifier, path: Path, wanted: Export) -> None:
-    """Raises ValueError for what cannot be exported, before anything is computed."""
+    """Raises ValueError if something cannot be exported, before anything is computed."""
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it has no answer to export")
     check_answer(classifier)
@@ -181,7 +181,7 @@ def missing_packages(wanted: Export) -> list[str]:
 
 
 def check_packages(wanted: Export) -> None:
-    """Raises ValueError for a package that is missing."""
+    """Raises ValueError if a package is missing."""
     missing = missing_packages(wanted)
     if missing:
         raise ValueError(
@@ -200,7 +200,7 @@ def export(
 
     trial: by default the parts of two photographs; `trial_on` makes one of a data set.
 
-    Raises ValueError for what cannot be exported, and, when nothing has got its name yet, for a file
+    Raises ValueError if the model cannot be exported, and, when nothing has got its name yet, for a file
     that disagrees with its model.
     """
     path = Path(path)

@@ -78,7 +78,7 @@ def write_program(program: ExportedProgram, exported: Exported, path: Path) -> N
 def write_onnx(program: ExportedProgram, exported: Exported, path: Path) -> None:
     """Write a .onnx file. Its weights may be float16 or bfloat16; it computes in float32 all the same.
 
-    Raises ValueError for a model that is too large for one.
+    Raises ValueError if the model is too large for one.
     """
     import onnx
 

@@ -215,7 +215,7 @@ def _images(folder: str) -> list[str]:
         names, _ = find_images(folder)
     except (ValueError, OSError):
         if not Path(folder).is_dir():
-            raise ValueError(f"{printable(folder)} is no folder any more") from None
+            raise ValueError(f"{printable(folder)} is not a folder any more") from None
         return []
     return names
 

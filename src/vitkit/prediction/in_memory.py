@@ -48,7 +48,7 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
 
     labels: names of the model's classes, by which those of a data set are called.
 
-    Raises ValueError for what is no image, and for names of which there is nothing.
+    Raises ValueError if something is not an image, or if a name stands for nothing.
     """
     if isinstance(images, Pictures):
         return images
@@ -59,7 +59,7 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
     if _is_one(images):
         return _listed([images], labels)
     if isinstance(images, Mapping) or not isinstance(images, Iterable):
-        raise ValueError(f"{_described(images)} is no image; give {EXPECTED}")
+        raise ValueError(f"{_described(images)} is not an image; give {EXPECTED}")
     if isinstance(images, Sequence):
         return _listed(images, labels)
     return _one_by_one(images)
@@ -134,7 +134,7 @@ def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
     elif isinstance(image, Tensor):
         arrays = images_of_tensor(image, f"image {first}")
     else:
-        raise ValueError(f"image {first} is {_described(image)} and none; give {EXPECTED}")
+        raise ValueError(f"image {first} is {_described(image)} and not an image; give {EXPECTED}")
     items = [Item(f"image {first}", partial(_same, arrays[0]))]
     return items + [_item(array, numbers) for array in arrays[1:]]
 

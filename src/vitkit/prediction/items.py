@@ -200,7 +200,7 @@ def _files_of_folder(name: str, leave_out: Sequence[Path]) -> list[str] | None:
             open_source(name)
             return None
     except ValueError:
-        pass  # it is no data set either
+        pass  # it is not a data set either
     message = f"{name} holds no images"
     if found:
         message += f" but the {len(found):,} in the folders that are written to"
@@ -241,7 +241,7 @@ def _outside(files: list[str], folders: Sequence[Path]) -> list[str]:
 
 
 def _refuse_archive(path: Path) -> None:
-    """Raises ValueError for an archive of files."""
+    """Raises ValueError if it is an archive of files."""
     if path.suffix.lower() in ARCHIVES:
         raise ValueError(
             f"{path} is an archive; unpack it (such as with: python -m zipfile -e "

@@ -56,7 +56,7 @@ class Parts:
 
         less: what work is left out, such as "--merge 8": it hardly shows in the outputs.
 
-        Raises ValueError for a folder with the answers to other images, or of another model.
+        Raises ValueError if the folder has answers to other images, or of another model.
         """
         about = {
             "made": MARK,
@@ -186,7 +186,7 @@ def _outputs(runtime: Runtime) -> list[float]:
 
 
 def _read(file: Path) -> dict:
-    """What the parts are of. Raises ValueError for a damaged file."""
+    """What the parts are of. Raises ValueError if the file is damaged."""
     try:
         about = json.loads(file.read_text())
         count = about["count"]

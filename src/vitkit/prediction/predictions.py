@@ -96,7 +96,7 @@ def predict(
     one, -1 as many as suit the CPUs and the images. An iterator is read some batches ahead; for one
     that lives, such as a camera's, give batch 1 and workers 0.
 
-    Raises ValueError for what is no image, for a folder or pattern without images, for a model
+    Raises ValueError if something is not an image, for a folder or pattern without images, for a model
     without a head, and for one that answers for every token; WorkerDied when a worker is killed.
     """
     from vitkit.prediction.in_memory import as_items
@@ -114,7 +114,7 @@ def predict(
 
 
 def check_settings(top: int, batch: int, workers: int) -> None:
-    """Raises ValueError for numbers that cannot be."""
+    """Raises ValueError if numbers are out of range."""
     if top < 1 or batch < 1:
         raise ValueError(f"top is {top} and batch {batch}; both must be at least 1")
     if workers < -1:
@@ -122,7 +122,7 @@ def check_settings(top: int, batch: int, workers: int) -> None:
 
 
 def as_runtime(classifier: "Classifier | Runtime", device: str) -> Runtime:
-    """What computes the logits. Raises ValueError for a model that has no answer to an image."""
+    """What computes the logits. Raises ValueError if the model has no answer to an image."""
     if not classifier.labels:
         raise ValueError("the model has no classification head, so it names no classes")
     if "torch" in sys.modules:  # without it there is no Classifier

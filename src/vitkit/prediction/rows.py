@@ -38,7 +38,7 @@ class CsvRows:
     """name, label, probability, label_2, probability_2, ..., truth, error, and the extra columns.
 
     Text that a spreadsheet would take for a formula gets an apostrophe before it, and bytes of a
-    file's name that are no text become escapes.
+    file's name that are not text become escapes.
     """
 
     def __init__(self, file: IO[bytes], top: int, extra: Sequence[str]):
@@ -112,7 +112,7 @@ class ParquetRows:
     def write(self, predictions: Sequence[Prediction], extra: Sequence[dict[str, str]]) -> None:
         for values in map(flat, predictions, extra):
             for column, value in values.items():
-                if isinstance(value, str):  # bytes that are no text become escapes
+                if isinstance(value, str):  # bytes that are not text become escapes
                     values[column] = value.encode("utf-8", "backslashreplace").decode()
             self.waiting.append(values)
         if len(self.waiting) >= ROW_GROUP:

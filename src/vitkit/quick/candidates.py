@@ -61,7 +61,7 @@ def question(kind: TargetKind, labels: tuple[str, ...], balanced: bool = False) 
 
 def solved(asked: Probing, learned: Features) -> Probe:
     """The head in closed form for features (N, D) and targets as `Source.targets_of` gives them.
-    Raises ValueError for what no head can be fitted to."""
+    Raises ValueError if no head can be fitted to it."""
     if asked.kind != "classes":
         return asked.fit("linear", learned)
 

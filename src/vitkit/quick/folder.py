@@ -39,7 +39,7 @@ class Photographs:
     test_name: str
     """The part that `test` is: "test", or "val" if there is no other."""
     labels: tuple[str, ...]
-    """The names of the classes; none if the targets are no classes."""
+    """The names of the classes; none if the targets are not classes."""
     target_kind: str
     made_fingerprint: str | None
     """By what a test part that was made is recognised."""

@@ -77,7 +77,7 @@ def answer(
     The recipe is that of the fine-tuning. Its spans may be 0: then they follow from the time. Images
     of few pixels are fine-tuned at a smaller size than the recipe's, unless `keep_size`.
 
-    Raises ValueError for images that no classifier can be made of, and for a directory of another
+    Raises ValueError if no classifier can be made of the images, and for a directory of another
     run; Interrupted after SIGTERM.
     """
     if not 0 < minutes < math.inf:
@@ -116,7 +116,7 @@ def answer(
 
 
 def _check(photographs: Photographs, recipe: Recipe) -> None:
-    """Raises ValueError for images that teach nothing."""
+    """Raises ValueError if the images teach nothing."""
     source = recipe.data.source
     if photographs.target_kind == "none":
         raise ValueError(

@@ -65,7 +65,7 @@ def write_plan(run_dir: Path, plan: Plan) -> None:
 def earlier_plan(
     run_dir: Path, recipe: Recipe, photographs: Photographs, minutes: float
 ) -> Plan | None:
-    """The plan of an earlier call; None if there is none. Raises OtherPlan for another one's."""
+    """The plan of an earlier call; None if there is none. Raises OtherPlan if it is that of other settings."""
     plan = from_rank_0(lambda: read_plan(run_dir))
     if plan is None:
         return None

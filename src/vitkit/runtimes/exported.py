@@ -75,7 +75,7 @@ class Exported:
 
     @classmethod
     def from_json(cls, text: str) -> "Exported":
-        """Raises MetadataError for what no to_json has written."""
+        """Raises MetadataError if to_json has not written it."""
         if len(text) > LARGEST:
             raise MetadataError(f"its metadata has {len(text):,} bytes")
         try:
@@ -111,7 +111,7 @@ class Exported:
 
 
 def _check(name: str, value: Any, is_right: bool) -> None:
-    """Raises MetadataError for a value that cannot be."""
+    """Raises MetadataError if a value is out of range."""
     if not is_right:
         raise MetadataError(f"its metadata has the {name} {repr(value)[:100]}")
 

@@ -94,14 +94,14 @@ def fit_exits(
 
 def exiting(classifier: Classifier, exits: Sequence[Exit], sure: float) -> Classifier:
     """The classifier for inference, which answers an image after the first exit that gives a class a
-    probability of `sure`. Raises ValueError for outputs that are no classes of one image."""
+    probability of `sure`. Raises ValueError if the outputs are not classes of one image."""
     check_one_class(classifier)
     deployed = classifier.for_inference()
     return replace(deployed, model=EarlyExit(deployed.model, exits, sure), unknown=None)
 
 
 def check_one_class(classifier: Classifier) -> None:
-    """Raises ValueError for outputs that are no classes of one image each."""
+    """Raises ValueError if the outputs are not classes, one an image."""
     if classifier.activation != "softmax":
         raise ValueError(
             f"early exit needs one class an image; the model's activation is {classifier.activation!r}"

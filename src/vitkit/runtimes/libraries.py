@@ -47,7 +47,7 @@ def open_file(
     # Which library computes it
     kind = FILES.get(path.suffix.lower())
     if kind is None:
-        raise ValueError(f"{path} is no exported file; one ends in {', '.join(FILES)}")
+        raise ValueError(f"{path} is not an exported file; one ends in {', '.join(FILES)}")
     if not path.is_file():
         raise ValueError(f"there is no file {path}{nearest(path)}")
     if kind == "torch" and not trusted:

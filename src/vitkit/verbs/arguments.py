@@ -100,7 +100,7 @@ SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 def read_shard(text: str) -> tuple[int, int]:
     """(i, n) from the text "1/n" to "n/n": the number of this process, from 0, and how many there are;
-    (0, 1) from an empty one. Raises ValueError for any other text."""
+    (0, 1) from an empty one. Raises ValueError if the text has another form."""
     if not text:
         return 0, 1
     match = SHARD.fullmatch(text)
@@ -113,7 +113,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
-    """Raises ValueError for a folder to write to that is none, or is one of the images'."""
+    """Raises ValueError if a folder to write to is a file, or holds the images."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{flag} is {folder}, which is a file; give a folder")
     names = [image for image in images if isinstance(image, str)]  # others are in memory
@@ -127,7 +127,7 @@ def check_folder(flag: str, folder: Path, images: tuple[Any, ...]) -> None:
 
 
 def check_rows(to: Path | None, json: bool) -> None:
-    """Raises ValueError for a file that rows cannot be written to, and for two places for them."""
+    """Raises ValueError if rows cannot be written to a file, or if there are two places for them."""
     if to is None:
         return
     from vitkit.prediction import check_rows_file
@@ -138,7 +138,7 @@ def check_rows(to: Path | None, json: bool) -> None:
 
 
 def check_sheet(file: Path) -> None:
-    """Raises ValueError for a path that a contact sheet cannot be written to."""
+    """Raises ValueError if a contact sheet cannot be written to this path."""
     if file.suffix.lower() != ".png":
         raise ValueError(f"--sheet is {file}; give the name of a PNG file, such as {file}.png")
     check_replaceable(file)

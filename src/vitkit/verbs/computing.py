@@ -21,7 +21,7 @@ def any_runtime_of_file(
     name: str, hints: Hints, runtime: "RuntimeName", precision: "PrecisionChoice", device: str
 ) -> "FileRuntime | PictureRuntime":
     """What computes an exported file, without PyTorch: from prepared images, or from whole pictures,
-    one at a time. Raises ValueError for what cannot be said of such a file: all of it is inside."""
+    one at a time. Raises ValueError if settings say what such a file says itself."""
     from vitkit.runtimes import open_model_file
 
     if hints != Hints():
@@ -79,7 +79,7 @@ def classifier_with_head(model: "str | Classifier", hints: Hints) -> "Classifier
 def precision_of(
     runtime: "RuntimeName", choice: "PrecisionChoice", device: "torch.device"
 ) -> "Precision":
-    """The precision to compute a model in; if nobody asked for one, the standard error says which was
+    """The precision to compute a model in; if none was asked for, the standard error says which was
     taken. ONNX Runtime has float32 alone."""
     if runtime == "onnx" and choice == "auto":
         return "float32"

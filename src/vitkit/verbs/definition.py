@@ -79,7 +79,7 @@ class Verb:
         progress: Listener | None = None,
         **values: Any,
     ) -> Any:
-        """Do it. Raises TypeError for an argument that there is none of, and what the verb says: its
+        """Do it. Raises TypeError if an argument does not exist, and whatever the verb raises: its
         sentences name arguments, where those of the command name options."""
         settings = settings_from(self.settings, self.run.__name__, words, values, self.begin)
         listener = progress or (to_nobody if quiet else current_listener())

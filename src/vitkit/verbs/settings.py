@@ -237,7 +237,7 @@ def _with_words(
 
 
 def _made(kind: type, name: str, given: dict[str, Any]) -> Any:
-    """Settings of these values, and the defaults of the others. Raises TypeError for a missing one."""
+    """Settings of these values, and the defaults of the others. Raises TypeError if one is missing."""
     types = get_type_hints(kind)
     own = {}
     parts = {}
@@ -275,7 +275,7 @@ def _is_of(kind: type, argument: str) -> bool:
 
 def _changed(settings: Any, name: str, value: Any) -> Any:
     """Settings with another value of one of them, such as "workdir" or "optim.lr". Raises KeyError
-    for a name that there is none of."""
+    for a name that does not exist."""
     head, _, rest = name.partition(".")
     kind = type(settings)
     types = get_type_hints(kind)

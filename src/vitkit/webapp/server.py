@@ -37,7 +37,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError, UnicodeError) as error:
-        raise ValueError(f"host is {host!r}, which is no address: {error}") from None
+        raise ValueError(f"host is {host!r}, which is not an address: {error}") from None
     problem = ""
     for candidate in range(port, min(port + PORTS, 65536)):
         listener = socket.socket(family, socket.SOCK_STREAM)

@@ -55,7 +55,7 @@ class Limits:
     """From a request's first byte to its answer."""
 
     def check(self) -> None:
-        """Raises ValueError for limits that let nothing through."""
+        """Raises ValueError if the limits let nothing through."""
         for name, value in (("bytes", self.size), ("images", self.images), ("time", self.seconds)):
             if value <= 0:
                 raise ValueError(f"the largest {name} of a request is {value}; it is above 0")
@@ -188,7 +188,7 @@ class _Parts:
         self.data += data[start:end]
 
     def end(self) -> None:
-        """A part is there. A field that is no file is no image: nobody reads it."""
+        """A part is there. A field that is not a file is not an image: it is not read."""
         from python_multipart.multipart import parse_options_header
 
         disposition = self.headers.get(b"content-disposition", b"")
@@ -270,7 +270,7 @@ def _image_of_json(number: int, value: Any) -> Sent:
             name = given[:NAME] or name
         value = value.get("data")
     if not isinstance(value, str):
-        raise Refused(400, f"{name} is no base64 text")
+        raise Refused(400, f"{name} is not base64 text")
     if value.startswith("data:"):  # an address that holds its data, as browsers make them
         value = value.partition(",")[2]
     try:
@@ -278,5 +278,5 @@ def _image_of_json(number: int, value: Any) -> Sent:
         return Sent(name, base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
         raise Refused(
-            400, f"{name} is no base64: its text has other characters, or breaks off"
+            400, f"{name} is not base64: its text has other characters, or breaks off"
         ) from None

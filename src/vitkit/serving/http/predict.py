@@ -111,7 +111,7 @@ def _values(prediction: Prediction) -> dict:
 
 
 def _prediction(image: Sent, outcome: Prediction | BaseException) -> Prediction:
-    """The prediction of an image, or its error. Raises what is no fault of the image."""
+    """The prediction of an image, or its error. Raises errors that are not the image's fault."""
     if isinstance(outcome, BadImage):
         return Prediction(image.name, error=str(outcome))
     if isinstance(outcome, BaseException):

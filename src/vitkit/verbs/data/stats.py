@@ -172,7 +172,7 @@ def _compared(names: list[str]) -> list[tuple[str, str]]:
 
 
 def _check_request(settings: Stats, parts: dict[str, Source]) -> None:
-    """Raises ValueError for what could not be compared or written in the end."""
+    """Raises ValueError if something could not be compared, or written in the end."""
     if "train" not in parts and (settings.exclude or settings.test):
         own = [name for name in parts if name in ("val", "test")]
         raise ValueError(

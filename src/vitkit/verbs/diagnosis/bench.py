@@ -181,7 +181,7 @@ def bench(settings: Bench) -> Benchmark:
 
 
 def check(settings: Bench) -> None:
-    """Raises ValueError for numbers that cannot be, and for files that cannot be written."""
+    """Raises ValueError if numbers are out of range, or if files cannot be written."""
     if not settings.batch or min(settings.batch) < 1:
         raise ValueError(f"--batch is {settings.batch}; it is one or more numbers of images")
     if settings.rounds < 1 or not settings.seconds > 0 or settings.limit < 1:

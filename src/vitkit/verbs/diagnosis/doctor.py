@@ -73,7 +73,7 @@ class Diagnosis:
 @verb
 def doctor(settings: Doctor) -> Diagnosis:
     """Examine this machine and this installation; or, if they are given, a run, images and a model.
-    Raises ValueError for what is none of these."""
+    Raises ValueError if it is none of these."""
     if settings.run or settings.data or settings.model:
         return Diagnosis(settings, tuple(_examinations(settings)))
     from vitkit.verbs.diagnosis.machine import examine_machine

@@ -11,12 +11,12 @@ WAITS = 0.25  # share of the time spent waiting for data from which a run is inp
 CLIPPED = 0.9  # share of the gradients that are clipped from which nearly all are
 FAR = 3  # times the limit; a gradient that is shortened by less was nearly left alone
 DIVERGED = 1.5  # times its least value that a loss may rise to
-RESTLESS = 0.5  # of the later losses' mean: a standard deviation above it is no usual noise
+RESTLESS = 0.5  # of the later losses' mean: a standard deviation above it is not the usual noise
 FEW = 8  # points of a curve, below which nothing can be said of its form
 
 
 def examine_run(run_dir: Path) -> Iterator[Finding]:
-    """What can be seen in recipe.json and metrics.jsonl. Raises ValueError for what is no run."""
+    """What can be seen in recipe.json and metrics.jsonl. Raises ValueError if it is not a run."""
     run = read_run(run_dir)
     lines = [line for line in run.lines if line["event"] == "training"]
     yield _progress(run)
@@ -49,7 +49,7 @@ def _loss(run: Recorded, losses: Sequence[float]) -> Finding:
     later = losses[len(losses) // 2 :]
     steady = [loss for loss in losses if math.isfinite(loss)]
     if not math.isfinite(last):
-        advice = f"the loss is no number any more: lower --optim.lr, which is {rate:g}, tenfold"
+        advice = f"the loss is not a number any more: lower --optim.lr, which is {rate:g}, tenfold"
     elif len(losses) >= FEW and last > max(DIVERGED * min(steady), first * 1.05):
         advice = (
             f"the loss has risen from {min(steady):.4g} to {last:.4g}, so the rate is too high: "

@@ -65,7 +65,7 @@ class FitProbe:
     method: Literal["linear", "prototype", "logistic", "neighbours"] = "linear"
     """linear: least squares, for several classes and for numbers too; prototype: the class whose mean
     is nearest; logistic: scikit-learn's regression; neighbours: the vote of the nearest training
-    images, which is no head to save."""
+    images, which give no head to save."""
     k: int = 20
     """Neighbours that vote."""
     named: As = None
@@ -211,11 +211,11 @@ def probe(settings: FitProbe) -> Probed:
 
 
 def _check(settings: FitProbe) -> None:
-    """Raises ValueError for settings that do not go together, before anything is computed."""
+    """Raises ValueError if settings do not go together, before anything is computed."""
     if settings.to is not None:
         check_can_be_made(settings.to)
     if settings.to is not None and settings.method == "neighbours":
-        raise ValueError("neighbours are no head that could be saved; leave out --to")
+        raise ValueError("neighbours give no head that could be saved; leave out --to")
     if settings.k < 1:
         raise ValueError(f"--k is {settings.k}; it is a number of neighbours, at least 1")
 
@@ -354,7 +354,7 @@ def with_fitted(
 ) -> tuple[Classifier, Memory | None]:
     """A model with the head. A linear head of images of one class each goes with what it learned from,
     to be taught more, and with limits by which images are unknown."""
-    # The left-out answers of the other methods are no exact ones
+    # The left-out answers of the other methods are not exact
     learned = fitted.learned
     memory = None
     unknown = None

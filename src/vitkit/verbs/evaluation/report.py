@@ -119,7 +119,7 @@ def report_on(request: Request) -> Evaluation:
 
 
 def _check(request: Request) -> None:
-    """Raises ValueError for what the model cannot be used for."""
+    """Raises ValueError if the model cannot be used for what is asked."""
     if request.settings.calibrate:
         check_can_calibrate(request.classifier)
     if request.settings.corruptions:

@@ -119,6 +119,6 @@ def convert(settings: Convert) -> Converted:
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Raises ValueError for a tolerance that is no number from 0 on."""
+    """Raises ValueError if a tolerance is not a number from 0 on."""
     if not tolerance >= 0:  # NaN too
         raise ValueError(f"--tolerance is {tolerance}; it is a number from 0 on")

@@ -67,7 +67,7 @@ def push(settings: Push) -> Pushed:
             f"{settings.folder} is not a model directory; "
             "write one with vitkit convert MODEL DIR --to huggingface"
         )
-    classifier = load(folder)  # raises for what cannot be opened, before anything is sent
+    classifier = load(folder)  # raises if it cannot be opened, before anything is sent
     license = _license_to_push(folder, classifier, settings.license)
     address = uploaded(folder, settings.name, settings.private)
     return Pushed(settings, folder, address, license)

@@ -63,7 +63,7 @@ class Description:
 
 @verb
 def show(settings: Show) -> Description:
-    """A model's description. Raises ValueError for what cannot be loaded."""
+    """A model's description. Raises ValueError if it cannot be loaded."""
     classifier = settings.model
     if not isinstance(classifier, Classifier):
         classifier = load_as(classifier, settings.hints, quiet=settings.json)

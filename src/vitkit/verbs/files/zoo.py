@@ -85,7 +85,7 @@ class ModelList:
 @verb
 def list_models(settings: Models) -> ModelList:
     """Named models with their parameters, tokens and multiply-accumulates at each size, and the
-    operations of a training. Raises ValueError for a name that there is none of."""
+    operations of a training. Raises ValueError if a name does not exist."""
     if not settings.image or min(settings.image) < 1:
         raise ValueError(
             f"image is {settings.image}; give one or more sides in pixels, such as --image 224 384"

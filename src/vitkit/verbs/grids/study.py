@@ -196,7 +196,7 @@ def study(settings: RunStudy) -> StudyTable | Studies:
     """Run one of the paper's studies on one's own images: a grid of small runs, its table and its
     figure. One that was interrupted goes on. Without a name, the studies that there are.
 
-    Raises ValueError for a study that there is none of, and for settings that do not go together.
+    Raises ValueError if the study does not exist, or if settings do not go together.
     """
     if not settings.study:
         return Studies()
@@ -253,7 +253,7 @@ def _reached(
 
 
 def _check(settings: RunStudy) -> None:
-    """Raises ValueError for settings that do not go together."""
+    """Raises ValueError if settings do not go together."""
     if settings.predict and STUDIES[settings.study].predict is None:
         raise ValueError(
             f"the study {settings.study} fits no law; --predict is for data-size and compute"

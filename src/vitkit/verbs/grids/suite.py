@@ -117,7 +117,7 @@ class SuiteTable:
 @verb
 def suite(settings: RunSuite) -> SuiteTable:
     """Measure a model on many tasks: VTAB, robustness, or one's own. A suite that was interrupted goes
-    on. Raises ValueError for a suite that there is none of, or without its images."""
+    on. Raises ValueError if the suite does not exist, or if its images are missing."""
     shard = read_shard(settings.shard)
     chosen, folder = _suite(settings)
     workdir = settings.workdir or Path("runs") / _name(settings, chosen)

@@ -168,7 +168,7 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     """Compute with two models on the same images, and measure how far they differ in every layer; or,
     without an image, set two runs side by side.
 
-    Raises ValueError without images for what is no run.
+    Without images, raises ValueError if one is not a run.
     """
     names = (settings.one, settings.two)
     runs = [name for name in names if not isinstance(name, Classifier) and is_run(name)]
@@ -179,7 +179,7 @@ def compare(settings: Compare) -> ComparedModels | ComparedRuns:
     if not settings.images:
         (other, *_) = [name for name in names if name not in runs]
         raise ValueError(
-            f"{word_of(other)} is no run, and models are compared on images: vitkit compare ONE TWO "
+            f"{word_of(other)} is not a run, and models are compared on images: vitkit compare ONE TWO "
             "IMAGE... takes files, folders and data sets"
         )
     items = spread(list(pictures(settings.images)), settings.limit)

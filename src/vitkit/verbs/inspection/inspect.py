@@ -95,7 +95,7 @@ class Inspected:
         return int(self.broken > 0)
 
     def arrays(self, figure: str) -> dict[str, np.ndarray]:
-        """The numbers of a figure, such as "distance". Raises KeyError for one that was not drawn."""
+        """The numbers of a figure, such as "distance". Raises KeyError if it was not drawn."""
         for drawn in self.figures:
             if drawn.kind.name == figure and drawn.plate is not None:
                 return dict(drawn.plate.arrays)
@@ -189,7 +189,7 @@ def _kinds(settings: Inspect) -> "list[FigureKind]":
 
 
 def _check(settings: Inspect, folder: Path, kinds: "list[FigureKind]") -> None:
-    """Raises ValueError for settings that mean nothing, and for files that cannot be written."""
+    """Raises ValueError if settings mean nothing, or if files cannot be written."""
     for name, value, least in (
         ("limit", settings.limit, 0),
         ("shown", settings.shown, 1),

@@ -86,7 +86,7 @@ class BatchState:
 @verb
 def batch(settings: Batch) -> BatchState:
     """Answer very many images, in parts: those that are not there are computed and written. Images that
-    are unreadable have their rows. Raises ValueError for a folder of other answers."""
+    are unreadable have their rows. Raises ValueError if the folder holds other answers."""
     # What cannot be done is refused before the model is loaded
     check_answering(settings, "batch")
     shard, shards = shard_of(settings.shard)

@@ -113,7 +113,7 @@ class Taking:
         sorter: Sorter | None = None,
         json: bool = False,
     ):
-        """total: images there will be; None if nobody knows. Opens the file; raises ValueError and
+        """total: how many images there will be; None if that is not known. Opens the file; raises ValueError and
         OSError if it cannot be written."""
         self.runtime = runtime
         self.progress = Progress(total)
@@ -212,7 +212,7 @@ class Taking:
         for prediction, more in zip(predictions, extra, strict=True):
             path = Path(prediction.name)
             if prediction.error is None and not path.is_file():
-                sentence = f"{prediction.name} is no file that could be filed any more"
+                sentence = f"{prediction.name} is not a file that could be filed any more"
                 prediction = prediction._replace(error=sentence)
             elif prediction.error is None:
                 more["sorted_to"] = str(self.sorter.file(path, prediction))

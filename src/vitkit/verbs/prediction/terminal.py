@@ -1,4 +1,4 @@
-"""What a terminal shows of answers while they come: a table, row by row, and a line that counts."""
+"""What a terminal shows of answers as they come: a table, row by row, and a line that counts."""
 
 import sys
 import time
@@ -45,7 +45,7 @@ class AnswerTable:
         self.image_width = 0  # is known with the first images
 
     def print(self, predictions: Sequence[Prediction]) -> None:
-        """Print a row for each prediction that is no error."""
+        """Print a row for each prediction that is not an error."""
         good = [prediction for prediction in predictions if prediction.error is None]
         if not good:
             return
@@ -119,7 +119,7 @@ class AnswerTable:
 
 
 def number(value: float, activation: Activation) -> str:
-    """A probability as 12.3%, an output that is no probability as 1.234."""
+    """A probability as 12.3%, an output that is not a probability as 1.234."""
     if activation == "none":
         return f"{value:.4g}"
     return f"{value:.1%}"
@@ -156,7 +156,7 @@ class Progress:
     for a total that nobody knows."""
 
     def __init__(self, total: int | None, stream: TextIO | None = None):
-        """total: images there will be; None if nobody knows."""
+        """total: how many images there will be; None if that is not known."""
         self.total = total
         self.stream = stream or sys.stderr
         self.on_terminal = self.stream.isatty()

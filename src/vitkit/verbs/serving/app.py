@@ -56,7 +56,7 @@ class ClosedPage:
 @verb
 def app(settings: App) -> ClosedPage:
     """Serve a web page on which a model answers photographs and shows what it looks at. Returns when
-    it is ended, by Ctrl-C. Raises ValueError for a port that is none."""
+    it is ended, by Ctrl-C. Raises ValueError if the port is not one."""
     # What can be wrong, before anything is loaded
     check_gradio()
     if not 1 <= settings.port <= 65535:

@@ -111,13 +111,13 @@ class Ended:
 @verb
 def serve(settings: Serve) -> Ended:
     """Serve a model over HTTP until it is ended: a command by a signal, a program's call by Ctrl-C.
-    Raises ValueError for settings that cannot be."""
+    Raises ValueError if a setting is out of range."""
     # What can be wrong, before anything is loaded
     check_installed()
     plan = plan_of(settings)
     bound = bound_socket(settings.host, settings.port)
     os.environ.setdefault(VARIABLE, str(PIXELS))
-    max_pixels()  # raises for a number that is none
+    max_pixels()  # raises if it is not a number
 
     # The server
     host, port, *_ = bound.getsockname()
@@ -141,7 +141,7 @@ def _say_ready(name: str, address: str, word: str = "ready") -> None:
 
 
 def plan_of(settings: Serve) -> Plan:
-    """What the server needs. Raises ValueError for settings that cannot be."""
+    """What the server needs. Raises ValueError if a setting is out of range."""
     counts = {
         "workers": settings.workers,
         "top": settings.top,
@@ -175,7 +175,7 @@ def plan_of(settings: Serve) -> Plan:
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
-    """Raises ValueError for what browsers would never send as a page's origin."""
+    """Raises ValueError if browsers would never send one as a page's origin."""
     for origin in origins:
         parts = urlsplit(origin)
         is_origin = parts.scheme in USUAL_PORTS and origin == f"{parts.scheme}://{parts.netloc}"
@@ -190,7 +190,7 @@ def check_origins(origins: tuple[str, ...]) -> None:
 
 
 def token_of(settings: Serve) -> str | None:
-    """The token that clients have to show. Raises ValueError for an empty one."""
+    """The token that clients have to show. Raises ValueError if it is empty."""
     if settings.token_file is not None:
         token = settings.token_file.read_text().strip()
         source = str(settings.token_file)
@@ -205,7 +205,7 @@ def token_of(settings: Serve) -> str | None:
 
 
 def open_model(settings: Serve) -> AnyRuntime:
-    """What computes the answers. Raises ValueError for a model without classes."""
+    """What computes the answers. Raises ValueError if the model has no classes."""
     if settings.runtime == "compiled":
         raise ValueError(
             "--runtime is compiled, which takes a minute for every other number of images in a batch; "

@@ -30,7 +30,7 @@ def photographs_of(word: str, memory: Memory) -> Batch:
     """The photographs of a word of --add: a folder that is a class, a folder of such, a photograph,
     or a data set; CLASS=PATH says which class they are.
 
-    Raises ValueError, in one sentence, for what is not there, or whose class nobody has said.
+    Raises ValueError, in one sentence, if it does not exist, or if its class is not known.
     """
     label = None
     path = Path(word)
@@ -114,7 +114,7 @@ def _files(root: Path, names: Sequence[str], label: str) -> Source:
 
 
 def _class_of_folder(path: Path, memory: Memory) -> str:
-    """The class of a photograph: the name of its folder. Raises ValueError if that is none yet."""
+    """The class of a photograph: the name of its folder. Raises ValueError if that is not a class yet."""
     folder = path.resolve().parent.name
     if folder in memory.classes:
         return folder

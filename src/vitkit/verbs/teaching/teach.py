@@ -149,7 +149,7 @@ def teach(settings: Teach) -> Lesson:
     that: its head is solved anew in closed form, from all photographs that it remembers. Without a
     change, say what it knows.
 
-    Raises ValueError for what cannot be learned, and for a model that remembers nothing.
+    Raises ValueError if something cannot be learned, or if the model remembers nothing.
     """
     # What it remembers, before and after
     _check(settings)
@@ -181,7 +181,7 @@ def teach(settings: Teach) -> Lesson:
 
 
 def _check(settings: Teach) -> None:
-    """Raises ValueError for settings that do not go together."""
+    """Raises ValueError if settings do not go together."""
     if settings.undo and (settings.add or settings.remove or settings.rename):
         raise ValueError("--undo takes an earlier change back; make another one afterwards")
     for word in settings.rename:

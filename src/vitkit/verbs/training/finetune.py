@@ -123,7 +123,7 @@ def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:
 
 
 def _model_for(data: str, options: Options) -> str:
-    """The weights to begin with, if nobody says: those that a run for the same images began with,
+    """Choose pretrained weights when none are given: those that a run for the same images began with,
     else chosen now. Says which, and why."""
     if is_model(data):
         raise ValueError(
@@ -163,7 +163,7 @@ def _say_task(recipe: Recipe, options: Options, given: frozenset[str]) -> None:
         left_out.append("cropped")
     if task is None:
         say(
-            f"{options.data} is no task of VTAB by its name, so the model is asked whether cropped and "
+            f"{options.data} is not a task of VTAB by its name, so the model is asked whether cropped and "
             "mirrored images keep their class (--data.augmentation.no-auto does not ask)"
         )
     elif left_out:
@@ -175,7 +175,7 @@ def finetune(settings: Finetune) -> Finetuned:
     """Make a classifier of one's own images from published weights: quickly, a head in closed form in
     seconds and then a better model in minutes; or by a protocol, with a preset of the paper's.
 
-    Raises ValueError for images that no classifier can be made of, Interrupted after a stop.
+    Raises ValueError if no classifier can be made of the images, Interrupted after a stop.
     """
     if settings.preset == "quick":
         return finetune_quick(settings)

@@ -68,7 +68,7 @@ class WrittenReport:
 @verb
 def report(settings: Report) -> WrittenReport:
     """Write a page about a run, with all that can be seen of its model; or about several runs, side by
-    side. Raises ValueError for what is no run."""
+    side. Raises ValueError if one is not a run."""
     if not settings.runs:
         raise ValueError("no run: say whose report to write, as in vitkit report runs/digits")
     for run_dir in settings.runs:
@@ -88,13 +88,13 @@ def report(settings: Report) -> WrittenReport:
 
 
 def _check(run_dir: Path) -> None:
-    """Raises ValueError for what is no run, with the runs that are in it."""
+    """Raises ValueError if it is not a run, with the runs in it."""
     inner = sorted(path.parent for path in run_dir.glob("*/recipe.json"))
     if is_run(run_dir) or not inner:
         return
     words = " ".join(as_word(path) for path in inner[:3])
     raise ValueError(
-        f"{run_dir} is no run, but holds {counted(len(inner), 'run')}: vitkit report {words}"
+        f"{run_dir} is not a run, but holds {counted(len(inner), 'run')}: vitkit report {words}"
     )
 
 

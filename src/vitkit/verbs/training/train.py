@@ -91,7 +91,7 @@ class RecipeOnImages:
 
 def recipe_on_images(first: RecipeOnImages, given: frozenset[str]) -> Recipe:
     """The recipe that is named, on these images, with this model and these evaluators. Raises
-    ValueError for a name that there is none of."""
+    ValueError if a name does not exist."""
     recipe = first.recipe
     if not isinstance(recipe, Recipe):
         recipe = recipe_called(str(recipe))
@@ -157,7 +157,7 @@ def train(settings: Train) -> Trained:
     """Train a model by a recipe, or continue the run that is in the directory: bit for bit as if it
     had never been interrupted, on a CPU. The report is written at its end.
 
-    Raises ValueError for what cannot run, Interrupted after a stop, FloatingPointError when the loss
+    Raises ValueError if the recipe cannot run, Interrupted after a stop, FloatingPointError when the loss
     stays non-finite.
     """
     images = tidied(settings.recipe.data.source)
