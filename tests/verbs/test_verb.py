@@ -1,11 +1,18 @@
 """Verbs: arguments become settings, results show themselves, and nobody is told twice."""
 
 import inspect
+import pickle
+import pydoc
+import random
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
+import numpy as np
 import pytest
+import torch
 from rich.table import Table
 from tyro.conf import Positional, arg
 
@@ -13,6 +20,7 @@ import vitkit
 from vitkit.commands import COMMANDS
 from vitkit.system.console.saying import Progress, heard_by, progress_of, say
 from vitkit.verbs import result, verb
+from vitkit.verbs.definition import alone
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Count:
     images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE...")] = ()
     times: tuple[int, ...] = (1,)
     hints: Annotated[Hints, arg(name="")] = field(default_factory=Hints)
+    order: Literal["as-given", "by-name"] = "as-given"
 
 
 @result
@@ -114,18 +123,87 @@ def test_sentences_name_arguments(capsys):
 
     @verb
     def wrong(settings: Count) -> Counted:
-        say("use --times 3 or --no-times; torchrun --nproc-per-node 8")
+        say("use --times 3, --order by-name or --no-times; torchrun --nproc-per-node 8")
         raise ValueError(f"--times is {settings.times}; --heads TOKENS helps")
 
     with pytest.raises(ValueError, match=re.escape("times is (1,); heads=TOKENS helps")):
         wrong("m")
-    assert capsys.readouterr().err == ("use times=3 or times=False; torchrun --nproc-per-node 8\n")
+    assert capsys.readouterr().err == (
+        'use times=3, order="by-name" or times=False; torchrun --nproc-per-node 8\n'
+    )
 
 
 def test_help_shows_every_setting():
-    assert str(inspect.signature(count)).startswith("(model: str, images: tuple[str, ...] = ()")
-    assert "quiet=False, progress=None" in str(inspect.signature(count))
-    assert count.__doc__ == "Count the images."
+    signature = str(inspect.signature(count))
+    assert signature.startswith("(model: 'str | Path | Classifier', images:")
+    assert "heads: int | None = None" in signature  # a setting of a part without a name
+    assert "quiet=False, progress=None" in signature
+    shown = pydoc.plain(pydoc.render_doc(count))
+    assert "count(model:" in shown and "Count the images." in shown and "crop:" in shown
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "sentence"),
+    [
+        ({"order": "by_name"}, ValueError, "order is 'by_name'; it is one of as-given, by-name"),
+        ({"times": "3"}, TypeError, r"times is \('3',\); it takes a whole number"),
+        ({"heads": 2.5}, TypeError, "heads is 2.5; it takes a whole number or None"),
+        ({"heads": True}, TypeError, "heads is True; it takes a whole number"),
+        ({"hints": {"heads": 2}}, TypeError, "hints is {'heads': 2}"),
+        ({"model": None}, TypeError, "needs model, which is None"),
+        ({"progress": True}, TypeError, "progress is True"),
+    ],
+)
+def test_values_are_checked_before_anything_happens(values, error, sentence):
+    with pytest.raises(error, match=sentence):
+        count(**{"model": "m"} | values)
+
+
+def test_numbers_of_numpy_are_numbers():
+    settings = count("m", times=np.int64(2), crop=np.float32(0.5), quiet=True).settings
+    assert settings.times == (2,) and type(settings.times[0]) is int
+    assert type(settings.hints.crop) is float
+
+
+def test_a_verb_is_sent_to_another_process():
+    assert pickle.loads(pickle.dumps(vitkit.predict)) is vitkit.predict
+
+
+def test_random_numbers_of_the_program_go_on():
+    @verb
+    def drawing(settings: Count) -> Counted:
+        random.seed(3)
+        np.random.seed(3)
+        torch.manual_seed(3)
+        return Counted(settings)
+
+    def drawn():
+        return random.random(), np.random.random(), torch.rand(1).item()
+
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    expected = drawn()
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    drawing("m")
+    assert drawn() == expected
+
+
+def test_what_must_be_alone_waits(capsys):
+    order = []
+
+    @verb
+    @alone
+    def slow(settings: Count) -> Counted:
+        order.append(settings.model)
+        time.sleep(0.2)
+        order.append(settings.model)
+        return Counted(settings)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(slow, ["a", "b"]))
+    assert order in (list("aabb"), list("bbaa"))
+    assert "waiting for it to end" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

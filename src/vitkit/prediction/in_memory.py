@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import IOBase
 from itertools import count
 from typing import Any
 
@@ -25,7 +26,7 @@ from vitkit.data import (
 from vitkit.prediction.items import Examples, Item, Pictures, items_of, pictures, words_of_model
 
 EXPECTED = (
-    "a file, a folder, a pattern, a web address, bytes, a Pillow image, an array, a tensor, or "
+    "a file, a folder, a pattern, a web address, bytes, an open file, a Pillow image, an array, a tensor, or "
     "several of these"
 )
 
@@ -58,6 +59,11 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
         images = images.tolist()
     if _is_one(images):
         return _listed([images], labels)
+    if hasattr(
+        images, "columns"
+    ):  # a table of pandas or polars, whose items are its columns' names
+        names = ", ".join(map(str, list(images.columns)[:5]))
+        raise ValueError(f"images is a table; give the column that holds them, one of {names}")
     if isinstance(images, Mapping) or not isinstance(images, Iterable):
         raise ValueError(f"{_described(images)} is not an image; give {EXPECTED}")
     if isinstance(images, Sequence):
@@ -67,8 +73,10 @@ def as_items(images: Any, labels: Sequence[str] = ()) -> Sequence[Item] | Iterat
 
 def _is_one(value: Any) -> bool:
     """Whether a value is one thing that may be classified, and no list of such."""
-    kinds = (str, os.PathLike, bytes, bytearray, memoryview)
-    return isinstance(value, (*kinds, np.ndarray, Tensor, Image.Image, Item))
+    kinds = (str, os.PathLike, bytes, bytearray, memoryview, IOBase)
+    if isinstance(value, (*kinds, np.ndarray, Tensor, Image.Image, Item)):
+        return True
+    return hasattr(value, "read") and not isinstance(value, Sequence)
 
 
 def _described(value: Any) -> str:
@@ -122,6 +130,13 @@ def _made(image: Any, numbers: Iterator[int], lazily: bool) -> list[Item]:
         return [image if lazily else Item(image.name, _read_now(image.read), image.truth)]
     if isinstance(image, bytes | bytearray | memoryview):
         return [_item(bytes(image), numbers)]
+    if hasattr(image, "read") and not isinstance(image, Image.Image):  # an open file
+        data = image.read()
+        if not isinstance(data, bytes):
+            raise ValueError(
+                f"image {next(numbers)} is a file that gives no bytes; open it as 'rb'"
+            )
+        return [_item(data, numbers)]
     if isinstance(image, Image.Image):
         name = f"image {next(numbers)}"
         read = partial(pixels_of_pillow, image, name)

@@ -49,6 +49,16 @@ class Prediction(NamedTuple):
     possible: tuple[str, ...] | None = None
     """The classes that the answer leaves open; none of an unknown image."""
 
+    @property
+    def label(self) -> str | None:
+        """The likeliest class; None if the image is broken."""
+        return self.labels[0] if self.labels else None
+
+    @property
+    def probability(self) -> float | None:
+        """Its probability; None if the image is broken."""
+        return self.probabilities[0] if self.probabilities else None
+
 
 class Doubt(NamedTuple):
     """What a classifier's limits say of an image; None if it has none."""

@@ -84,6 +84,17 @@ def word_of(model: object) -> str:
     return "MODEL"
 
 
+def name_on_disk(model: object, verb: str) -> str:
+    """The name of a model that a verb needs as a file or a directory. Raises TypeError for one that a
+    program holds."""
+    if isinstance(model, str | Path):
+        return str(model)
+    raise TypeError(
+        f"{verb} needs a model on disk, and this one is of type {type(model).__name__}; write it there "
+        "first: vitkit.save(classifier, 'weights')"
+    )
+
+
 def short_name(name: str) -> str:
     """What a model is called on the page: the end of a path, without what says that it is a file of
     weights."""

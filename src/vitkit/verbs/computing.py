@@ -56,11 +56,21 @@ def runtime_of_file(
 
 
 def classifier_of(model: "str | Classifier", hints: Hints) -> "Classifier":
-    """A model by its name, or as a program holds it."""
+    """A model by its name, or as a program holds it. Raises TypeError for anything else, and ValueError
+    if something is said of a model that is loaded already."""
     from vitkit.weights import Classifier, load_as
 
     if isinstance(model, Classifier):
+        if hints != Hints():
+            raise ValueError(
+                "this model is loaded, so nothing can be said of its file any more (such as its image "
+                "size, pooling or labels); give that to vitkit.load"
+            )
         return model
+    if not isinstance(model, str | Path):
+        raise TypeError(
+            f"model is of type {type(model).__name__}; it is a name, a path, or what vitkit.load returns"
+        )
     return load_as(model, hints)
 
 
@@ -118,22 +128,18 @@ def classifier_on(
     hints: Hints,
     runtime: "RuntimeName",
     precision: "PrecisionChoice",
-    quiet: bool,
 ) -> "Classifier":
     """A model by its name, or an exported file, as a Classifier that this runtime computes: for
     commands that take one. An exported file computes in its own precision, unless that is float32
     and bfloat16 is asked for."""
     from vitkit.exporting import open_runtime
     from vitkit.runtimes import of_file, on_runtime
-    from vitkit.weights import load_as
 
     if isinstance(name, str) and is_exported(name):
         if precision == "float32":
             precision = "auto"
         return of_file(any_runtime_of_file(name, hints, runtime, precision, "cpu"))
-    classifier = name
-    if isinstance(name, str):
-        classifier = load_as(name, hints, quiet=quiet)
+    classifier = classifier_of(name, hints)
     if runtime in ("auto", "torch"):
         return classifier
     return on_runtime(classifier, open_runtime(classifier, runtime, precision))

@@ -11,11 +11,18 @@ notebook, and is a table.
 """
 
 import inspect
+import random
 import re
-from collections.abc import Callable
-from functools import cached_property, update_wrapper
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, update_wrapper, wraps
 from io import StringIO
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, get_type_hints
+
+import numpy
 
 from vitkit.system.console.saying import (
     Listener,
@@ -23,16 +30,30 @@ from vitkit.system.console.saying import (
     bars_are_shown,
     current_listener,
     heard_by,
+    say,
     to_nobody,
 )
 from vitkit.system.processes.signals import leaving_signals
-from vitkit.verbs.settings import Begin, options, parameters, settings_from
+from vitkit.verbs.call import Begin, choices_of, parameters, settings_from
+from vitkit.verbs.settings import options
 
 if TYPE_CHECKING:
     import pandas
     from rich.console import RenderableType
 
 WIDTH = 100  # columns of a result as text, where there is no terminal
+
+
+class _Help:
+    """The docstring of a verb, made when it is asked for; of the class its own."""
+
+    def __init__(self, of_class: str):
+        self.of_class = of_class
+
+    def __get__(self, verb: "Verb | None", kind: type) -> str:
+        if verb is None:
+            return self.of_class
+        return verb.help_text()
 
 
 class Verb:
@@ -43,24 +64,34 @@ class Verb:
     (str) and each step of a bar (Progress) instead of the standard error.
     """
 
-    def __init__(self, run: Callable[[Any], Any], begin: "Begin | None" = None):
+    __doc__ = _Help(__doc__)
+
+    def __init__(self, run: Callable[[Any], Any], begin: Begin | None = None):
+        update_wrapper(self, run, ("__module__", "__name__", "__qualname__"))
         self.run = run
         """The function of the settings."""
         self.begin = begin
         """What follows from the arguments that decide the others' defaults, if there are such."""
-        update_wrapper(self, run)
 
     @cached_property
     def settings(self) -> type:
         """The class of the settings."""
         return get_type_hints(self.run)["settings"]
 
+    @cached_property
+    def first(self) -> type:
+        """The class of the settings that a call begins with."""
+        if self.begin is None:
+            return self.settings
+        return get_type_hints(self.begin)["first"]
+
+    # What help(), notebooks and pickle ask of a function
+
     @property
     def __signature__(self) -> inspect.Signature:
-        """What help() and notebooks show."""
         by_name = {each.name: each for each in parameters(self.settings)}
         if self.begin:  # what has no default follows from the first ones
-            first = {each.name: each for each in parameters(get_type_hints(self.begin)["first"])}
+            first = {each.name: each for each in parameters(self.first)}
             by_name = first | {
                 name: each
                 for name, each in by_name.items()
@@ -70,7 +101,30 @@ class Verb:
         for name, default in (("quiet", False), ("progress", None)):
             kind = inspect.Parameter.KEYWORD_ONLY
             ordered.append(inspect.Parameter(name, kind, default=default))
-        return inspect.Signature(ordered)
+        returned = get_type_hints(self.run)["return"]
+        return inspect.Signature(ordered, return_annotation=returned)
+
+    def help_text(self) -> str:
+        """What help() says: what the function does, and its arguments."""
+        lines = [inspect.getdoc(self.run), "", "Arguments:", ""]
+        for option in options(self.first):
+            text = option.help.split("\n\n")[0]
+            lines += wrap(f"{option.argument}: {text}", 90, subsequent_indent="    ")
+        if self.begin:
+            lines += ["", "Every other setting of a run is one too, such as optim__lr=0.1."]
+        lines += ["", "quiet: say nothing. progress: a function that is told sentences and steps."]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<vitkit.{self.__name__}>"
+
+    def __get__(self, owner: Any, kind: type | None = None) -> "Verb":
+        return self  # help() takes what has this for a function
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+    # The call
 
     def __call__(
         self,
@@ -79,9 +133,10 @@ class Verb:
         progress: Listener | None = None,
         **values: Any,
     ) -> Any:
-        """Do it. Raises TypeError if an argument does not exist, and whatever the verb raises: its
-        sentences name arguments, where those of the command name options."""
-        settings = settings_from(self.settings, self.run.__name__, words, values, self.begin)
+        """Do it. Raises TypeError if an argument does not exist or has another type, and whatever the
+        verb raises: its sentences name arguments, where those of the command name options."""
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress is {progress!r}; it is a function that is told what happens")
         listener = progress or (to_nobody if quiet else current_listener())
 
         def in_python(told: str | Progress) -> None:
@@ -90,14 +145,14 @@ class Verb:
             listener(told)
 
         in_python.shows_bars = bars_are_shown(listener)
-        try:
-            with heard_by(in_python), leaving_signals():
-                return self.run(settings)
-        except (ValueError, OSError) as error:
-            if error.args and isinstance(error.args[0], str):
-                sentence = arguments_for_options(error.args[0], self.settings)
-                error.args = (sentence, *error.args[1:])
-            raise
+        with (
+            heard_by(in_python),
+            leaving_signals(),
+            _leaving_generators(),
+            _naming_arguments(self.settings),
+        ):
+            settings = settings_from(self.settings, self.__name__, words, values, self.begin)
+            return self.run(settings)
 
 
 def verb(run: Callable[[Any], Any]) -> Verb:
@@ -115,27 +170,83 @@ def verb_that_begins(begin: Begin) -> Callable[[Callable[[Any], Any]], Verb]:
     return decorate
 
 
-OPTION = re.compile(r"--(no-)?([a-z][a-z0-9.-]*[a-z0-9])(?:[ =]([0-9A-Z][\w./:-]*))?")
-"""An option in a sentence, with the value or the word in capitals that may follow it."""
+_one_at_a_time = threading.RLock()
+
+
+def alone(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes a function wait while another thread is in one of these: training draws its random numbers
+    from generators that the whole process has, and PyTorch traces one model at a time."""
+
+    @wraps(run)
+    def waiting(settings: Any) -> Any:
+        if not _one_at_a_time.acquire(blocking=False):
+            say("another thread of this program trains or exports: waiting for it to end")
+            _one_at_a_time.acquire()
+        try:
+            return run(settings)
+        finally:
+            _one_at_a_time.release()
+
+    return waiting
+
+
+@contextmanager
+def _leaving_generators() -> Iterator[None]:
+    """A block after which a program's random numbers go on as if it had not been."""
+    pythons = random.getstate()
+    numpys = numpy.random.get_state()
+    torchs = None
+    if "torch" in sys.modules:  # else its own state cannot matter yet
+        torchs = sys.modules["torch"].get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(pythons)
+        numpy.random.set_state(numpys)
+        if torchs is not None:
+            sys.modules["torch"].set_rng_state(torchs)
+
+
+# Sentences that name options, in a call
+
+
+OPTION = re.compile(r"--(no-)?([a-z][a-z0-9.-]*[a-z0-9])(?:([ =])([\w./:-]*\w))?")
+"""An option in a sentence, and the word that follows it."""
 
 
 def arguments_for_options(sentence: str, kind: type) -> str:
     """A sentence about the options of a command, as one about the arguments of its verb: "--shots 5"
-    becomes "shots=5". What is not this verb's stays, such as what other programs take."""
-    names = {option.name for option in options(kind) if not option.is_word}
+    becomes "shots=5", and "--on-bad-image skip" on_bad_image="skip". What is not this verb's stays,
+    such as what other programs take."""
+    own = {option.name: option for option in options(kind) if not option.is_word}
 
     def argument(match: re.Match) -> str:
-        negative, name, value = match.groups()
-        if name not in names:
+        negative, name, space, value = match.groups()
+        if name not in own:
             return match.group()
-        name = name.replace("-", "_").replace(".", "__")
+        option = own[name]
         if negative:
-            return f"{name}=False"
-        if value:
-            return f"{name}={value}"
-        return name
+            return f"{option.argument}=False{space or ''}{value or ''}"
+        if not value:
+            return option.argument
+        if value in choices_of(option.kind):
+            return f'{option.argument}="{value}"'
+        if value[0].isdigit() or value[0].isupper():
+            return f"{option.argument}={value}"
+        return f"{option.argument}{space}{value}"
 
     return OPTION.sub(argument, sentence)
+
+
+@contextmanager
+def _naming_arguments(kind: type) -> Iterator[None]:
+    """A block whose errors name arguments, where those of a command name options."""
+    try:
+        yield
+    except (ValueError, OSError, TypeError) as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (arguments_for_options(error.args[0], kind), *error.args[1:])
+        raise
 
 
 # What a verb returns
@@ -146,6 +257,7 @@ def result(kind: type) -> type:
     sentences, and tables of rich. It gets `__str__`, and HTML for notebooks; with a method `rows`,
     one dict a row, also `to_frame`. HTML of its own, with pictures, stays."""
     kind.__str__ = as_text
+    kind.__repr__ = as_text  # settings may hold a whole model
     if "_repr_html_" not in vars(kind):
         kind._repr_html_ = as_html
     if hasattr(kind, "rows"):

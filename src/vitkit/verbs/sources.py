@@ -1,6 +1,5 @@
 """Data sets as verbs open them: the parts to learn from, without the images that are to be left out."""
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +8,9 @@ from tyro.conf import arg
 
 from vitkit.data import Source, Splits
 from vitkit.evaluation import SetName
-from vitkit.system.console.text import as_word, counted, printable
-from vitkit.system.processes.ranks import from_rank_0, on_rank_0
+from vitkit.system.console.saying import say
+from vitkit.system.console.text import as_word, counted
+from vitkit.system.processes.ranks import from_rank_0
 from vitkit.verbs.arguments import word_of
 
 if TYPE_CHECKING:
@@ -68,15 +68,12 @@ def loaded_for_features(
     model: "str | Classifier", hints: "Hints", device: "torch.device"
 ) -> "Classifier":
     """A model on its device, to read features of: by its name, or as a program holds it."""
-    from vitkit.system.processes.ranks import on_rank_0
-    from vitkit.weights import Classifier, load_as
+    from vitkit.verbs.computing import classifier_of
 
-    if not isinstance(model, Classifier):
-        model = load_as(model, hints, quiet=not on_rank_0())
-    return model.to(device).for_inference()
+    return classifier_of(model, hints).to(device).for_inference()
 
 
-# Images that are left out, each with a sentence on the standard error
+# Images that are left out, each with a sentence
 
 
 def without_broken(source: Source) -> Source:
@@ -88,14 +85,13 @@ def without_broken(source: Source) -> Source:
 
 
 def broken_images(source: Source) -> dict[int, str]:
-    """The images that cannot be decoded, by index, each with a sentence, which is printed."""
+    """The images that cannot be decoded, by index, each with a sentence, which is told."""
     from vitkit.data import check_images
     from vitkit.system.machine import cpus
 
     broken = from_rank_0(lambda: dict(check_images(source, cpus())))
-    if on_rank_0():
-        for sentence in broken.values():
-            print(f"left out: {printable(sentence)}", file=sys.stderr)
+    for sentence in broken.values():
+        say(f"left out: {sentence}")
     return broken
 
 
@@ -120,12 +116,10 @@ def without_unknown(source: Source, labels: tuple[str, ...]) -> Source:
     names = ", ".join(source.labels[k] for k in others[:5])
     if len(others) > 5:
         names += ", ..."
-    if on_rank_0():
-        sentence = (
-            f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the "
-            f"model does not know ({names})"
-        )
-        print(printable(sentence), file=sys.stderr)
+    say(
+        f"left out: {left_out.sum():,} of {counted(len(source), 'image')}, of classes that the model "
+        f"does not know ({names})"
+    )
 
     # The classes that stay, numbered anew
     kept = np.setdiff1d(np.arange(len(source.labels)), others)

@@ -74,6 +74,10 @@ class Diagnosis:
 def doctor(settings: Doctor) -> Diagnosis:
     """Examine this machine and this installation; or, if they are given, a run, images and a model.
     Raises ValueError if it is none of these."""
+    if settings.device != "auto":
+        from vitkit.system.machine import pick_device
+
+        pick_device(settings.device)  # raises for one that this machine does not have
     if settings.run or settings.data or settings.model:
         return Diagnosis(settings, tuple(_examinations(settings)))
     from vitkit.verbs.diagnosis.machine import examine_machine
@@ -92,13 +96,17 @@ def _examinations(settings: Doctor) -> Iterator[Finding]:
 
     from vitkit.data import open_splits
     from vitkit.system.machine import pick_device
+    from vitkit.verbs.arguments import word_of
     from vitkit.verbs.diagnosis.model import Examined, examine_data, examine_learning, examine_model
-    from vitkit.weights import Hints, load_with_account
+    from vitkit.weights import Classifier, Hints, load_with_account
 
     classifier = None
     if settings.model:
-        classifier, account = load_with_account(settings.model, Hints())
-        yield from examine_model(settings.model, classifier, account)
+        classifier = settings.model
+        account = []
+        if not isinstance(classifier, Classifier):
+            classifier, account = load_with_account(settings.model, Hints())
+        yield from examine_model(word_of(settings.model), classifier, account)
     if settings.data:
         splits = open_splits(settings.data)
         yield from examine_data(settings.data, splits)

@@ -132,9 +132,7 @@ def _evaluate(settings: Evaluate, device: torch.device) -> Evaluation:
     # The model and the images
     if settings.named == "imagenet-c":
         check_imagenet_c(settings)
-    loaded = classifier_on(
-        settings.model, settings.hints, settings.runtime, settings.precision, quiet=not on_rank_0()
-    )
+    loaded = classifier_on(settings.model, settings.hints, settings.runtime, settings.precision)
     corrupted = settings.corruptions or settings.named == "imagenet-c"
     if corrupted and getattr(loaded.model, "takes_pictures", False):
         raise ValueError(

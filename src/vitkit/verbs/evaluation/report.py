@@ -143,7 +143,7 @@ def _other(request: Request) -> Classifier | None:
     if not name:
         return None
     precision = request.settings.precision
-    other = classifier_on(name, Hints(), "auto", precision, quiet=not on_rank_0())
+    other = classifier_on(name, Hints(), "auto", precision)
     try:
         check_classes(other)
         if request.named is None:

@@ -25,7 +25,7 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted
 from vitkit.verbs.arguments import Model, ModelHints
 from vitkit.verbs.computing import classifier_of
-from vitkit.verbs.definition import result, verb
+from vitkit.verbs.definition import alone, result, verb
 from vitkit.weights import Classifier, Hints
 
 
@@ -124,6 +124,7 @@ class ExportedModel:
 
 
 @verb
+@alone
 def export(settings: ExportModel) -> ExportedModel:
     """Write a model for ONNX Runtime, OpenVINO or torch.export, and measure on real images that the
     file answers as the model does.

@@ -8,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitkit.system.console.text import as_word
+from vitkit.verbs.arguments import name_on_disk
 from vitkit.verbs.definition import result, verb
 from vitkit.weights import (
     Classifier,
@@ -59,7 +60,7 @@ class Pushed:
 def push(settings: Push) -> Pushed:
     """Upload a model directory, or the one in a run. Raises ValueError for another folder, for a
     licence that does not allow it, and for paths of this machine in what would be sent."""
-    folder = Path(settings.folder)
+    folder = Path(name_on_disk(settings.folder, "push"))
     if (folder / "model" / "config.json").is_file():  # a run
         folder = folder / "model"
     if not (folder / "config.json").is_file():

@@ -40,7 +40,7 @@ from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import whole
 from vitkit.training import tidied
 from vitkit.verbs.arguments import Device, read_shard
-from vitkit.verbs.definition import as_html, result, verb
+from vitkit.verbs.definition import alone, as_html, result, verb
 from vitkit.verbs.words import DATA
 
 
@@ -192,6 +192,7 @@ class Studies:
 
 
 @verb
+@alone
 def study(settings: RunStudy) -> StudyTable | Studies:
     """Run one of the paper's studies on one's own images: a grid of small runs, its table and its
     figure. One that was interrupted goes on. Without a name, the studies that there are.
@@ -204,9 +205,9 @@ def study(settings: RunStudy) -> StudyTable | Studies:
         near = get_close_matches(settings.study, STUDIES, 1)
         question = ""
         if near:
-            question = f"; did you mean {near[0]!r}?"
+            question = f"did you mean {near[0]!r}? "
         raise ValueError(
-            f"there is no study {settings.study!r}{question} There are {', '.join(STUDIES)}"
+            f"there is no study {settings.study!r}; {question}there are {', '.join(STUDIES)}"
         )
     _check(settings)
     read_shard(settings.shard)  # nonsense is refused before anything runs

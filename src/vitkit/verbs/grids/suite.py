@@ -29,8 +29,16 @@ from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, printable
 from vitkit.system.processes.ranks import on_rank_0, process_group
 from vitkit.system.storage.files import whole
-from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision, read_shard
-from vitkit.verbs.definition import result, verb
+from vitkit.verbs.arguments import (
+    Device,
+    Model,
+    ModelHints,
+    Precision,
+    name_on_disk,
+    pick_precision,
+    read_shard,
+)
+from vitkit.verbs.definition import alone, result, verb
 from vitkit.weights import Hints
 
 TASK_WIDTH = 16  # characters of a task's name that a narrow terminal leaves
@@ -115,6 +123,7 @@ class SuiteTable:
 
 
 @verb
+@alone
 def suite(settings: RunSuite) -> SuiteTable:
     """Measure a model on many tasks: VTAB, robustness, or one's own. A suite that was interrupted goes
     on. Raises ValueError if the suite does not exist, or if its images are missing."""
@@ -167,7 +176,7 @@ def _suite(settings: RunSuite):
 
 def _name(settings: RunSuite, chosen) -> str:
     """What the results are called: the suite, the protocol if it has several, and the model."""
-    path = Path(settings.model)
+    path = Path(name_on_disk(settings.model, "suite"))
     model = path.stem
     if path.name == "model" and path.parent.name:
         model = path.parent.name

@@ -44,7 +44,7 @@ class Compare:
     one: Annotated[Positional[str], arg(metavar="ONE", help=MODEL)]
     two: Annotated[Positional[str], arg(metavar="TWO")]
     """The model to compare it with, given in the same ways."""
-    images: Images
+    images: Images = ()
     limit: int = 64
     """Largest number of images, chosen evenly from all; 0 is all."""
     tolerance: float = 1e-4

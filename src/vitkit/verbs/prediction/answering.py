@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,13 +74,13 @@ class Answering:
     hints: ModelHints = field(default_factory=Hints)
 
 
-def check_answering(settings: Answering, verb: str) -> None:
+def check_answering(settings: Answering) -> None:
     """Raises ValueError if settings do not go together, before the model is loaded."""
     check_settings(settings.top, BATCH, settings.workers)
     if not len(settings.images):
         raise ValueError(
-            f"there is no image to classify; vitkit {verb} {word_of(settings.model)} IMAGE... "
-            "takes files, folders, patterns and data sets, and - for names from the standard input"
+            "there is no image to classify; IMAGE... is files, folders, patterns and data sets, or - for "
+            "names from the standard input"
         )
     names = [image for image in settings.images if isinstance(image, str)]
     if INPUT in names and len(names) > 1:
@@ -146,7 +146,10 @@ def images_of(
 
     if len(images) == 1:  # of a program: an array, say, or an iterator
         (images,) = images
-    return spread(list(as_items(images, labels)), limit)
+    items = as_items(images, labels)
+    if isinstance(items, Sequence):
+        return spread(items, limit)
+    return list(islice(items, limit or None))  # of an iterator the first ones
 
 
 def answers_of(settings: Answering, runtime: Runtime, items: Sequence[Item]) -> Iterator[Answered]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from vitkit.prediction import BATCH, Chosen, Parts, answers, from_sequence, write_parts
 from vitkit.runtimes import FileRuntime, Runtime
 from vitkit.system.console.text import as_word, counted
+from vitkit.verbs import arguments
 from vitkit.verbs.arguments import read_shard
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.prediction.answering import (
@@ -27,6 +28,7 @@ class Batch(Answering):
     The same command goes on after any end, and several processes share the work: by torchrun, or
     --shard."""
 
+    images: arguments.Images
     into: Path = Path("answers")
     """Folder of the parts."""
     shard: str = ""
@@ -88,7 +90,7 @@ def batch(settings: Batch) -> BatchState:
     """Answer very many images, in parts: those that are not there are computed and written. Images that
     are unreadable have their rows. Raises ValueError if the folder holds other answers."""
     # What cannot be done is refused before the model is loaded
-    check_answering(settings, "batch")
+    check_answering(settings)
     shard, shards = shard_of(settings.shard)
     if not all(isinstance(image, str) for image in settings.images):
         raise ValueError("this goes on where it ended, so it takes names, and no images in memory")

@@ -44,14 +44,24 @@ class Predictions(Sequence):
     """The file or the folder that the answers were written to."""
     notes: tuple[str, ...]
     """What was written, and what is next."""
+    written: tuple[dict[str, str], ...] = ()
+    """Beside each answer, the files that were written for its image, by what they are."""
+    json: bool = False
+    """Whether it is printed as lines of JSON."""
 
     @classmethod
     def of(cls, taking: "Taking", path: Path | None, notes: tuple[str, ...]) -> "Predictions":
         """All that was taken."""
-        runtime = taking.runtime
-        kept = tuple(taking.kept)
-        unreadable = taking.progress.unreadable
-        return cls(kept, tuple(runtime.labels), runtime.activation, unreadable, path, notes)
+        return cls(
+            tuple(taking.kept),
+            tuple(taking.runtime.labels),
+            taking.runtime.activation,
+            taking.progress.unreadable,
+            path,
+            notes,
+            tuple(taking.kept_extra),
+            taking.json,
+        )
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -65,28 +75,31 @@ class Predictions(Sequence):
         return int(self.unreadable > 0)
 
     def rows(self) -> list[dict]:
-        """A row for each image: its name, its likeliest class with the probability, all that were
-        named, and what is wrong with it."""
+        """A row for each image, with the columns of CSV and JSON lines: its name, its likeliest class
+        with the probability, all that were named, and what is wrong with it."""
         rows = []
-        for answer in self.answers:
-            rows.append(
-                {
-                    "image": answer.name,
-                    "class": answer.labels[0] if answer.labels else None,
-                    "probability": answer.probabilities[0] if answer.probabilities else None,
-                    "classes": answer.labels,
-                    "probabilities": answer.probabilities,
-                    "error": answer.error,
-                }
-            )
+        for answer, extra in zip(self.answers, self.written, strict=True):
+            row = {"name": answer.name, "label": answer.label, "probability": answer.probability}
+            row |= {"labels": answer.labels, "probabilities": answer.probabilities}
+            row |= {"truth": answer.truth, "error": answer.error}
+            if answer.unknown is not None:
+                row |= {"unknown": answer.unknown, "possible": answer.possible}
+            rows.append(row | extra)
         return rows
 
     def shown(self) -> Iterator[str]:
-        """A table, which the command line has printed already; and what was written."""
-        if self.answers:
+        """The answers, which the command line has printed already as they came; what could not be read;
+        and what was written."""
+        if self.answers and self.json:
+            yield "\n".join(map(as_json, self.answers, self.written))
+        elif self.answers:
             text = StringIO()
             AnswerTable(self.labels, self.activation, text).print(self.answers)
             yield text.getvalue().rstrip("\n")
+            errors = [answer.error for answer in self.answers if answer.error is not None]
+            yield from (f"not classified: {error}" for error in errors[:LISTED])
+            if len(errors) > LISTED:
+                yield f"not classified: {len(errors) - LISTED:,} more"
         yield from self.notes
 
 
@@ -124,7 +137,9 @@ class Taking:
         self.json = json
         self.live = live_output()
         self.kept: list[Prediction] = []
-        """All answers, in a program."""
+        """All answers, in a program;"""
+        self.kept_extra: list[dict[str, str]] = []
+        """and what was written for each."""
         self.errors: list[str] = []
         """What is wrong with the first unreadable images."""
         self.tiles: list[Tile] = []
@@ -185,6 +200,7 @@ class Taking:
             self.table.print(predictions)
         if self.live is None:
             self.kept += predictions
+            self.kept_extra += extra
         elif self.json:
             self._print_json(predictions, extra)
         if self.sheet is not None:

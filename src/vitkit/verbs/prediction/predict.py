@@ -43,7 +43,7 @@ def predict(settings: Predict) -> Predictions:
     Raises ValueError if something is not an image, or if the model has no head.
     """
     # What cannot be done is refused before the model is loaded
-    check_answering(settings, "predict")
+    check_answering(settings)
     if settings.sheet:
         check_sheet(settings.sheet)
     check_rows(settings.to, settings.json)

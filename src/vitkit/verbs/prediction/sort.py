@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
 
 from vitkit.prediction import Sorter
 from vitkit.runtimes import Runtime
-from vitkit.verbs.arguments import check_folder, check_rows, word_of
+from vitkit.verbs.arguments import check_folder, check_rows, check_sheet, word_of
 from vitkit.verbs.definition import verb
 from vitkit.verbs.prediction.answering import (
     Answering,
@@ -24,6 +26,14 @@ class Sort(Answering):
     """File photographs in folders of their classes. The originals stay where they are, and nothing is
     replaced."""
 
+    images: Annotated[
+        Positional[tuple[str, ...]],
+        arg(
+            metavar="PHOTOGRAPH...",
+            help="Photographs of this machine: files, folders, patterns ('**/*.jpg'); - reads names from "
+            "the standard input, one a line.",
+        ),
+    ]
     into: Path = Path("sorted")
     """Folder to file them in, each in the folder of its class."""
     by: Literal["link", "copy"] = "link"
@@ -33,6 +43,10 @@ class Sort(Answering):
     """Probability from which on an answer counts; photographs with less go to the folder "unsure"."""
     to: Path | None = None
     """Write a row for each photograph into this file too: .csv, .jsonl or .parquet."""
+    attention: Path | None = None
+    """Draw into this folder, for each photograph, what the model looked at."""
+    sheet: Path | None = None
+    """Draw photographs and predictions into this PNG file."""
     json: bool = False
     """Print one line of JSON per photograph."""
     limit: int = 0
@@ -47,21 +61,35 @@ def sort(settings: Sort) -> Predictions:
 
     Raises ValueError if a photograph is not a file of this machine, or if the model names no classes.
     """
-    check_answering(settings, "sort")
+    check_answering(settings)
     check_folder("--into", settings.into, settings.images)
+    if settings.sheet:
+        check_sheet(settings.sheet)
     check_rows(settings.to, settings.json)
-
-    runtime = runtime_of(settings)
-    sorter = sorter_for(runtime, word_of(settings.model), settings.into, settings.sure, settings.by)
     written_to = [settings.into]
-    items = images_of(settings, runtime.labels, settings.limit, written_to, files_only=True)
+    if settings.attention is not None:
+        check_folder("--attention", settings.attention, settings.images)
+        written_to.append(settings.attention)
+    items = images_of(settings, (), settings.limit, written_to, files_only=True)
+
+    runtime = runtime_of(settings, looking=settings.attention is not None)
+    sorter = sorter_for(runtime, word_of(settings.model), settings.into, settings.sure, settings.by)
     if items is None:
         total = None
         batches = answers_to_names(settings, runtime, None, settings.limit, written_to)
     else:
         total = len(items)
         batches = answers_of(settings, runtime, items)
-    taking = Taking(runtime, total, settings.top, to=settings.to, sorter=sorter, json=settings.json)
+    taking = Taking(
+        runtime,
+        total,
+        settings.top,
+        to=settings.to,
+        attention=settings.attention,
+        sheet=settings.sheet,
+        sorter=sorter,
+        json=settings.json,
+    )
     with taking:
         taking.take_all(batches)
     notes = taking.conclude(word_of(settings.model))

@@ -159,7 +159,7 @@ class Progress:
         """total: how many images there will be; None if that is not known."""
         self.total = total
         self.stream = stream or sys.stderr
-        self.on_terminal = self.stream.isatty()
+        self.on_terminal = self.stream is not None and self.stream.isatty()
         self.done = 0
         self.unreadable = 0
         self.began = time.monotonic()
@@ -179,7 +179,7 @@ class Progress:
         now = time.monotonic()
         if images:
             self.busy = now - self.began
-        if not self.done or now < self.next_line:
+        if not self.done or now < self.next_line or self.stream is None:
             return
         if not bars_are_shown():
             self.next_line = now + OFTEN

@@ -50,7 +50,7 @@ class Watch(Answering):
 def watch(settings: Watch) -> Predictions:
     """Classify what is in a folder and what arrives there, until it is ended: a command by Ctrl-C or
     SIGTERM, a program's call by Ctrl-C. Raises ValueError if it is not a folder."""
-    check_answering(settings, "watch")
+    check_answering(settings)
     names = [image for image in settings.images if isinstance(image, str)]
     if names != [*settings.images]:
         raise ValueError("this waits for what arrives in one folder; got images in memory")

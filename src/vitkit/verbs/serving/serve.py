@@ -1,14 +1,17 @@
 """A model behind HTTP."""
 
+import asyncio
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from PIL import Image
 from tyro.conf import arg
 
 from vitkit.exporting import open_runtime
@@ -27,6 +30,7 @@ from vitkit.serving import (
 from vitkit.system.console.saying import announce
 from vitkit.system.limits import VARIABLE, max_pixels
 from vitkit.system.machine import pick_device
+from vitkit.system.processes.signals import signals_are_ours
 from vitkit.verbs.arguments import (
     Device,
     ModelHints,
@@ -114,22 +118,59 @@ def serve(settings: Serve) -> Ended:
     Raises ValueError if a setting is out of range."""
     # What can be wrong, before anything is loaded
     check_installed()
+    _check_no_loop()
     plan = plan_of(settings)
     bound = bound_socket(settings.host, settings.port)
-    os.environ.setdefault(VARIABLE, str(PIXELS))
-    max_pixels()  # raises if it is not a number
 
     # The server
     host, port, *_ = bound.getsockname()
     address = address_of(host, port)
     ready = partial(_say_ready, plan.name, address)
-    with bound:
+    with bound, _limits_of_a_server(), _interrupted_as_ended():
         if settings.workers > 1:
             Workers(plan, bound, settings.workers).run(ready)
         else:
             prepare_process()
             Server(plan, bound, ready).run()
     return Ended(address)
+
+
+def _check_no_loop() -> None:
+    """Raises RuntimeError within a running event loop, such as a notebook's: a server has its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "serve runs until it is ended, and here is an event loop already; call it in a thread: "
+        "await asyncio.to_thread(vitkit.serve, model)"
+    )
+
+
+@contextmanager
+def _limits_of_a_server() -> Iterator[None]:
+    """A block in which images have a server's limit of pixels, which its workers find in the
+    environment; a program's own comes back after it."""
+    before = os.environ.get(VARIABLE)
+    pixels = Image.MAX_IMAGE_PIXELS
+    os.environ.setdefault(VARIABLE, str(PIXELS))
+    try:
+        max_pixels()  # raises if it is not a number
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = pixels
+        if before is None:
+            del os.environ[VARIABLE]
+
+
+@contextmanager
+def _interrupted_as_ended() -> Iterator[None]:
+    """A block that Ctrl-C ends in a program, whose signals the server leaves alone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if signals_are_ours():
+            raise
 
 
 def _say_ready(name: str, address: str, word: str = "ready") -> None:

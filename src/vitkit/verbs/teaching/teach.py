@@ -29,7 +29,8 @@ from vitkit.evaluation import (
 from vitkit.system.console.saying import say
 from vitkit.system.console.text import as_word, counted, printable, printable_name
 from vitkit.system.machine import pick_device
-from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision
+from vitkit.verbs.arguments import Device, Model, ModelHints, Precision, pick_precision, word_of
+from vitkit.verbs.computing import classifier_of
 from vitkit.verbs.definition import result, verb
 from vitkit.verbs.teaching.photographs import new_photographs, rows_of
 from vitkit.weights import Classifier, Hints, adopt, check_savable, load, load_as
@@ -192,9 +193,13 @@ def _check(settings: Teach) -> None:
 
 def _open(settings: Teach) -> Taught:
     """The model to change, in its directory; or the one to begin with, and nothing remembered."""
-    model = Path(settings.model)
+    if isinstance(settings.model, Classifier) and settings.directory is None:
+        raise ValueError(
+            "say in which directory the taught model belongs: vitkit.teach(model, 'taught')"
+        )
+    loaded = classifier_of(settings.model, settings.hints)
+    model = Path(word_of(settings.model))
     folder = settings.directory or model
-    loaded = load_as(settings.model, settings.hints)
 
     # Taught before
     if has_memory(folder):
@@ -241,11 +246,13 @@ def _memory(settings: Teach, folder: Path, classifier: Classifier) -> Memory:
 def _check_is_of(settings: Teach, folder: Path, loaded: Classifier) -> None:
     """Raises ValueError if the model in a folder was not taught on this one."""
     go_on = f"to go on with it: vitkit teach {as_word(folder)} --add ..."
-    if has_memory(Path(settings.model)):
+    if has_memory(Path(word_of(settings.model))):
         raise ValueError(f"{folder} is taught already, and so is {settings.model}; {go_on}")
     there = load(folder, quiet=True)
     if backbone_digest(_with_new_head(loaded)) != backbone_digest(there):
-        raise ValueError(f"{folder} was taught on another model than {settings.model}; {go_on}")
+        raise ValueError(
+            f"{folder} was taught on another model than {word_of(settings.model)}; {go_on}"
+        )
 
 
 def _with_new_head(classifier: Classifier) -> Classifier:
@@ -315,7 +322,7 @@ def _edited(settings: Teach, taught: Taught) -> Memory:
 
 def _origin(settings: Teach, taught: Taught, fitted: Probe, metrics: "list[Metric]") -> dict:
     """Where the model comes from."""
-    origin = {"init": settings.model}
+    origin = {"init": word_of(settings.model)}
     if not taught.is_new:
         origin = dict(taught.classifier.origin)
     origin["head"] = f"linear probe of taught photographs, temperature {fitted.temperature:.3g}"

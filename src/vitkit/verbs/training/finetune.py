@@ -19,8 +19,8 @@ from vitkit.system.processes.watchdog import PATIENCE
 from vitkit.system.span import Span
 from vitkit.training import Recipe, default_run_dir
 from vitkit.training import report as report_of_run
-from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints
-from vitkit.verbs.definition import verb_that_begins
+from vitkit.verbs.arguments import Data, DataColumns, Device, Model, ModelHints, name_on_disk
+from vitkit.verbs.definition import alone, verb_that_begins
 from vitkit.verbs.training.quick import Finetuned, earlier_model, finetune_quick
 from vitkit.verbs.training.train import (
     Regularise,
@@ -37,7 +37,7 @@ from vitkit.weights import Hints, load
 class Options:
     """The options of `vitkit finetune` itself."""
 
-    model: Model
+    model: Model = ""
     data: Data = ""
     preset: Literal[PRESETS] = "quick"
     """quick: a head in closed form in seconds, then fine-tuning for --minutes, and the better of the
@@ -98,9 +98,14 @@ class ModelAndImages(FirstPass):
 def begin_finetune(first: ModelAndImages, given: frozenset[str]) -> Finetune:
     """All settings of a run, from the model, the images and the preset. Raises ValueError without
     images."""
-    # MODEL and DATA
-    if not first.data:
-        first = replace(first, model=_model_for(first.model, first), data=first.model)
+    # MODEL and DATA; a single word is DATA
+    model = name_on_disk(first.model, "finetune")
+    data = first.data or model
+    if not data:
+        raise ValueError("the images are missing: vitkit finetune [MODEL] DATA")
+    if model in ("", data):
+        model = _model_for(data, first)
+    first = replace(first, model=model, data=data)
 
     # The preset
     preset = first.preset
@@ -171,6 +176,7 @@ def _say_task(recipe: Recipe, options: Options, given: frozenset[str]) -> None:
 
 
 @verb_that_begins(begin_finetune)
+@alone
 def finetune(settings: Finetune) -> Finetuned:
     """Make a classifier of one's own images from published weights: quickly, a head in closed form in
     seconds and then a better model in minutes; or by a protocol, with a preset of the paper's.

@@ -82,7 +82,12 @@ class Finetuned:
     """What was chosen and what each seed reached, of a protocol."""
 
     @property
-    def accuracy(self) -> Metric | None:
+    def accuracy(self) -> float | None:
+        """The value of `metric`: of images with one class each, the share that is answered right."""
+        return None if self.metric is None else self.metric.value
+
+    @property
+    def metric(self) -> Metric | None:
         """What the model reaches on the images to test on, or else on those that were held out; None
         if there were none."""
         if self.transfer is not None:

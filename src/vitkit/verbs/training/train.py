@@ -21,7 +21,7 @@ from vitkit.training import Recipe, Recorded, default_run_dir, read_run, tidied
 from vitkit.training import report as report_of_run
 from vitkit.training import train as run_recipe
 from vitkit.verbs.arguments import Device
-from vitkit.verbs.definition import result, verb_that_begins
+from vitkit.verbs.definition import alone, result, verb_that_begins
 from vitkit.weights import Classifier, load
 
 
@@ -153,6 +153,7 @@ class Trained:
 
 
 @verb_that_begins(begin)
+@alone
 def train(settings: Train) -> Trained:
     """Train a model by a recipe, or continue the run that is in the directory: bit for bit as if it
     had never been interrupted, on a CPU. The report is written at its end.
