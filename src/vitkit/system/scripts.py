@@ -37,12 +37,18 @@ def functions_of(path: Path) -> list[str]:
 
 
 def _run(path: Path) -> ModuleType:
-    """Run a file; returns it as a module."""
+    """Run a file; returns it as a module. Raises ValueError if it imports what does not exist."""
     # recipe.json names a class of the user's by its module, so that has the file's name
     module = ModuleType(path.name)
     module.__file__ = str(path.resolve())
     # typing and inspect look up the types and help texts of a class in its registered module
     sys.modules[module.__name__] = module
     code = compile(path.read_bytes(), module.__file__, "exec")
-    exec(code, module.__dict__)
+    try:
+        exec(code, module.__dict__)
+    except ImportError as error:
+        where = ""
+        if (error.name or "").startswith("vitkit."):
+            where = "; docs/python.md says where vitkit's names are, each in the door of its room"
+        raise ValueError(f"{path} imports what does not exist: {error}{where}") from error
     return module

@@ -39,7 +39,7 @@ from vitkit.verbs.settings import options
 
 if TYPE_CHECKING:
     import pandas
-    from rich.console import RenderableType
+    from rich.console import Console
 
 WIDTH = 100  # columns of a result as text, where there is no terminal
 
@@ -283,21 +283,21 @@ def as_html(value: Any) -> str:
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
-def print_result(value: Any, console: "Console | None" = None) -> None:  # noqa: F821
-    """Print what a verb has returned, as its command does."""
-    from rich.console import Console
-
-    console = console or Console()
+def print_result(value: Any, console: "Console | None" = None) -> None:
+    """Print what a verb has returned, as its command does: a sentence as it is, a table as wide as there
+    is room. For sentences alone rich is not imported, which takes a tenth of a short command."""
     for part in value.shown():
-        _print(part, console)
+        if isinstance(part, str) and console is None:
+            print(part)
+            continue
+        if console is None:
+            from rich.console import Console
 
-
-def _print(part: "RenderableType", console: Any) -> None:
-    """Print a sentence as it is, and a table as wide as there is room."""
-    if isinstance(part, str):
-        console.print(part, highlight=False, markup=False, soft_wrap=True)
-    else:
-        console.print(part)
+            console = Console()
+        if isinstance(part, str):
+            console.print(part, highlight=False, markup=False, soft_wrap=True)
+        else:
+            console.print(part)
 
 
 def to_frame(value: Any) -> "pandas.DataFrame":
