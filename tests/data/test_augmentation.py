@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from pictures import encoded, photograph
 
 from vitkit.data import Augmentation, Preprocessing, apply, augment, draw, open_image
-from vitkit.data.augmentation.crops import inception_box
-from vitkit.data.augmentation.draws import Draw, apply_geometry
+from vitkit.data.augmentation.draws import Draw, apply_geometry, inception_box
 from vitkit.data.augmentation.settings import check_fits
-from vitkit.data.images import files as images
+from vitkit.data.images import pictures
 from vitkit.data.images.preprocessing import resize
 
 
@@ -87,13 +86,13 @@ def test_an_inception_crop_is_a_box_of_the_image_resized():
 def decodes(monkeypatch) -> list:
     """The (box, reduction) of everything that is decoded."""
     calls = []
-    pixels = images.Encoded.pixels
+    pixels = pictures.Encoded.pixels
 
     def counting(self, box=None, reduce=1):
         calls.append((box, reduce))
         return pixels(self, box, reduce)
 
-    monkeypatch.setattr(images.Encoded, "pixels", counting)
+    monkeypatch.setattr(pictures.Encoded, "pixels", counting)
     return calls
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from vitkit.data.loading.buffers import Layout, batches_in_order
+from vitkit.data.loading.resident import Layout, batches_in_order
 from vitkit.data.loading.workers import AHEAD, forked
 
 SHAPE = (5, 3, 8, 8)
@@ -95,6 +95,6 @@ def test_what_a_worker_raises_comes_after_the_batches_before_it():
 
 
 def test_without_fork_batches_travel_as_tensors(monkeypatch):
-    monkeypatch.setattr("vitkit.data.loading.buffers.forked", lambda: False)
+    monkeypatch.setattr("vitkit.data.loading.resident.forked", lambda: False)
     held = list(batches_in_order(fill, range(12), 2, LAYOUT))
     assert all((batch.images == item).all() for item, batch in enumerate(held))

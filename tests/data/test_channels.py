@@ -20,8 +20,8 @@ from vitkit.data import (
     open_splits,
     train_batches,
 )
-from vitkit.data.images.display import picture_for_people
-from vitkit.data.images.levels import grey
+from vitkit.data.images.pictures import picture_for_people
+from vitkit.data.images.pixels import grey
 from vitkit.data.sources.in_memory import as_pictures
 
 tifffile = pytest.importorskip("tifffile", reason="the extra tiff is not installed")

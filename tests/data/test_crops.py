@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitkit.data.augmentation.crops import ASPECT, inception_box, random_box
+from vitkit.data.augmentation.draws import ASPECT, inception_box, random_box
 
 
 def boxes(height, width, count=2000, area=(0.05, 1.0)):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from vitkit.data.images import jpeg, turbojpeg
+from vitkit.data.images import jpeg
 
 needs_library = pytest.mark.skipif(
     not jpeg.available(), reason="no TurboJPEG 3 library here; `pip install turbojpeg` brings one"
@@ -63,7 +63,7 @@ def encoded(kind: str, size: tuple[int, int]) -> bytes:
 
 
 def turbo_encoded(pixels: np.ndarray, subsampling: int) -> bytes:
-    library = turbojpeg.library()
+    library = jpeg.library()
     pointer = ctypes.c_void_p
     library.tj3Compress8.argtypes = [pointer, pointer, *[ctypes.c_int] * 4, pointer, pointer]
     library.tj3Free.argtypes = [pointer]
@@ -315,7 +315,7 @@ def test_another_reduction_is_an_error():
 def test_without_a_library_there_is_nothing(monkeypatch):
     file = io.BytesIO()
     photograph(16, 48).save(file, "JPEG")
-    monkeypatch.setattr(turbojpeg, "library", lambda: None)
+    monkeypatch.setattr(jpeg, "library", lambda: None)
     assert not jpeg.available()
     assert jpeg.region(file.getvalue(), 0, 0, 8, 8) is None
 
@@ -324,9 +324,9 @@ def test_a_missing_or_old_library_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "libturbojpeg.so.0").write_bytes(b"no library")
     paths = [str(tmp_path / "libturbojpeg.so.0"), str(tmp_path / "none")]
     paths += ["libc.so.6"]  # which has no tj3Init
-    monkeypatch.setattr(turbojpeg, "system_paths", lambda: paths)
-    monkeypatch.setattr(turbojpeg, "wheel_paths", list)
-    assert turbojpeg.library.__wrapped__() is None
+    monkeypatch.setattr(jpeg, "system_paths", lambda: paths)
+    monkeypatch.setattr(jpeg, "wheel_paths", list)
+    assert jpeg.library.__wrapped__() is None
 
 
 @needs_library

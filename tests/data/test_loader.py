@@ -31,8 +31,9 @@ from vitkit.data import (
     subset,
     train_batches,
 )
-from vitkit.data.loading import buffers, loader, workers
-from vitkit.data.loading.order import Stream
+from vitkit.data.loading import batches as loader
+from vitkit.data.loading import resident, workers
+from vitkit.data.loading.batches import Stream
 from vitkit.data.sources.stores import Arrays
 from vitkit.system.errors import WorkerDied
 
@@ -285,7 +286,7 @@ def test_shared_memory_must_hold_all_batches_that_are_prepared_ahead(monkeypatch
 def test_batches_travel_through_pipes_if_shared_memory_is_too_small(monkeypatch, photographs):
     how = (Augmentation(), TO, 5, 0, 0)
     through_memory = take(6, photographs, *how, 0)
-    monkeypatch.setattr(buffers, "forked", lambda: False)  # as where workers share no memory
+    monkeypatch.setattr(resident, "forked", lambda: False)  # as where workers share no memory
     monkeypatch.setattr(workers, "_shared_memory", lambda: 1000)
     through_pipes = take(6, photographs, *how, 2)
     assert same(through_memory, through_pipes)

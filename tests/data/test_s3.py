@@ -15,7 +15,7 @@ from test_scale import check, shards, write_parquet
 
 from vitkit.data import Augmentation, Preprocessing, open_source, open_splits, train_batches
 from vitkit.data.formats import tar
-from vitkit.data.sources import chunks
+from vitkit.data.sources import stores
 from vitkit.system.storage import remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -65,7 +65,7 @@ def bucket(tmp_path_factory):
 def test_a_bucket_is_read_whole_and_in_windows_by_forked_workers(bucket, monkeypatch, where):
     check(open_source(f"{bucket}/{where}"))
     for name, value in (("KEEP", 10), ("WINDOW", 10), ("LEAST", 2)):
-        monkeypatch.setattr(chunks, name, value)
+        monkeypatch.setattr(stores, name, value)
     monkeypatch.setattr(tar, "RANGE", 8192)
     source = open_source(f"{bucket}/{where}")
     check(source)

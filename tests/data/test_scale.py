@@ -36,8 +36,8 @@ from vitkit.data import (
 from vitkit.data.formats import tar as tars
 from vitkit.data.formats import tar_index
 from vitkit.data.formats.parquet import ParquetRows
-from vitkit.data.loading.order import permutation
-from vitkit.data.sources import chunks
+from vitkit.data.loading.batches import permutation
+from vitkit.data.sources import stores
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.stores import Names, RowRanges
 from vitkit.system.storage import remote
@@ -275,7 +275,7 @@ def write_parquet(path, count: int = 24, group: int = 2) -> str:
 def test_training_reads_large_parquet_files_by_windows(tmp_path, monkeypatch, workers):
     source = open_source(write_parquet(tmp_path / "x.parquet"))
     for name, value in (("KEEP", 10), ("WINDOW", 10), ("LEAST", 3)):
-        monkeypatch.setattr(chunks, name, value)
+        monkeypatch.setattr(stores, name, value)
     reads = []
     load = ParquetRows._load
 
@@ -348,7 +348,7 @@ def test_shards_and_parquet_files_over_http(tmp_path, served, monkeypatch):
     Ranges.asked.clear()
     check(source)
     assert not Ranges.asked
-    monkeypatch.setattr(chunks, "KEEP", 10)
+    monkeypatch.setattr(stores, "KEEP", 10)
     monkeypatch.setattr(tars, "RANGE", 8192)
     check(open_source(where))
     assert len(Ranges.asked) > 5
@@ -378,7 +378,7 @@ def test_a_connection_that_drops_is_tried_again(tmp_path, served, monkeypatch):
 
     monkeypatch.setattr(Ranges, "do_GET", half)
     monkeypatch.setattr(remote.time, "sleep", lambda _: None)
-    monkeypatch.setattr(chunks, "KEEP", 10)
+    monkeypatch.setattr(stores, "KEEP", 10)
     monkeypatch.setattr(tars, "RANGE", 8192)
     check(open_source(f"{served}/x.parquet"))
     check(open_source(served + "/wds/train-{000..002}.tar"))

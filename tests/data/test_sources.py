@@ -16,10 +16,9 @@ from pictures import encoded, photograph
 
 from vitkit.data import BadImage, Columns, open_image, open_source, open_splits, subset
 from vitkit.data.formats import manifest as manifests
-from vitkit.data.sources import chunks
-from vitkit.data.sources.parts import PARTS
+from vitkit.data.sources import stores
 from vitkit.data.sources.source import stratified
-from vitkit.data.sources.tables import LABEL, pick
+from vitkit.data.sources.tables import LABEL, PARTS, pick
 
 CATS = {f"{kind}/{i}.jpg": 8 for kind in ("cat", "dog") for i in range(10)}
 
@@ -448,12 +447,12 @@ def test_pages_damaged_below_a_sound_header_are_bad_images(write, tmp_path):
 
 def test_large_parquet_files_keep_few_row_groups(write, monkeypatch):
     source = open_source(write("x.parquet", table(pictures(60), [0] * 60)))
-    monkeypatch.setattr(chunks, "KEEP", 10)
-    monkeypatch.setattr(chunks, "WINDOW", 10)
+    monkeypatch.setattr(stores, "KEEP", 10)
+    monkeypatch.setattr(stores, "WINDOW", 10)
     source.prepare()
     for i in np.random.default_rng(0).permutation(60):
         assert np.array_equal(open_image(source[i][0], "x").pixels(), photograph(8, 9, int(i)))
-    assert len(source.store.cache) == chunks.LEAST
+    assert len(source.store.cache) == stores.LEAST
 
 
 # What all have in common

@@ -10,7 +10,7 @@ from pictures import encoded, photograph
 
 from vitkit.data import BadImage, open_parts, open_source
 from vitkit.data.formats import parquet
-from vitkit.data.loading.child import Crashed, in_child
+from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.tables import Columns
 from vitkit.training.state.earlier import earlier_call
 

@@ -22,11 +22,9 @@ from vitkit.data import (
     split_off,
     subset,
 )
-from vitkit.data.sources.numbering import numbered
-from vitkit.data.sources.row_labels import as_row_labels
 from vitkit.data.sources.stores import Arrays
-from vitkit.data.sources.tables import Table
-from vitkit.data.sources.targets import Lists
+from vitkit.data.sources.tables import Table, numbered
+from vitkit.data.sources.targets import Lists, as_row_labels
 
 SEVERAL = [[0, 2], [], [1], [2, 1, 2]]
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.sources.parts import PARTS
-from vitkit.data.sources.row_labels import as_row_labels
 from vitkit.data.sources.stores import Files
-from vitkit.data.sources.tables import Columns, Table
+from vitkit.data.sources.tables import PARTS, Columns, Table
+from vitkit.data.sources.targets import as_row_labels
 
 # Of the formats that images.py reads.
 IMAGE_SUFFIXES = set(

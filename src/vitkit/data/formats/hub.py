@@ -1,5 +1,5 @@
-"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote:
-memory-mapped, random access."""
+"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote (memory-mapped,
+random access); and what its parquet files have in common with them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.formats.arrow import class_names, column_labels, holds
-from vitkit.data.images.files import BadImage
-from vitkit.data.sources.parts import PARTS
-from vitkit.data.sources.row_labels import as_row_labels, concatenate_values
-from vitkit.data.sources.stores import MAX_FILE, RowRanges
-from vitkit.data.sources.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.images.pixels import BadImage
+from vitkit.data.sources.stores import RowRanges, read_file
+from vitkit.data.sources.tables import (
+    IMAGE,
+    PARTS,
+    Columns,
+    Table,
+    image_column,
+    label_column,
+    note_unlabelled,
+)
+from vitkit.data.sources.targets import Lists, as_row_labels, concatenate_values
 
 PREFIX = "hf:"
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a directory
@@ -74,12 +80,7 @@ class HubRows:
                 f"{self.name(row)} names the file {path}, outside of the hub's cache; "
                 f"it is not read"
             )
-        try:
-            if file.stat().st_size > MAX_FILE:
-                raise BadImage(f"{path} is larger than {MAX_FILE:,} bytes, which no image file is")
-            return file.read_bytes()
-        except OSError as error:
-            raise BadImage(f"{path} cannot be read: {error.strerror or error}") from error
+        return read_file(path)
 
 
 def read_hub(where: str, columns: Columns) -> Table | None:
@@ -105,16 +106,14 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     # Which columns matter.
     first = next(iter(splits.values()))
     features = first.features.to_dict()
-    image_columns = [name for name, feature in features.items() if holds(feature, "Image")]
-    class_columns = [name for name, feature in features.items() if holds(feature, "ClassLabel")]
+    names = list(features)
     try:
-        image = image_column(columns, list(features), IMAGE, image_columns)
-        label = label_column(columns, list(features), class_columns)
+        image, label = find_columns(names, features, columns)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
     # Images as they were stored.
-    if image in image_columns:
+    if _holds(features[image], "Image"):
         encoded = datasets.Image(decode=False)
         splits = {name: split.cast_column(image, encoded) for name, split in splits.items()}
     counts = [len(split) for split in splits.values()]
@@ -123,8 +122,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     part_of_row = np.repeat(np.array(parts, dtype=object), counts)
 
     if label is None:
-        if columns.target != "none":
-            notes += (unlabelled(where, list(features)),)
+        notes += note_unlabelled(where, names, columns)
         return Table(store, None, part_of_row, None, notes)
     values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
     row_labels = as_row_labels(concatenate_values(values), where, columns.target)
@@ -157,3 +155,84 @@ def _load(datasets, where: str) -> dict[str, Any]:
     if isinstance(loaded, dict):
         return dict(loaded)
     return {"": loaded}
+
+
+# Columns of arrow tables, and how `datasets` describes them: here and in parquet files
+
+
+def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[str, str | None]:
+    """The columns of the images and of the labels, the latter None if there is none. Raises ValueError
+    if they cannot be found.
+
+    features: how `datasets` describes some of the columns.
+    """
+    images = [name for name in names if _holds(features.get(name), "Image")]
+    classes = [name for name in names if _holds(features.get(name), "ClassLabel")]
+    image = image_column(columns, names, IMAGE, images)
+    return image, label_column(columns, names, classes)
+
+
+def column_labels(column) -> np.ndarray | Lists | list:
+    """The labels in an arrow column, for `as_row_labels`: an array of numbers, Lists of numbers, or
+    Python values."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    kind = column.type
+    if column.null_count:
+        return column.to_pylist()
+    if _fits_int64(kind):
+        return _array(column, np.int64)
+    if pa.types.is_floating(kind):
+        return _array(column, np.float64)
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if listed and _fits_int64(kind.value_type):
+        flat = column.flatten()
+        if not flat.null_count:
+            ends = np.cumsum(_array(column.value_lengths(), np.int64))
+            return Lists(_array(flat, np.int64), ends)
+    return column.to_pylist()
+
+
+def _fits_int64(kind) -> bool:
+    """Whether all values of an arrow type fit into int64."""
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) and kind != pa.uint64()
+
+
+def _array(column, dtype: type) -> np.ndarray:
+    """A column of numbers, none missing, as an array.
+
+    Through DLPack: pyarrow's own conversion would import pandas, if it is there, which takes a third
+    of a second and loses a Ctrl-C that comes then.
+    """
+    return np.from_dlpack(column).astype(dtype)
+
+
+def class_names(feature) -> tuple[str, ...] | None:
+    """Names of the classes, from how `datasets` describes a column of one class or of a list of
+    them; None without any.
+
+    A list is described as {"feature": what it holds}, and was by older versions as [what it holds].
+    """
+    if isinstance(feature, list):
+        return class_names(feature[0]) if feature else None
+    if not isinstance(feature, dict):
+        return None
+    if feature.get("feature") is not None:
+        return class_names(feature["feature"])
+    names = feature.get("names")
+    if not isinstance(names, list):
+        return None
+    return tuple(str(name) for name in names)
+
+
+def _holds(feature, kind: str) -> bool:
+    """Whether a described column is of a kind ("Image", "ClassLabel"), or a list of it."""
+    if isinstance(feature, list):
+        return bool(feature) and _holds(feature[0], kind)
+    if not isinstance(feature, dict):
+        return False
+    return feature.get("_type") == kind or _holds(feature.get("feature"), kind)

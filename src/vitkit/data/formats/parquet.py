@@ -2,23 +2,21 @@
 
 import hashlib
 import json
-from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from vitkit.data.formats.arrow import class_names, column_labels, holds
-from vitkit.data.images.files import BadImage
-from vitkit.data.loading.child import Crashed, in_child
-from vitkit.data.sources import chunks
-from vitkit.data.sources.parts import as_parts
-from vitkit.data.sources.row_labels import Values, as_row_labels, concatenate_values
-from vitkit.data.sources.stores import RowRanges
-from vitkit.data.sources.tables import IMAGE, Columns, Table, image_column, label_column, unlabelled
+from vitkit.data.formats.hub import class_names, column_labels, find_columns
+from vitkit.data.images.pixels import BadImage
+from vitkit.data.loading.workers import Crashed, in_child
+from vitkit.data.sources.stores import ChunkCache, RowRanges, titles
+from vitkit.data.sources.tables import Columns, Table, as_parts, note_unlabelled
+from vitkit.data.sources.targets import Values, as_row_labels, concatenate_values
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import cache_dir, write_whole
 
@@ -45,8 +43,10 @@ class ParquetRows:
     """The rows of each file."""
     sizes: np.ndarray
     """(G,): bytes of the column in each group."""
-    cache: OrderedDict = field(default_factory=OrderedDict)
-    """Group -> its arrow array, the last used at the end."""
+    titles: Sequence[str]
+    """What to call each file."""
+    cache: ChunkCache
+    """Arrow arrays by group."""
 
     def read(self, row: int) -> bytes:
         """The image's bytes.
@@ -54,7 +54,7 @@ class ParquetRows:
         Raises BadImage for a row that has none, or a file that is damaged there.
         """
         group, group_row = self.group_ranges.locate(row)
-        data = self._group(group)[group_row].as_py()
+        data = self.cache.get(group, self._load)[group_row].as_py()
         if isinstance(data, dict):
             data = data.get("bytes")
         if not data:
@@ -63,41 +63,18 @@ class ParquetRows:
 
     def name(self, row: int) -> str:
         file, file_row = self.file_ranges.locate(row)
-        return f"{self._titles[file]} row {file_row}"
+        return f"{self.titles[file]} row {file_row}"
 
     def identity(self, row: int) -> str:
         return f"{self.name(row)} {self.sizes[self.group_ranges.tables(row)]}"
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Row groups, unless all of them stay in memory."""
-        if self._window is None:
-            return None
-        return self.group_ranges.tables(rows), self._window
+        return self.cache.windows(self.group_ranges.tables(rows))
 
     def prepare(self, rows: np.ndarray) -> None:
-        """Read what these rows need, if all of it fits in memory: processes forked from this one
-        then share it."""
-        if self._window is None:
-            for group in chunks.fetching(np.unique(self.group_ranges.tables(rows)), self.files):
-                self._group(int(group))
-
-    @property
-    def _window(self) -> int | None:
-        """How many row groups stay in memory; None if all do."""
-        if self._bytes <= chunks.KEEP:
-            return None
-        return chunks.window(self._bytes, len(self.groups))
-
-    @cached_property
-    def _bytes(self) -> int:
-        return int(self.sizes.sum())
-
-    @cached_property
-    def _titles(self) -> list[str]:
-        return chunks.titles(self.files)
-
-    def _group(self, group: int):
-        return chunks.cached(self.cache, group, self._load, self._window)
+        """Read what these rows need, if all of it fits in memory."""
+        self.cache.fill(self.group_ranges.tables(rows), self._load)
 
     def _load(self, group: int):
         """The image column of a row group.
@@ -116,10 +93,6 @@ class ParquetRows:
             if remote.is_address(path) and isinstance(error, OSError):
                 raise  # the network fails, which is no damage
             raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
-
-    def __getstate__(self) -> dict:
-        """It travels to other processes without what it has read."""
-        return {**self.__dict__, "cache": OrderedDict()}
 
 
 class _Schema(NamedTuple):
@@ -186,6 +159,8 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         group_ranges=RowRanges.of(group_rows),
         file_ranges=RowRanges.of(file_rows),
         sizes=np.array(group_sizes),
+        titles=titles(files),
+        cache=ChunkCache(list(files), sum(group_sizes), (sum(group_sizes), len(groups))),
     )
 
     # Which part each row belongs to: a column says so, or the file's name.
@@ -202,10 +177,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
         values = concatenate_values([file.labels for file in opened])
         row_labels = as_row_labels(values, title, columns.target)
         return Table(store, row_labels, parts, schema.class_names, ())
-    notes = ()
-    if columns.target != "none":
-        notes = (unlabelled(title, opened[0].columns),)
-    return Table(store, None, parts, None, notes)
+    return Table(store, None, parts, None, note_unlabelled(title, opened[0].columns, columns))
 
 
 def _open_all(files: list[str], columns: Columns) -> list[_File]:
@@ -330,10 +302,7 @@ def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]
     """
     import pyarrow.types as types
 
-    image_columns = [name for name in schema.names if holds(features.get(name), "Image")]
-    class_columns = [name for name in schema.names if holds(features.get(name), "ClassLabel")]
-    image = image_column(columns, schema.names, IMAGE, image_columns)
-    label = label_column(columns, schema.names, class_columns)
+    image, label = find_columns(schema.names, features, columns)
     kind = schema.field(image).type
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type

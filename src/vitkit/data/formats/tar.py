@@ -9,8 +9,9 @@ Names of numbered classes are the lines of a file "classes.txt" beside the shard
 """
 
 import json
-from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -18,13 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.formats.tar_index import NO_LABEL, cached_index, index_shard
-from vitkit.data.images.files import BadImage
+from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import in_order
-from vitkit.data.sources import chunks
-from vitkit.data.sources.row_labels import as_row_labels
-from vitkit.data.sources.stores import Names
+from vitkit.data.sources.stores import ChunkCache, Names, titles
 from vitkit.data.sources.tables import Columns, Table
-from vitkit.data.sources.targets import RowLabels
+from vitkit.data.sources.targets import RowLabels, as_row_labels
 from vitkit.system.console.progress import bar
 from vitkit.system.machine import cpus
 from vitkit.system.storage import remote
@@ -50,8 +49,10 @@ class TarMembers:
     sizes: np.ndarray
     """(N,): bytes."""
     names: Names
-    cache: OrderedDict = field(default_factory=OrderedDict)
-    """Range of a remote shard -> where its first image begins, and the bytes from there."""
+    titles: Sequence[str]
+    """What to call each shard."""
+    cache: ChunkCache
+    """Of each range of a remote shard: where its first image begins, and the bytes from there."""
 
     def read(self, row: int) -> bytes:
         """The image's bytes.
@@ -62,7 +63,7 @@ class TarMembers:
         start = int(self.offsets[row])
         size = int(self.sizes[row])
         if remote.is_address(path):
-            begin, data = self._range(int(self._ranges_of(row)))
+            begin, data = self.cache.get(int(self._ranges_of(row)), self._load)
             data = data[start - begin : start - begin + size]
         else:
             with open(path, "rb", buffering=0) as shard:  # noqa: PTH123 as in Files
@@ -75,49 +76,30 @@ class TarMembers:
         return data
 
     def name(self, row: int) -> str:
-        return f"{self._titles[self.file[row]]} {self.names[row]}"
+        return f"{self.titles[self.file[row]]} {self.names[row]}"
 
     def identity(self, row: int) -> str:
         return f"{self.name(row)} {self.sizes[row]}"
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
         """Ranges of remote shards, unless all of them stay in memory; None for local shards."""
-        if not self._remote or self._window is None:
+        if not self._remote:
             return None
-        return self._ranges_of(rows), self._window
+        return self.cache.windows(self._ranges_of(rows))
 
     def prepare(self, rows: np.ndarray) -> None:
         """Fetch what these rows need of remote shards, if all of it fits in memory."""
-        if self._remote and self._window is None:
-            for number in chunks.fetching(np.unique(self._ranges_of(rows)), self.files):
-                self._range(int(number))
-
-    @property
-    def _window(self) -> int | None:
-        """How many ranges stay in memory; None if all do."""
-        if self._bytes <= chunks.KEEP:
-            return None
-        return max(chunks.LEAST, chunks.WINDOW // RANGE)
-
-    @cached_property
-    def _bytes(self) -> int:
-        return int(self.sizes.sum())
+        if self._remote:
+            self.cache.fill(self._ranges_of(rows), self._load)
 
     @cached_property
     def _remote(self) -> bool:
         return any(map(remote.is_address, self.files))
 
-    @cached_property
-    def _titles(self) -> list[str]:
-        return chunks.titles(self.files)
-
     def _ranges_of(self, rows: np.ndarray | int) -> np.ndarray:
         """The number of the range that an image begins in: the shard's number in the upper 32 bits,
         and in the lower ones which of its ranges it is."""
         return (self.file[rows].astype(np.int64) << 32) + self.offsets[rows] // RANGE
-
-    def _range(self, number: int) -> tuple[int, bytes]:
-        return chunks.cached(self.cache, number, self._load, self._window)
 
     def _load(self, number: int) -> tuple[int, bytes]:
         """All images that begin in a range."""
@@ -130,10 +112,6 @@ class TarMembers:
         begin = int(self.offsets[first])
         end = int(self.offsets[last] + self.sizes[last])
         return begin, remote.read_range(self.files[file], begin, end)
-
-    def __getstate__(self) -> dict:
-        """It travels to other processes without what it has fetched."""
-        return {**self.__dict__, "cache": OrderedDict()}
 
 
 def read_tars(files: dict[str, str], columns: Columns) -> Table:
@@ -166,6 +144,8 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         offsets=np.concatenate([index.offsets for index in indices]),
         sizes=np.concatenate([index.sizes for index in indices]),
         names=Names.concatenate([index.names for index in indices]),
+        titles=titles(shards),
+        cache=ChunkCache(shards, sum(int(index.sizes.sum()) for index in indices), (RANGE, 1)),
     )
 
     # Their parts, and what was left out.

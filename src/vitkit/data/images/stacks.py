@@ -8,11 +8,13 @@ Legend: h w pixels, C channels.
 """
 
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitkit.data.images.pillow import quiet
+from vitkit.data.images.pillow import as_bad_image, quiet
+from vitkit.data.images.pixels import TURNS, BadImage, Box, as_bytes, cut, levels, upright
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries
@@ -48,6 +50,62 @@ class Header(NamedTuple):
     def bytes(self) -> int:
         """Of the whole image in memory."""
         return self.height * self.width * self.channels * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A picture of any number of channels, which Pillow does not read: a TIFF, or a .npy array."""
+
+    data: bytes
+    name: str
+    header: Header
+
+    @property
+    def kind(self) -> str:
+        """Its format."""
+        if is_npy(self.data):
+            return "NPY"
+        return "TIFF"
+
+    @property
+    def channels(self) -> int:
+        """C, how many it has."""
+        return self.header.channels
+
+    @property
+    def many_bits(self) -> bool:
+        """Whether it has more than 8 bits."""
+        return self.header.dtype != np.uint8
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the upright image."""
+        swapped, _, _ = TURNS[self.header.orientation]
+        if swapped:
+            return self.header.width, self.header.height
+        return self.header.height, self.header.width
+
+    def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
+        """RGB uint8 (h, w, 3), of the whole or of a box, of an image of 1 or 3 channels.
+
+        `reduce` is for JPEG. Raises BadImage, and for an image of another number of channels.
+        """
+        if self.channels not in (1, 3):
+            raise BadImage(
+                f"{self.name} has {self.channels} channels, which are no red, green and blue; a model "
+                f"of such images has --model.channels {self.channels}"
+            )
+        stored = as_bytes(self.stored(self.channels, box), self.name)
+        if self.channels == 1:
+            stored = np.repeat(stored, 3, axis=2)
+        return stored
+
+    def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
+        """As `Encoded.stored`, of all channels. Of a TIFF with as many pages as `channels`, each is
+        one of them."""
+        with as_bad_image(self.name):
+            stored = levels(read(self.data, channels), self.name)
+        return cut(upright(stored, self.header.orientation), box)
 
 
 def is_npy(data: bytes) -> bool:

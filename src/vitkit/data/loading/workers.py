@@ -1,10 +1,12 @@
-"""Processes that prepare batches, or do other tasks, ahead of the one that needs their results.
+"""Processes that prepare batches, or do other tasks, ahead of the one that needs their results; and
+one of its own for work in which a library may crash.
 
 A task is a function of one item, such as (epoch, example) of every row of a batch. Worker processes
 get a copy of it, so it is a function of a module, a `partial` of one, or a method of a value that
 travels.
 """
 
+import faulthandler
 import gc
 import os
 import shutil
@@ -12,8 +14,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -273,3 +275,65 @@ def _shared_memory() -> int | None:
     if not shared.is_dir():
         return None
     return shutil.disk_usage(shared).free
+
+
+# One process, in which a crash costs nothing but a sentence
+
+
+class Crashed(Exception):
+    """The process ended in the middle of an item, which is the error's only argument."""
+
+
+def in_child(task: Callable[[Any], Any], items: Sequence) -> Iterator:
+    """task(item) for every item, in order, all in one child process.
+
+    The task is a function of a module or a `partial` of one, and returns what can be pickled. What
+    it raises is raised here. Raises Crashed if the process died.
+    """
+    import multiprocessing  # in here: most answers need no process
+
+    context = multiprocessing.get_context(START)
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_results, args=(task, items, sender), daemon=True)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of every fork beside threads: theirs hold no lock that a task takes
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        child.start()
+    sender.close()  # the child's copy is the only one then, so that its death ends the pipe
+    try:
+        for item in items:
+            try:
+                result = receiver.recv()
+            except EOFError:
+                raise Crashed(item) from None
+            if isinstance(result, Exception):
+                raise result
+            yield result
+    finally:
+        receiver.close()
+        child.kill()
+        child.join()
+
+
+def _send_results(task: Callable[[Any], Any], items: Sequence, sender) -> None:
+    """In the child: send what the task returns or raises for each item."""
+    # The main process answers Ctrl-C, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_in_silence()
+    for item in items:
+        try:
+            result = task(item)
+        except Exception as error:
+            result = error
+        sender.send(result)
+
+
+def _die_in_silence() -> None:
+    """Nothing on the terminal, and no core dump on the disk, if this process crashes."""
+    faulthandler.disable()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    with suppress(ImportError):  # Windows has no such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

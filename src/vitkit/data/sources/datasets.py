@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitkit.data.images.files import BadImage
-from vitkit.data.sources.numbering import numbered
-from vitkit.data.sources.row_labels import as_row_labels, concatenate_values
+from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.source import Source
 from vitkit.data.sources.stores import RowRanges, read_file
-from vitkit.data.sources.tables import Table
+from vitkit.data.sources.tables import Table, numbered
+from vitkit.data.sources.targets import as_row_labels, concatenate_values
 from vitkit.system.console.progress import bar
 
 SAMPLE = 64  # images, spread evenly, that identify a data set

@@ -16,9 +16,8 @@ import numpy as np
 
 from vitkit.data.formats import read_table
 from vitkit.data.sources.datasets import dataset_table
-from vitkit.data.sources.numbering import numbered, without_secret_parts
 from vitkit.data.sources.source import TEST_SHARE, Source, fingerprint, split_off, subset
-from vitkit.data.sources.tables import Columns, Table
+from vitkit.data.sources.tables import Columns, Table, numbered, without_secret_parts
 from vitkit.data.sources.targets import TargetKind
 from vitkit.system.scripts import function_in
 
