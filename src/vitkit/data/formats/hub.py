@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitkit.data.images.pixels import BadImage
-from vitkit.data.sources.stores import RowRanges, read_file
+from vitkit.data.sources.stores import RowRanges, Store, read_file
 from vitkit.data.sources.tables import (
     IMAGE,
     PARTS,
@@ -26,7 +26,7 @@ SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a dir
 
 
 @dataclass(frozen=True, eq=False)
-class HubRows:
+class HubRows(Store):
     """Rows of memory-mapped tables, their images as they were stored."""
 
     title: str
@@ -62,12 +62,6 @@ class HubRows:
         """Bytes of each table."""
         return [table.data.nbytes for table in self.tables]
 
-    def prepare(self, rows: np.ndarray) -> None:
-        """Nothing to do: processes share the mapped memory."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
-
     def _file(self, path: str, row: int) -> bytes:
         """A file that a row names; only one of the hub's own downloads, as a table may name any
         file of this machine."""
@@ -97,11 +91,16 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     except ImportError:
         raise ValueError(f"to read {where}: pip install 'vitkit[hf]'") from None
 
-    # The splits that are parts.
+    # The splits that are parts; all of them if none is called so.
     splits = {name: split for name, split in _load(datasets, where).items() if len(split)}
     if not splits:
         raise ValueError(f"{where} has no rows")
-    splits, parts, notes = _parts(splits)
+    notes = ()
+    parts = {name: PARTS.get(name.lower(), "") for name in splits}
+    others = [name for name, part in parts.items() if not part]
+    if others and len(others) < len(splits):
+        notes = (f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}",)
+        splits = {name: split for name, split in splits.items() if name not in others}
 
     # Which columns matter.
     first = next(iter(splits.values()))
@@ -119,7 +118,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     counts = [len(split) for split in splits.values()]
     tables = tuple(split.select_columns([image]) for split in splits.values())
     store = HubRows(where, tables, image, RowRanges.of(counts))
-    part_of_row = np.repeat(np.array(parts, dtype=object), counts)
+    part_of_row = np.repeat(np.array([parts[name] for name in splits], dtype=object), counts)
 
     if label is None:
         notes += note_unlabelled(where, names, columns)
@@ -127,17 +126,6 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     values = [column_labels(split.with_format("arrow")[label][:]) for split in splits.values()]
     row_labels = as_row_labels(concatenate_values(values), where, columns.target)
     return Table(store, row_labels, part_of_row, class_names(features[label]), notes)
-
-
-def _parts(splits: dict[str, Any]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
-    """The splits that are used, the part that each is, and a note on those that are left out."""
-    parts = [PARTS.get(name.lower(), "") for name in splits]
-    if not any(parts) or all(parts):
-        return splits, parts, ()
-    others = [name for name, part in zip(splits, parts, strict=True) if not part]
-    note = f"left out: the splits {', '.join(others)}, which are none of {', '.join(PARTS)}"
-    used = {name: split for name, split in splits.items() if name not in others}
-    return used, list(filter(None, parts)), (note,)
 
 
 def _load(datasets, where: str) -> dict[str, Any]:

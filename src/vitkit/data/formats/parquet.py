@@ -35,8 +35,8 @@ class ParquetRows:
 
     files: tuple[str, ...]
     column: str
-    groups: np.ndarray
-    """(G, 2): file and row group."""
+    file_groups: RowRanges
+    """The groups of each file."""
     group_ranges: RowRanges
     """The rows of each group."""
     file_ranges: RowRanges
@@ -83,11 +83,11 @@ class ParquetRows:
         """
         import pyarrow as pa
 
-        file, index = self.groups[group]
+        file, index = self.file_groups.locate(group)
         path = self.files[file]
         try:
             with remote.parquet_file(path) as opened:
-                rows = opened.read_row_group(int(index), columns=[self.column], use_threads=False)
+                rows = opened.read_row_group(index, columns=[self.column], use_threads=False)
                 return rows.column(0)
         except (pa.ArrowException, OSError) as error:
             if remote.is_address(path) and isinstance(error, OSError):
@@ -95,21 +95,12 @@ class ParquetRows:
             raise BadImage(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
 
-class _Schema(NamedTuple):
-    """What all files of a data set have in common."""
-
-    image: str
-    """The column with the images."""
-    label: str | None
-    """The column with the labels, if there is one."""
-    class_names: tuple[str, ...] | None
-    """If the header has them."""
-
-
 class _File(NamedTuple):
     """What a parquet file says of itself, and its labels."""
 
-    schema: _Schema
+    schema: tuple[str, str | None, tuple[str, ...] | None]
+    """The columns of the images and of the labels, and the names of the classes, if there are any: the
+    same in all files of a data set."""
     labels: Values
     """One for every row, as `as_row_labels` takes them; empty without a label column."""
     splits: list[str]
@@ -133,34 +124,33 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     # What the files say, which must be the same of all.
     opened = _open_all(list(files), columns)
     paths = [Path(file) for file in files]
-    schema = opened[0].schema
+    image, label, names = opened[0].schema
     for path, file in zip(files, opened, strict=True):
-        if file.schema != schema:
+        if file.schema != opened[0].schema:
             raise ValueError(
                 f"{path} has other columns or class names than {paths[0].name}; "
                 f"they do not belong to one data set"
             )
 
     # Where the images lie.
-    groups = []
     group_rows = []
     group_sizes = []
-    for number, file in enumerate(opened):
-        groups += [(number, group) for group in range(len(file.group_rows))]
+    for file in opened:
         group_rows += file.group_rows
         group_sizes += file.group_sizes
     if not sum(group_rows):
         raise ValueError(f"{', '.join(files)} has no rows")
     file_rows = [sum(file.group_rows) for file in opened]
+    size = sum(group_sizes)
     store = ParquetRows(
         files=tuple(files),
-        column=schema.image,
-        groups=np.array(groups),
+        column=image,
+        file_groups=RowRanges.of([len(file.group_rows) for file in opened]),
         group_ranges=RowRanges.of(group_rows),
         file_ranges=RowRanges.of(file_rows),
         sizes=np.array(group_sizes),
         titles=titles(files),
-        cache=ChunkCache(list(files), sum(group_sizes), (sum(group_sizes), len(groups))),
+        cache=ChunkCache(list(files), size, (size, len(group_sizes))),
     )
 
     # Which part each row belongs to: a column says so, or the file's name.
@@ -173,10 +163,10 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     parts = np.concatenate(parts)
 
     title = ", ".join(path.name for path in paths)
-    if schema.label is not None:
+    if label is not None:
         values = concatenate_values([file.labels for file in opened])
         row_labels = as_row_labels(values, title, columns.target)
-        return Table(store, row_labels, parts, schema.class_names, ())
+        return Table(store, row_labels, parts, names, ())
     return Table(store, None, parts, None, note_unlabelled(title, opened[0].columns, columns))
 
 
@@ -231,8 +221,7 @@ def _open(file: str, columns: Columns) -> _File:
             features = _features(schema.metadata or {})
             image, label = _columns(schema, features, columns)
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
-            for group in groups:
-                _refuse_bomb(group, image)
+            sizes = [_column_size(group, image) for group in groups]
             split = next((name for name in schema.names if name.lower() == "split"), None)
             read = opened.read(columns=[name for name in (label, split) if name is not None])
             labels = []
@@ -241,7 +230,6 @@ def _open(file: str, columns: Columns) -> _File:
             splits = []
             if split is not None:
                 splits = read.column(split).to_pylist()
-            sizes = [_size(group, image) for group in groups]
     except (pa.ArrowException, OSError) as error:
         if remote.is_address(file) and isinstance(error, OSError):
             raise  # its message says all
@@ -250,7 +238,7 @@ def _open(file: str, columns: Columns) -> _File:
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     return _File(
-        schema=_Schema(image, label, class_names(features.get(label))),
+        schema=(image, label, class_names(features.get(label))),
         labels=labels,
         splits=splits,
         group_rows=[group.num_rows for group in groups],
@@ -259,21 +247,18 @@ def _open(file: str, columns: Columns) -> _File:
     )
 
 
-def _size(group, image: str) -> int:
-    """Bytes of the image column in a row group."""
-    return sum(field.total_uncompressed_size for field in _fields(group, image))
+def _column_size(group, column: str) -> int:
+    """Bytes of a column of images in a row group, whose fields ("image.bytes") are columns of their own.
 
-
-def _fields(group, image: str) -> list:
-    """The image column in a row group, whose fields ("image.bytes") are columns of their own."""
-    fields = [group.column(i) for i in range(group.num_columns)]
-    return [field for field in fields if field.path_in_schema.split(".")[0] == image]
-
-
-def _refuse_bomb(group, image: str) -> None:
-    """Raises ValueError for a row group that would take far more memory than it has bytes."""
-    size = _size(group, image)
-    stored = sum(field.total_compressed_size for field in _fields(group, image))
+    Raises ValueError for a row group that would take far more memory than it has bytes.
+    """
+    size = 0
+    stored = 0
+    for number in range(group.num_columns):
+        field = group.column(number)
+        if field.path_in_schema.split(".")[0] == column:
+            size += field.total_uncompressed_size
+            stored += field.total_compressed_size
     if not 0 <= size <= INFLATION * stored + SMALL:
         raise ValueError(
             f"a row group would take {size:,} bytes of memory, out of {stored:,} on the disk, and "
@@ -284,6 +269,7 @@ def _refuse_bomb(group, image: str) -> None:
             f"a row group has {group.num_rows:,} rows, and {size:,} bytes of images for all of "
             "them; the file is damaged or made to harm"
         )
+    return size
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict:

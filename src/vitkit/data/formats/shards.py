@@ -8,7 +8,7 @@ from pathlib import Path
 from vitkit.data.formats.folder import folder_of_images
 from vitkit.data.formats.parquet import read_parquet
 from vitkit.data.formats.tar import read_tars
-from vitkit.data.sources.tables import PARTS, Columns, Table
+from vitkit.data.sources.tables import PARTS, Columns, Table, some
 from vitkit.system.storage import remote
 from vitkit.system.storage.files import refuse_special
 
@@ -101,8 +101,7 @@ def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
     others = [file.name for file in _files_in(folder) if str(file) not in files]
     if not others:
         return table
-    more = ", ..." if len(others) > 5 else ""
-    note = f"left out, as their names say no part: {', '.join(others[:5])}{more}"
+    note = f"left out, as their names say no part: {some(others)}"
     return table._replace(notes=(*table.notes, note))
 
 

@@ -22,8 +22,8 @@ from vitkit.data.formats.tar_index import NO_LABEL, cached_index, index_shard
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.loading.workers import in_order
 from vitkit.data.sources.stores import ChunkCache, Names, titles
-from vitkit.data.sources.tables import Columns, Table
-from vitkit.data.sources.targets import RowLabels, as_row_labels
+from vitkit.data.sources.tables import Columns, Table, note_left_out
+from vitkit.data.sources.targets import as_row_labels
 from vitkit.system.console.progress import bar
 from vitkit.system.machine import cpus
 from vitkit.system.storage import remote
@@ -150,47 +150,30 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
 
     # Their parts, and what was left out.
     parts = np.repeat(np.array(list(files.values()), dtype=object), counts)
-    left_out = Counter()
-    for index in indices:
-        left_out += index.left_out
-    notes = ()
-    if left_out:
-        kinds = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
-        notes = (f"left out: {', '.join(kinds)}",)
+    notes = note_left_out(sum((index.left_out for index in indices), Counter()))
 
+    # Their labels: all examples have one, or none has.
     texts = list(chain.from_iterable(index.labels for index in indices))
-    if set(texts) != {NO_LABEL}:
-        row_labels = _row_labels(texts, store, columns)
-        return Table(store, row_labels, parts, _class_names(shards[0]), notes)
-    if columns.target != "none":
-        notes += (_unlabelled(shards[0], columns),)
-    return Table(store, None, parts, None, notes)
-
-
-def _row_labels(texts: list[str], store: TarMembers, columns: Columns) -> RowLabels:
-    """Labels from JSON, one text an example. Raises ValueError if only some examples have one."""
     values = {text: json.loads(text) for text in set(texts)}
-    if NO_LABEL in values:
-        example = store.name(texts.index(NO_LABEL))
-        raise ValueError(
-            f"{example} has no label, and others have one; expected a .cls or .json member, or say "
-            f"which extension or field of .json holds it with --data.columns.label"
+    if set(values) == {NO_LABEL}:
+        note = (
+            f"{shards[0]} is unlabelled: no example has a .cls member or a label in .json; if an "
+            "extension or a field of .json holds it, say which with --data.columns.label"
         )
-    return as_row_labels([values[text] for text in texts], store.files[0], columns.target)
-
-
-def _unlabelled(shard: str, columns: Columns) -> str:
-    """The note on shards without labels.
-
-    Raises ValueError if the user asked for a kind of target.
-    """
-    note = (
-        f"{shard} is unlabelled: no example has a .cls member or a label in .json; if an extension "
-        f"or a field of .json holds it, say which with --data.columns.label"
-    )
-    if columns.target != "auto":
-        raise ValueError(note)
-    return note
+        if columns.target not in ("auto", "none"):
+            raise ValueError(note)
+        if columns.target == "auto":
+            notes += (note,)
+        return Table(store, None, parts, None, notes)
+    if NO_LABEL in values:
+        raise ValueError(
+            f"{store.name(texts.index(NO_LABEL))} has no label, and others have one; expected a .cls "
+            "or .json member, or say which extension or field of .json holds it with "
+            "--data.columns.label"
+        )
+    labels = [values[text] for text in texts]
+    row_labels = as_row_labels(labels, shards[0], columns.target)
+    return Table(store, row_labels, parts, _class_names(shards[0]), notes)
 
 
 def _class_names(shard: str) -> tuple[str, ...] | None:

@@ -98,7 +98,15 @@ def read_index(file: str, columns: Columns) -> Index:
     names = []
     labels = []
     left_out = Counter()
-    for key, members in _examples(file, left_out):
+    by_key = groupby(_members(file, left_out), key=lambda member: member.key)
+    for key, group in by_key:
+        members = {}
+        for member in group:
+            if member.extension in members:
+                raise ValueError(
+                    f"{file} holds {member.name} twice; give every example a name of its own"
+                )
+            members[member.extension] = member
         extension = _image_extension(members, columns, f"{file} {key}")
         if extension is None:
             left_out["examples without an image"] += 1
@@ -130,19 +138,6 @@ class _Member(NamedTuple):
     size: int
     content: bytes
     """What a small member holds that is not an image; empty for all others."""
-
-
-def _examples(file: str, left_out: Counter) -> Iterator[tuple[str, dict[str, _Member]]]:
-    """(key, {extension: member}) of each example, in the order of the shard."""
-    for key, group in groupby(_members(file, left_out), key=lambda member: member.key):
-        members = {}
-        for member in group:
-            if member.extension in members:
-                raise ValueError(
-                    f"{file} holds {member.name} twice; give every example a name of its own"
-                )
-            members[member.extension] = member
-        yield key, members
 
 
 def _members(file: str, left_out: Counter) -> Iterator[_Member]:

@@ -43,7 +43,7 @@ Fill = Callable[[Tensor, Any], NamedTuple]
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
+class Pixels(Store):
     """Decoded pictures of any sizes, one after the other. Row i is example i."""
 
     origin: Store
@@ -73,12 +73,6 @@ class Pixels:
     def identity(self, row: int) -> str:
         """The origin's identity of it."""
         return self.origin.identity(int(self.rows[row]))
-
-    def prepare(self, rows: np.ndarray) -> None:
-        """All of them are here."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
 
 
 def decoded(

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 
 from vitkit.data.images.pixels import BadImage
 from vitkit.data.sources.source import Source
-from vitkit.data.sources.stores import RowRanges, read_file
+from vitkit.data.sources.stores import RowRanges, Store, read_file
 from vitkit.data.sources.tables import Table, numbered
 from vitkit.data.sources.targets import as_row_labels, concatenate_values
 from vitkit.system.console.progress import bar
@@ -29,7 +29,7 @@ TARGETS_CHECKED = 32  # items, spread evenly, whose targets must be those of the
 
 
 @dataclass(frozen=True, eq=False)
-class DatasetItems:
+class DatasetItems(Store):
     """The images of data sets that have len and [i], one after the other."""
 
     titles: tuple[str, ...]
@@ -70,12 +70,6 @@ class DatasetItems:
             image = self.read(row)
             digest.update(image if isinstance(image, bytes) else image.tobytes())
         return digest.hexdigest()
-
-    def prepare(self, rows: np.ndarray) -> None:
-        pass
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """None: nothing says that items are read faster together."""
 
 
 def from_dataset(

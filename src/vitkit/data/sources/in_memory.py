@@ -23,7 +23,7 @@ from vitkit.data.images import pillow
 from vitkit.data.images.pictures import Picture, open_image
 from vitkit.data.images.pixels import BadImage, upright
 from vitkit.data.sources.source import Source
-from vitkit.data.sources.stores import read_file
+from vitkit.data.sources.stores import Store, read_file
 from vitkit.system.console.text import counted
 
 KINDS = "paths, bytes of files, Pillow images, arrays or tensors"
@@ -70,7 +70,7 @@ def from_images(images: Any) -> Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
+class Images(Store):
     """A store of images of any sort."""
 
     values: Sequence[Any]
@@ -87,12 +87,6 @@ class Images:
         if isinstance(image, np.ndarray):
             image = str(image.shape).encode() + image.tobytes()
         return hashlib.sha256(image).hexdigest()
-
-    def prepare(self, rows: np.ndarray) -> None:
-        pass
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
 
 
 def contents(image: Any, name: str) -> bytes | np.ndarray:

@@ -43,6 +43,8 @@ class Store(Protocol):
         and the size of it, or of what it lies in. It is the same on every machine, however the path
         of that folder is written."""
 
+    # What follows is for stores whose rows are read faster together. Others inherit from this class.
+
     def prepare(self, rows: np.ndarray) -> None:
         """Bring into memory what processes that are forked from this one are to share."""
 
@@ -51,6 +53,7 @@ class Store(Protocol):
 
         None if rows are read one at a time.
         """
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +122,7 @@ class Names:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrays:
+class Arrays(Store):
     """Pictures in memory: uint8 (N, h, w) or (N, h, w, 3)."""
 
     title: str
@@ -136,15 +139,9 @@ class Arrays:
         """Its name: arrays do not move."""
         return self.name(row)
 
-    def prepare(self, rows: np.ndarray) -> None:
-        """Nothing has to be fetched."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
-
 
 @dataclass(frozen=True, eq=False)
-class Files:
+class Files(Store):
     """Image files below a folder, by their relative names."""
 
     root: str
@@ -170,12 +167,6 @@ class Files:
         except OSError:  # reading it will raise this again
             size = None
         return f"{self.names[row]} {size}"
-
-    def prepare(self, rows: np.ndarray) -> None:
-        """Nothing has to be fetched."""
-
-    def chunks(self, rows: np.ndarray) -> None:
-        """One is read as quickly as another."""
 
 
 def read_file(path: str) -> bytes:

@@ -148,6 +148,22 @@ def note_unlabelled(where: str, present: Sequence[str], columns: Columns) -> tup
     return (note,)
 
 
+def note_left_out(left_out: Counter) -> tuple[str, ...]:
+    """The note on what was left out, by kind; none if nothing was."""
+    if not left_out:
+        return ()
+    counts = [f"{count:,} {kind}" for kind, count in sorted(left_out.items())]
+    return (f"left out: {', '.join(counts)}",)
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of many names, as text."""
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += ", ..."
+    return text
+
+
 # Parts
 
 
@@ -225,9 +241,7 @@ def numbered(table: Table) -> Numbered:
         how_many = f"{least}"
         if least != most:
             how_many = f"{least} to {most}"
-        note = (
-            f"every image is of {how_many} of {len(classes.names)} classes ({_some(classes.names)})"
-        )
+        note = f"every image is of {how_many} of {len(classes.names)} classes ({some(classes.names, 10)})"
         notes = (note, *classes.notes)
         return Numbered("classes", lists, classes.names, notes, classes.unlearned)
     if row_labels.dtype == np.float64:
@@ -309,10 +323,10 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Clas
         first = int(np.flatnonzero(values == others[0])[0])
         unlearned = (
             f"{table.store.name(int(owners[first]))} is of the class {others[0]!r}, which the "
-            f"training part does not have ({_some(learned)})"
+            f"training part does not have ({some(learned, 10)})"
         )
         if len(others) > 1:
-            unlearned += f", nor {_some(others[1:])}"
+            unlearned += f", nor {some(others[1:], 10)}"
     return _Classes(names, numbers, notes, unlearned)
 
 
@@ -328,22 +342,16 @@ def _look_otherwise(values: np.ndarray) -> list[str]:
     ]
     if fractions:
         notes.append(
-            f"classes are called {_some(fractions)}: if these are numbers to predict, say "
+            f"classes are called {some(fractions, 10)}: if these are numbers to predict, say "
             "--data.columns.target number, and mend the labels that are none"
         )
     joined = [name for name in names if any(separator in name for separator in SEPARATORS)]
     if joined:
         notes.append(
-            f"classes are called {_some(joined[:3])}: if these are several each, say "
+            f"classes are called {some(joined[:3], 10)}: if these are several each, say "
             "--data.columns.target classes"
         )
     return notes
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first ten names, as text."""
-    dots = ", ..." if len(names) > 10 else ""
-    return ", ".join(names[:10]) + dots
 
 
 def _composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -360,11 +368,8 @@ def _composed(names: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     joined = sorted(form for form, count in spellings.items() if count > 1)
     notes = ()
     if joined:
-        listed = ", ".join(joined[:5])
-        if len(joined) > 5:
-            listed += ", ..."
         notes = (
             f"written in several ways that look alike (composed and decomposed Unicode), and one "
-            f"class each: {listed}",
+            f"class each: {some(joined)}",
         )
     return np.array([composed[name] for name in names], dtype=object), notes
