@@ -22,11 +22,6 @@ from vitkit.curation import Packing, pack
 from vitkit.data import open_image, open_parts, open_source, open_splits
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def photos(folder) -> str:
     """Two parts, two classes, JPEG and PNG, one broken image."""

@@ -156,11 +156,6 @@ def test_evaluation_sees_every_example_once_and_can_be_repeated(photographs, cou
     assert all(len(batch.images) == 10 for batch in first) and not first[2].images[3:].any()
 
 
-def test_an_evaluation_of_nothing_has_no_batch():
-    empty = eval_batches(subset(numbers(3), []), TO, 10, 2)
-    assert len(empty) == 0 and list(empty) == []
-
-
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_bad_image_reaches_the_user_as_one_sentence(photographs, tmp_path, count):
     (tmp_path / "photos/b/07.jpg").write_bytes(encoded(photograph(40, 40))[:300])

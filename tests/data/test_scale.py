@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pictures import encoded, photograph
+from pictures import photograph
+from stored import PICTURES, shard, write_parquet
 
 from vitkit.data import (
     Augmentation,
@@ -41,27 +42,10 @@ from vitkit.data.sources import stores
 from vitkit.data.sources.source import stratified
 from vitkit.data.sources.stores import Names, RowRanges
 from vitkit.system.storage import remote
-
-PICTURES = [encoded(photograph(8, 9, i), "PNG") for i in range(24)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def shard(members: dict[str, bytes], path, **settings):
-    with tarfile.open(path, "w", **settings) as file:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            file.addfile(info, io.BytesIO(data))
-    return path
+from vitkit.system.storage.files import cache_dir
 
 
 def shards(folder, name: str = "train-{:03}.tar", count: int = 3, each: int = 8):
-    folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         members = {}
         for i in range(number * each, (number + 1) * each):
@@ -82,7 +66,7 @@ def check(source, count: int = 24) -> None:
 # Tar shards
 
 
-def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypatch):
+def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, monkeypatch):
     folder = shards(tmp_path / "wds")
     check(open_source(str(folder)))
     (folder / "classes.txt").write_text("\n".join("abcde"))
@@ -97,7 +81,7 @@ def test_shards_are_read_in_any_order_and_indexed_once(tmp_path, cache, monkeypa
         check(source)
         assert source.labels == tuple("abcde") and source.name(9) == "train-001.tar a/00009.png"
     check(pickle.loads(pickle.dumps(source)))
-    assert len(list(cache.rglob("*.index"))) == 3
+    assert len(list(cache_dir().rglob("*.index"))) == 3
 
 
 def test_a_shard_that_changed_is_indexed_anew(tmp_path):
@@ -157,7 +141,7 @@ def test_names_of_classes_are_lines_and_nothing_else_ends_one(tmp_path):
         open_source(str(path))
 
 
-def test_an_index_holds_millions_of_names(tmp_path, cache):
+def test_an_index_holds_millions_of_names(tmp_path):
     path = shard({"1.png": b"a", "1.cls": b"0"}, tmp_path / "x.tar")
     names = Names(b"x" * 110_000_000, np.arange(1, 11) * 11_000_000)  # longer than a header may be
     index = tar_index.Index(np.arange(10), np.arange(10), names, ["b", "a"] * 5, Counter(x=1))
@@ -200,7 +184,7 @@ def test_nothing_in_a_shard_leads_out_of_it(tmp_path):
     source = open_source(str(tmp_path / "x.tar"))
     assert [source[i] for i in range(len(source))] == [(PICTURES[1], 1), (b"t", 2)]
     assert "4 members that are no plain file" in splits.notes[0]
-    assert [file for file in sorted(tmp_path.rglob("*")) if "cache" not in str(file)] == before
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("members", "message"), [
@@ -259,16 +243,6 @@ def test_windows_hold_whole_chunks_and_every_example_comes_once():
     assert np.ptp(first[:20]) > 19  # shuffled within a window
     one_window = (np.zeros(50, int), 1)
     assert np.array_equal(permutation(50, 5, 0), permutation(50, 5, 0, one_window))
-
-
-def write_parquet(path, count: int = 24, group: int = 2) -> str:
-    images = [{"bytes": PICTURES[i], "path": None} for i in range(count)]
-    pq.write_table(
-        pa.table({"image": images, "label": [i % 5 for i in range(count)]}),
-        path,
-        row_group_size=group,
-    )
-    return str(path)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

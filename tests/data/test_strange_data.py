@@ -14,12 +14,6 @@ from vitkit.data.loading.workers import Crashed, in_child
 from vitkit.data.sources.tables import Columns
 from vitkit.training.state.earlier import earlier_call
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-
-
 # Parquet
 
 

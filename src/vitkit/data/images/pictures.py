@@ -33,7 +33,6 @@ from PIL import Image
 
 from vitkit.data.images import jpeg, pillow, stacks
 from vitkit.data.images.pixels import (
-    TURNS,
     BadImage,
     Box,
     as_bytes,
@@ -45,6 +44,7 @@ from vitkit.data.images.pixels import (
     on_white,
     reduced,
     upright,
+    upright_size,
 )
 from vitkit.system.limits import max_pixels
 
@@ -57,15 +57,14 @@ STRETCHED = (1, 99)  # percentiles that become black and white
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A picture whose header has been read; its pixels are decoded when they are asked for."""
+    """A picture in a file whose header has been read; its pixels are decoded on request."""
 
     data: bytes
     name: str
     jpeg_header: jpeg.Header | None = None
-    """The header of an upright JPEG that jpeg.py can decode, without Pillow; None for other files.
-    """
+    """Of an upright JPEG that jpeg.py can decode without Pillow."""
     tiff_header: stacks.Header | None = None
-    """The header of a TIFF, where the package is installed that reads it to the last bit."""
+    """Of a TIFF, where the package is installed that reads it to the last bit."""
 
     @cached_property
     def image(self) -> Image.Image:
@@ -103,10 +102,7 @@ class Encoded:
 
     @cached_property
     def orientation(self) -> int:
-        """Exif's: 1 to 8, where 1 is upright.
-
-        Raises BadImage when it takes a decode to know and that fails.
-        """
+        """Exif's: 1 to 8, where 1 is upright. Raises BadImage, as it may take a decode."""
         if self.jpeg_header:
             return pillow.UPRIGHT
         with pillow.as_bad_image(self.name):
@@ -117,23 +113,22 @@ class Encoded:
         """(height, width) of the upright image."""
         if self.jpeg_header:
             return self.jpeg_header.height, self.jpeg_header.width
-        width, height = self.image.size
-        swapped, _, _ = TURNS[self.orientation]
-        if swapped:
-            return width, height
-        return height, width
+        return upright_size(self.image.size[::-1], self.orientation)
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), writable, of the whole image or of a box of it. Raises BadImage.
 
-        Of a JPEG only what the box needs is decoded where the library for it is there (see
+        Of a JPEG only what the box needs is decoded, where the library for it is installed (see
         jpeg.py). reduce: 2, 4 or 8 decodes a JPEG at 1/reduce of its size, ceil(h / reduce) by
-        ceil(w / reduce) pixels or one more where the box lies across; other formats ignore it. The
-        box remains in pixels of the full size.
+        ceil(w / reduce) pixels, or one more where the box lies across; other formats ignore it. The
+        box is always in pixels of the full size.
         """
         box = checked(box or (0, 0, *self.size), self.size)
         if self.jpeg_header:
-            pixels = self._decode_with_header(box, reduce)
+            width = -(-self.jpeg_header.width // reduce)
+            height = -(-self.jpeg_header.height // reduce)
+            small_box = reduced(box, reduce, (height, width))
+            pixels = jpeg.region(self.data, *small_box, reduce, self.jpeg_header)
             if pixels is not None:
                 return pixels
         stored_box = before_turn(box, self.size, self.orientation)
@@ -184,13 +179,6 @@ class Encoded:
             if stored.shape[2] == 4 and channels != 4:
                 stored = on_white(stored)
         return cut(upright(stored, self.orientation), box)
-
-    def _decode_with_header(self, box: Box, reduce: int) -> np.ndarray | None:
-        """A box of a JPEG whose header is known; None if Pillow must decode it."""
-        width = -(-self.jpeg_header.width // reduce)
-        height = -(-self.jpeg_header.height // reduce)
-        box = reduced(box, reduce, (height, width))
-        return jpeg.region(self.data, *box, reduce, self.jpeg_header)
 
     def _decode_stored(self, box: Box, reduce: int) -> np.ndarray:
         """A box of the image as it is stored, before any turn."""
@@ -280,7 +268,10 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     not an 8-bit grey or RGB array.
     """
     if isinstance(data, np.ndarray):
-        return _open_array(data, name)
+        is_number = data.dtype in (np.uint8, np.uint16, np.float32)
+        if not is_number or data.ndim not in (2, 3) or not data.size:
+            raise _no_image(data, name)
+        return Decoded(data, name)
     if not data:
         raise BadImage(f"{name} is empty: 0 bytes")
 
@@ -303,16 +294,6 @@ def in_memory(picture: Picture) -> Picture:
     if picture.channels not in (1, 3) or picture.many_bits:
         return picture
     return Decoded(picture.pixels(), picture.name)
-
-
-def _open_array(array: np.ndarray, name: str) -> Decoded:
-    if (
-        array.dtype not in (np.uint8, np.uint16, np.float32)
-        or array.ndim not in (2, 3)
-        or not array.size
-    ):
-        raise _no_image(array, name)
-    return Decoded(array, name)
 
 
 def _no_image(array: np.ndarray, name: str) -> BadImage:

@@ -132,6 +132,12 @@ def before_turn(box: Box, size: tuple[int, int], orientation: int) -> Box:
     return top, left, height, width
 
 
+def upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """(height, width) of an image that is stored in this size."""
+    swapped, _, _ = TURNS[orientation]
+    return size[::-1] if swapped else size
+
+
 def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Pixels (h, w, 3) as they are stored, turned upright by Exif's orientation, contiguous."""
     swapped, flip_rows, flip_columns = TURNS[orientation]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vitkit.data.images.pillow import as_bad_image, quiet
-from vitkit.data.images.pixels import TURNS, BadImage, Box, as_bytes, cut, levels, upright
+from vitkit.data.images.pixels import BadImage, Box, as_bytes, cut, levels, upright, upright_size
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries
@@ -80,10 +80,7 @@ class Stack:
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the upright image."""
-        swapped, _, _ = TURNS[self.header.orientation]
-        if swapped:
-            return self.header.width, self.header.height
-        return self.header.height, self.header.width
+        return upright_size(self.header.size, self.header.orientation)
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), of the whole or of a box, of an image of 1 or 3 channels.
