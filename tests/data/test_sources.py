@@ -102,13 +102,6 @@ def test_files_that_go_or_cannot_be_read_are_bad_images(folder):
         source[0]
 
 
-def test_a_folder_s_names_are_kept_as_they_are(folder):
-    names = [f"cläss {i}/ü b.{i}.jpg" for i in range(3)]
-    source = open_source(str(folder(dict.fromkeys(names, 8))))
-    assert [source.name(i).split("photos/")[1] for i in range(3)] == names
-    assert all(len(source[i][0]) for i in range(3))
-
-
 # Manifests
 
 

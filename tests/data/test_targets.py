@@ -245,13 +245,6 @@ def test_unlabelled_images_in_every_format(packed, kind):
     )
 
 
-def test_lists_of_class_names_and_numbers_in_parquet(packed):
-    named = open_source(packed("parquet", SEVERAL_NAMES))
-    numbers = open_source(packed("parquet", [[0, 2], [], [1], [2], [1]] * 2))
-    assert named.labels == ("cat", "cow", "dog") and numbers.labels == ("0", "1", "2")
-    assert isinstance(numbers.targets, Lists) and numbers.targets.row(0).tolist() == [0, 2]
-
-
 # Folders
 
 

@@ -83,9 +83,21 @@ def pack(
     OSError when the disk is full.
     """
     # Refuse what cannot be done before anything is written.
-    _refuse_foreign_directory(dest)
+    if on_this_machine(dest).is_file():
+        raise ValueError(f"{dest} is a file; choose a directory")
+    if dest.is_symlink() and not dest.exists():
+        raise ValueError(f"{dest} is a link to nothing; make its target, or choose a directory")
+    if dest.is_dir() and not (dest / PLAN).exists():
+        others = [path for path in dest.iterdir() if path.name != REPORTS]
+        if others:
+            raise ValueError(f"{dest} is not empty; choose another directory")
     labels = next(iter(parts.values())).labels
-    _check_names(labels)
+    for label in labels:
+        text = label.encode("utf-8", "ignore").decode("utf-8")
+        if text.splitlines() != [label]:  # so it cannot be a line of classes.txt
+            raise ValueError(
+                f"the class {label!r} has a line break or no UTF-8 text in its name; rename it"
+            )
 
     # Write what is missing, unless another process does.
     (dest / REPORTS).mkdir(parents=True, exist_ok=True)
@@ -98,28 +110,6 @@ def pack(
         jobs = Jobs.of(parts, dest, packing)
         jobs.write_missing(workers, title)
         return jobs.total()
-
-
-def _refuse_foreign_directory(dest: Path) -> None:
-    """Raises ValueError for a directory that holds something other than packed shards."""
-    if on_this_machine(dest).is_file():
-        raise ValueError(f"{dest} is a file; choose a directory")
-    if dest.is_symlink() and not dest.exists():
-        raise ValueError(f"{dest} is a link to nothing; make its target, or choose a directory")
-    if dest.is_dir() and not (dest / PLAN).exists():
-        others = [path for path in dest.iterdir() if path.name != REPORTS]
-        if others:
-            raise ValueError(f"{dest} is not empty; choose another directory")
-
-
-def _check_names(labels: tuple[str, ...]) -> None:
-    """Raises ValueError for a class whose name cannot be a line of classes.txt."""
-    for label in labels:
-        text = label.encode("utf-8", "ignore").decode("utf-8")
-        if text.splitlines() != [label]:
-            raise ValueError(
-                f"the class {label!r} has a line break or no UTF-8 text in its name; rename it"
-            )
 
 
 @contextmanager
@@ -155,29 +145,28 @@ def _try_lock(file) -> bool:
 
 
 def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None:
-    """Write down what is packed, and how. Raises ValueError if the directory holds another plan."""
+    """Write down what is packed, and how. Raises ValueError if the directory holds another plan, or a damaged
+    one."""
     plan = {
         "settings": asdict(packing),
         "fingerprint": {name: fingerprint(part) for name, part in parts.items()},
     }
-    if not (dest / PLAN).exists():
-        write_whole(dest / PLAN, json.dumps(plan, indent=1).encode())
-    elif _read_plan(dest / PLAN) != plan:
-        raise ValueError(
-            f"{dest} holds shards of other images or settings; choose another directory, "
-            f"or remove it"
-        )
-
-
-def _read_plan(file: Path) -> dict:
-    """The plan in a file. Raises ValueError if it is damaged, or somebody's."""
+    file = dest / PLAN
+    if not file.exists():
+        write_whole(file, json.dumps(plan, indent=1).encode())
+        return
     try:
-        return json.loads(file.read_bytes())
+        earlier_plan = json.loads(file.read_bytes())
     except ValueError as error:
         raise ValueError(
             f"{file} is no plan of vitkit data pack, or a damaged one ({error}); choose another "
             "directory"
         ) from error
+    if earlier_plan != plan:
+        raise ValueError(
+            f"{dest} holds shards of other images or settings; choose another directory, "
+            f"or remove it"
+        )
 
 
 # Shards
@@ -241,10 +230,8 @@ class Jobs:
         return report
 
     def write_shard(self, job: Job) -> None:
-        """Write a shard, then the report on it: a shard without one is written again.
-
-        Raises OSError if the disk is full.
-        """
+        """Write a shard, then the report on it: a shard without one is written again. Raises
+        OSError if the disk is full."""
         # Which examples it holds.
         source = self.parts[job.part]
         indices = np.array(self.positions(job))

@@ -95,10 +95,8 @@ def _encoded(pixels: np.ndarray, kind: str, quality: int) -> tuple[bytes, str]:
 
 
 def write_tar(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many.
-
-    One class is a .cls member, lists and numbers are in a .json member.
-    """
+    """Write examples of a source; returns how many. One class is a .cls member, lists and numbers
+    are in a .json member."""
     count = 0
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as shard:
         for example in examples:
@@ -119,10 +117,8 @@ def _add(shard: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_parquet(path: Path, examples: Iterable[Example], source: Source) -> int:
-    """Write examples of a source; returns how many.
-
-    The column "label" is missing if there are no targets.
-    """
+    """Write examples of a source; returns how many. The column "label" is missing if there are no
+    targets."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -75,6 +75,15 @@ _NAMES_IN = {
     "sources.tables": ("Columns", "Table"),
     "sources.targets": ("Lists", "TargetKind"),
 }
-_FILE_OF = {name: file for file, names in _NAMES_IN.items() for name in names}
+
+
+def _files_by_name() -> dict[str, str]:
+    files = {}
+    for file, names in _NAMES_IN.items():
+        files |= dict.fromkeys(names, file)
+    return files
+
+
+_FILE_OF = _files_by_name()
 __all__ = ["WorkerDied", *_FILE_OF]
 __getattr__ = lazily(__name__, _FILE_OF)

@@ -100,10 +100,11 @@ def read_folder(where: str, columns: Columns) -> Table | None:
     # Which folders are parts, and how deep the images of a class lie.
     labelled = columns.target != "none" and _has_classes(paths)
     if not labelled and columns.target not in ("auto", "none"):
-        inner = [path[0] for path in paths if len(path) > 1]
-        expected = "/".join([root.name, *inner[:1]])
+        inner = next((path[:1] for path in paths if len(path) > 1), [])
+        expected = "/".join([root.name, *inner])
         raise ValueError(
-            f"{root} holds {len(names)} images but no class folders; expected {expected}/CLASS/IMAGE"
+            f"{root} holds {len(names)} images but no class folders; "
+            f"expected {expected}/CLASS/IMAGE"
         )
     depth = int(labelled)  # how many folders an image lies in
     divided = any(len(path) > 1 + depth and path[0].lower() in PARTS for path in paths)

@@ -79,11 +79,8 @@ class HubRows(Store):
 
 def read_hub(where: str, columns: Columns) -> Table | None:
     """ "hf:NAME", "hf:NAME@REVISION" or "hf:NAME:CONFIG", downloaded once or taken from the cache;
-    or a saved directory.
-
-    Returns None for anything else. Raises ValueError if there is no such data set, the network is
-    missing, or columns cannot be found.
-    """
+    or a saved directory. Returns None for anything else. Raises ValueError if there is no such data
+    set, the network is missing, or columns cannot be found."""
     if not where.startswith(PREFIX) and not any((Path(where) / name).is_file() for name in SAVED):
         return None
     try:
@@ -115,7 +112,7 @@ def read_hub(where: str, columns: Columns) -> Table | None:
     if _holds(features[image], "Image"):
         encoded = datasets.Image(decode=False)
         splits = {name: split.cast_column(image, encoded) for name, split in splits.items()}
-    counts = [len(split) for split in splits.values()]
+    counts = list(map(len, splits.values()))
     tables = tuple(split.select_columns([image]) for split in splits.values())
     store = HubRows(where, tables, image, RowRanges.of(counts))
     part_of_row = np.repeat(np.array([parts[name] for name in splits], dtype=object), counts)
@@ -214,7 +211,7 @@ def class_names(feature) -> tuple[str, ...] | None:
     names = feature.get("names")
     if not isinstance(names, list):
         return None
-    return tuple(str(name) for name in names)
+    return tuple(map(str, names))
 
 
 def _holds(feature, kind: str) -> bool:

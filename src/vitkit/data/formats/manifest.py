@@ -192,11 +192,8 @@ def relative_path(text, base: Path, where: str) -> str:
 
 
 def read_lists(where: str, columns: Columns) -> Table | None:
-    """The table of a folder with lists.
-
-    Returns None for a folder without them. Raises ValueError, with the line, for what is malformed,
-    and for a path that leads out of the folder.
-    """
+    """The table of a folder with lists. Returns None for a folder without them. Raises ValueError,
+    with the line, for what is malformed, and for a path that leads out of the folder."""
     folder = Path(where)
     for layout in LISTS:
         if all((folder / file).is_file() for file in layout.values()):
@@ -241,9 +238,7 @@ def _read_list(path: Path, names: list[str], values: list[str]) -> None:
 
 def read_selection(where: str, columns: Columns) -> dict | None:
     """The values of a selection, of which "images" says what it selects from; None if this is none.
-
-    Raises ValueError for a file that is malformed.
-    """
+    Raises ValueError for a file that is malformed."""
     if not where.endswith(SUFFIX) or not Path(where).is_file():
         return None
     if columns != Columns():
@@ -263,10 +258,8 @@ def read_selection(where: str, columns: Columns) -> dict | None:
 
 
 def select(where: str, selection: dict, table: Table) -> Table:
-    """The table of the images that a selection names, out of all of them.
-
-    Raises ValueError for a file that is malformed, or names rows that do not exist.
-    """
+    """The table of the images that a selection names, out of all of them. Raises ValueError for a
+    file that is malformed, or names rows that do not exist."""
     count = len(table.parts)
     labels = selection["labels"]
     if not isinstance(labels, list) or not all(isinstance(name, str) for name in labels):

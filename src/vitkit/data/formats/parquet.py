@@ -49,10 +49,8 @@ class ParquetRows:
     """Arrow arrays by group."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes.
-
-        Raises BadImage for a row that has none, or a file that is damaged there.
-        """
+        """The image's bytes. Raises BadImage for a row that has none, or a file that is damaged
+        there."""
         group, group_row = self.group_ranges.locate(row)
         data = self.cache.get(group, self._load)[group_row].as_py()
         if isinstance(data, dict):
@@ -77,10 +75,8 @@ class ParquetRows:
         self.cache.fill(self.group_ranges.tables(rows), self._load)
 
     def _load(self, group: int):
-        """The image column of a row group.
-
-        Raises BadImage for a damaged file, OSError for an address that fails.
-        """
+        """The image column of a row group. Raises BadImage for a damaged file, OSError for an
+        address that fails."""
         import pyarrow as pa
 
         file, index = self.file_groups.locate(group)
@@ -123,7 +119,7 @@ def read_parquet(files: dict[str, str], columns: Columns) -> Table:
     """
     # What the files say, which must be the same of all.
     opened = _open_all(list(files), columns)
-    paths = [Path(file) for file in files]
+    paths = list(map(Path, files))
     image, label, names = opened[0].schema
     for path, file in zip(files, opened, strict=True):
         if file.schema != opened[0].schema:
@@ -209,10 +205,8 @@ def _remembered(files: list[str], columns: Columns) -> Path | None:
 
 
 def _open(file: str, columns: Columns) -> _File:
-    """Read all but the images.
-
-    Raises ValueError for a file that is damaged or lacks columns, OSError for an address.
-    """
+    """Read all but the images. Raises ValueError for a file that is damaged or lacks columns,
+    OSError for an address."""
     import pyarrow as pa
 
     try:
@@ -248,10 +242,8 @@ def _open(file: str, columns: Columns) -> _File:
 
 
 def _column_size(group, column: str) -> int:
-    """Bytes of a column of images in a row group, whose fields ("image.bytes") are columns of their own.
-
-    Raises ValueError for a row group that would take far more memory than it has bytes.
-    """
+    """Bytes of a column of images in a row group, whose fields ("image.bytes") are columns of their
+    own. Raises ValueError for a row group that would take far more memory than it has bytes."""
     size = 0
     stored = 0
     for number in range(group.num_columns):
@@ -282,10 +274,8 @@ def _features(metadata: dict[bytes, bytes]) -> dict:
 
 
 def _columns(schema, features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The image and the label column.
-
-    Raises ValueError if they cannot be found, or hold something else.
-    """
+    """The image and the label column. Raises ValueError if they cannot be found, or hold something
+    else."""
     import pyarrow.types as types
 
     image, label = find_columns(schema.names, features, columns)

@@ -32,10 +32,8 @@ SHARDED: dict[str, Callable[[dict[str, str], Columns], Table]] = {
 
 def read_shards(where: str, columns: Columns) -> Table | None:
     """A file, a folder of files, NAME for NAME-train*.parquet and its siblings, a pattern, or an
-    address of any of these.
-
-    Returns None if it is none of them. Raises ValueError for files that do not belong to one data set.
-    """
+    address of any of these. Returns None if it is none of them. Raises ValueError for files that do
+    not belong to one data set."""
     path = Path(where)
     if path.is_dir():
         return _read_folder(path, columns)
@@ -87,10 +85,8 @@ def _read_folder(path: Path, columns: Columns) -> Table | None:
 
 
 def _read_beside(folder: Path, files: list[str], columns: Columns) -> Table:
-    """These files of a folder.
-
-    Others of their kind are noted; class folders are refused, as they may be what is meant.
-    """
+    """These files of a folder. Others of their kind are noted; class folders are refused, as they
+    may be what is meant."""
     inner = folder_of_images(folder)
     if inner:
         raise ValueError(
@@ -144,10 +140,8 @@ def _families(files: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _check_complete(files: Iterable[str]) -> None:
-    """Raises ValueError if a shard of several is missing or is there twice.
-
-    Without this, half a data set would train without a complaint.
-    """
+    """Raises ValueError if a shard of several is missing or is there twice. Without this, half a
+    data set would train without a complaint."""
     # The shards of each name, by number; two of a number in one folder are one too many.
     shards: dict[tuple[str, int], dict[int, str]] = {}
     for file in files:

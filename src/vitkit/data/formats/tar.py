@@ -55,10 +55,8 @@ class TarMembers:
     """Of each range of a remote shard: where its first image begins, and the bytes from there."""
 
     def read(self, row: int) -> bytes:
-        """The image's bytes.
-
-        Raises BadImage if the shard is shorter than it was, OSError if it cannot be read.
-        """
+        """The image's bytes. Raises BadImage if the shard is shorter than it was, OSError if it
+        cannot be read."""
         path = self.files[self.file[row]]
         start = int(self.offsets[row])
         size = int(self.sizes[row])
@@ -123,9 +121,9 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
     # Index the shards that were not indexed before; the index is written to the cache.
     shards = list(files)
     missing = [shard for shard in shards if cached_index(shard, columns) is None]
-    workers = 0
-    if len(missing) > 1:
-        workers = min(cpus(), len(missing))
+    workers = min(cpus(), len(missing))
+    if len(missing) == 1:
+        workers = 0
     indexed = in_order(partial(index_shard, columns), missing, workers)
     for _ in bar("indexing shards")(indexed, len(missing)):
         pass
@@ -167,8 +165,8 @@ def read_tars(files: dict[str, str], columns: Columns) -> Table:
         return Table(store, None, parts, None, notes)
     if NO_LABEL in values:
         raise ValueError(
-            f"{store.name(texts.index(NO_LABEL))} has no label, and others have one; expected a .cls "
-            "or .json member, or say which extension or field of .json holds it with "
+            f"{store.name(texts.index(NO_LABEL))} has no label, and others have one; expected a "
+            ".cls or .json member, or say which extension or field of .json holds it with "
             "--data.columns.label"
         )
     labels = [values[text] for text in texts]

@@ -43,10 +43,8 @@ class Index(NamedTuple):
 
 
 def index_shard(columns: Columns, file: str) -> None:
-    """Read a shard from its beginning to its end, and write its index to the cache.
-
-    Raises ValueError for a shard that is damaged, OSError if it cannot be read.
-    """
+    """Read a shard from its beginning to its end, and write its index to the cache. Raises
+    ValueError for a shard that is damaged, OSError if it cannot be read."""
     save_index(file, columns, read_index(file, columns))
 
 
@@ -186,10 +184,8 @@ def _check_end(opened, offset: int) -> None:
 
 
 def _image_extension(members: dict[str, _Member], columns: Columns, where: str) -> str | None:
-    """The extension of an example's image; None if there is none.
-
-    Raises ValueError if there are several.
-    """
+    """The extension of an example's image; None if there is none. Raises ValueError if there are
+    several."""
     if columns.image is not None:
         extensions = [extension for extension in members if extension == columns.image]
     else:
@@ -203,10 +199,8 @@ def _image_extension(members: dict[str, _Member], columns: Columns, where: str) 
 
 
 def _label(members: dict[str, _Member], columns: Columns, where: str) -> Any:
-    """The label: text, or what json holds; None if there is none.
-
-    Raises ValueError for anything else.
-    """
+    """The label: text, or what json holds; None if there is none. Raises ValueError for anything
+    else."""
     if columns.target == "none":
         return None
     extension = columns.label or "cls"

@@ -109,7 +109,10 @@ def region(
         raise ValueError(f"reduce is {reduce}; a JPEG is decoded at 1/n for n in {REDUCTIONS}")
     turbo = library()
     known = known or header(data)
-    if turbo is None or known is None or not _complete(data, known):
+    if turbo is None or known is None:
+        return None
+    # Nothing is missing below the box either: a truncated file is refused for every box, not for some
+    if data.rfind(EOI, known.scan) < 0 or (known.progressive and not _all_bits_sent(data, known)):
         return None
 
     # The box must lie within the reduced image.
@@ -145,10 +148,8 @@ def _columns(left: int, width: int, full_width: int, column: int) -> tuple[int, 
 
 
 def header(data: bytes) -> Header | None:
-    """The header of a JPEG that `region` can take, or None for everything else.
-
-    Microseconds; nothing is decoded.
-    """
+    """The header of a JPEG that `region` can take, or None for everything else. Microseconds;
+    nothing is decoded."""
     if data[:2] != SOI:
         return None
     frame = None
@@ -194,14 +195,6 @@ def _frame(marker: int, body: bytes) -> Header | None:
     else:
         return None
     return Header(height, width, marker == PROGRESSIVE, column, components)
-
-
-def _complete(data: bytes, header: Header) -> bool:
-    """Whether nothing is missing below the box either: a truncated file is refused for every box,
-    not for some."""
-    if data.rfind(EOI, header.scan) < 0:
-        return False
-    return not header.progressive or _all_bits_sent(data, header)
 
 
 def _all_bits_sent(data: bytes, header: Header) -> bool:
@@ -337,10 +330,8 @@ def wheel_paths() -> list[str]:
 def _decode(
     turbo: ctypes.CDLL, data: bytes, box: _Region, scale: int, max_scans: int, pixels: np.ndarray
 ) -> bool:
-    """Fill `pixels`, uint8 (h, w, 3), with a box of a JPEG at 1/scale of its size.
-
-    Returns False after an error or a warning. The GIL is free meanwhile.
-    """
+    """Fill `pixels`, uint8 (h, w, 3), with a box of a JPEG at 1/scale of its size. Returns False
+    after an error or a warning. The GIL is free meanwhile."""
     handle = turbo.tj3Init(TJINIT_DECOMPRESS)
     if not handle:
         return False

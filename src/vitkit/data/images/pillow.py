@@ -246,37 +246,27 @@ def _extremes(image: Image.Image) -> tuple[float, float]:
 
 @contextmanager
 def as_bad_image(name: str) -> Iterator[None]:
-    """Pillow's many ways to fail as BadImage.
-
-    Its warnings are silenced: what they tell does not spoil the pixels.
-    """
+    """Pillow's many ways to fail as BadImage. Its warnings are silenced: what they tell does not
+    spoil the pixels."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = -(-max_pixels() // 2)  # Pillow refuses from twice as many on
     try:
-        with _limited_to(max_pixels()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     except BadImage:
         raise
     except Image.UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise BadImage(
-            f"{name} is not an image of a format that is read here ({known}), or its header is damaged"
+            f"{name} is not an image of a format that is read here ({known}), or its "
+            "header is damaged"
         ) from None
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is refused as a decompression bomb: {error}; {REMEDY}") from error
     except Exception as error:
         # a damaged file raises nearly anything: SyntaxError, struct.error, KeyError ...
         raise BadImage(f"{name} cannot be decoded: {str(error) or type(error).__name__}") from error
-
-
-@contextmanager
-def _limited_to(limit: int) -> Iterator[None]:
-    """A block in which Pillow refuses images of more pixels as decompression bombs, and warns of
-    none."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = -(-limit // 2)  # it refuses from twice as many on
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
     finally:
         Image.MAX_IMAGE_PIXELS = before
 

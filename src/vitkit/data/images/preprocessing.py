@@ -66,7 +66,11 @@ class Preprocessing:
     def __post_init__(self):
         for name in ("size", "mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        _check_side("size", self.size)
+        known = [isinstance(side, int) and 1 <= side <= MAX_SIDE for side in self.size]
+        if known != [True, True]:
+            raise ValueError(
+                f"size is {self.size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
+            )
         check_choice("rule", self.rule, ("square", "shorter"))
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
         check_choice("antialias", self.antialias, (True, False))
@@ -102,11 +106,8 @@ class Preprocessing:
         return np.dtype(self.values)
 
     def decode(self, picture: Picture, box: Box | None = None, reduce: int = 1) -> np.ndarray:
-        """A picture, or a box of it, before any resize: (height, width, C), uint8, or float32 from 0 to
-        1. Raises BadImage.
-
-        `reduce` is for photographs in JPEG, as `Encoded.pixels` has it.
-        """
+        """A picture, or a box of it, before any resize: (height, width, C), uint8, or float32 from
+        0 to 1. Raises BadImage. `reduce` is for photographs in JPEG, as `Encoded.pixels` has it."""
         # Photographs: the way of nearly all models
         if self.values == "uint8" and self.channels == 3:
             return picture.pixels(box, reduce)
@@ -157,10 +158,8 @@ class Preprocessing:
         return round((resized_height - self.size[0]) / 2), round((resized_width - self.size[1]) / 2)
 
     def _resized_size(self, picture: Picture) -> tuple[int, int]:
-        """(height, width) of a picture before the centre crop.
-
-        Raises BadImage for one that would be too large.
-        """
+        """(height, width) of a picture before the centre crop. Raises BadImage for one that would
+        be too large."""
         if self.rule == "square":
             if self.resize:
                 return self.resize, self.resize
@@ -228,9 +227,9 @@ class Preprocessing:
 
     def to_json(self) -> dict:
         """Plain values; from_json is the way back."""
-        plain = {}
-        for name, value in asdict(self).items():
-            plain[name] = list(value) if isinstance(value, tuple) else value
+        plain = asdict(self)
+        for name in ("size", "mean", "std"):
+            plain[name] = list(plain[name])
         return plain
 
     @classmethod
@@ -321,13 +320,6 @@ def _in_words(values: tuple[float, ...]) -> str:
     if len(numbers) > 4:
         return f"{numbers[0]} ... {numbers[-1]}"
     return ", ".join(numbers)
-
-
-def _check_side(name: str, size: tuple[int, ...]) -> None:
-    if len(size) != 2 or not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in size):
-        raise ValueError(
-            f"{name} is {size}; it is a height and a width from 1 to {MAX_SIDE} pixels"
-        )
 
 
 def _check_numbers(name: str, values: tuple) -> None:

@@ -83,10 +83,8 @@ class Stack:
         return upright_size(self.header.size, self.header.orientation)
 
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
-        """RGB uint8 (h, w, 3), of the whole or of a box, of an image of 1 or 3 channels.
-
-        `reduce` is for JPEG. Raises BadImage, and for an image of another number of channels.
-        """
+        """RGB uint8 (h, w, 3), of the whole or of a box, of an image of 1 or 3 channels. `reduce`
+        is for JPEG. Raises BadImage, and for an image of another number of channels."""
         if self.channels not in (1, 3):
             raise BadImage(
                 f"{self.name} has {self.channels} channels, which are no red, green and blue; a model "
@@ -127,10 +125,8 @@ def header(data: bytes) -> Header:
 
 def read(data: bytes, channels: int) -> np.ndarray:
     """The image (h, w, C), in the file's own type, as it is stored. Of a TIFF with as many pages as
-    `channels`, each is a channel. The caller has checked the header.
-
-    Raises ValueError, with a sentence, for what cannot be read.
-    """
+    `channels`, each is a channel. The caller has checked the header. Raises ValueError, with a
+    sentence, for what cannot be read."""
     if is_npy(data):
         shape, dtype, start = _npy_header(data)
         stored = np.frombuffer(data, dtype, offset=start)
@@ -165,24 +161,21 @@ def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
     """Of an array whose channels are its shortest axis, the first or the last. Raises ValueError."""
     if len(shape) not in (2, 3) or 0 in shape:
         raise ValueError(
-            f"it is an array of shape {shape}; an image is (height, width), or (height, width, channels)"
+            f"it is an array of shape {shape}; an image is (height, width), or "
+            "(height, width, channels)"
         )
     if len(shape) == 2:
         return Header(*shape, 1, dtype)
-    if _channels_first(shape):
+    if shape[0] < shape[2]:
         return Header(*shape[1:], shape[0], dtype)
     return Header(*shape, dtype)
-
-
-def _channels_first(shape: tuple[int, ...]) -> bool:
-    return shape[0] < shape[2]
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
     """(h, w), (h, w, C) or (C, h, w) -> (h, w, C)."""
     if array.ndim == 2:
         return array[..., None]
-    if _channels_first(array.shape):
+    if array.shape[0] < array.shape[2]:
         return array.transpose(1, 2, 0)
     return array
 

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from vitkit.data.augmentation.draws import augment, preload
 from vitkit.data.augmentation.settings import Augmentation, check_fits
-from vitkit.data.images.pictures import Picture, open_image
 from vitkit.data.images.preprocessing import Preprocessing
 from vitkit.data.loading.resident import (
     DeviceImages,
@@ -110,7 +109,7 @@ def train_batches(
         batches = device_batches(
             images, augmentation, preprocessing, random_at, steps, drawing_workers
         )
-        return _with_targets(batches, source)
+        return (_batch(source, images, examples.numpy()) for images, examples in batches)
 
     # All others: image by image, in worker processes.
     preload(augmentation)
@@ -202,10 +201,8 @@ class Stream:
         self.state = self.bits.state
 
     def at(self, epoch: int, index: int) -> np.random.Generator:
-        """The generator, at the beginning of what an example in an epoch has.
-
-        To be used up before the next call.
-        """
+        """The generator, at the beginning of what an example in an epoch has. To be used up before
+        the next call."""
         # The generator counts up in the first two words; the last two are the epoch's and the
         # example's own.
         self.state["state"]["counter"][:] = 0, 0, epoch, index
@@ -280,7 +277,7 @@ def _training_batch(
     stream = Stream(seed, AUGMENT)
     for row, (epoch, index) in enumerate(rows.tolist()):
         random = stream.at(epoch, index)
-        images[row] = augment(_open(source, index), augmentation, preprocessing, random)
+        images[row] = augment(source.picture(index), augmentation, preprocessing, random)
     return _batch(source, images, rows[:, 1])
 
 
@@ -288,14 +285,11 @@ def _evaluation_batch(
     source: Source, preprocessing: Preprocessing, images: Tensor, first: int
 ) -> Batch:
     """The batch of the examples from `first` on, their pictures written into `images`; rows behind
-    the last example are padding.
-
-    Raises BadImage.
-    """
+    the last example are padding. Raises BadImage."""
     indices = np.arange(first, first + len(images))
     is_padding = indices >= len(source)
     for row, index in enumerate(indices[~is_padding].tolist()):
-        images[row] = preprocessing(_open(source, index))
+        images[row] = preprocessing(source.picture(index))
 
     # A padding row has a black image, the target 0, and the index of the last example.
     batch = _batch(source, images, indices.clip(max=len(source) - 1))
@@ -314,18 +308,6 @@ def _target_bytes(source: Source) -> int:
     return 0
 
 
-def _with_targets(batches: Iterator[tuple[Tensor, Tensor]], source: Source) -> Iterator[Batch]:
-    """Batches of these (images, examples), with their targets."""
-    for images, examples in batches:
-        yield _batch(source, images, examples.numpy())
-
-
-def _open(source: Source, index: int) -> Picture:
-    """The picture of an example. Raises BadImage, and OSError if reading may succeed later."""
-    data, _ = source[index]
-    return open_image(data, source.name(index))
-
-
 def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
     """A batch of these examples, all of them real."""
     targets = torch.from_numpy(source.targets_of(indices))
@@ -334,10 +316,8 @@ def _batch(source: Source, images: Tensor, indices: np.ndarray) -> Batch:
 
 
 def _rank_rows(batch: int, share: tuple[int, int]) -> range:
-    """Which rows of every batch a rank builds.
-
-    Raises ValueError if they cannot be shared out equally.
-    """
+    """Which rows of every batch a rank builds. Raises ValueError if they cannot be shared out
+    equally."""
     rank, world_size = share
     if batch < 1 or not 0 <= rank < world_size or batch % world_size:
         raise ValueError(
@@ -356,7 +336,7 @@ def _whole(source: Source, index: int) -> Batch:
     """The batch of an example; behind the last one, the last again as padding. Raises BadImage."""
     is_real = index < len(source)
     index = min(index, len(source) - 1)
-    colours = Preprocessing().decode(_open(source, index))  # red, green and blue, of 8 bits
+    colours = Preprocessing().decode(source.picture(index))  # red, green and blue, of 8 bits
     pixels = np.ascontiguousarray(colours.transpose(2, 0, 1))
     batch = _batch(source, torch.from_numpy(pixels)[None], np.array([index]))
     batch.real[:] = is_real

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from vitkit.data.augmentation.draws import draw
 from vitkit.data.augmentation.settings import Augmentation
-from vitkit.data.images.pictures import open_image
 from vitkit.data.images.preprocessing import Preprocessing
 from vitkit.data.loading.workers import AHEAD, forked, in_order, ranges, worth_starting
 from vitkit.data.sources.source import Source
@@ -83,10 +82,8 @@ def decoded(
     preprocessing: Preprocessing = PHOTOGRAPHS,
 ) -> Source:
     """The same examples, decoded into memory by `workers` processes, if that takes at most `limit`
-    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits.
-
-    Only where workers are forked, and so share it. Raises BadImage with the image's name.
-    """
+    bytes; else as they were. The preprocessing says how many channels, and whether of 8 bits. Only
+    where workers are forked, and so share it. Raises BadImage with the image's name."""
     limit = limit // preprocessing.dtype.itemsize  # as many numbers
     if not _worth_decoding(source, limit, preprocessing.channels):
         return source
@@ -97,9 +94,8 @@ def decoded(
     sizes = np.zeros((len(source), 2), np.int32)
     end = 0
     chunks = ranges(len(source), CHUNK)
-    results = in_order(
-        partial(_decode, source, preprocessing), chunks, worth_starting(workers, len(chunks))
-    )
+    task = partial(_decode, source, preprocessing)
+    results = in_order(task, chunks, worth_starting(workers, len(chunks)))
     for indices, images in zip(chunks, shown(results, len(chunks)), strict=True):
         for i, image in zip(indices, images, strict=True):
             if end + image.size > limit:
@@ -131,15 +127,14 @@ def _worth_decoding(source: Source, limit: int, channels: int) -> bool:
     sample = range(0, len(source), -(-len(source) // SAMPLE))
     pixels = 0
     for i in sample:
-        height, width = open_image(source[i][0], source.name(i)).size
+        height, width = source.picture(i).size
         pixels += height * width
     return channels * pixels / len(sample) * len(source) <= limit
 
 
 def _decode(source: Source, preprocessing: Preprocessing, indices: range) -> list[np.ndarray]:
     """The pixels of these images. Raises BadImage, and OSError."""
-    pictures = [open_image(source[i][0], source.name(i)) for i in indices]
-    return [preprocessing.decode(picture) for picture in pictures]
+    return [preprocessing.decode(source.picture(i)) for i in indices]
 
 
 # Batches made on the model's device

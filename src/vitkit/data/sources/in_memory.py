@@ -32,11 +32,9 @@ ONE = str | PurePath | bytes | bytearray | Image.Image | Picture  # no list of i
 
 
 def as_pictures(images: Any) -> Iterator[Picture]:
-    """Images as pictures: one, or several in a list, an array (N, h, w, 3) or a tensor (N, 3, h, w).
-
-    Raises ValueError for what holds no images, and BadImage for one that is none, with its path or
-    which of them it is.
-    """
+    """Images as pictures: one, or several in a list, an array (N, h, w, 3) or a tensor (N, 3, h,
+    w). Raises ValueError for what holds no images, and BadImage for one that is none, with its path
+    or which of them it is."""
     is_one = isinstance(images, ONE)
     if isinstance(images, np.ndarray | Tensor) and not _is_list(images):
         is_one = images.ndim < 4
@@ -53,10 +51,8 @@ def as_pictures(images: Any) -> Iterator[Picture]:
 
 def from_images(images: Any) -> Source:
     """Several images, without targets: a list, a tuple, a 1-d array, or a column of a table, of
-    images of any sort; or an array (N, h, w, 3) or (N, h, w), or a tensor (N, 3, h, w).
-
-    Raises ValueError for what is none of these, and for paths where there is no file.
-    """
+    images of any sort; or an array (N, h, w, 3) or (N, h, w), or a tensor (N, 3, h, w). Raises
+    ValueError for what is none of these, and for paths where there is no file."""
     values = _one_by_one(images)
     paths = [value for value in values if isinstance(value, str | PurePath)]
     missing = [path for path in paths if not Path(path).is_file()]
@@ -167,10 +163,8 @@ def _check_array(array: np.ndarray | Tensor) -> None:
 
 def pixels_of_pillow(image: Image.Image, name: str) -> np.ndarray:
     """A Pillow image of any mode as uint8 (h, w, 3), made RGB and turned upright as a file is; with
-    transparency as uint8 (h, w, 4), and grey of 16 bits as uint16 (h, w).
-
-    Raises BadImage if its file cannot be decoded.
-    """
+    transparency as uint8 (h, w, 4), and grey of 16 bits as uint16 (h, w). Raises BadImage if its
+    file cannot be decoded."""
     try:
         turn = pillow.orientation(image)
         if image.mode == "RGBA":

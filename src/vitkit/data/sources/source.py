@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitkit.data.images.pictures import Picture, open_image
 from vitkit.data.sources.stores import Store
 from vitkit.data.sources.targets import Lists, TargetKind, concatenate
 from vitkit.system.storage.files import mark_of, write_where_said
@@ -41,11 +42,13 @@ class Source:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[bytes | np.ndarray, int | float | list[int] | None]:
-        """The image, as a file's bytes or as an array, and its target.
-
-        Raises BadImage if it cannot be read.
-        """
+        """The image, as a file's bytes or as an array, and its target. Raises BadImage if it cannot
+        be read."""
         return self.store.read(int(self.rows[i])), self._target(i)
+
+    def picture(self, i: int) -> Picture:
+        """The image of example i, opened. Raises BadImage, and OSError if reading may succeed later."""
+        return open_image(self.store.read(int(self.rows[i])), self.name(i))
 
     def name(self, i: int) -> str:
         """What a user would call example i: a path, or a file and a row."""
@@ -72,10 +75,7 @@ class Source:
 
     def chunks(self) -> tuple[np.ndarray, int] | None:
         """The chunk that each example lies in, numbered from 0: int64 (N,), and how many chunks
-        stay in memory.
-
-        None if examples are read one at a time.
-        """
+        stay in memory. None if examples are read one at a time."""
         chunks = self.store.chunks(self.rows)
         if chunks is None:
             return None
@@ -102,10 +102,8 @@ def subset(source: Source, indices: Sequence[int] | np.ndarray) -> Source:
 
 
 def merge_parts(first: Source, second: Source) -> Source:
-    """The examples of two parts of one data set, as one.
-
-    Raises ValueError if they lie in different stores.
-    """
+    """The examples of two parts of one data set, as one. Raises ValueError if they lie in different
+    stores."""
     if first.store is not second.store:
         raise ValueError("parts of different data sets cannot be trained on together")
     rows = np.concatenate([first.rows, second.rows])
@@ -244,11 +242,9 @@ def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
 
 def without(source: Source, path: Path | str) -> Source:
     """The examples that a file does not list: a name at the beginning of each line, up to a tab, as
-    `Source.name` gives it.
-
-    Raises ValueError if a name is none of the source's, or the list was written for other images,
-    if only in another order: it would leave out nothing, or the wrong ones, silently.
-    """
+    `Source.name` gives it. Raises ValueError if a name is none of the source's, or the list was
+    written for other images, if only in another order: it would leave out nothing, or the wrong
+    ones, silently."""
     try:
         lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")
     except OSError as error:

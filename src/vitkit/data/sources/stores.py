@@ -30,10 +30,8 @@ class Store(Protocol):
     """What every kind of store can do."""
 
     def read(self, row: int) -> bytes | np.ndarray:
-        """The image, as a file's bytes or as an array.
-
-        Raises BadImage, and OSError if reading may succeed later.
-        """
+        """The image, as a file's bytes or as an array. Raises BadImage, and OSError if reading may
+        succeed later."""
 
     def name(self, row: int) -> str:
         """What a user would call it."""
@@ -49,10 +47,8 @@ class Store(Protocol):
         """Bring into memory what processes that are forked from this one are to share."""
 
     def chunks(self, rows: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory.
-
-        None if rows are read one at a time.
-        """
+        """The chunk that each row lies in, int64 (rows,), and how many chunks stay in memory. None
+        if rows are read one at a time."""
         return None
 
 

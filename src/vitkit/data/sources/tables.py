@@ -168,10 +168,8 @@ def some(names: Sequence[str], most: int = 5) -> str:
 
 
 def as_parts(values: Sequence, where: str) -> np.ndarray:
-    """The part of every row, by any of its usual names: (N,) objects.
-
-    Raises ValueError, with the row, for a name that is not one of them.
-    """
+    """The part of every row, by any of its usual names: (N,) objects. Raises ValueError, with the
+    row, for a name that is not one of them."""
     parts = [PARTS.get(str(value).lower(), "") for value in values]
     if "" in parts:
         row = parts.index("")
@@ -184,10 +182,7 @@ def as_parts(values: Sequence, where: str) -> np.ndarray:
 
 def without_secret_parts(table: Table) -> Table:
     """The Table without the parts whose labels are kept secret: -1 throughout, as the hub has
-    ImageNet's test part.
-
-    Their rows get no part. If there is no other part, nothing is left out.
-    """
+    ImageNet's test part. Their rows get no part. If there is no other part, nothing is left out."""
     row_labels = table.row_labels
     numbers = isinstance(row_labels, np.ndarray) and row_labels.dtype == np.int64
     if not numbers or table.labels is None:
@@ -216,7 +211,7 @@ class Numbered(NamedTuple):
     targets: np.ndarray | Lists
     labels: tuple[str, ...]
     """Names of the classes."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """What the user should know."""
     unlearned: str = ""
     """A sentence about classes that only other parts than the training part have; empty if there
@@ -232,77 +227,64 @@ def numbered(table: Table) -> Numbered:
     row_labels = table.row_labels
     if row_labels is None:
         no_targets = np.full(len(table.parts), NO_TARGET, np.int64)
-        return Numbered("none", no_targets, (), ())
+        return Numbered("none", no_targets, ())
     if isinstance(row_labels, Lists):
         classes = _number_classes(row_labels.values, row_labels.owners, table)
-        lists = Lists(classes.numbers.astype(np.int32), row_labels.ends)
+        lists = Lists(classes.targets.astype(np.int32), row_labels.ends)
         least = lists.counts.min()
         most = lists.counts.max()
         how_many = f"{least}"
         if least != most:
             how_many = f"{least} to {most}"
-        note = f"every image is of {how_many} of {len(classes.names)} classes ({some(classes.names, 10)})"
+        listed = some(classes.labels, 10)
+        note = f"every image is of {how_many} of {len(classes.labels)} classes ({listed})"
         notes = (note, *classes.notes)
-        return Numbered("classes", lists, classes.names, notes, classes.unlearned)
+        return classes._replace(target_kind="classes", targets=lists, notes=notes)
     if row_labels.dtype == np.float64:
         note = f"labels are numbers to predict, from {row_labels.min():g} to {row_labels.max():g}"
         return Numbered("number", row_labels.astype(np.float32), (), (note,))
-    classes = _number_classes(row_labels, np.arange(len(row_labels)), table)
-    return Numbered("class", classes.numbers, classes.names, classes.notes, classes.unlearned)
+    return _number_classes(row_labels, np.arange(len(row_labels)), table)
 
 
-class _Classes(NamedTuple):
-    """Classes, and which of them each value is."""
-
-    names: tuple[str, ...]
-    numbers: np.ndarray
-    """int64 (M,)"""
-    notes: tuple[str, ...] = ()
-    """What the user should know."""
-    unlearned: str = ""
-    """As `Numbered` has it."""
-
-
-def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
+def _number_classes(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbered:
     """The classes of all values, numbers int64 (M,) or names. owners: the example that each value
-    belongs to, (M,)."""
+    belongs to, (M,). Raises ValueError for a number that no class has."""
     if not len(values):
         if table.labels is None:
             raise ValueError(f"{table.store.name(0)} and all others are of no class at all")
-        return _Classes(table.labels, values)
-    if values.dtype == np.int64:
-        return _check_numbers(values, owners, table)
-    return _number_names(values, owners, table)
+        return Numbered("class", values, table.labels)
+    if values.dtype != np.int64:
+        return _number_names(values, owners, table)
 
-
-def _check_numbers(numbers: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
-    """Numbers of classes stay what they are. Raises ValueError for one that no class has."""
-    low = int(numbers.min())
-    high = int(numbers.max())
-    limit = len(table.labels) if table.labels else MAX_CLASSES
+    # Numbers of classes stay what they are.
+    low = int(values.min())
+    high = int(values.max())
+    limit = len(table.labels or ()) or MAX_CLASSES
     if low < 0 or high >= limit:
-        worst = int(numbers.argmin()) if low < 0 else int(numbers.argmax())
+        worst = int(values.argmax())
+        if low < 0:
+            worst = int(values.argmin())
         image = table.store.name(int(owners[worst]))
         raise ValueError(
-            f"{image} has the label {numbers[worst]}; labels go from 0 to {limit - 1}, unless they "
+            f"{image} has the label {values[worst]}; labels go from 0 to {limit - 1}, unless they "
             f"are numbers to predict (--data.columns.target number)"
         )
     if table.labels is not None:
-        return _Classes(table.labels, numbers)
+        return Numbered("class", values, table.labels)
 
     # Without names a class is called by its number, and some may not occur.
-    names = tuple(str(number) for number in range(high + 1))
-    used = len(np.unique(numbers))
+    names = tuple(map(str, range(high + 1)))
+    used = len(np.unique(values))
     if used == len(names):
-        return _Classes(names, numbers)
+        return Numbered("class", values, names)
     note = (
         f"labels go from {low} to {high}; {used} of these {len(names)} classes occur (if they are "
         "numbers to predict: --data.columns.target number)"
     )
-    return _Classes(names, numbers, (note,))
+    return Numbered("class", values, names, (note,))
 
 
-def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Classes:
+def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> Numbered:
     """Names of classes become numbers.
 
     Those that only a test or validation part has come last, so that a head of the training part's
@@ -327,19 +309,18 @@ def _number_names(values: np.ndarray, owners: np.ndarray, table: Table) -> _Clas
         )
         if len(others) > 1:
             unlearned += f", nor {some(others[1:], 10)}"
-    return _Classes(names, numbers, notes, unlearned)
+    return Numbered("class", numbers, names, notes, unlearned)
 
 
 def _look_otherwise(values: np.ndarray) -> list[str]:
     """Notes on names of classes that may have been meant otherwise."""
     names = sorted(set(values))
     notes = []
-    numbers = [as_number(name) for name in names]
-    fractions = [
-        name
-        for name, number in zip(names, numbers, strict=True)
-        if number is not None and not number.is_integer()
-    ]
+    fractions = []
+    for name in names:
+        number = as_number(name)
+        if number is not None and not number.is_integer():
+            fractions.append(name)
     if fractions:
         notes.append(
             f"classes are called {some(fractions, 10)}: if these are numbers to predict, say "

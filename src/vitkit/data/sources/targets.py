@@ -113,7 +113,10 @@ def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels
     if target == "none":
         return None
     if isinstance(values, np.ndarray):
-        values = _integers_or_list(values)
+        if values.dtype != object and (values == values.round()).all():
+            values = values.astype(np.int64)
+        else:
+            values = values.tolist()
     # Text is a list if somebody says so, or if nothing else explains it
     if target == "classes" or (target == "auto" and _recurs(values)):
         values = _split_cells(values)
@@ -125,13 +128,6 @@ def as_row_labels(values: Values, where: str, target: str = "auto") -> RowLabels
     if kind == "classes":
         return _lists(values, where)
     return _numbers(values, where)
-
-
-def _integers_or_list(values: np.ndarray) -> np.ndarray | list:
-    """An array as int64 if it holds whole numbers; else as a list."""
-    if values.dtype != object and (values == values.round()).all():
-        return values.astype(np.int64)
-    return values.tolist()
 
 
 def _likely_kind(values: Values) -> TargetKind:
@@ -163,10 +159,8 @@ def as_number(value) -> float | None:
 
 
 def _classes(values: Values, where: str) -> np.ndarray:
-    """One class each: int64 (N,), or names as objects (N,).
-
-    Text that is all whole numbers counts as numbers.
-    """
+    """One class each: int64 (N,), or names as objects (N,). Text that is all whole numbers counts
+    as numbers."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, Lists):
