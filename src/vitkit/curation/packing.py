@@ -4,7 +4,7 @@ convention.
 The plan (which examples go into which shard, in which order) is a function of the source and the
 settings, and stands in pack.json. A shard appears under its name when it is whole, so a job that
 was killed is continued by the same command. Images keep their bytes unless they are larger than
-asked for, or are no files. Every image is decoded once; those that cannot be are left out, counted,
+asked for, or are arrays. Every image is decoded once; those that cannot be are left out, counted,
 and listed in left-out.txt.
 """
 
@@ -145,8 +145,8 @@ def _try_lock(file) -> bool:
 
 
 def _record_plan(parts: dict[str, Source], dest: Path, packing: Packing) -> None:
-    """Write down what is packed, and how. Raises ValueError if the directory holds another plan, or a damaged
-    one."""
+    """Write down what is packed, and how. Raises ValueError if the directory holds another plan, or
+    a damaged one."""
     plan = {
         "settings": asdict(packing),
         "fingerprint": {name: fingerprint(part) for name, part in parts.items()},

@@ -192,7 +192,7 @@ def _renumbered(
 
 
 def class_counts(source: Source) -> list[int]:
-    """How many images each class has; empty if targets are no classes."""
+    """How many images each class has; empty if targets are not classes."""
     if not source.labels:
         return []
     classes = source.targets

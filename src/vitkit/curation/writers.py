@@ -1,5 +1,5 @@
-"""One shard as a file, tar in the webdataset convention, or parquet as `datasets` writes it; and the
-images that go into it."""
+"""One shard as a file, tar in the webdataset convention, or parquet as `datasets` writes it; and
+the images that go into it."""
 
 import io
 import json
@@ -40,7 +40,8 @@ class Example(NamedTuple):
 
 @dataclass(eq=False)
 class Tally:
-    """What became of a shard's images so far. It is final when the last example has been written."""
+    """What became of a shard's images so far. It is final when the last example has been
+    written."""
 
     images_done: Tensor
     """int64 (1,): images that have been looked at."""

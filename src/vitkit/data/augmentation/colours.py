@@ -1,15 +1,16 @@
-"""What is done to colours: by torchvision, jitter, its RandAugment and erasing; and the RandAugment of
-Google's models.
+"""What is done to colours: by torchvision, jitter, its RandAugment and erasing; and the RandAugment
+of Google's models.
 
-torchvision draws from PyTorch's global generator, which is seeded for each draw, and left as it was.
+torchvision draws from PyTorch's global generator, which is seeded for each draw, and left as it
+was.
 
-Google's is RandAugment as AugReg had it, from the TPU's AutoAugment code: 16 operations, on a scale of
-10 that may be exceeded. Slips of the published code are kept, for the published models saw them.
+Google's is RandAugment as AugReg had it, from the TPU's AutoAugment code: 16 operations, on a scale
+of 10 that may be exceeded. Slips of the published code are kept, for the published models saw them.
 Contrast is about a grey of h w / 256 (196 at 224 x 224) where the image's mean was meant. Posterize
-keeps the more, the larger the magnitude: all, at 20. Solarize's threshold is stored in eight bits, so
-that 256, at 10, is 0 and every value is turned around. Beside TensorFlow's results, colour and
-sharpness differ by up to three levels (they round at other places), a shear in the few rows that lie
-between two pixels.
+keeps the more, the larger the magnitude: all, at 20. Solarize's threshold is stored in eight bits,
+so that 256, at 10, is 0 and every value is turned around. Beside TensorFlow's results, colour and
+sharpness differ by up to three levels (they round at other places), a shear in the few rows that
+lie between two pixels.
 
 Legend: h w pixels.
 """

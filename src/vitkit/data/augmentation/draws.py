@@ -71,8 +71,8 @@ def draw(
     """What happens to an image.
 
     size: its height and width in pixels; None will do if the crop is not an Inception crop.
-    Every random choice comes from `random`, in this order: crop, flip, and a seed for each of
-    colour jitter, RandAugment and erasing, as far as they are on.
+    random: every random choice comes from it, in this order: crop, flip, and a seed for each of
+    colour jitter, RandAugment and erasing that is switched on.
     """
     # Which pixels are where.
     box = _draw_box(size, augmentation, preprocessing.size, random)
@@ -144,8 +144,8 @@ def apply_geometry(
 ) -> Tensor:
     """Crop, resize and flip: a picture as (C, h, w). Raises BadImage.
 
-    interpolation: instead of the image's, for what belongs to it: "nearest" for a mask of the
-    image's size.
+    interpolation: used instead of the image's for something that belongs to it: "nearest" for a
+    mask of the image's size.
     """
     size = preprocessing.size
     kernel = interpolation or augmentation.interpolation or preprocessing.interpolation

@@ -105,8 +105,8 @@ class Augmentation:
 
 
 def check_fits(augmentation: Augmentation, preprocessing: Preprocessing) -> None:
-    """Raises ValueError if the two cannot go together, and for an augmentation of which it is not decided
-    yet what it does."""
+    """Raises ValueError if the two cannot go together, and if it has not been decided yet what an
+    augmentation does."""
     if augmentation.auto:
         raise ValueError(
             "the augmentation is auto: a run with published weights (--init) decides first what the "

@@ -149,8 +149,8 @@ def _has_classes(paths: list[list[str]]) -> bool:
 
 
 def _check_parts(root: Path, paths: list[list[str]], inside: list[list[str]]) -> None:
-    """Raises ValueError for folders beside train, val and test that are none of them, and for one part
-    under two names. inside: those paths that belong to a part."""
+    """Raises ValueError for folders beside train, val and test that are none of them, and for one
+    part under two names. inside: those paths that belong to a part."""
     folders = {path[0] for path in paths if len(path) > 1}
     others = sorted(folder for folder in folders if folder.lower() not in PARTS)
     if others:

@@ -1,5 +1,5 @@
-"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote (memory-mapped,
-random access); and what its parquet files have in common with them."""
+"""Data sets of the Hugging Face hub, by name or from a directory that `datasets` wrote
+(memory-mapped, random access); and what its parquet files have in common with them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,8 +146,8 @@ def _load(datasets, where: str) -> dict[str, Any]:
 
 
 def find_columns(names: list[str], features: dict, columns: Columns) -> tuple[str, str | None]:
-    """The columns of the images and of the labels, the latter None if there is none. Raises ValueError
-    if they cannot be found.
+    """The columns of the images and of the labels, the latter None if there is none. Raises
+    ValueError if they cannot be found.
 
     features: how `datasets` describes some of the columns.
     """
@@ -190,8 +190,8 @@ def _fits_int64(kind) -> bool:
 def _array(column, dtype: type) -> np.ndarray:
     """A column of numbers, none missing, as an array.
 
-    Through DLPack: pyarrow's own conversion would import pandas, if it is there, which takes a third
-    of a second and loses a Ctrl-C that comes then.
+    Through DLPack: pyarrow's own conversion would import pandas, if it is there, which takes a
+    third of a second and loses a Ctrl-C that comes then.
     """
     return np.from_dlpack(column).astype(dtype)
 

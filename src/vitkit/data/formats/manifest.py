@@ -57,7 +57,7 @@ def read_manifest(where: str, columns: Columns) -> Table | None:
     a manifest is a file that people pass on, and must not be able to name other files of the
     reader's.
 
-    Returns None if this is not a manifest. Raises ValueError, with the row, for what is malformed.
+    Returns None if this is not a manifest. Raises ValueError, with the row, if it is malformed.
     """
     path = Path(where)
     if not path.is_file() or path.suffix.lower() not in MANIFEST_SUFFIXES:
@@ -193,7 +193,7 @@ def relative_path(text, base: Path, where: str) -> str:
 
 def read_lists(where: str, columns: Columns) -> Table | None:
     """The table of a folder with lists. Returns None for a folder without them. Raises ValueError,
-    with the line, for what is malformed, and for a path that leads out of the folder."""
+    with the line, if a list is malformed or a path leads out of the folder."""
     folder = Path(where)
     for layout in LISTS:
         if all((folder / file).is_file() for file in layout.values()):
@@ -215,7 +215,7 @@ def read_lists(where: str, columns: Columns) -> Table | None:
 
 
 def _read_list(path: Path, names: list[str], values: list[str]) -> None:
-    """Appends the path and the class of each line. Raises ValueError for what is malformed."""
+    """Append the path and the class of each line. Raises ValueError for a malformed line."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -237,8 +237,8 @@ def _read_list(path: Path, names: list[str], values: list[str]) -> None:
 
 
 def read_selection(where: str, columns: Columns) -> dict | None:
-    """The values of a selection, of which "images" says what it selects from; None if this is none.
-    Raises ValueError for a file that is malformed."""
+    """The values of a selection, of which "images" says what it selects from; None if this is not a
+    selection. Raises ValueError for a file that is malformed."""
     if not where.endswith(SUFFIX) or not Path(where).is_file():
         return None
     if columns != Columns():

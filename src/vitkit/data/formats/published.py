@@ -1,6 +1,6 @@
 """Data sets as their authors publish them: the digits that come with scikit-learn, CIFAR-10 and
-CIFAR-100 (the binary version), Oxford-IIIT Pets and Oxford 102 Flowers. Each of the last four is the
-folder that its archives unpack to.
+CIFAR-100 (the binary version), Oxford-IIIT Pets and Oxford 102 Flowers. Each of the last four is
+the folder that its archives unpack to.
 
 CIFAR's Python version is a pickle, which can hold any program: it is not read, and a sentence names
 the binary one.
@@ -23,7 +23,8 @@ MAX_BYTES = 1 << 28  # of a file of CIFAR's, the largest of which has 154 millio
 def read_digits(where: str, columns: Columns) -> Table | None:
     """ "digits", 1,797 of them, handwritten: 8 by 8 pixels, levels 0 to 16 made 0 to 255.
 
-    A fifth, always the same, is the test part. It is the data set of the first run, and of most tests.
+    A fifth, always the same, is the test part. It is the data set of the first run, and of most
+    tests.
     """
     if where != "digits":
         return None
@@ -39,8 +40,8 @@ def read_digits(where: str, columns: Columns) -> Table | None:
 
 
 def read_published(where: str, columns: Columns) -> Table | None:
-    """The table of one of these data sets; None for any other folder. Raises ValueError for what is
-    malformed."""
+    """The table of one of these data sets; None for any other folder. Raises ValueError if a file
+    is malformed."""
     folder = Path(where)
     if not folder.is_dir():
         return None

@@ -1,9 +1,10 @@
 """A box of a JPEG, decoding only the scanlines and columns that the box needs.
 
-An Inception crop keeps a part of a photograph, so most of a full decode is thrown away. libjpeg-turbo
-can decode a part: its TurboJPEG 3 interface is called through ctypes (it reports errors by return
-code). The library comes from the system, from conda, or from the `turbojpeg` wheel (the extra `fast`).
-Without it `region` returns None, and the caller decodes the whole image in the ordinary way.
+An Inception crop keeps a part of a photograph, so most of a full decode is thrown away.
+libjpeg-turbo can decode a part: its TurboJPEG 3 interface is called through ctypes (it reports
+errors by return code). The library comes from the system, from conda, or from the `turbojpeg` wheel
+(the extra `fast`). Without it `region` returns None, and the caller decodes the whole image in the
+ordinary way.
 
 Exactness: inside the box the pixels are those of a full decode by Pillow (accurate DCT, smooth
 chroma upsampling). Smooth upsampling looks at one neighbour on each side, so the columns asked of

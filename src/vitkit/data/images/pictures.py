@@ -1,7 +1,7 @@
 """Image files to pixels: upright, RGB, 8 bits a channel, or one sentence that says what is wrong.
 
-That is `pixels`, for models of photographs. `stored` keeps the channels and the bits that a file has,
-for models of other images: see preprocessing.py.
+That is `pixels`, for models of photographs. `stored` keeps the channels and the bits that a file
+has, for models of other images: see preprocessing.py.
 
 What a file may hold, and what becomes of it:
 - an Exif or XMP orientation is applied; of an animation or a multi-page file the first frame
@@ -15,8 +15,8 @@ What a file may hold, and what becomes of it:
 - truncated and damaged files are refused, and so are those beyond the limits below, before anything
   large is allocated.
 
-Limits: `max_pixels()` pixels; USUAL_MEMORY bytes of memory for each of these, while an image is decoded; a
-JPEG's scans may go SCANS times over as many.
+Limits: `max_pixels()` pixels; USUAL_MEMORY bytes of memory for each of these, while an image is
+decoded; a JPEG's scans may go SCANS times over as many.
 
 Boxes are (top, left, height, width) in pixels of the upright image.
 
@@ -154,11 +154,11 @@ class Encoded:
         return pillow.is_grey_of_many_bits(self.image) or pillow.is_png_of_16_bits(self.data)
 
     def stored(self, channels: int, box: Box | None = None) -> np.ndarray:
-        """The whole image, or a box of it, as the file has it: (h, w, c), uint8, or float32 if it has
-        more than 8 bits: from 0 to 1, or floats as they are. Raises BadImage.
+        """The whole image, or a box of it, as the file has it: (h, w, c), uint8, or float32 if it
+        has more than 8 bits: from 0 to 1, or floats as they are. Raises BadImage.
 
-        c is 1 or 3; for a model of 4 `channels`, an image with transparency has 4, and for others it
-        lies on white.
+        c is 1 or 3; for a model of 4 `channels`, an image with transparency has 4, and for others
+        it lies on white.
         """
         box = checked(box or (0, 0, *self.size), self.size)
         if self.jpeg_header:
@@ -220,8 +220,8 @@ class Decoded:
     def pixels(self, box: Box | None = None, reduce: int = 1) -> np.ndarray:
         """RGB uint8 (h, w, 3), of the whole or of a box; maybe a view, so do not write to it.
 
-        `reduce` is for JPEG. A fourth channel is opacity, laid on white; uint16, and floats from 0 to
-        1, are cut to 8 bits. Raises BadImage for an array of other channels, or of other floats.
+        `reduce` is for JPEG. A fourth channel is opacity, laid on white; uint16, and floats from 0
+        to 1, are cut to 8 bits. Raises BadImage for an array of other channels, or of other floats.
         """
         array = self.array
         if self._is_like_a_file:
@@ -264,8 +264,8 @@ def open_image(data: bytes | np.ndarray, name: str) -> Picture:
     """A picture from a file's bytes, of which only the header is read, or from an array (uint8,
     grey or RGB).
 
-    `name` is what errors call it. Raises BadImage for what is not an image, beyond the limits, or
-    not an 8-bit grey or RGB array.
+    `name` is what errors call it. Raises BadImage if it is not an image, is beyond the limits, or
+    is an array of other numbers.
     """
     if isinstance(data, np.ndarray):
         is_number = data.dtype in (np.uint8, np.uint16, np.float32)
@@ -304,8 +304,8 @@ def _no_image(array: np.ndarray, name: str) -> BadImage:
 
 
 def _open_stack(data: bytes, name: str) -> stacks.Stack | stacks.Header | None:
-    """A .npy array, or a TIFF that Pillow does not read; the header alone of one that it reads; None
-    for other files. Raises BadImage, within the limits."""
+    """A .npy array, or a TIFF that Pillow does not read; the header alone of one that it reads;
+    None for other files. Raises BadImage, within the limits."""
     if not stacks.is_npy(data) and not stacks.is_tiff(data):
         return None
     try:
@@ -343,8 +343,8 @@ def picture_for_people(picture: Picture) -> np.ndarray:
 
 
 def picture_to_look_at(picture: Picture) -> np.ndarray:
-    """The same for whoever looks for what is wrong with images, uint8 (h, w, 3): grey of more than 8
-    bits, which often has a small part of its range and would be black, is stretched too."""
+    """The same for people who look for faulty images, uint8 (h, w, 3): grey of more than 8 bits is
+    stretched too, as it often uses a small part of its range and would be black."""
     if is_stretched(picture):
         return pixels_for_people(picture.stored(picture.channels))
     return picture.pixels()

@@ -39,8 +39,8 @@ UPRIGHT = 1  # Exif's orientations are 1 to 8
 
 
 def open_lazily(data: bytes) -> Image.Image:
-    """The image in a file's bytes; only its header is read. Raises ImportError, with a sentence, for
-    a HEIF file if no package is installed that reads it."""
+    """The image in a file's bytes; only its header is read. Raises ImportError, with a sentence,
+    for a HEIF file if no package is installed that reads it."""
     formats = FORMATS
     if is_heif(data):
         add_heif()
@@ -97,7 +97,8 @@ def orientation(image: Image.Image) -> int:
 
 
 def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
-    """Whether Pillow reads a file, and if a size (height, width) is given, as an image of that size."""
+    """Whether Pillow reads a file, and if a size (height, width) is given, as an image of that
+    size."""
     try:
         with quiet():
             image = open_lazily(data)
@@ -108,8 +109,8 @@ def can_open(data: bytes, size: tuple[int, int] | None = None) -> bool:
 
 @contextmanager
 def quiet(library: str = "PIL") -> Iterator[None]:
-    """A block in which a library neither logs nor warns of what it cannot read: what is done about it
-    is said once."""
+    """A block in which a library neither logs nor warns of what it cannot read: what is done about
+    it is said once."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -246,8 +247,8 @@ def _extremes(image: Image.Image) -> tuple[float, float]:
 
 @contextmanager
 def as_bad_image(name: str) -> Iterator[None]:
-    """Pillow's many ways to fail as BadImage. Its warnings are silenced: what they tell does not
-    spoil the pixels."""
+    """A block in which whatever Pillow raises becomes BadImage. Its warnings are silenced, as the
+    pixels are right nevertheless."""
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = -(-max_pixels() // 2)  # Pillow refuses from twice as many on
     try:
@@ -272,7 +273,7 @@ def as_bad_image(name: str) -> Iterator[None]:
 
 
 def limit_for_good(max_pixels: int) -> None:
-    """As in a block of `as_bad_image`, from now on: for a process whose threads decode at once. What
-    one of them sets back at the end of its block is then what the others need."""
+    """As in a block of `as_bad_image`, from now on: for a process whose threads decode at once.
+    What one of them sets back at the end of its block is then what the others need."""
     Image.MAX_IMAGE_PIXELS = -(-max_pixels // 2)
     warnings.simplefilter("ignore")

@@ -30,8 +30,8 @@ class BadImage(ValueError):
 
 def levels(array: np.ndarray, name: str) -> np.ndarray:
     """Numbers of any type as uint8, if they are that, else as float32: integers of 16 bits, and of
-    8 with a sign, divided by the largest of their type, others as they are. Raises BadImage for
-    what is no number."""
+    8 with a sign, divided by the largest of their type, others as they are. Raises BadImage if they
+    are not numbers."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == bool:

@@ -123,7 +123,8 @@ class Preprocessing:
     def __call__(self, picture: Picture, interpolation: Resampling | None = None) -> "Tensor":
         """A picture as (C, h, w), uint8 or float32. Raises BadImage.
 
-        interpolation: instead of its own, for what belongs to the picture, as a mask does.
+        interpolation: used instead of its own for something that belongs to the picture, such as a
+        mask.
         """
         import torch
 
@@ -235,7 +236,7 @@ class Preprocessing:
     @classmethod
     def from_json(cls, values: dict) -> "Preprocessing":
         """A setting that is absent has its default, for earlier code may not have had it; but not
-        the size, mean and deviation. Raises ValueError for what no to_json has written."""
+        the size, mean and deviation. Raises ValueError for anything that to_json does not write."""
         names = [field.name for field in fields(cls)]
         known = isinstance(values, dict) and values.keys() <= set(names)
         if not known or not {"size", "mean", "std"} <= values.keys():
@@ -254,9 +255,9 @@ class Preprocessing:
 def _with_channels(stored: np.ndarray, channels: int, name: str) -> np.ndarray:
     """The channels (h, w, c) of a file -> those of a model (h, w, C), of the same type.
 
-    They are kept as they are. Besides, grey is repeated for red, green and blue; colours become grey
-    by their luma; and a model of 4 channels gets opacity as its last one. Raises BadImage for others:
-    nobody knows which of twelve bands is red.
+    They are kept as they are. Besides, grey is repeated for red, green and blue; colours become
+    grey by their luma; and a model of 4 channels gets opacity as its last one. Raises BadImage for
+    others: nobody knows which of twelve bands is red.
     """
     own = stored.shape[2]
     if own == channels:

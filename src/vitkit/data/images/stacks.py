@@ -114,8 +114,8 @@ def is_tiff(data: bytes) -> bool:
 
 
 def header(data: bytes) -> Header:
-    """What a .npy or a TIFF file says of its image. Raises ValueError, with a sentence, for what is
-    no image; other failures are tifffile's own."""
+    """What a .npy or a TIFF file says of its image. Raises ValueError, with a sentence, if it is
+    not an image; other failures are tifffile's own."""
     if is_npy(data):
         shape, dtype, _ = _npy_header(data)
         return _header_of(shape, dtype)
@@ -126,7 +126,7 @@ def header(data: bytes) -> Header:
 def read(data: bytes, channels: int) -> np.ndarray:
     """The image (h, w, C), in the file's own type, as it is stored. Of a TIFF with as many pages as
     `channels`, each is a channel. The caller has checked the header. Raises ValueError, with a
-    sentence, for what cannot be read."""
+    sentence, if it cannot be read."""
     if is_npy(data):
         shape, dtype, start = _npy_header(data)
         stored = np.frombuffer(data, dtype, offset=start)
@@ -158,7 +158,8 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
 
 
 def _header_of(shape: tuple[int, ...], dtype: np.dtype) -> Header:
-    """Of an array whose channels are its shortest axis, the first or the last. Raises ValueError."""
+    """Of an array whose channels are its shortest axis, the first or the last. Raises
+    ValueError."""
     if len(shape) not in (2, 3) or 0 in shape:
         raise ValueError(
             f"it is an array of shape {shape}; an image is (height, width), or "
@@ -219,8 +220,8 @@ def _tiff_header(file: "TiffFile") -> Header:
 
 
 def _is_one_image(file: "TiffFile", series: "TiffPageSeries") -> bool:
-    """Whether the first series is one image, not several pages; an array that tifffile wrote is one,
-    however it is cut into pages."""
+    """Whether the first series is one image, not several pages; an array that tifffile wrote is
+    one, however it is cut into pages."""
     if len(series.shape) == 2:
         return True
     return len(series.shape) == 3 and ("S" in series.axes or file.is_shaped)
@@ -253,7 +254,8 @@ def _read_tiff(file: "TiffFile", channels: int) -> np.ndarray:
 
 
 def _check_compression(page) -> None:
-    """Raises ValueError, or ImportError with a sentence, for a compression that is not read here."""
+    """Raises ValueError, or ImportError with a sentence, for a compression that is not read
+    here."""
     if page.compression not in COMPRESSIONS:
         raise ValueError(
             f"it is compressed by {page.compression.name}; save it uncompressed, or by LZW, deflate "

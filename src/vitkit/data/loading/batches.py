@@ -167,8 +167,8 @@ class EvalBatches:
 
 @dataclass(frozen=True, eq=False)
 class WholePictures:
-    """Every example of a source once, in batches of one image, uint8 (1, 3, height, width), upright.
-    It has a length, and each iteration begins anew."""
+    """Every example of a source once, in batches of one image, uint8 (1, 3, height, width),
+    upright. It has a length, and each iteration begins anew."""
 
     source: Source
     workers: int

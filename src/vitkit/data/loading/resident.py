@@ -1,8 +1,8 @@
-"""Images in memory: small data sets decoded once, which workers share, or on the model's device where
-no worker is needed; and the buffers that workers fill with batches of all others.
+"""Images in memory: small data sets decoded once, which workers share, or on the model's device
+where no worker is needed; and the buffers that workers fill with batches of all others.
 
-None of these changes a batch: decoding a box gives the pixels of a full decode, and what is random is
-drawn from the same numbers by the same function. So a run may be continued with or without.
+None of these changes a batch: decoding a box gives the pixels of a full decode, and what is random
+is drawn from the same numbers by the same function. So a run may be continued with or without.
 
 Legend: B batch, C channels, N examples, h w pixels.
 """

@@ -83,8 +83,8 @@ def from_dataset(
     title: what errors call the data set.
 
     Targets are needed before the images: they are taken from `dataset.targets` if these are what
-    the items have, else every item is read once. Raises ValueError for an item that is none, or
-    that is another image when asked for again.
+    the items have, else every item is read once. Raises ValueError for an item that is not an image
+    and its target, or that is another image when it is read again.
     """
     table = dataset_table({"": dataset}, labels, target, title)
     found = numbered(table)
@@ -133,8 +133,8 @@ def dataset_table(
 
 
 def _length(dataset: Any, title: str) -> int:
-    """How many items there are. Raises ValueError for what is not a map-style data set, or has no
-    item."""
+    """How many items there are. Raises ValueError if this is not a map-style data set, or has no
+    items."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ValueError(
             f"{title} is not a map-style data set: it has no length, or no item by number; "
@@ -183,7 +183,8 @@ def _as_python(value: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are none."""
+    """Whether a value is one of PyTorch's tensors. If nobody has imported PyTorch, there are
+    none."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -204,8 +205,8 @@ def image_and_target(item: Any) -> tuple[Any, Any]:
 
 
 def as_image(value: Any, name: str) -> bytes | np.ndarray:
-    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3). Raises BadImage for what
-    is none."""
+    """An image as the bytes of a file, or uint8 (h, w) or (h, w, 1 or 3). Raises BadImage for
+    anything else."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, str | PurePath):

@@ -1,9 +1,9 @@
 """Images that a program holds, as pictures and as a Source.
 
-An image is a path, the bytes of a file, a Pillow image, an array (h, w), (h, w, 3) or (h, w, 4), or a
-tensor (3, h, w); of numbers uint8, or float from 0 to 1, which a model that sees more than 8 bits gets
-uncut. Arrays have their channels last, as Pillow, OpenCV and matplotlib have them; tensors first, as
-torchvision has them. Channels are red, green and blue.
+An image is a path, the bytes of a file, a Pillow image, an array (h, w), (h, w, 3) or (h, w, 4), or
+a tensor (3, h, w); of numbers uint8, or float from 0 to 1, which a model that sees more than 8 bits
+gets uncut. Arrays have their channels last, as Pillow, OpenCV and matplotlib have them; tensors
+first, as torchvision has them. Channels are red, green and blue.
 
 Legend: N, B images, h w their pixels.
 """
@@ -33,8 +33,8 @@ ONE = str | PurePath | bytes | bytearray | Image.Image | Picture  # no list of i
 
 def as_pictures(images: Any) -> Iterator[Picture]:
     """Images as pictures: one, or several in a list, an array (N, h, w, 3) or a tensor (N, 3, h,
-    w). Raises ValueError for what holds no images, and BadImage for one that is none, with its path
-    or which of them it is."""
+    w). Raises ValueError if they are not images, and BadImage for one that cannot be used, with its
+    path or its number."""
     is_one = isinstance(images, ONE)
     if isinstance(images, np.ndarray | Tensor) and not _is_list(images):
         is_one = images.ndim < 4
@@ -52,7 +52,7 @@ def as_pictures(images: Any) -> Iterator[Picture]:
 def from_images(images: Any) -> Source:
     """Several images, without targets: a list, a tuple, a 1-d array, or a column of a table, of
     images of any sort; or an array (N, h, w, 3) or (N, h, w), or a tensor (N, 3, h, w). Raises
-    ValueError for what is none of these, and for paths where there is no file."""
+    ValueError for anything else, and for paths that do not lead to a file."""
     values = _one_by_one(images)
     paths = [value for value in values if isinstance(value, str | PurePath)]
     missing = [path for path in paths if not Path(path).is_file()]
@@ -86,8 +86,8 @@ class Images(Store):
 
 
 def contents(image: Any, name: str) -> bytes | np.ndarray:
-    """An image as the bytes of a file, or (h, w) or (h, w, 3), uint8 or float32. Raises BadImage for
-    what is none."""
+    """An image as the bytes of a file, or (h, w) or (h, w, 3), uint8 or float32. Raises BadImage
+    for anything else."""
     if isinstance(image, bytes | bytearray):
         return bytes(image)
     if isinstance(image, str | PurePath):
@@ -116,7 +116,7 @@ def name_of(image: Any, otherwise: str) -> str:
 
 
 def _one_by_one(images: Any) -> list:
-    """The images in a list. Raises ValueError for what is no collection of images."""
+    """The images in a list. Raises ValueError if this is not a collection of images."""
     if isinstance(images, ONE):
         kind = type(images).__name__
         raise ValueError(f"the images are one {kind}; give a list of them, such as [image]")
@@ -134,7 +134,8 @@ def _one_by_one(images: Any) -> list:
 
 
 def _check_collection(images: Any) -> None:
-    """Raises ValueError for what holds no images one after the other; a set has no order."""
+    """Raises ValueError unless images can be taken from it one after the other; a set has no
+    order."""
     if isinstance(images, dict | set | frozenset) or not hasattr(images, "__iter__"):
         raise ValueError(f"the images are a {type(images).__name__}; give a list of {KINDS}")
 

@@ -1,5 +1,5 @@
-"""Source: a data set with len() and [i], wherever its images are stored; parts of one, random subsets,
-and by what one is recognised.
+"""Source: a data set with len() and [i], wherever its images are stored; parts of one, random
+subsets, and by what one is recognised.
 
 Legend: N examples, B batch, K classes.
 """
@@ -47,7 +47,8 @@ class Source:
         return self.store.read(int(self.rows[i])), self._target(i)
 
     def picture(self, i: int) -> Picture:
-        """The image of example i, opened. Raises BadImage, and OSError if reading may succeed later."""
+        """The image of example i, opened. Raises BadImage, and OSError if reading may succeed
+        later."""
         return open_image(self.store.read(int(self.rows[i])), self.name(i))
 
     def name(self, i: int) -> str:
@@ -142,7 +143,7 @@ def stratified(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
 
 def subset_size(images: int, share: float) -> int:
     """How many of so many images a share is, or a number of images if it is above 1. Raises
-    ValueError for a number that is none, and for more than there are."""
+    ValueError if it is neither, or more than there are."""
     if not 0 < share <= max(images, 1):
         raise ValueError(
             f"subset is {share:g}; it is a share of the {images:,} training images, above 0 and up to "
@@ -158,8 +159,8 @@ def random_subset(source: Source, count: int, seed: int, by_class: bool = False)
     """So many examples, drawn by `seed`, in the order of the source: those of a smaller count are
     among them.
 
-    by_class: every class has its share of them, rounded up or down, and at least one example if there
-    are as many examples as classes. It is for sources whose targets are one class each.
+    by_class: every class has its share of them, rounded up or down, and at least one example if
+    there are as many examples as classes. It is for sources whose targets are one class each.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     order = random.permutation(len(source))
@@ -169,8 +170,8 @@ def random_subset(source: Source, count: int, seed: int, by_class: bool = False)
 
 
 def _by_turns(classes: np.ndarray) -> np.ndarray:
-    """An order of examples with these classes, (N,): the k-th of n examples of a class stands at k / n
-    of it, k from 0, so that every beginning has each class's share."""
+    """An order of examples with these classes, (N,): the k-th of n examples of a class stands at k
+    / n of it, k from 0, so that every beginning has each class's share."""
     turns = np.empty(len(classes))
     for number in np.unique(classes):
         members = np.flatnonzero(classes == number)
@@ -242,9 +243,9 @@ def write_list(path: Path, source: Source, why: dict[int, str]) -> None:
 
 def without(source: Source, path: Path | str) -> Source:
     """The examples that a file does not list: a name at the beginning of each line, up to a tab, as
-    `Source.name` gives it. Raises ValueError if a name is none of the source's, or the list was
-    written for other images, if only in another order: it would leave out nothing, or the wrong
-    ones, silently."""
+    `Source.name` gives it. Raises ValueError if the source has no image of a name, or if the list
+    was written for other images or for another order of them: it would silently leave out nothing,
+    or the wrong ones."""
     try:
         lines = Path(path).read_text("utf-8", "surrogateescape").split("\n")
     except OSError as error:

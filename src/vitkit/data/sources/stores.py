@@ -166,7 +166,7 @@ class Files(Store):
 
 
 def read_file(path: str) -> bytes:
-    """The bytes of an image file. Raises BadImage for what is missing, too large, or no file."""
+    """The bytes of an image file. Raises BadImage if it is missing, too large, or not a file."""
     try:
         state = os.stat(path)  # noqa: PTH116 pathlib would take longer than reading the file
         if not S_ISREG(state.st_mode):  # a pipe would wait for ever
@@ -189,8 +189,8 @@ class ChunkCache:
     """The chunks of a store (row groups of parquet files, ranges of shards) that a process keeps.
 
     A store of at most KEEP bytes is read once, whole, before worker processes are forked, and any
-    order is as good as another. Of a larger one a process keeps a window of chunks, and the order of
-    training goes from window to window (see loading/batches.py).
+    order is as good as another. Of a larger one a process keeps a window of chunks, and the order
+    of training goes from window to window (see loading/batches.py).
     """
 
     files: Sequence[str]

@@ -1,5 +1,5 @@
-"""What every kind of data set is read into: a table, its columns, its parts, and the numbers that its
-classes get.
+"""What every kind of data set is read into: a table, its columns, its parts, and the numbers that
+its classes get.
 
 Legend: N examples, M classes of all examples together.
 """
@@ -138,7 +138,7 @@ def pick(
 
 
 def note_unlabelled(where: str, present: Sequence[str], columns: Columns) -> tuple[str, ...]:
-    """The note on a table without a column of labels; none if nobody wants to read them."""
+    """The note on a table without a column of labels; empty if labels are not to be read."""
     if columns.target == "none":
         return ()
     note = (

@@ -1,5 +1,6 @@
 """What an example's answer is: a class, several classes, a number, or nothing at all; and labels as
-people write them, made all of one kind of these. (Without "row", labels are the names of the classes.)
+people write them, made all of one kind of these. (Without "row", labels are the names of the
+classes.)
 
 Legend: N examples, B batch, K classes, M classes of all examples together.
 """
@@ -225,8 +226,8 @@ def _numbers(values: Values, where: str) -> np.ndarray:
 
 
 def _recurs(values: Values) -> bool:
-    """Whether cells of text are lists of classes: taken apart, as in "cat;dog", "dog" and "cat;cow",
-    there are fewer classes than different cells."""
+    """Whether cells of text are lists of classes: taken apart, as in "cat;dog", "dog" and
+    "cat;cow", there are fewer classes than different cells."""
     if isinstance(values, Lists | np.ndarray):
         return False
     if not all(isinstance(value, str) for value in values):
@@ -240,8 +241,8 @@ def _recurs(values: Values) -> bool:
 
 
 def _separator(cells: Iterable[str]) -> str | None:
-    """What separates the classes in cells of text: the first of SEPARATORS that occurs; None if none
-    does."""
+    """What separates the classes in cells of text: the first of SEPARATORS that occurs; None if
+    none does."""
     for separator in SEPARATORS:
         if any(separator in cell for cell in cells):
             return separator
