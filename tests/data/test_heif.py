@@ -34,6 +34,7 @@ def smooth(height: int, width: int) -> np.ndarray:
 @pytest.fixture
 def without_readers(monkeypatch):
     """A Pillow that knows no HEIF, where no package is that would teach it."""
+    Image.init()  # else it would fill in the formats that are taken away at the end
     monkeypatch.setattr(Image, "OPEN", {k: v for k, v in Image.OPEN.items() if k != pillow.HEIF})
     for name in ("pi_heif", "pillow_heif"):
         monkeypatch.setitem(sys.modules, name, None)
