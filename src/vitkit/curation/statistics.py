@@ -169,14 +169,17 @@ def near_duplicates(first: Survey, second: Survey) -> list[Pair]:
 def repeats(surveys: Sequence[Survey]) -> list[Pair]:
     """The images of all parts, numbered one part after the other, that have a duplicate before
     them, in order, each with its nearest one."""
-    all_parts = Appearances(*map(np.concatenate, zip(*map(_appearances, surveys), strict=True)))
-    rows = np.flatnonzero(np.concatenate([part.good for part in surveys]))
+    parts = map(_appearances, surveys)
+    all_parts = Appearances(*map(np.concatenate, zip(*parts, strict=True)))
+    good = np.concatenate([part.good for part in surveys])
+    rows = np.flatnonzero(good)
     return _renumbered(nearest(all_parts, all_parts, earlier=True), rows, rows)
 
 
 def _appearances(part: Survey) -> Appearances:
     """What the images look like that can be read."""
-    return Appearances(part.digests[part.good], part.hashes[part.good], part.thumbnails[part.good])
+    good = part.good
+    return Appearances(part.digests[good], part.hashes[good], part.thumbnails[good])
 
 
 def _renumbered(
